@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import append, named
 from hpcdist.layers.math import constant, elementwise_pow
 
 __all__ = [
@@ -40,9 +40,9 @@ __all__ = [
 ]
 
 
-def apply(type: str, x: Variable, name: str | None, **attrs: Any) -> Variable:
+def apply(type: str, x: Variable, name: str | None = None, **attrs: Any) -> Variable:
     """Append an operator from X to an Out of the same shape and element type; return that."""
-    return LayerHelper(type, name).apply(type, {"X": x}, attrs, dtype=x.dtype)
+    return append(type, {"X": x}, name, **attrs)
 
 
 def plain(type: str) -> Callable[..., Variable]:
@@ -51,9 +51,7 @@ def plain(type: str) -> Callable[..., Variable]:
     def layer(x: Variable, name: str | None = None) -> Variable:
         return apply(type, x, name)
 
-    layer.__name__ = layer.__qualname__ = type
-    layer.__doc__ = f"Append ``{type}`` of every element."
-    return layer
+    return named(type, layer, f"Append ``{type}`` of every element.")
 
 
 abs = plain("abs")

@@ -9,7 +9,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant
 from hpcdist.layers.activation import apply, plain
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, append
 
 __all__ = [
     "acos",
@@ -135,5 +135,4 @@ def maxout(x: Variable, groups: int, name: str | None = None, axis: int = 1) -> 
     """Return the largest of each ``groups`` channels that follow one another."""
     if axis not in (1, -1, 3):
         raise GraphError(f"maxout: axis must be 1 for NCHW, 3 or -1 for NHWC, got {axis}")
-    attrs = {"groups": groups, "axis": 3 if axis == -1 else axis}
-    return LayerHelper("maxout", name).apply("maxout", {"X": x}, attrs, dtype=x.dtype)
+    return append("maxout", {"X": x}, name, groups=groups, axis=3 if axis == -1 else axis)

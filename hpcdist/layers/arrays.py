@@ -8,7 +8,7 @@ from typing import Any
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph.values import ARRAY, RANK_TABLE
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, append
 
 __all__ = [
     "array_length",
@@ -107,9 +107,7 @@ def lod_tensor_to_array(x: Variable, table: Variable) -> Variable:
 
 def array_to_lod_tensor(x: Variable, table: Variable) -> Variable:
     """Put the rows of steps together to sequences again."""
-    helper = LayerHelper("array_to_lod_tensor")
-    slots = {"X": x, "RankTable": table}
-    return helper.apply("array_to_lod_tensor", slots, dtype=x.dtype)
+    return append("array_to_lod_tensor", {"X": x, "RankTable": table})
 
 
 def shrink_memory(x: Variable, i: Variable, table: Variable) -> Variable:
@@ -123,9 +121,7 @@ def reorder_lod_tensor_by_rank(x: Variable, rank_table: Variable) -> Variable:
     """Return the rows, or sequences, of ``x`` in the order of a rank table."""
     if rank_table.type != RANK_TABLE:
         raise GraphTypeError(f"reorder_lod_tensor_by_rank: {rank_table.name!r} is not a rank table")
-    helper = LayerHelper("reorder_lod_tensor_by_rank")
-    slots = {"X": x, "RankTable": rank_table}
-    return helper.apply("reorder_lod_tensor_by_rank", slots, dtype=x.dtype)
+    return append("reorder_lod_tensor_by_rank", {"X": x, "RankTable": rank_table})
 
 
 # -- rows by a mask --------------------------------------------------------------------------------
@@ -151,9 +147,7 @@ def select_input(inputs: Sequence[Variable], mask: Variable) -> Variable:
     """Return the one of ``inputs`` whose number ``mask`` (int32, shape (1,)) is."""
     if not inputs:
         raise GraphError("select_input: no inputs")
-    helper = LayerHelper("select_input")
-    slots = {"X": list(inputs), "Mask": mask}
-    return helper.apply("select_input", slots, dtype=inputs[0].dtype)
+    return append("select_input", {"X": list(inputs), "Mask": mask}, dtype=inputs[0].dtype)
 
 
 def is_empty(x: Variable, cond: Variable | None = None) -> Variable:

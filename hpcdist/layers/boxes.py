@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, append, append_all
 from hpcdist.layers.nn import softmax
 from hpcdist.layers.tensor import slice, transpose
 
@@ -67,7 +67,7 @@ def prior_box(
         attrs["max_sizes"] = largest
     inputs = {"Input": input, "Image": image}
     outputs = {"Boxes": input.dtype, "Variances": input.dtype}
-    return LayerHelper("prior_box", name).apply_all("prior_box", inputs, attrs, outputs)
+    return append_all("prior_box", inputs, attrs, outputs, name)
 
 
 def density_prior_box(
@@ -97,9 +97,9 @@ def density_prior_box(
         "fixed_ratios": _floats(fixed_ratios),
         "flatten_to_2d": flatten_to_2d,
     }
-    helper, inputs = LayerHelper("density_prior_box", name), {"Input": input, "Image": image}
+    inputs = {"Input": input, "Image": image}
     outputs = {"Boxes": input.dtype, "Variances": input.dtype}
-    return helper.apply_all("density_prior_box", inputs, attrs, outputs)
+    return append_all("density_prior_box", inputs, attrs, outputs, name)
 
 
 def anchor_generator(
@@ -121,17 +121,15 @@ def anchor_generator(
         "stride": _floats(stride),
         "offset": offset,
     }
-    helper = LayerHelper("anchor_generator", name)
     outputs = {"Anchors": input.dtype, "Variances": input.dtype}
-    return helper.apply_all("anchor_generator", {"Input": input}, attrs, outputs)
+    return append_all("anchor_generator", {"Input": input}, attrs, outputs, name)
 
 
 def iou_similarity(
     x: Variable, y: Variable, box_normalized: bool = True, name: str | None = None
 ) -> Variable:
     """Return |x and y| / |x or y| of all pairs of boxes."""
-    helper, attrs = LayerHelper("iou_similarity", name), {"box_normalized": box_normalized}
-    return helper.apply("iou_similarity", {"X": x, "Y": y}, attrs, dtype=x.dtype)
+    return append("iou_similarity", {"X": x, "Y": y}, name, box_normalized=box_normalized)
 
 
 def box_coder(
@@ -156,8 +154,7 @@ def box_coder(
 
 def box_clip(input: Variable, im_info: Variable, name: str | None = None) -> Variable:
     """Cut boxes off at the borders of their image: im_info has (rows, columns, scale)."""
-    helper, inputs = LayerHelper("box_clip", name), {"Input": input, "ImInfo": im_info}
-    return helper.apply("box_clip", inputs, slot="Output", dtype=input.dtype)
+    return append("box_clip", {"Input": input, "ImInfo": im_info}, name, slot="Output")
 
 
 def yolo_box(
@@ -181,7 +178,7 @@ def yolo_box(
         "scale_x_y": scale_x_y,
     }
     inputs, outputs = {"X": x, "ImgSize": img_size}, {"Boxes": x.dtype, "Scores": x.dtype}
-    return LayerHelper("yolo_box", name).apply_all("yolo_box", inputs, attrs, outputs)
+    return append_all("yolo_box", inputs, attrs, outputs, name)
 
 
 def yolov3_loss(
@@ -227,8 +224,7 @@ def yolov3_loss(
 
 def polygon_box_transform(input: Variable, name: str | None = None) -> Variable:
     """Turn distances of corners from pixels of a 4 times smaller map into places."""
-    helper = LayerHelper("polygon_box_transform", name)
-    return helper.apply(helper.layer_type, {"Input": input}, slot="Output", dtype=input.dtype)
+    return append("polygon_box_transform", {"Input": input}, name, slot="Output")
 
 
 # -- which are kept --------------------------------------------------------------------------------
@@ -257,7 +253,7 @@ def suppressed(
         "normalized": normalized,
     }
     inputs = {"BBoxes": bboxes, "Scores": scores}
-    return LayerHelper(kind, name).apply_all(kind, inputs, attrs, {"Out": bboxes.dtype, **more})
+    return append_all(kind, inputs, attrs, {"Out": bboxes.dtype, **more}, name)
 
 
 def multiclass_nms(
@@ -312,9 +308,7 @@ def detection_output(
 # -- chosen by value -------------------------------------------------------------------------------
 def where(condition: Variable) -> Variable:
     """Return the places [n, dimensions] of what is true; only the step knows how many."""
-    helper = LayerHelper("where_index")
-    inputs = {"Condition": condition}
-    return helper.apply("where_index", inputs, dtype="int64", stop_gradient=True)
+    return append("where_index", {"Condition": condition}, dtype="int64", stop_gradient=True)
 
 
 def nonzero(input: Variable, as_tuple: bool = False) -> Any:
@@ -334,11 +328,10 @@ def nonzero(input: Variable, as_tuple: bool = False) -> Any:
 def unique(x: Variable, dtype: Any = "int32") -> tuple[Variable, ...]:
     """Return the different numbers of a vector, in order, and which of them each element is."""
     outputs = {"Out": x.dtype, "Index": dtype}
-    return LayerHelper("unique").apply_all("unique", {"X": x}, {"dtype": str(dtype)}, outputs)
+    return append_all("unique", {"X": x}, {"dtype": str(dtype)}, outputs)
 
 
 def unique_with_counts(x: Variable, dtype: Any = "int32") -> tuple[Variable, ...]:
     """Return what `unique` does, and how often each number is there."""
-    helper, attrs = LayerHelper("unique_with_counts"), {"dtype": str(dtype)}
     outputs = {"Out": x.dtype, "Index": dtype, "Count": dtype}
-    return helper.apply_all("unique_with_counts", {"X": x}, attrs, outputs)
+    return append_all("unique_with_counts", {"X": x}, {"dtype": str(dtype)}, outputs)

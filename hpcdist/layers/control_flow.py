@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import ConstantInitializer
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, named
 from hpcdist.layers.nested import conditional_block
 
 __all__ = [
@@ -41,9 +41,7 @@ def _comparison(type: str) -> Callable[..., Variable]:
         helper.append_op(type, {"X": x, "Y": y}, {"Out": cond}, attrs)
         return cond
 
-    layer.__name__ = layer.__qualname__ = type
-    layer.__doc__ = f"Append ``{type}`` of x and y, element by element; gives bool."
-    return layer
+    return named(type, layer, f"Append ``{type}`` of x and y, element by element; gives bool.")
 
 
 def _equality(type: str) -> Callable[..., Variable]:
@@ -52,9 +50,7 @@ def _equality(type: str) -> Callable[..., Variable]:
     def layer(x: Variable, y: Variable, cond: Variable | None = None) -> Variable:
         return compare(x, y, None, cond)
 
-    layer.__name__ = layer.__qualname__ = type
-    layer.__doc__ = compare.__doc__
-    return layer
+    return named(type, layer, compare.__doc__)
 
 
 less_than = _comparison("less_than")
@@ -71,9 +67,7 @@ def _logical(type: str) -> Callable[..., Variable]:
     ) -> Variable:
         return _logical_op(type, {"X": x, "Y": y}, out, name)
 
-    layer.__name__ = layer.__qualname__ = type
-    layer.__doc__ = f"Append ``{type}`` of two bools, element by element."
-    return layer
+    return named(type, layer, f"Append ``{type}`` of two bools, element by element.")
 
 
 def _logical_op(

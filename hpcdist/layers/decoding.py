@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, append
 from hpcdist.layers.metric import topk
 from hpcdist.layers.tensor import squeeze
 
@@ -67,8 +67,7 @@ def beam_search_decode(
 
 def gather_tree(ids: Variable, parents: Variable) -> Variable:
     """Return whole sentences [steps, batch, beams], followed back from the last step."""
-    helper = LayerHelper("gather_tree")
-    return helper.apply("gather_tree", {"Ids": ids, "Parents": parents}, dtype=ids.dtype)
+    return append("gather_tree", {"Ids": ids, "Parents": parents})
 
 
 def ctc_greedy_decoder(

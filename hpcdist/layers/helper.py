@@ -72,17 +72,6 @@ class LayerHelper:
         self.append_op(type, inputs, {slot: out}, attrs)
         return out
 
-    def apply_all(
-        self, type: str, inputs: Any, attrs: Any, outputs: Mapping[str, Any]
-    ) -> tuple[Variable, ...]:
-        """Append an operator without gradients, and return what it gives.
-
-        ``outputs``: its slots with the element types of the values, in order.
-        """
-        made = {slot: self.new_var(dtype, stop_gradient=True) for slot, dtype in outputs.items()}
-        self.append_op(type, inputs, made, attrs)
-        return tuple(made.values())
-
     def create_parameter(
         self,
         attr: Any,
@@ -165,3 +154,50 @@ class LayerHelper:
         if not isinstance(act, (str, type(None))):
             raise GraphTypeError(f"{self.name!r}: act must be the name of one, got {act!r}")
         return x if act is None else self.apply(act, {"X": x}, dtype=x.dtype)
+
+
+def append(
+    type: str,
+    inputs: Mapping[str, Any],
+    name: str | None = None,
+    *,
+    slot: str = "Out",
+    dtype: Any = None,
+    stop_gradient: bool = False,
+    **attrs: Any,
+) -> Variable:
+    """Append an operator that is a layer of its own, with one new output; return that.
+
+    ``inputs``: Variables by slot; ``dtype``: the element type, by default the first input's.
+    """
+    kind = next(iter(inputs.values())).dtype if dtype is None else dtype
+    how = {"slot": slot, "dtype": kind, "stop_gradient": stop_gradient}
+    return LayerHelper(type, name).apply(type, inputs, attrs, **how)
+
+
+def append_all(
+    type: str, inputs: Mapping[str, Any], attrs: Any, outputs: Mapping[str, Any], name: Any = None
+) -> tuple[Variable, ...]:
+    """Append a layer's operator that has no gradients, and return what it gives.
+
+    ``outputs``: its slots with the element types of the values, in order.
+    """
+    helper = LayerHelper(type, name)
+    made = {slot: helper.new_var(kind, stop_gradient=True) for slot, kind in outputs.items()}
+    helper.append_op(type, inputs, made, attrs)
+    return tuple(made.values())
+
+
+def named(name: str, layer: Callable[..., Any], doc: str | None = None) -> Callable[..., Any]:
+    """Give a layer that is one of a family its name, and what is told of it alone."""
+    layer.__name__ = layer.__qualname__ = name
+    layer.__doc__ = doc or layer.__doc__
+    return layer
+
+
+def into(out: Variable | None, made: Variable) -> Variable:
+    """Return a value, copied into ``out`` if that is given."""
+    if out is None:
+        return made
+    LayerHelper("assign").append_op("assign", {"X": made}, {"Out": out})
+    return out

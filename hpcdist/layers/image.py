@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant
 from hpcdist.layers import windows
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, named
 from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.layers.windows import Numbers, Padding
 from hpcdist.ops.windows import LAYOUTS
@@ -18,164 +19,190 @@ __all__ = ["adaptive_pool2d", "batch_norm", "conv2d", "conv2d_transpose", "lrn",
 Pair = Numbers  # one number for both axes, or rows and columns
 
 
-def conv2d(
-    input: Variable,
-    num_filters: int,
-    filter_size: Pair,
-    stride: Pair = 1,
-    padding: Padding = 0,
-    dilation: Pair = 1,
-    groups: int | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
-    use_cudnn: bool = True,
-    act: str | None = None,
-    name: str | None = None,
-    data_format: str = "NCHW",
-) -> Variable:
-    """Correlate images with ``num_filters`` filters and add a bias to each result channel.
+def convolution(layer: str, axes: int, layout: str) -> Callable[..., Variable]:
+    """Return the layer that convolves over ``axes`` axes."""
 
-    padding: a number, one for rows and one for columns, (top, bottom, left, right), a pair for each
-    of the four dimensions, "SAME" or "VALID". groups: filters see the channels of their group only.
-    use_cudnn=False with as many groups as channels makes Fluid's ``depthwise_conv2d``.
-    """
-    channels, _ = windows.channels_and_extents("conv2d", input, data_format)
-    windows.refuse_groups("conv2d", channels, num_filters, 1 if groups is None else groups)
-    depthwise = channels == groups and num_filters % channels == 0 and not use_cudnn
-    helper = LayerHelper("depthwise_conv2d" if depthwise else "conv2d", name)
-    size = windows.numbers("conv2d", "filter_size", filter_size, 2)
-    around, algorithm = windows.paddings("conv2d", padding, data_format, 2)
-    spread = windows.he_normal(size, channels)
-    shape = [num_filters, channels // (groups or 1), *size]
-    weight = windows.weights(helper, param_attr, shape, input.dtype, spread)
-    attrs = {
-        "strides": windows.numbers("conv2d", "stride", stride, 2),
-        "paddings": windows.shortened(around),
-        "dilations": windows.numbers("conv2d", "dilation", dilation, 2),
-        "groups": groups or 1,
-        "use_cudnn": use_cudnn,
-        "padding_algorithm": algorithm,
-        "data_format": data_format,
-    }
-    return windows.convolved(helper, input, weight, attrs, bias_attr, act)
+    def conv(
+        input: Variable,
+        num_filters: int,
+        filter_size: Numbers,
+        stride: Numbers = 1,
+        padding: Padding = 0,
+        dilation: Numbers = 1,
+        groups: int | None = None,
+        param_attr: Any = None,
+        bias_attr: Any = None,
+        use_cudnn: bool = True,
+        act: str | None = None,
+        name: str | None = None,
+        data_format: str = layout,
+    ) -> Variable:
+        """Correlate images with ``num_filters`` filters and add a bias to each result channel.
 
+        padding: a number, one for each axis, (top, bottom, left, right, ...), a pair for each
+        dimension, "SAME" or "VALID". groups: filters see the channels of their group only.
+        use_cudnn=False with as many groups as channels makes Fluid's ``depthwise_conv2d``.
+        """
+        channels, _ = windows.channels_and_extents(layer, input, data_format, axes)
+        windows.refuse_groups(layer, channels, num_filters, 1 if groups is None else groups)
+        fits = axes == 2 and channels == groups and num_filters % channels == 0
+        helper = LayerHelper(layer if use_cudnn or not fits else f"depthwise_{layer}", name)
+        size = windows.numbers(layer, "filter_size", filter_size, axes)
+        around, algorithm = windows.paddings(layer, padding, data_format, axes)
+        spread = windows.he_normal(size, channels)
+        shape = [num_filters, channels // (groups or 1), *size]
+        weight = windows.weights(helper, param_attr, shape, input.dtype, spread)
+        attrs = {
+            "strides": windows.numbers(layer, "stride", stride, axes),
+            "paddings": windows.shortened(around),
+            "dilations": windows.numbers(layer, "dilation", dilation, axes),
+            "groups": groups or 1,
+            "use_cudnn": use_cudnn,
+            "padding_algorithm": algorithm,
+            "data_format": data_format,
+        }
+        return windows.convolved(helper, input, weight, attrs, bias_attr, act)
 
-def conv2d_transpose(
-    input: Variable,
-    num_filters: int,
-    output_size: Pair | None = None,
-    filter_size: Pair | None = None,
-    padding: Padding = 0,
-    stride: Pair = 1,
-    dilation: Pair = 1,
-    groups: int | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
-    use_cudnn: bool = True,
-    act: str | None = None,
-    name: str | None = None,
-    data_format: str = "NCHW",
-) -> Variable:
-    """Apply the gradient of a convolution: images grow by ``stride``.
-
-    Of output_size and filter_size one may be left out; padding is cut from the result.
-    """
-    channels, extents = windows.channels_and_extents("conv2d_transpose", input, data_format)
-    many = groups or 1
-    windows.refuse_groups("conv2d_transpose", channels, num_filters, many)
-    depthwise = channels == groups == num_filters and not use_cudnn
-    kind = "depthwise_conv2d_transpose" if depthwise else "conv2d_transpose"
-    helper = LayerHelper(kind, name)
-    steps, gaps = (
-        windows.numbers(kind, "stride", stride, 2),
-        windows.numbers(kind, "dilation", dilation, 2),
-    )
-    around, algorithm = windows.paddings(kind, padding, data_format, 2)
-    wish = [] if output_size is None else windows.numbers(kind, "output_size", output_size, 2)
-    if filter_size is not None:
-        size = windows.numbers(kind, "filter_size", filter_size, 2)
-    elif not wish:
-        raise GraphError("conv2d_transpose needs a filter_size or an output_size")
-    else:
-        size = windows.filter_size_for(wish, extents, steps, around, gaps)
-    weight = windows.weights(
-        helper, param_attr, [channels, num_filters // many, *size], input.dtype
-    )
-    attrs = {
-        "output_size": wish,
-        "strides": steps,
-        "paddings": windows.shortened(around),
-        "padding_algorithm": algorithm,
-        "dilations": gaps,
-        "groups": many,
-        "use_cudnn": use_cudnn,
-        "data_format": data_format,
-    }
-    return windows.convolved(helper, input, weight, attrs, bias_attr, act)
+    return named(layer, conv)
 
 
-def pool2d(
-    input: Variable,
-    pool_size: Pair = -1,
-    pool_type: str = "max",
-    pool_stride: Pair = 1,
-    pool_padding: Padding = 0,
-    global_pooling: bool = False,
-    use_cudnn: bool = True,
-    ceil_mode: bool = False,
-    name: str | None = None,
-    exclusive: bool = True,
-    data_format: str = "NCHW",
-) -> Variable:
-    """Return the maximum or mean of windows of each channel.
+def transposed_convolution(layer: str, axes: int, layout: str) -> Callable[..., Variable]:
+    """Return the layer that applies the gradient of a convolution over ``axes`` axes."""
 
-    ceil_mode: a last window may reach over the edge. exclusive: a mean counts no padding.
-    global_pooling: one window over the whole image. pool_padding: as in ``conv2d``.
-    """
-    windows.one_of("pool2d", "pool_type", pool_type, ("max", "avg"))
-    if not global_pooling and pool_size == -1:
-        raise GraphError("pool2d: pool_size must be given unless global_pooling=True")
-    around, algorithm = windows.paddings("pool2d", pool_padding, data_format, 2)
-    if algorithm == "VALID" and ceil_mode:
-        raise GraphError('pool2d: ceil_mode must be False with pool_padding "VALID"')
-    attrs = {
-        "pooling_type": pool_type,
-        "ksize": windows.numbers("pool2d", "pool_size", pool_size, 2),
-        "global_pooling": global_pooling,
-        "strides": windows.numbers("pool2d", "pool_stride", pool_stride, 2),
-        "paddings": windows.shortened(around),
-        "padding_algorithm": algorithm,
-        "use_cudnn": use_cudnn,
-        "ceil_mode": ceil_mode,
-        "exclusive": exclusive,
-        "data_format": data_format,
-    }
-    return LayerHelper("pool2d", name).apply("pool2d", {"X": input}, attrs, dtype=input.dtype)
+    def conv(
+        input: Variable,
+        num_filters: int,
+        output_size: Numbers | None = None,
+        filter_size: Numbers | None = None,
+        padding: Padding = 0,
+        stride: Numbers = 1,
+        dilation: Numbers = 1,
+        groups: int | None = None,
+        param_attr: Any = None,
+        bias_attr: Any = None,
+        use_cudnn: bool = True,
+        act: str | None = None,
+        name: str | None = None,
+        data_format: str = layout,
+    ) -> Variable:
+        """Apply the gradient of a convolution: images grow by ``stride``.
+
+        Of output_size and filter_size one may be left out; padding is cut from the result.
+        """
+        channels, extents = windows.channels_and_extents(layer, input, data_format, axes)
+        many = groups or 1
+        windows.refuse_groups(layer, channels, num_filters, many)
+        depthwise = axes == 2 and channels == groups == num_filters and not use_cudnn
+        kind = f"depthwise_{layer}" if depthwise else layer
+        helper = LayerHelper(kind, name)
+        steps = windows.numbers(kind, "stride", stride, axes)
+        gaps = windows.numbers(kind, "dilation", dilation, axes)
+        around, algorithm = windows.paddings(kind, padding, data_format, axes)
+        wish = (
+            [] if output_size is None else windows.numbers(kind, "output_size", output_size, axes)
+        )
+        if filter_size is not None:
+            size = windows.numbers(kind, "filter_size", filter_size, axes)
+        elif not wish:
+            raise GraphError(f"{layer} needs a filter_size or an output_size")
+        else:
+            size = windows.filter_size_for(wish, extents, steps, around, gaps)
+        shape = [channels, num_filters // many, *size]
+        weight = windows.weights(helper, param_attr, shape, input.dtype)
+        attrs = {
+            "output_size": wish,
+            "strides": steps,
+            "paddings": windows.shortened(around),
+            "padding_algorithm": algorithm,
+            "dilations": gaps,
+            "groups": many,
+            "use_cudnn": use_cudnn,
+            "data_format": data_format,
+        }
+        return windows.convolved(helper, input, weight, attrs, bias_attr, act)
+
+    return named(layer, conv)
 
 
-def adaptive_pool2d(
-    input: Variable,
-    pool_size: Pair,
-    pool_type: str = "max",
-    require_index: bool = False,
-    name: str | None = None,
-) -> Any:
-    """Divide each channel into ``pool_size`` windows of like size; return their maxima or means.
+def pool(layer: str, axes: int, layout: str) -> Callable[..., Variable]:
+    """Return the layer of a pool over ``axes`` axes, an operator of that name."""
 
-    require_index: return also each maximum's place in its image, counted row by row.
-    """
-    windows.one_of("adaptive_pool2d", "pool_type", pool_type, ("max", "avg"))
-    if pool_type == "avg" and require_index:
-        raise GraphError("adaptive_pool2d: a mean has no index; require_index needs pool_type max")
-    size = windows.numbers("adaptive_pool2d", "pool_size", pool_size, 2)
-    attrs = {"pooling_type": pool_type, "ksize": size, "adaptive": True}
-    if pool_type == "avg":
-        return LayerHelper("pool2d", name).apply("pool2d", {"X": input}, attrs, dtype=input.dtype)
-    helper = LayerHelper("max_pool2d_with_index", name)
-    out, index = helper.new_var(input.dtype), helper.new_var("int32", stop_gradient=True)
-    outputs = {"Out": out, "Mask": index}
-    helper.append_op("max_pool2d_with_index", {"X": input}, outputs, attrs)
-    return (out, index) if require_index else out
+    def made(
+        input: Variable,
+        pool_size: Numbers = -1,
+        pool_type: str = "max",
+        pool_stride: Numbers = 1,
+        pool_padding: Padding = 0,
+        global_pooling: bool = False,
+        use_cudnn: bool = True,
+        ceil_mode: bool = False,
+        name: str | None = None,
+        exclusive: bool = True,
+        data_format: str = layout,
+    ) -> Variable:
+        """Return the maximum or mean of windows of each channel.
+
+        ceil_mode: a last window may reach over the edge. exclusive: a mean counts no padding.
+        global_pooling: one window over the whole image. pool_padding: as in ``conv2d``.
+        """
+        windows.one_of(layer, "pool_type", pool_type, ("max", "avg"))
+        if not global_pooling and pool_size == -1:
+            raise GraphError(f"{layer}: pool_size must be given unless global_pooling=True")
+        if axes == 3:
+            windows.channels_and_extents(layer, input, data_format, axes)
+        around, algorithm = windows.paddings(layer, pool_padding, data_format, axes)
+        if algorithm == "VALID" and ceil_mode:
+            raise GraphError(f'{layer}: ceil_mode must be False with pool_padding "VALID"')
+        attrs = {
+            "pooling_type": pool_type,
+            "ksize": windows.numbers(layer, "pool_size", pool_size, axes),
+            "global_pooling": global_pooling,
+            "strides": windows.numbers(layer, "pool_stride", pool_stride, axes),
+            "paddings": windows.shortened(around),
+            "padding_algorithm": algorithm,
+            "use_cudnn": use_cudnn,
+            "ceil_mode": ceil_mode,
+            "exclusive": exclusive,
+            "data_format": data_format,
+        }
+        return LayerHelper(layer, name).apply(layer, {"X": input}, attrs, dtype=input.dtype)
+
+    return named(layer, made)
+
+
+def adaptive_pool(layer: str, axes: int) -> Callable[..., Any]:
+    """Return the layer that divides each channel into windows over ``axes`` axes."""
+
+    def made(
+        input: Variable,
+        pool_size: Numbers,
+        pool_type: str = "max",
+        require_index: bool = False,
+        name: str | None = None,
+    ) -> Any:
+        """Divide each channel into ``pool_size`` windows of like size; return maxima or means.
+
+        require_index: return also each maximum's place in its image, counted row by row.
+        """
+        windows.one_of(layer, "pool_type", pool_type, ("max", "avg"))
+        if pool_type == "avg" and require_index:
+            raise GraphError(f"{layer}: a mean has no index; require_index needs pool_type max")
+        size, kind = windows.numbers(layer, "pool_size", pool_size, axes), f"pool{axes}d"
+        attrs = {"pooling_type": pool_type, "ksize": size, "adaptive": True}
+        if pool_type == "avg":
+            return LayerHelper(kind, name).apply(kind, {"X": input}, attrs, dtype=input.dtype)
+        helper = LayerHelper(f"max_{kind}_with_index", name)
+        out, index = helper.new_var(input.dtype), helper.new_var("int32", stop_gradient=True)
+        helper.append_op(helper.layer_type, {"X": input}, {"Out": out, "Mask": index}, attrs)
+        return (out, index) if require_index else out
+
+    return named(layer, made)
+
+
+conv2d = convolution("conv2d", 2, "NCHW")
+conv2d_transpose = transposed_convolution("conv2d_transpose", 2, "NCHW")
+pool2d = pool("pool2d", 2, "NCHW")
+adaptive_pool2d = adaptive_pool("adaptive_pool2d", 2)
 
 
 def batch_norm(

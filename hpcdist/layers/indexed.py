@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, append
 from hpcdist.layers.tensor import zeros
 
 __all__ = [
@@ -26,8 +26,7 @@ __all__ = [
 
 def gather_nd(input: Variable, index: Variable, name: str | None = None) -> Variable:
     """Read places: ``index[..., i]`` says where along dimension i."""
-    inputs = {"X": input, "Index": index}
-    return LayerHelper("gather_nd", name).apply("gather_nd", inputs, dtype=input.dtype)
+    return append("gather_nd", {"X": input, "Index": index}, name)
 
 
 def scatter(
@@ -38,18 +37,16 @@ def scatter(
     overwrite: bool = True,
 ) -> Variable:
     """Return ``input`` with rows of ``updates`` at ``index``, overwritten or added up from 0."""
-    inputs = {"X": input, "Ids": index, "Updates": updates}
-    helper = LayerHelper("scatter", name)
-    return helper.apply("scatter", inputs, {"overwrite": overwrite}, dtype=input.dtype)
+    return append(
+        "scatter", {"X": input, "Ids": index, "Updates": updates}, name, overwrite=overwrite
+    )
 
 
 def scatter_nd_add(
     ref: Variable, index: Variable, updates: Variable, name: str | None = None
 ) -> Variable:
     """Add ``updates`` to ``ref`` at places, several times where a place is named several times."""
-    inputs = {"X": ref, "Index": index, "Updates": updates}
-    helper = LayerHelper("scatter_nd_add", name)
-    return helper.apply("scatter_nd_add", inputs, dtype=ref.dtype)
+    return append("scatter_nd_add", {"X": ref, "Index": index, "Updates": updates}, name)
 
 
 def scatter_nd(
@@ -61,24 +58,19 @@ def scatter_nd(
 
 def index_select(input: Variable, index: Variable, dim: int = 0) -> Variable:
     """Return the parts of ``input`` that ``index`` names along dimension ``dim``."""
-    inputs = {"X": input, "Index": index}
-    helper = LayerHelper("index_select")
-    return helper.apply("index_select", inputs, {"dim": dim}, dtype=input.dtype)
+    return append("index_select", {"X": input, "Index": index}, dim=dim)
 
 
 def index_sample(x: Variable, index: Variable) -> Variable:
     """Return for every row of x the columns that the same row of ``index`` names."""
-    return LayerHelper("index_sample").apply(
-        "index_sample", {"X": x, "Index": index}, dtype=x.dtype
-    )
+    return append("index_sample", {"X": x, "Index": index})
 
 
 def multiplex(inputs: Sequence[Variable], index: Variable) -> Variable:
     """Take row i from the value that row i of ``index`` names."""
     if len(inputs) < 2:
         raise GraphError(f"layers.multiplex: expected 2 values or more, got {len(inputs)}")
-    slots = {"X": list(inputs), "Ids": index}
-    return LayerHelper("multiplex").apply("multiplex", slots, dtype=inputs[0].dtype)
+    return append("multiplex", {"X": list(inputs), "Ids": index}, dtype=inputs[0].dtype)
 
 
 def argsort(
@@ -110,6 +102,6 @@ def shard_index(
 
 def hash(input: Variable, hash_size: int, num_hash: int = 1, name: str | None = None) -> Variable:
     """Hash each row of ids to ``num_hash`` numbers below ``hash_size`` (XXH64)."""
-    attrs = {"num_hash": num_hash, "mod_by": hash_size}
-    helper = LayerHelper("hash", name)
-    return helper.apply("hash", {"X": input}, attrs, dtype=input.dtype, stop_gradient=True)
+    return append(
+        "hash", {"X": input}, name, stop_gradient=True, num_hash=num_hash, mod_by=hash_size
+    )

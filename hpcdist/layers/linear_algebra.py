@@ -8,7 +8,7 @@ from typing import Any
 from hpcdist.errors import GraphTypeError
 from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, append, into, named
 from hpcdist.layers.math import elementwise_add, elementwise_mul, reduce_sum, scale
 from hpcdist.ops.products import NO_DIM
 
@@ -33,15 +33,7 @@ __all__ = [
 
 
 def _of_two(type: str, x: Variable, y: Variable, name: str | None = None, **attrs: Any) -> Variable:
-    return LayerHelper(type, name).apply(type, {"X": x, "Y": y}, attrs, dtype=x.dtype)
-
-
-def _into(out: Variable | None, made: Variable) -> Variable:
-    """Return a value, copied into ``out`` if that is given."""
-    if out is None:
-        return made
-    LayerHelper("assign").append_op("assign", {"X": made}, {"Out": out})
-    return out
+    return append(type, {"X": x, "Y": y}, name, **attrs)
 
 
 def bmm(x: Variable, y: Variable, name: str | None = None) -> Variable:
@@ -63,7 +55,7 @@ def kron(
     x: Variable, y: Variable, out: Variable | None = None, name: str | None = None
 ) -> Variable:
     """Return the Kronecker product: every element of x times all of y."""
-    return _into(out, _of_two("kron", x, y, name))
+    return into(out, _of_two("kron", x, y, name))
 
 
 def dist(x: Variable, y: Variable, p: float = 2) -> Variable:
@@ -99,7 +91,7 @@ def addcmul(
 ) -> Variable:
     """Return input + value tensor1 tensor2, element by element."""
     product = scale(elementwise_mul(tensor1, tensor2), float(value))
-    return _into(out, elementwise_add(input, product))
+    return into(out, elementwise_add(input, product))
 
 
 def bilinear_tensor_product(
@@ -131,7 +123,7 @@ def trace(
     """Return sums of the diagonals of matrices in dimensions dim1 and dim2."""
     attrs = {"offset": offset, "dim1": dim1, "dim2": dim2}
     made = LayerHelper("trace", name).apply("trace", {"Input": input}, attrs, dtype=input.dtype)
-    return _into(out, made)
+    return into(out, made)
 
 
 def cumsum(
@@ -156,7 +148,7 @@ def logsumexp(
     """Return the logarithm of the sum of exp(x) over ``dim`` (None: all)."""
     helper = LayerHelper("logsumexp", name)
     summed = reduce_sum(helper.apply("exp", {"X": x}, dtype=x.dtype), dim, keepdim)
-    return _into(out, helper.apply("log", {"X": summed}, dtype=x.dtype))
+    return into(out, helper.apply("log", {"X": summed}, dtype=x.dtype))
 
 
 def log_softmax(
@@ -191,9 +183,9 @@ def _reduction(type: str) -> Callable[..., Variable]:
         helper = LayerHelper(type, name)
         return helper.apply(type, {"X": input}, attrs, dtype="bool", stop_gradient=True)
 
-    layer.__name__ = layer.__qualname__ = type
-    layer.__doc__ = f"Tell whether {type[7:]} of the elements over ``dim`` (None: all) are true."
-    return layer
+    return named(
+        type, layer, f"Tell whether {type[7:]} of the elements over ``dim`` (None: all) are true."
+    )
 
 
 reduce_all = _reduction("reduce_all")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, append
 
 __all__ = [
     "cross_entropy",
@@ -110,9 +110,9 @@ def log_loss(
     input: Variable, label: Variable, epsilon: float = 1e-4, name: str | None = None
 ) -> Variable:
     """Return -label log(input + epsilon) - (1 - label) log(1 - input + epsilon)."""
-    helper = LayerHelper("log_loss", name)
-    inputs = {"Predicted": input, "Labels": label}
-    return helper.apply("log_loss", inputs, {"epsilon": epsilon}, slot="Loss", dtype=input.dtype)
+    return append(
+        "log_loss", {"Predicted": input, "Labels": label}, name, slot="Loss", epsilon=epsilon
+    )
 
 
 def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:

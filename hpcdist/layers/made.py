@@ -11,7 +11,7 @@ import numpy as np
 from hpcdist.errors import GraphError
 from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, refuse_variables
+from hpcdist.layers.helper import LayerHelper, append, into, refuse_variables
 from hpcdist.layers.tensor import assign, cast, expand, fill_constant, reshape
 
 __all__ = [
@@ -87,13 +87,6 @@ def eye(
     return expand(wide, [*batch_shape, 1, 1])
 
 
-def _filled(made: Variable, out: Variable | None) -> Variable:
-    if out is None:
-        return made
-    LayerHelper("assign").append_op("assign", {"X": made}, {"Out": out})
-    return out
-
-
 def full(
     shape: Sequence[int],
     fill_value: float,
@@ -124,7 +117,7 @@ def full_like(
     helper = LayerHelper("full_like", name)
     made = helper.apply("fill_any_like", {"X": input}, attrs, dtype=kind)
     made.stop_gradient = stop_gradient
-    return _filled(made, out)
+    return into(out, made)
 
 
 # -- drawn -----------------------------------------------------------------------------------------
@@ -147,7 +140,7 @@ def randint(
     attrs = {"shape": sizes, "low": least, "high": bound, "dtype": kind, "seed": seed}
     made = LayerHelper("randint", name).apply("randint", {}, attrs, dtype=kind)
     made.stop_gradient = stop_gradient
-    return _filled(made, out)
+    return into(out, made)
 
 
 def randn(
@@ -163,7 +156,7 @@ def randn(
     attrs = {"shape": [int(d) for d in shape], "mean": 0.0, "std": 1.0, "seed": 0, "dtype": kind}
     made = LayerHelper("randn", name).apply("gaussian_random", {}, attrs, dtype=kind)
     made.stop_gradient = stop_gradient
-    return _filled(made, out)
+    return into(out, made)
 
 
 def randperm(
@@ -180,7 +173,7 @@ def randperm(
     attrs = {"n": n, "dtype": canonical(dtype), "seed": seed}
     made = LayerHelper("randperm").apply("randperm", {}, attrs, dtype=dtype)
     made.stop_gradient = stop_gradient
-    return _filled(made, out)
+    return into(out, made)
 
 
 def sampling_id(
@@ -194,8 +187,7 @@ def sampling_id(
 
 def random_crop(x: Variable, shape: Sequence[int], seed: int | None = None) -> Variable:
     """Cut a piece of this shape out of every sample, at a place that is drawn."""
-    attrs = {"shape": [int(d) for d in shape], "startup_seed": seed or 0}
-    return LayerHelper("random_crop").apply("random_crop", {"X": x}, attrs, dtype=x.dtype)
+    return append("random_crop", {"X": x}, shape=[int(d) for d in shape], startup_seed=seed or 0)
 
 
 # -- of coordinates --------------------------------------------------------------------------------
@@ -227,8 +219,7 @@ def rank(input: Variable) -> Variable:
 
 def size(input: Variable) -> Variable:
     """Return the number of elements."""
-    helper = LayerHelper("size")
-    return helper.apply("size", {"Input": input}, dtype="int64", stop_gradient=True)
+    return append("size", {"Input": input}, dtype="int64", stop_gradient=True)
 
 
 def clamp(
@@ -246,9 +237,8 @@ def clamp(
         "min": -bound if min is None else float(min),
         "max": bound if max is None else float(max),
     }
-    return _filled(
-        LayerHelper("clamp", name).apply("clip", {"X": input}, attrs, dtype=input.dtype), output
-    )
+    made = LayerHelper("clamp", name).apply("clip", {"X": input}, attrs, dtype=input.dtype)
+    return into(output, made)
 
 
 def elementwise_equal(x: Variable, y: Variable, name: str | None = None) -> Variable:

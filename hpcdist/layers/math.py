@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, refuse_variables
+from hpcdist.layers.helper import LayerHelper, append, named, refuse_variables
 
 __all__ = [
     "argmax",
@@ -48,9 +48,11 @@ def _elementwise(type: str) -> Callable[..., Variable]:
         out = helper.apply(type, {"X": x, "Y": y}, {"axis": axis}, dtype=x.dtype)
         return helper.activate(out, act)
 
-    layer.__name__ = layer.__qualname__ = type
-    layer.__doc__ = f"Append ``{type}`` of x and y; y is placed within x at ``axis`` (-1: its end)."
-    return layer
+    return named(
+        type,
+        layer,
+        f"Append ``{type}`` of x and y; y is placed within x at ``axis`` (-1: its end).",
+    )
 
 
 elementwise_add = _elementwise("elementwise_add")
@@ -108,7 +110,7 @@ def matmul(
 # -- reductions ------------------------------------------------------------------------------------
 def mean(x: Variable, name: str | None = None) -> Variable:
     """Average everything to shape (1,)."""
-    return LayerHelper("mean", name).apply("mean", {"X": x}, dtype=x.dtype)
+    return append("mean", {"X": x}, name)
 
 
 def _reduction(type: str) -> Callable[..., Variable]:
@@ -127,9 +129,7 @@ def _reduction(type: str) -> Callable[..., Variable]:
         }
         return LayerHelper(type, name).apply(type, {"X": input}, attrs, dtype=input.dtype)
 
-    layer.__name__ = layer.__qualname__ = type
-    layer.__doc__ = f"Append ``{type}`` over ``dim``; None: over all, to shape (1,)."
-    return layer
+    return named(type, layer, f"Append ``{type}`` over ``dim``; None: over all, to shape (1,).")
 
 
 reduce_sum = _reduction("reduce_sum")
@@ -141,29 +141,27 @@ reduce_prod = _reduction("reduce_prod")
 
 def argmax(x: Variable, axis: int = 0) -> Variable:
     """Return where along ``axis`` the largest element stands (int64)."""
-    helper = LayerHelper("arg_max")
-    return helper.apply("arg_max", {"X": x}, {"axis": axis}, dtype="int64", stop_gradient=True)
+    return append("arg_max", {"X": x}, dtype="int64", stop_gradient=True, axis=axis)
 
 
 def argmin(x: Variable, axis: int = 0) -> Variable:
     """Return where along ``axis`` the smallest element stands (int64)."""
-    helper = LayerHelper("arg_min")
-    return helper.apply("arg_min", {"X": x}, {"axis": axis}, dtype="int64", stop_gradient=True)
+    return append("arg_min", {"X": x}, dtype="int64", stop_gradient=True, axis=axis)
 
 
 def has_nan(x: Variable) -> Variable:
     """Return True in shape (1,) if any element is not a number."""
-    return LayerHelper("isnan").apply("isnan", {"X": x}, dtype="bool")
+    return append("isnan", {"X": x}, dtype="bool")
 
 
 def has_inf(x: Variable) -> Variable:
     """Return True in shape (1,) if any element is infinite."""
-    return LayerHelper("isinf").apply("isinf", {"X": x}, dtype="bool")
+    return append("isinf", {"X": x}, dtype="bool")
 
 
 def isfinite(x: Variable) -> Variable:
     """Return True in shape (1,) if every element is finite."""
-    return LayerHelper("isfinite").apply("isfinite", {"X": x}, dtype="bool")
+    return append("isfinite", {"X": x}, dtype="bool")
 
 
 # -- scaling and clipping --------------------------------------------------------------------------
@@ -209,11 +207,9 @@ def clip(x: Variable, min: float, max: float, name: str | None = None) -> Variab
     """Limit every element to the interval [min, max]."""
     if min >= max:
         raise GraphError(f"clip: min must be below max, got {min} and {max}")
-    attrs = {"min": float(min), "max": float(max)}
-    return LayerHelper("clip", name).apply("clip", {"X": x}, attrs, dtype=x.dtype)
+    return append("clip", {"X": x}, name, min=float(min), max=float(max))
 
 
 def clip_by_norm(x: Variable, max_norm: float, name: str | None = None) -> Variable:
     """Scale the value down to the Euclidean norm ``max_norm`` if it is longer."""
-    helper = LayerHelper("clip_by_norm", name)
-    return helper.apply("clip_by_norm", {"X": x}, {"max_norm": float(max_norm)}, dtype=x.dtype)
+    return append("clip_by_norm", {"X": x}, name, max_norm=float(max_norm))

@@ -9,7 +9,8 @@ import numpy as np
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, refuse_variables
+from hpcdist.layers.activation import apply
+from hpcdist.layers.helper import LayerHelper, append, refuse_variables
 from hpcdist.layers.tensor import assign
 
 __all__ = [
@@ -37,10 +38,6 @@ __all__ = [
 Ints = int | Sequence[int]
 
 
-def _apply(type: str, x: Variable, name: str | None = None, **attrs: Any) -> Variable:
-    return LayerHelper(type, name).apply(type, {"X": x}, attrs, dtype=x.dtype)
-
-
 def _ints(layer: str, what: str, value: Any) -> list[int]:
     """Return whole numbers, known when the Program is built, as a list."""
     refuse_variables(layer, what, value)
@@ -56,12 +53,12 @@ def roll(input: Variable, shifts: Ints, dims: Ints | None = None) -> Variable:
     """Shift elements along ``dims`` (None: along all, as one row); what leaves enters again."""
     attrs: dict[str, Any] = {"shifts": _ints("roll", "shifts", shifts)}
     attrs["dims"] = [] if dims is None else _ints("roll", "dims", dims)
-    return _apply("roll", input, **attrs)
+    return apply("roll", input, **attrs)
 
 
 def flip(input: Variable, dims: Ints, name: str | None = None) -> Variable:
     """Turn the order of elements around along ``dims``."""
-    return _apply("flip", input, name, dims=_ints("flip", "dims", dims))
+    return apply("flip", input, name, dims=_ints("flip", "dims", dims))
 
 
 def temporal_shift(
@@ -72,7 +69,7 @@ def temporal_shift(
     The first ``shift_ratio`` of the channels come from the frame before, as many from the frame
     after, zeros where there is none (Lin et al., 2019). Shape and dtype stay.
     """
-    return _apply("temporal_shift", x, name, seg_num=seg_num, shift_ratio=float(shift_ratio))
+    return apply("temporal_shift", x, name, seg_num=seg_num, shift_ratio=float(shift_ratio))
 
 
 def t(input: Variable, name: str | None = None) -> Variable:
@@ -91,7 +88,7 @@ def t(input: Variable, name: str | None = None) -> Variable:
 # -- triangles and diagonals -----------------------------------------------------------------------
 def tril(input: Variable, diagonal: int = 0, name: str | None = None) -> Variable:
     """Keep the lower triangle of matrices, up to a diagonal; the rest is 0."""
-    return _apply("tril_triu", input, name, diagonal=diagonal, lower=True)
+    return apply("tril_triu", input, name, diagonal=diagonal, lower=True)
 
 
 def triu(input: Variable, diagonal: int = 0, name: str | None = None) -> Variable:
@@ -100,7 +97,7 @@ def triu(input: Variable, diagonal: int = 0, name: str | None = None) -> Variabl
     ``diagonal`` > 0 begins that many places to the right of the main one. Shape and dtype stay.
     Raises GraphError for fewer than 2 dimensions.
     """
-    return _apply("tril_triu", input, name, diagonal=diagonal, lower=False)
+    return apply("tril_triu", input, name, diagonal=diagonal, lower=False)
 
 
 def diag(diagonal: Variable | np.ndarray) -> Variable:
@@ -113,8 +110,7 @@ def diag(diagonal: Variable | np.ndarray) -> Variable:
 
 def diag_embed(input: Variable, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Variable:
     """Write the last dimension into diagonals of matrices in dimensions dim1 and dim2."""
-    attrs = {"offset": offset, "dim1": dim1, "dim2": dim2}
-    return LayerHelper("diag_embed").apply("diag_embed", {"Input": input}, attrs, dtype=input.dtype)
+    return append("diag_embed", {"Input": input}, offset=offset, dim1=dim1, dim2=dim2)
 
 
 # -- padded, cropped, repeated ---------------------------------------------------------------------
@@ -122,7 +118,7 @@ def pad(
     x: Variable, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None
 ) -> Variable:
     """Pad every dimension: before and after the first, before and after the second, ..."""
-    return _apply("pad", x, name, paddings=list(paddings), pad_value=float(pad_value))
+    return apply("pad", x, name, paddings=list(paddings), pad_value=float(pad_value))
 
 
 def pad2d(
@@ -142,16 +138,16 @@ def pad2d(
         "pad_value": float(pad_value),
         "data_format": data_format,
     }
-    return _apply("pad2d", input, name, **attrs)
+    return apply("pad2d", input, name, **attrs)
 
 
 def pad_constant_like(
     x: Variable, y: Variable, pad_value: float = 0.0, name: str | None = None
 ) -> Variable:
     """Pad y after its elements until it has the shape of x."""
-    attrs, inputs = {"pad_value": float(pad_value)}, {"X": x, "Y": y}
-    helper = LayerHelper("pad_constant_like", name)
-    return helper.apply("pad_constant_like", inputs, attrs, dtype=y.dtype)
+    return append(
+        "pad_constant_like", {"X": x, "Y": y}, name, dtype=y.dtype, pad_value=float(pad_value)
+    )
 
 
 def crop(
@@ -185,13 +181,12 @@ def crop_tensor(
         "shape": _ints("crop_tensor", "shape", list(x.shape) if shape is None else shape),
         "offsets": _ints("crop_tensor", "offsets", offsets or [0] * len(x.shape)),
     }
-    return _apply("crop_tensor", x, name, **attrs)
+    return apply("crop_tensor", x, name, **attrs)
 
 
 def expand_as(x: Variable, target_tensor: Variable, name: str | None = None) -> Variable:
     """Repeat x along its dimensions until it has the shape of ``target_tensor``."""
-    inputs = {"X": x, "target_tensor": target_tensor}
-    return LayerHelper("expand_as", name).apply("expand_as", inputs, dtype=x.dtype)
+    return append("expand_as", {"X": x, "target_tensor": target_tensor}, name)
 
 
 def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable]:
@@ -210,12 +205,12 @@ def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable
 # -- pixels and channels ---------------------------------------------------------------------------
 def pixel_shuffle(x: Variable, upscale_factor: int) -> Variable:
     """Make r x r pixels of every r^2 channels."""
-    return _apply("pixel_shuffle", x, upscale_factor=upscale_factor)
+    return apply("pixel_shuffle", x, upscale_factor=upscale_factor)
 
 
 def shuffle_channel(x: Variable, group: int, name: str | None = None) -> Variable:
     """Take channels of all groups in turn."""
-    return _apply("shuffle_channel", x, name, group=group)
+    return apply("shuffle_channel", x, name, group=group)
 
 
 def space_to_depth(x: Variable, blocksize: int, name: str | None = None) -> Variable:
@@ -223,7 +218,7 @@ def space_to_depth(x: Variable, blocksize: int, name: str | None = None) -> Vari
 
     [N, C, H, W] becomes [N, C * blocksize^2, H / blocksize, W / blocksize], in Fluid's order.
     """
-    return _apply("space_to_depth", x, name, blocksize=blocksize)
+    return apply("space_to_depth", x, name, blocksize=blocksize)
 
 
 def unfold(

@@ -10,7 +10,7 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, append
 
 __all__ = ["cos_sim", "dropout", "fc", "l2_normalize", "layer_norm", "softmax"]
 
@@ -66,8 +66,7 @@ def softmax(
     input: Variable, use_cudnn: bool = False, name: str | None = None, axis: int = -1
 ) -> Variable:
     """Return exp(input) / sum(exp(input)) over ``axis``; ``use_cudnn`` changes nothing."""
-    helper = LayerHelper("softmax", name)
-    return helper.apply("softmax", {"X": input}, {"axis": axis}, dtype=input.dtype)
+    return append("softmax", {"X": input}, name, axis=axis)
 
 
 def dropout(

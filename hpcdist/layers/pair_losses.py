@@ -10,7 +10,7 @@ from hpcdist.initializer import Constant
 from hpcdist.layers.activation import square
 from hpcdist.layers.control_flow import equal
 from hpcdist.layers.embedding import one_hot
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, append
 from hpcdist.layers.loss import softmax_with_cross_entropy
 from hpcdist.layers.math import matmul, reduce_mean, reduce_sum
 from hpcdist.layers.tensor import cast, expand, reshape, transpose
@@ -31,8 +31,7 @@ __all__ = [
 
 def bpr_loss(input: Variable, label: Variable, name: str | None = None) -> Variable:
     """Return for each row the mean over other classes of log(1 + exp(score - score of label))."""
-    helper = LayerHelper("bpr_loss", name)
-    return helper.apply("bpr_loss", {"X": input, "Label": label}, slot="Y", dtype=input.dtype)
+    return append("bpr_loss", {"X": input, "Label": label}, name, slot="Y")
 
 
 def rank_loss(
@@ -99,13 +98,13 @@ def teacher_student_sigmoid_loss(
 
     label: -2 no click, -1 click; with a teacher z or 1 + z.
     """
-    attrs = {
-        "soft_max_lower_bound": float(soft_max_lower_bound),
-        "soft_max_up_bound": float(soft_max_up_bound),
-    }
-    helper = LayerHelper("teacher_student_sigmoid_loss")
-    inputs = {"X": input, "Label": label}
-    return helper.apply(helper.layer_type, inputs, attrs, slot="Y", dtype=input.dtype)
+    return append(
+        "teacher_student_sigmoid_loss",
+        {"X": input, "Label": label},
+        slot="Y",
+        soft_max_lower_bound=float(soft_max_lower_bound),
+        soft_max_up_bound=float(soft_max_up_bound),
+    )
 
 
 def continuous_value_model(input: Variable, cvm: Variable, use_cvm: bool = True) -> Variable:
@@ -113,18 +112,14 @@ def continuous_value_model(input: Variable, cvm: Variable, use_cvm: bool = True)
 
     Their gradients are ``cvm``, the shows and clicks of each row.
     """
-    inputs = {"X": input, "CVM": cvm}
-    helper = LayerHelper("cvm")
-    return helper.apply("cvm", inputs, {"use_cvm": use_cvm}, slot="Y", dtype=input.dtype)
+    return append("cvm", {"X": input, "CVM": cvm}, slot="Y", use_cvm=use_cvm)
 
 
 def kldiv_loss(
     x: Variable, target: Variable, reduction: str = "mean", name: str | None = None
 ) -> Variable:
     """Return target (log(target) - x), x a logarithm; reduction: none, mean, sum or batchmean."""
-    inputs, attrs = {"X": x, "Target": target}, {"reduction": reduction}
-    helper = LayerHelper("kldiv_loss", name)
-    return helper.apply("kldiv_loss", inputs, attrs, slot="Loss", dtype=x.dtype)
+    return append("kldiv_loss", {"X": x, "Target": target}, name, slot="Loss", reduction=reduction)
 
 
 def sigmoid_focal_loss(

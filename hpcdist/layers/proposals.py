@@ -8,7 +8,7 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.boxes import suppressed
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, append_all
 from hpcdist.layers.tensor import gather, reshape
 
 __all__ = [
@@ -47,7 +47,7 @@ def _learnt(
         "BBoxInsideWeight": dtype,
         **more,
     }
-    location, scored, *targets = LayerHelper(kind).apply_all(kind, inputs, attrs, outputs)
+    location, scored, *targets = append_all(kind, inputs, attrs, outputs)
     scores = gather(reshape(cls_logits, [-1, classes]), scored)
     codes = gather(reshape(bbox_pred, [-1, 4]), location)
     return scores, codes, *targets
@@ -167,9 +167,7 @@ def generate_proposals(
         "RpnRoiProbs": scores.dtype,
         "RpnRoisLod": "int64",
     }
-    made = LayerHelper("generate_proposals", name).apply_all(
-        "generate_proposals", inputs, attrs, outputs
-    )
+    made = append_all("generate_proposals", inputs, attrs, outputs, name)
     return made if return_rois_num else made[:2]
 
 
@@ -222,9 +220,7 @@ def generate_proposal_labels(
         "BboxInsideWeights": rpn_rois.dtype,
         "BboxOutsideWeights": rpn_rois.dtype,
     }
-    return LayerHelper("generate_proposal_labels").apply_all(
-        "generate_proposal_labels", inputs, attrs, outputs
-    )
+    return append_all("generate_proposal_labels", inputs, attrs, outputs)
 
 
 def distribute_fpn_proposals(
@@ -269,9 +265,7 @@ def collect_fpn_proposals(
         "MultiLevelScores": list(multi_scores[:count]),
     }
     attrs, outputs = {"post_nms_topN": post_nms_top_n}, {"FpnRois": multi_rois[0].dtype}
-    return LayerHelper("collect_fpn_proposals", name).apply_all(
-        "collect_fpn_proposals", inputs, attrs, outputs
-    )[0]
+    return append_all("collect_fpn_proposals", inputs, attrs, outputs, name)[0]
 
 
 def box_decoder_and_assign(
@@ -330,9 +324,7 @@ def retinanet_detection_output(
         "ImInfo": im_info,
     }
     outputs = {"Out": scores[0].dtype}
-    return LayerHelper("retinanet_detection_output").apply_all(
-        "retinanet_detection_output", inputs, attrs, outputs
-    )[0]
+    return append_all("retinanet_detection_output", inputs, attrs, outputs)[0]
 
 
 def locality_aware_nms(
@@ -385,5 +377,5 @@ def matrix_nms(
     }
     inputs = {"BBoxes": bboxes, "Scores": scores}
     outputs = {"Out": bboxes.dtype, "Index": "int32"}
-    out, index = LayerHelper("matrix_nms", name).apply_all("matrix_nms", inputs, attrs, outputs)
+    out, index = append_all("matrix_nms", inputs, attrs, outputs, name)
     return (out, index) if return_index else out

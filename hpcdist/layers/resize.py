@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, refuse_variables
+from hpcdist.layers.helper import LayerHelper, named, refuse_variables
 from hpcdist.layers.tensor import cast, concat, fill_constant
 
 __all__ = [
@@ -86,40 +86,26 @@ def _one(size: int | Variable) -> Variable:
     return fill_constant([1], "int32", size, force_cpu=True)
 
 
-def resize_bilinear(
-    input: Variable,
-    out_shape: Variable | Sequence[int | Variable] | None = None,
-    scale: float | None = None,
-    name: str | None = None,
-    actual_shape: Variable | None = None,
-    align_corners: bool = True,
-    align_mode: int = 1,
-    data_format: str = "NCHW",
-) -> Variable:
-    """Append `image_resize` with ``resample="BILINEAR"``: images [N, C, height, width].
+def _resized(resample: str, layout: str, what: str) -> Callable[..., Variable]:
+    def layer(
+        input: Variable,
+        out_shape: Variable | Sequence[int | Variable] | None = None,
+        scale: float | None = None,
+        name: str | None = None,
+        actual_shape: Variable | None = None,
+        align_corners: bool = True,
+        align_mode: int = 1,
+        data_format: str = layout,
+    ) -> Variable:
+        how = (actual_shape, align_corners, align_mode, data_format)
+        return image_resize(input, out_shape, scale, name, resample, *how)
 
-    Arguments and errors are those of `image_resize`.
-    """
-    how = (actual_shape, align_corners, align_mode, data_format)
-    return image_resize(input, out_shape, scale, name, "BILINEAR", *how)
+    told = f"Append `image_resize` of {what}; arguments and errors are those of `image_resize`."
+    return named(f"resize_{resample.lower()}", layer, told)
 
 
-def resize_trilinear(
-    input: Variable,
-    out_shape: Variable | Sequence[int | Variable] | None = None,
-    scale: float | None = None,
-    name: str | None = None,
-    actual_shape: Variable | None = None,
-    align_corners: bool = True,
-    align_mode: int = 1,
-    data_format: str = "NCDHW",
-) -> Variable:
-    """Append `image_resize` with ``resample="TRILINEAR"``: volumes [N, C, D, H, W].
-
-    Arguments and errors are those of `image_resize`.
-    """
-    how = (actual_shape, align_corners, align_mode, data_format)
-    return image_resize(input, out_shape, scale, name, "TRILINEAR", *how)
+resize_bilinear = _resized("BILINEAR", "NCHW", "images [N, C, height, width]")
+resize_trilinear = _resized("TRILINEAR", "NCDHW", "volumes [N, C, D, H, W]")
 
 
 def resize_nearest(

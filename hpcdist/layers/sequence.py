@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, append
 
 __all__ = [
     "im2sequence",
@@ -60,9 +60,7 @@ def sequence_last_step(input: Variable) -> Variable:
 
 def sequence_softmax(input: Variable, use_cudnn: bool = False, name: str | None = None) -> Variable:
     """Return the softmax of [rows, 1] within each sequence."""
-    helper = LayerHelper("sequence_softmax", name)
-    attrs = {"use_cudnn": use_cudnn}
-    return helper.apply("sequence_softmax", {"X": input}, attrs, dtype=input.dtype)
+    return append("sequence_softmax", {"X": input}, name, use_cudnn=use_cudnn)
 
 
 def sequence_conv(
@@ -96,28 +94,22 @@ def sequence_expand(
     x: Variable, y: Variable, ref_level: int = -1, name: str | None = None
 ) -> Variable:
     """Repeat row, or sequence, i of ``x`` as often as sequence i of ``y``'s level has items."""
-    helper = LayerHelper("sequence_expand", name)
-    return helper.apply(
-        "sequence_expand", {"X": x, "Y": y}, {"ref_level": ref_level}, dtype=x.dtype
-    )
+    return append("sequence_expand", {"X": x, "Y": y}, name, ref_level=ref_level)
 
 
 def sequence_expand_as(x: Variable, y: Variable, name: str | None = None) -> Variable:
     """Repeat row i of ``x`` for each row of sequence i of ``y``."""
-    helper = LayerHelper("sequence_expand_as", name)
-    return helper.apply("sequence_expand_as", {"X": x, "Y": y}, dtype=x.dtype)
+    return append("sequence_expand_as", {"X": x, "Y": y}, name)
 
 
 def sequence_concat(input: Sequence[Variable], name: str | None = None) -> Variable:
     """Put sequence i of each input after one another."""
-    helper = LayerHelper("sequence_concat", name)
-    return helper.apply("sequence_concat", {"X": list(input)}, dtype=input[0].dtype)
+    return append("sequence_concat", {"X": list(input)}, name, dtype=input[0].dtype)
 
 
 def sequence_reverse(x: Variable, name: str | None = None) -> Variable:
     """Return each sequence with its last row first."""
-    helper = LayerHelper("sequence_reverse", name)
-    return helper.apply("sequence_reverse", {"X": x}, slot="Y", dtype=x.dtype)
+    return append("sequence_reverse", {"X": x}, name, slot="Y")
 
 
 def sequence_reshape(input: Variable, new_dim: int) -> Variable:
@@ -126,8 +118,7 @@ def sequence_reshape(input: Variable, new_dim: int) -> Variable:
     Sequences get longer or shorter by width / new_dim; the dtype stays. Raises GraphError if the
     numbers of a sequence do not divide.
     """
-    helper = LayerHelper("sequence_reshape")
-    return helper.apply("sequence_reshape", {"X": input}, {"new_dim": new_dim}, dtype=input.dtype)
+    return append("sequence_reshape", {"X": input}, new_dim=new_dim)
 
 
 def sequence_enumerate(
@@ -222,9 +213,7 @@ def sequence_scatter(
 
     ``input`` [sequences, width]; index and updates [rows, 1], in the sequences of ``index``.
     """
-    slots = {"X": input, "Ids": index, "Updates": updates}
-    helper = LayerHelper("sequence_scatter", name)
-    return helper.apply("sequence_scatter", slots, dtype=input.dtype)
+    return append("sequence_scatter", {"X": input, "Ids": index, "Updates": updates}, name)
 
 
 def lod_append(x: Variable, level: Any) -> Variable:

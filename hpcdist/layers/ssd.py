@@ -10,7 +10,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.boxes import _VARIANCE, box_coder, iou_similarity
 from hpcdist.layers.boxes import prior_box as prior_boxes
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, append_all
 from hpcdist.layers.image import Pair, conv2d
 from hpcdist.layers.loss import smooth_l1, softmax_with_cross_entropy
 from hpcdist.layers.math import reduce_sum
@@ -60,7 +60,7 @@ def target_assign(
         inputs["NegIndices"] = negative_indices
     attrs = {"mismatch_value": mismatch_value or 0}
     outputs = {"Out": input.dtype, "OutWeight": input.dtype}
-    return LayerHelper("target_assign", name).apply_all("target_assign", inputs, attrs, outputs)
+    return append_all("target_assign", inputs, attrs, outputs, name)
 
 
 def ssd_loss(
@@ -111,9 +111,8 @@ def ssd_loss(
         "neg_dist_threshold": float(neg_overlap),
         "mining_type": mining_type,
     }
-    helper = LayerHelper("mine_hard_examples")
     outputs = {"NegIndices": "int32", "UpdatedMatchIndices": "int32"}
-    negative, updated = helper.apply_all(helper.layer_type, inputs, attrs, outputs)
+    negative, updated = append_all("mine_hard_examples", inputs, attrs, outputs)
     spread = _VARIANCE if prior_box_var is None else prior_box_var
     boxes = box_coder(prior_box, spread, gt_box)
     places, there = target_assign(boxes, updated, mismatch_value=background_label)

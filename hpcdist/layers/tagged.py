@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, append
 
 __all__ = ["detection_map", "filter_by_instag", "similarity_focus"]
 
@@ -43,9 +43,9 @@ def similarity_focus(
     input: [N, A, B, C]. Of each plane in ``indexes`` the largest number counts first, then the
     largest in other rows and columns; all planes have 1 where one of these has one.
     """
-    helper = LayerHelper("similarity_focus", name)
-    attrs = {"axis": axis, "indexes": [int(index) for index in indexes]}
-    return helper.apply(helper.layer_type, {"X": input}, attrs, dtype=input.dtype)
+    return append(
+        "similarity_focus", {"X": input}, name, axis=axis, indexes=[int(index) for index in indexes]
+    )
 
 
 def detection_map(

@@ -16,7 +16,7 @@ from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.initializer import ConstantInitializer
 from hpcdist.layers.checks import check_shape
 from hpcdist.layers.extents import extents
-from hpcdist.layers.helper import LayerHelper, refuse_variables
+from hpcdist.layers.helper import LayerHelper, append, refuse_variables
 from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.ops.tensor import VALUE_ATTRS
 
@@ -189,8 +189,7 @@ def ones_like(x: Variable, out: Variable | None = None) -> Variable:
 # -- copied ----------------------------------------------------------------------------------------
 def cast(x: Variable, dtype: Any) -> Variable:
     """Convert every element to another type."""
-    attrs = {"in_dtype": x.dtype, "out_dtype": canonical(dtype)}
-    return LayerHelper("cast").apply("cast", {"X": x}, attrs, dtype=dtype)
+    return append("cast", {"X": x}, dtype=dtype, in_dtype=x.dtype, out_dtype=canonical(dtype))
 
 
 def assign(
@@ -226,7 +225,7 @@ def assign(
 
 def shape(input: Variable) -> Variable:
     """Return the extents (int32)."""
-    return LayerHelper("shape").apply("shape", {"Input": input}, dtype="int32")
+    return append("shape", {"Input": input}, dtype="int32")
 
 
 # -- reshaped --------------------------------------------------------------------------------------
@@ -290,7 +289,7 @@ def unsqueeze(input: Variable, axes: int | Sequence[int], name: str | None = Non
 def concat(input: Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:
     """Join values along a dimension."""
     xs = [input] if isinstance(input, Variable) else list(input)
-    return LayerHelper("concat", name).apply("concat", {"X": xs}, {"axis": axis}, dtype=xs[0].dtype)
+    return append("concat", {"X": xs}, name, dtype=xs[0].dtype, axis=axis)
 
 
 def split(
@@ -317,8 +316,7 @@ def split(
 def stack(x: Sequence[Variable], axis: int = 0) -> Variable:
     """Join values of one shape along a new dimension."""
     xs = [x] if isinstance(x, Variable) else list(x)
-    helper = LayerHelper("stack")
-    return helper.apply("stack", {"X": xs}, {"axis": axis}, slot="Y", dtype=xs[0].dtype)
+    return append("stack", {"X": xs}, slot="Y", dtype=xs[0].dtype, axis=axis)
 
 
 Places = Variable | Sequence[int | Variable]
@@ -382,19 +380,15 @@ def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable
     ``index`` is int [n] or [n, 1], from 0 to the number of rows - 1: at a step FeedError for any
     other. The result is [n, *the shape of a row].
     """
-    helper = LayerHelper("gather")
-    inputs = {"X": input, "Index": index}
-    return helper.apply("gather", inputs, {"overwrite": overwrite}, dtype=input.dtype)
+    return append("gather", {"X": input, "Index": index}, overwrite=overwrite)
 
 
 # -- rows of a sparse gradient ---------------------------------------------------------------------
 def merge_selected_rows(x: Variable, name: str | None = None) -> Variable:
     """Add up the repeated rows of SelectedRows."""
-    helper = LayerHelper("merge_selected_rows", name)
-    return helper.apply("merge_selected_rows", {"X": x}, dtype=x.dtype)
+    return append("merge_selected_rows", {"X": x}, name)
 
 
 def get_tensor_from_selected_rows(x: Variable, name: str | None = None) -> Variable:
     """Return the values of SelectedRows as a dense value [rows, width]."""
-    helper = LayerHelper("get_tensor_from_selected_rows", name)
-    return helper.apply("get_tensor_from_selected_rows", {"X": x}, dtype=x.dtype)
+    return append("get_tensor_from_selected_rows", {"X": x}, name)

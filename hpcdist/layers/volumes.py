@@ -9,6 +9,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.layers import windows
 from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.image import adaptive_pool, convolution, pool, transposed_convolution
 from hpcdist.layers.windows import Numbers
 
 __all__ = [
@@ -21,149 +22,10 @@ __all__ = [
     "pool3d",
 ]
 
-Triple = Numbers
-
-
-def conv3d(
-    input: Variable,
-    num_filters: int,
-    filter_size: Triple,
-    stride: Triple = 1,
-    padding: Any = 0,
-    dilation: Triple = 1,
-    groups: int | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
-    use_cudnn: bool = True,
-    act: str | None = None,
-    name: str | None = None,
-    data_format: str = "NCDHW",
-) -> Variable:
-    """Correlate volumes with ``num_filters`` filters and add a bias to each result channel."""
-    helper = LayerHelper("conv3d", name)
-    channels, _ = windows.channels_and_extents("conv3d", input, data_format, 3)
-    many = groups or 1
-    windows.refuse_groups("conv3d", channels, num_filters, many)
-    size = windows.numbers("conv3d", "filter_size", filter_size, 3)
-    shape = [num_filters, channels // many, *size]
-    weight = windows.weights(
-        helper, param_attr, shape, input.dtype, windows.he_normal(size, channels)
-    )
-    around, algorithm = windows.paddings("conv3d", padding, data_format, 3)
-    attrs = {
-        "strides": windows.numbers("conv3d", "stride", stride, 3),
-        "paddings": windows.shortened(around),
-        "dilations": windows.numbers("conv3d", "dilation", dilation, 3),
-        "groups": many,
-        "padding_algorithm": algorithm,
-        "data_format": data_format,
-    }
-    return windows.convolved(helper, input, weight, attrs, bias_attr, act)
-
-
-def conv3d_transpose(
-    input: Variable,
-    num_filters: int,
-    output_size: Triple | None = None,
-    filter_size: Triple | None = None,
-    padding: Any = 0,
-    stride: Triple = 1,
-    dilation: Triple = 1,
-    groups: int | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
-    use_cudnn: bool = True,
-    act: str | None = None,
-    name: str | None = None,
-    data_format: str = "NCDHW",
-) -> Variable:
-    """Apply the gradient of a convolution: volumes grow by ``stride``."""
-    kind = "conv3d_transpose"
-    helper = LayerHelper(kind, name)
-    channels, extents = windows.channels_and_extents(kind, input, data_format, 3)
-    many = groups or 1
-    windows.refuse_groups(kind, channels, num_filters, many)
-    steps, gaps = (
-        windows.numbers(kind, "stride", stride, 3),
-        windows.numbers(kind, "dilation", dilation, 3),
-    )
-    around, algorithm = windows.paddings(kind, padding, data_format, 3)
-    wish = [] if output_size is None else windows.numbers(kind, "output_size", output_size, 3)
-    if filter_size is not None:
-        size = windows.numbers(kind, "filter_size", filter_size, 3)
-    elif not wish:
-        raise GraphError("conv3d_transpose needs a filter_size or an output_size")
-    else:
-        size = windows.filter_size_for(wish, extents, steps, around, gaps)
-    weight = windows.weights(
-        helper, param_attr, [channels, num_filters // many, *size], input.dtype
-    )
-    attrs = {
-        "output_size": wish,
-        "strides": steps,
-        "paddings": windows.shortened(around),
-        "padding_algorithm": algorithm,
-        "dilations": gaps,
-        "groups": many,
-        "data_format": data_format,
-    }
-    return windows.convolved(helper, input, weight, attrs, bias_attr, act)
-
-
-def pool3d(
-    input: Variable,
-    pool_size: Triple = -1,
-    pool_type: str = "max",
-    pool_stride: Triple = 1,
-    pool_padding: Any = 0,
-    global_pooling: bool = False,
-    use_cudnn: bool = True,
-    ceil_mode: bool = False,
-    name: str | None = None,
-    exclusive: bool = True,
-    data_format: str = "NCDHW",
-) -> Variable:
-    """Return the maximum or mean of windows of each channel of volumes."""
-    windows.one_of("pool3d", "pool_type", pool_type, ("max", "avg"))
-    if not global_pooling and pool_size == -1:
-        raise GraphError("pool3d: pool_size must be given unless global_pooling=True")
-    windows.channels_and_extents("pool3d", input, data_format, 3)
-    around, algorithm = windows.paddings("pool3d", pool_padding, data_format, 3)
-    attrs = {
-        "pooling_type": pool_type,
-        "ksize": windows.numbers("pool3d", "pool_size", pool_size, 3),
-        "global_pooling": global_pooling,
-        "strides": windows.numbers("pool3d", "pool_stride", pool_stride, 3),
-        "paddings": windows.shortened(around),
-        "padding_algorithm": algorithm,
-        "ceil_mode": ceil_mode,
-        "exclusive": exclusive,
-        "data_format": data_format,
-    }
-    return LayerHelper("pool3d", name).apply("pool3d", {"X": input}, attrs, dtype=input.dtype)
-
-
-def adaptive_pool3d(
-    input: Variable,
-    pool_size: Triple,
-    pool_type: str = "max",
-    require_index: bool = False,
-    name: str | None = None,
-) -> Any:
-    """Divide each channel into ``pool_size`` windows of like size; return maxima or means."""
-    if pool_type not in ("max", "avg") or (pool_type == "avg" and require_index):
-        raise GraphError("adaptive_pool3d: pool_type is max or avg; require_index needs max")
-    attrs = {
-        "ksize": windows.numbers("adaptive_pool3d", "pool_size", pool_size, 3),
-        "adaptive": True,
-    }
-    if pool_type == "avg":
-        attrs["pooling_type"] = pool_type
-        return LayerHelper("pool3d", name).apply("pool3d", {"X": input}, attrs, dtype=input.dtype)
-    helper = LayerHelper("max_pool3d_with_index", name)
-    out, index = helper.new_var(input.dtype), helper.new_var("int32", stop_gradient=True)
-    helper.append_op(helper.layer_type, {"X": input}, {"Out": out, "Mask": index}, attrs)
-    return (out, index) if require_index else out
+conv3d = convolution("conv3d", 3, "NCDHW")
+conv3d_transpose = transposed_convolution("conv3d_transpose", 3, "NCDHW")
+pool3d = pool("pool3d", 3, "NCDHW")
+adaptive_pool3d = adaptive_pool("adaptive_pool3d", 3)
 
 
 # -- grids -----------------------------------------------------------------------------------------
@@ -186,10 +48,10 @@ def deformable_conv(
     offset: Variable,
     mask: Any,
     num_filters: int,
-    filter_size: Triple,
-    stride: Triple = 1,
-    padding: Triple = 0,
-    dilation: Triple = 1,
+    filter_size: Numbers,
+    stride: Numbers = 1,
+    padding: Numbers = 0,
+    dilation: Numbers = 1,
     groups: int | None = None,
     deformable_groups: int | None = None,
     im2col_step: int | None = None,
