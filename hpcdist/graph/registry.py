@@ -56,6 +56,9 @@ class Slot:
     many: bool
     optional: bool
 
+    def __str__(self) -> str:
+        return self.name + ("*" if self.many else "?" if self.optional else "")
+
 
 @dataclass(frozen=True)
 class OpDef:

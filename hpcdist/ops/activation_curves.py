@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
-from hpcdist.graph.rows import Applied, OfRows, by_row, each_row, off_rows
+from hpcdist.graph.rows import by_row, off_rows
 from hpcdist.ops.activation import unary
 from hpcdist.ops.common import define_with_grad, resolve_axis, same
 from hpcdist.ops.gelu import erf
@@ -199,15 +199,11 @@ def _prelu_grad(xp, x, alpha, dout, dx, dalpha, mode: str) -> None:
         dalpha[...] = part.sum(axes or 0, keepdims=True).reshape(dalpha.shape)
 
 
-def _prelu_rows(op: Applied) -> OfRows:
-    return each_row(op, "X")
-
-
 define_with_grad(
     "prelu",
     "X, Alpha -> Out",
     "X, Alpha, Out@GRAD -> X@GRAD?, Alpha@GRAD?",
-    rows=_prelu_rows,
+    rows=by_row("X"),
     attrs={"mode": "all"},
     infer=_prelu_infer,
     kernel=_prelu,

@@ -11,13 +11,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import by_element, linear, not_on_rows, shifted
 from hpcdist.graph.values import ARRAY
-from hpcdist.ops.common import (
-    Wanted,
-    define_with_grad,
-    in_sequence,
-    same,
-    same_buffer,
-)
+from hpcdist.ops.common import Wanted, define_with_grad, fits, in_sequence, same, same_buffer
 from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.ops.sparse import SPARSE, merge_into
 from hpcdist.ops.types import Call, Operands
@@ -34,9 +28,7 @@ def _sum_infer(xs: Sequence[Meta]) -> Meta:
         return Meta(xs[0].shape, xs[0].dtype, ARRAY)
     shape = list(xs[0].shape)
     for x in xs[1:]:
-        if len(x.shape) != len(shape) or any(
-            a != b and -1 not in (a, b) for a, b in zip(shape, x.shape)
-        ):
+        if not fits(x.shape, shape):
             raise GraphError(f"cannot add shapes {[m.shape for m in xs]}: they must be equal")
         shape = [max(a, b) for a, b in zip(shape, x.shape)]
     return Meta(tuple(shape), xs[0].dtype)

@@ -19,7 +19,7 @@ import numpy as np
 from hpcdist import settings
 from hpcdist.errors import GraphError, HpcdistError
 from hpcdist.graph.names import GRAD_SUFFIX
-from hpcdist.graph.registry import Meta, Slot, define, parse_signature
+from hpcdist.graph.registry import Meta, define, parse_signature
 from hpcdist.graph.rows import Treatment
 from hpcdist.ops.common import grad_by, like_inputs
 from hpcdist.ops.types import Array, Attrs, Call, GradRule, Metas
@@ -119,7 +119,7 @@ def define_by_torch(
     held = attrs or {}
     gradients = ", ".join(f"{name}{GRAD_SUFFIX}?" for name in wrt)
     first = outputs[0].name
-    taken = ", ".join(_spelt(slot) for slot in inputs)
+    taken = ", ".join(map(str, inputs))
     grad_signature = f"{taken}, {first}{GRAD_SUFFIX} -> {gradients}"
     _defined[type] = function
 
@@ -186,10 +186,6 @@ def define_by_torch(
             grad=second,
             **sequences,
         )
-
-
-def _spelt(slot: Slot) -> str:
-    return f"{slot.name}?" if slot.optional else slot.name
 
 
 def _several(made) -> Sequence[Any]:

@@ -125,6 +125,11 @@ def _forward_names(op: Operator, slot: str) -> list[str]:
     return list(op.inputs.get(slot) or op.outputs.get(slot) or [])
 
 
+def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Tell whether a shape is the one wanted, as far as both are known."""
+    return len(shape) == len(wanted) and all(-1 in (a, b) or a == b for a, b in zip(shape, wanted))
+
+
 def broadcast_axis(x_shape: Sequence[int], y_shape: Sequence[int], axis: int) -> int:
     """Return where ``y``'s dimensions start within ``x``'s (Fluid's ``axis``; -1 = at the end)."""
     start = len(x_shape) - len(y_shape) if axis == -1 else axis

@@ -18,7 +18,7 @@ from hpcdist.graph.registry import Meta
 from hpcdist.ops.arrays import in_loops
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.host import run_on_host
-from hpcdist.ops.recurrent_steps import IDENTITY, SIGMOID, TANH, fits
+from hpcdist.ops.recurrent_steps import IDENTITY, SIGMOID, TANH, check_shapes
 from hpcdist.ops.types import Array, Call, Metas, Operands
 
 _ATTRS = {
@@ -94,9 +94,7 @@ def _infer(x: Meta, h: Meta, c: Meta, w: Meta, cache, **attrs) -> Metas:
         ("InitC", c, (count, rows, net.size)),
         ("W", w, (net.weights,)),
     ]
-    for slot, meta, shape in wanted:
-        if not fits(meta.shape, shape):
-            raise GraphError(f"cudnn_lstm: {slot} must be {list(shape)}, got {list(meta.shape)}")
+    check_shapes("cudnn_lstm", wanted)
     held = -1
     if min(steps, rows) >= 0:
         held = count * rows * net.size * (5 * steps + 2 * (steps + 1))

@@ -19,7 +19,7 @@ from hpcdist.ops.recurrent_steps import (
     RELU,
     Steps,
     by_place,
-    fits,
+    check_shapes,
     kind_of,
     like_forward,
     rows_of_steps,
@@ -46,9 +46,7 @@ def _check(type: str, x: Meta, first, weight: Meta, bias, rows: int) -> int:
         ("Bias", bias, (1, 3 * width)),
         ("the initial state", first, (rows, width)),
     ]
-    for slot, meta, shape in wanted:
-        if meta is not None and not fits(meta.shape, shape):
-            raise GraphError(f"{type}: {slot} must be {list(shape)}, got {list(meta.shape)}")
+    check_shapes(type, wanted)
     return width
 
 

@@ -16,13 +16,9 @@ from hpcdist.graph.rows import (
     linear,
     off_rows,
 )
-from hpcdist.ops.common import define_with_grad, put_along, resolve_axis
+from hpcdist.ops.common import define_with_grad, fits, put_along, resolve_axis
 from hpcdist.ops.run_kernels import add_at
 from hpcdist.ops.types import Array
-
-
-def _never(op: Applied) -> bool:
-    return False
 
 
 def _expect_whole(ids: Meta, what: str) -> None:
@@ -76,9 +72,7 @@ define_with_grad(
 
 def _scatter_nd_add_infer(x: Meta, index: Meta, updates: Meta) -> Meta:
     read = _gather_nd_infer(x, index)
-    if len(read.shape) != len(updates.shape) or any(
-        -1 not in (a, b) and a != b for a, b in zip(read.shape, updates.shape)
-    ):
+    if not fits(read.shape, updates.shape):
         raise GraphError(f"updates must be of shape {read.shape}, got {updates.shape}")
     return Meta(x.shape, x.dtype)
 
@@ -101,7 +95,7 @@ define_with_grad(
     "scatter_nd_add",
     "X, Index, Updates -> Out",
     "Index, Updates, Out@GRAD -> X@GRAD?, Updates@GRAD?",
-    rows=by_row(apart=_never, totals=linear),
+    rows=by_row(apart=lambda op: False, totals=linear),
     infer=_scatter_nd_add_infer,
     kernel=_scatter_nd_add,
     grad_kernel=_scatter_nd_add_grad,
@@ -142,7 +136,7 @@ define_with_grad(
     "scatter",
     "X, Ids, Updates -> Out",
     "Ids, Updates, Out@GRAD -> X@GRAD?, Updates@GRAD?",
-    rows=by_row(apart=_never, totals=linear),
+    rows=by_row(apart=lambda op: False, totals=linear),
     attrs={"overwrite": True},
     infer=_scatter_infer,
     kernel=_scatter,

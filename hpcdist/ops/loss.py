@@ -8,17 +8,14 @@ from functools import partial
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_element, by_row, of_matrices
-from hpcdist.ops.common import define_with_grad, in_sequence, same
+from hpcdist.ops.common import define_with_grad, fits, in_sequence, same
 from hpcdist.ops.labels import put_where
 from hpcdist.ops.types import Array, Call, Metas
 
 
 def _elementwise_infer(x: Meta, y: Meta, **_) -> Meta:
     """Shape rule of losses per element: both operands of one shape."""
-    fits = len(x.shape) == len(y.shape) and all(
-        -1 in (a, b) or a == b for a, b in zip(x.shape, y.shape)
-    )
-    if not fits:
+    if not fits(x.shape, y.shape):
         raise GraphError(f"predictions of shape {x.shape} do not fit labels of shape {y.shape}")
     return same(x)
 

@@ -19,7 +19,7 @@ from hpcdist.ops.host import run_on_host
 from hpcdist.ops.recurrent_steps import (
     Steps,
     by_place,
-    fits,
+    check_shapes,
     kind_of,
     like_forward,
     rows_of_steps,
@@ -51,9 +51,7 @@ def _check(
         ("H0", h0, (sequences, fed)),
         ("C0", c0, (sequences, width)),
     ]
-    for slot, meta, shape in wanted:
-        if meta is not None and not fits(meta.shape, shape):
-            raise GraphError(f"{type}: {slot} must be {list(shape)}, got {list(meta.shape)}")
+    check_shapes(type, wanted)
     if (h0 is None) is not (c0 is None):
         raise GraphError(f"{type}: give both of h_0 and c_0, or none")
     for name in ("gate", "cell", "candidate", "proj"):

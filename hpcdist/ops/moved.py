@@ -56,7 +56,7 @@ def _move(
 
         return run
 
-    grad_signature = f"{', '.join(_spelt(slot) for slot in inputs)}, {out}@GRAD -> {moves}@GRAD"
+    grad_signature = f"{', '.join(map(str, inputs))}, {out}@GRAD -> {moves}@GRAD"
 
     def grad_bind(xp, *arrays, **given) -> Call:
         *values, dout, dx = arrays
@@ -91,10 +91,6 @@ def _move(
         grad_bind=grad_bind,
         grad_shape_only=names,
     )
-
-
-def _spelt(slot) -> str:
-    return f"{slot.name}?" if slot.optional else slot.name
 
 
 def _tried(

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, OfRows, by_row, each_row, off_rows
-from hpcdist.ops.common import (
-    define_with_grad,
-    in_sequence,
-    resolve_axis,
-    same,
-)
-from hpcdist.ops.types import Array, Call, Metas
+from hpcdist.ops.common import define_with_grad, fits, in_sequence, resolve_axis, same
+from hpcdist.ops.matmul import flat2d
+from hpcdist.ops.types import Call, Metas
 
 # -- layer_norm ----------------------------------------------------------------------------------
 
@@ -35,16 +30,11 @@ def _layer_norm_infer(
     return same(x), per_row, per_row
 
 
-def _rows(array, begin_norm_axis: int) -> Array:
-    rows, columns = array.shape[:begin_norm_axis], array.shape[begin_norm_axis:]
-    return array.reshape(math.prod(rows), math.prod(columns))
-
-
 def _layer_norm_bind(
     xp, x, scale, bias, y, mean, variance, epsilon: float, begin_norm_axis: int
 ) -> Call:
     """y = scale (x - mean) / sqrt(variance + epsilon) + bias, by row."""
-    x2, y2 = _rows(x, begin_norm_axis), _rows(y, begin_norm_axis)
+    x2, y2 = flat2d(x, begin_norm_axis), flat2d(y, begin_norm_axis)
     mean1, variance1 = mean.reshape(-1, 1), variance.reshape(-1, 1)
     squares, deviation = xp.empty(x2.shape, x.dtype), xp.empty(mean1.shape, x.dtype)
     steps = [
@@ -66,7 +56,7 @@ def _layer_norm_bind(
 def _layer_norm_grad_bind(
     xp, x, scale, bias, mean, variance, dy, dx, dscale, dbias, epsilon: float, begin_norm_axis: int
 ) -> Call:
-    x2, dy2 = _rows(x, begin_norm_axis), _rows(dy, begin_norm_axis)
+    x2, dy2 = flat2d(x, begin_norm_axis), flat2d(dy, begin_norm_axis)
     normed, product = xp.empty(x2.shape, x.dtype), xp.empty(x2.shape, x.dtype)
     deviation, per_row = (xp.empty((len(x2), 1), x.dtype) for _ in range(2))
     steps = [
@@ -81,7 +71,7 @@ def _layer_norm_grad_bind(
         steps.append(partial(xp.multiply, dy2, normed, product))
         steps.append(partial(product.sum, 0, None, dscale))
     if dx is not None:
-        dx2 = _rows(dx, begin_norm_axis)
+        dx2 = flat2d(dx, begin_norm_axis)
         g = dy2
         if scale is not None:
             g = xp.empty(x2.shape, x.dtype)
@@ -167,10 +157,8 @@ define_with_grad(
 
 
 def _cos_sim_infer(x: Meta, y: Meta) -> Metas:
-    fits = len(x.shape) == len(y.shape) >= 2 and all(
-        -1 in (a, b) or a == b for a, b in zip(x.shape[1:], y.shape[1:])
-    )
-    if not fits or not (y.shape[0] in (1, -1, x.shape[0]) or x.shape[0] == -1):
+    alike = len(x.shape) >= 2 and fits(x.shape[1:], y.shape[1:])
+    if not alike or not (y.shape[0] in (1, -1, x.shape[0]) or x.shape[0] == -1):
         raise GraphError(f"cannot compare the rows of {x.shape} with those of {y.shape}")
     per_x, per_y = (Meta((m.shape[0], 1), x.dtype) for m in (x, y))
     return per_x, per_x, per_y
@@ -189,7 +177,7 @@ SHORTEST = 1e-4  # of a row in a cosine: rows of zeros, behind a relu say, are n
 
 def _cos_sim_bind(xp, x, y, out, x_norm, y_norm) -> Call:
     """out = sum(x y) / (|x| |y|), by row; a length counts as `SHORTEST` at least, as in Fluid."""
-    x2, y2 = _rows(x, 1), _rows(y, 1)
+    x2, y2 = flat2d(x, 1), flat2d(y, 1)
     product_x, product_y = xp.empty(x2.shape, x.dtype), xp.empty(y2.shape, x.dtype)
     return in_sequence(
         *_length(xp, x2, product_x, x_norm),
@@ -206,14 +194,14 @@ def _cos_sim_bind(xp, x, y, out, x_norm, y_norm) -> Call:
 def _cos_sim_grad(xp, x, y, out, x_norm, y_norm, dout, dx, dy) -> None:
     """dx = dout (y / (|x| |y|) - out x / |x|^2), and the same for y, summed if y is one row."""
     per_row = dout / (x_norm * y_norm)
-    x2, y2 = _rows(x, 1), _rows(y, 1)
+    x2, y2 = flat2d(x, 1), flat2d(y, 1)
     if dx is not None:
-        dx2 = _rows(dx, 1)
+        dx2 = flat2d(dx, 1)
         xp.multiply(y2, per_row, out=dx2)
         dx2 -= x2 * (dout * out / (x_norm * x_norm))
     if dy is not None:
         full = x2 * per_row - y2 * (dout * out / (y_norm * y_norm))
-        dy2 = _rows(dy, 1)
+        dy2 = flat2d(dy, 1)
         if len(dy2) == len(full):
             dy2[...] = full
         else:

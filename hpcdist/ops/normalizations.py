@@ -208,15 +208,11 @@ def _affine_channel_grad(xp, x, scale, dout, dx, dscale, dbias, data_layout: str
         dbias[...] = dout.sum(others)
 
 
-def _affine_rows(op: Applied) -> OfRows:
-    return each_row(op, "X")
-
-
 define_with_grad(
     "affine_channel",
     "X, Scale, Bias -> Out",
     "X, Scale, Out@GRAD -> X@GRAD?, Scale@GRAD?, Bias@GRAD?",
-    rows=_affine_rows,
+    rows=by_row("X"),
     attrs={"data_layout": "NCHW"},
     infer=lambda x, scale, bias, data_layout: same(x),
     kernel=_affine_channel,

@@ -308,15 +308,11 @@ def _focal_grad(xp, x, label, count, dout, dx, gamma: float, alpha: float) -> No
     dx[...] = -(up + down) * dout
 
 
-def _focal_rows(op: Applied) -> OfRows:
-    return each_row(op, "X", "Label")
-
-
 define_with_grad(
     "sigmoid_focal_loss",
     "X, Label, FgNum -> Out",
     "X, Label, FgNum, Out@GRAD -> X@GRAD",
-    rows=_focal_rows,
+    rows=by_row("X", "Label"),
     attrs={"gamma": 2.0, "alpha": 0.25},
     infer=lambda x, label, count, **_: same(x),
     kernel=_focal,

@@ -7,21 +7,13 @@ from collections.abc import Sequence
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
-from hpcdist.graph.rows import (
-    Applied,
-    OfRows,
-    by_row,
-    each_row,
-    of_matrices,
-)
-from hpcdist.ops.common import define_with_grad, resolve_axis, same
+from hpcdist.graph.rows import Applied, OfRows, by_row, each_row, of_matrices
+from hpcdist.ops.common import define_with_grad, fits, resolve_axis, same
 from hpcdist.ops.types import Array
 
 
 def _alike(x: Meta, y: Meta, what: str) -> None:
-    if len(x.shape) != len(y.shape) or any(
-        -1 not in (a, b) and a != b for a, b in zip(x.shape, y.shape)
-    ):
+    if not fits(x.shape, y.shape):
         raise GraphError(f"{what} of shapes {x.shape} and {y.shape}: expected one shape")
 
 
@@ -73,15 +65,11 @@ def _addmm_grad(xp, given, x, y, dout, dgiven, dx, dy, Alpha: float, Beta: float
         xp.multiply(Alpha, x.T @ dout, out=dy)
 
 
-def _addmm_rows(op: Applied) -> OfRows:
-    return each_row(op, "Input", "X")
-
-
 define_with_grad(
     "addmm",
     "Input, X, Y -> Out",
     "Input, X, Y, Out@GRAD -> Input@GRAD?, X@GRAD?, Y@GRAD?",
-    rows=_addmm_rows,
+    rows=by_row("Input", "X"),
     attrs={"Alpha": 1.0, "Beta": 1.0},
     infer=_addmm_infer,
     kernel=_addmm,
@@ -237,15 +225,11 @@ def _bilinear_grad(xp, x, y, weight, bias, dout, dx, dy, dweight, dbias) -> None
         dbias[...] = dout.sum(0).reshape(dbias.shape)
 
 
-def _bilinear_rows(op: Applied) -> OfRows:
-    return each_row(op, "X", "Y")
-
-
 define_with_grad(
     "bilinear_tensor_product",
     "X, Y, Weight, Bias? -> Out",
     "X, Y, Weight, Bias?, Out@GRAD -> X@GRAD?, Y@GRAD?, Weight@GRAD?, Bias@GRAD?",
-    rows=_bilinear_rows,
+    rows=by_row("X", "Y"),
     infer=_bilinear_infer,
     kernel=_bilinear,
     grad_kernel=_bilinear_grad,

@@ -16,6 +16,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows
+from hpcdist.ops.common import fits
 from hpcdist.ops.scratch import scratch
 from hpcdist.ops.sequence import rowwise
 from hpcdist.ops.types import Array
@@ -106,9 +107,11 @@ def by_place(what: str, steps: Steps, first: Array, values: Array, width: int, d
 
 
 # -- shapes ----------------------------------------------------------------------------------------
-def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Tell whether a shape is the one wanted, as far as both are known."""
-    return len(shape) == len(wanted) and all(-1 in (a, b) or a == b for a, b in zip(shape, wanted))
+def check_shapes(type: str, wanted: Sequence[tuple[str, Meta | None, Sequence[int]]]) -> None:
+    """Raise GraphError for the first (what, meta, shape) whose meta has another shape."""
+    for what, meta, shape in wanted:
+        if meta is not None and not fits(meta.shape, shape):
+            raise GraphError(f"{type}: {what} must be {list(shape)}, got {list(meta.shape)}")
 
 
 def like_forward(x: Meta, *others) -> tuple[Any, ...]:

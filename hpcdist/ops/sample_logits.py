@@ -6,7 +6,7 @@ import numpy as np
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
-from hpcdist.graph.rows import Applied, OfRows, each_row
+from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import define_with_grad, same
 from hpcdist.ops.counter_random import Draw, Draws, filler, key_of, part_of
 from hpcdist.ops.labels import range_check
@@ -102,16 +102,12 @@ def _sl_grad(xp, logits, samples, dsampled, dlogits, **_) -> None:
     add_at(xp, dlogits, (xp.arange(len(logits)).reshape(-1, 1), samples), dsampled)
 
 
-def _sl_rows(op: Applied) -> OfRows:
-    return each_row(op)
-
-
 define_with_grad(
     "sample_logits",
     "Logits, Labels, CustomizedSamples?, CustomizedProbabilities? -> "
     "Samples, Probabilities, SampledLogits, SampledLabels",
     "Logits, Samples, SampledLogits@GRAD -> Logits@GRAD",
-    rows=_sl_rows,
+    rows=by_row(),
     attrs=_SL_ATTRS,
     infer=_sl_infer,
     bind=_sl_bind,

@@ -7,7 +7,7 @@ from functools import partial
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row, off_rows
-from hpcdist.ops.common import define_with_grad, in_sequence, resolve_axis, same
+from hpcdist.ops.common import define_with_grad, fits, in_sequence, resolve_axis, same
 from hpcdist.ops.labels import HardLabels, put_where, take
 from hpcdist.ops.types import Array, Call, Metas
 
@@ -86,10 +86,7 @@ def check_labels(x: Meta, label: Meta, soft_label: bool, axis: int = -1) -> None
     want = list(x.shape)
     if not soft_label:
         want[axis] = 1
-    fits = len(label.shape) == len(want) and all(
-        -1 in (a, b) or a == b for a, b in zip(label.shape, want)
-    )
-    if not fits:
+    if not fits(label.shape, want):
         kind = "soft" if soft_label else "hard"
         raise GraphError(
             f"scores of shape {x.shape} need {kind} labels "

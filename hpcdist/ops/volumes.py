@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.rows import Applied, OfRows, by_row, each_row
+from hpcdist.graph.rows import by_row
 from hpcdist.ops.by_torch import define_by_torch
 from hpcdist.ops.second import bilinear
 from hpcdist.ops.types import Array
@@ -326,15 +326,11 @@ _DEFORMABLE = {
 }
 
 
-def _deformed_rows(op: Applied) -> OfRows:
-    return each_row(op, "Input", "Offset", "Mask")
-
-
 define_by_torch(
     "deformable_conv",
     "Input, Offset, Mask, Filter -> Output",
     _deformable,
-    rows=_deformed_rows,
+    rows=by_row("Input", "Offset", "Mask"),
     attrs=_DEFORMABLE,
     wrt=("Input", "Offset", "Mask", "Filter"),
 )
@@ -342,7 +338,7 @@ define_by_torch(
     "deformable_conv_v1",
     "Input, Offset, Filter -> Output",
     _deformable_v1,
-    rows=_deformed_rows,
+    rows=by_row("Input", "Offset", "Mask"),
     attrs=_DEFORMABLE,
     wrt=("Input", "Offset", "Filter"),
 )

@@ -15,7 +15,7 @@ import numpy as np
 from hpcdist.device import on_host
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
-from hpcdist.graph.rows import Applied, OfRows, each_row
+from hpcdist.graph.rows import by_row
 from hpcdist.ops.activation import sigmoid
 from hpcdist.ops.common import define_with_grad, same
 from hpcdist.ops.types import Array, Metas
@@ -205,15 +205,11 @@ def _infer(
     return Meta(x.shape[:1], x.dtype), objectness, Meta(boxes.shape[:2], "int32")
 
 
-def _rows(op: Applied) -> OfRows:
-    return each_row(op, "X", "GTBox", "GTLabel", "GTScore")
-
-
 define_with_grad(
     "yolov3_loss",
     "X, GTBox, GTLabel, GTScore? -> Loss, ObjectnessMask, GTMatchMask",
     "X, GTBox, GTLabel, GTScore?, ObjectnessMask, GTMatchMask, Loss@GRAD -> X@GRAD",
-    rows=_rows,
+    rows=by_row("X", "GTBox", "GTLabel", "GTScore"),
     attrs={
         "anchors": (),
         "anchor_mask": (),
