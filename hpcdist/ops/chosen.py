@@ -143,7 +143,7 @@ def _nms_infer(boxes: Meta, scores: Meta) -> Meta:
     return Meta((-1, 6), boxes.dtype, lod=Lod(1))
 
 
-_NMS = {
+NMS = {
     "background_label": 0,
     "score_threshold": 0.0,
     "nms_top_k": -1,
@@ -156,7 +156,7 @@ define(
     "multiclass_nms",
     "BBoxes, Scores -> Out",
     rows=not_on_rows,
-    attrs=_NMS,
+    attrs=NMS,
     infer=lambda boxes, scores, **_: _nms_infer(boxes, scores),
     values=lambda boxes, scores, **how: _nms(boxes, scores, **how)[0],
 )
@@ -164,7 +164,7 @@ define(
     "multiclass_nms2",
     "BBoxes, Scores -> Out, Index",
     rows=not_on_rows,
-    attrs=_NMS,
+    attrs=NMS,
     infer=lambda boxes, scores, **_: (
         _nms_infer(boxes, scores),
         Meta((-1, 1), "int32", lod=Lod(1)),

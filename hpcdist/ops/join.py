@@ -1,4 +1,4 @@
-"""Operators that join values, or take parts of them: concat, split, stack, gather."""
+"""Operators that join values, or take parts of them: concat, split, stack, unstack, gather."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ define(
 
 
 # -- stack -----------------------------------------------------------------------------------------
-def _stack_infer(xs: Sequence[Meta], axis: int) -> Meta:
+def _stack_infer(xs: Sequence[Meta], axis: int, num: int = 0) -> Meta:
     if any(len(x.shape) != len(xs[0].shape) for x in xs):
         raise GraphError(f"cannot stack shapes {[x.shape for x in xs]}: they must be equal")
     shape = list(xs[0].shape)
@@ -136,20 +136,24 @@ def _layers_of(whole, axis: int) -> list[Array]:
     return [whole[(slice(None),) * axis + (i,)] for i in range(whole.shape[axis])]
 
 
-def _stack_bind(xp, xs: Operands, y, axis: int) -> Call:
+def _join_bind(xp, xs: Operands, y, axis: int, num: int = 0) -> Call:
     pairs = zip(_layers_of(y, axis), xs)
     return in_sequence(*(partial(xp.copyto, layer, x) for layer, x in pairs))
 
 
-def _stack_grad_bind(xp, dy, dxs: Operands, axis: int) -> Call:
-    pairs = zip(dxs, _layers_of(dy, axis))
-    return in_sequence(*(partial(xp.copyto, dx, layer) for dx, layer in pairs if dx is not None))
+def _part_bind(xp, y, xs: Operands, axis: int, num: int = 0) -> Call:
+    pairs = zip(xs, _layers_of(y, axis))
+    return in_sequence(*(partial(xp.copyto, x, layer) for x, layer in pairs if x is not None))
 
 
-def _stack_grad_infer(dy: Meta, axis: int) -> tuple[list[Meta]]:
-    axis = resolve_axis(axis, len(dy.shape))
-    one = Meta(dy.shape[:axis] + dy.shape[axis + 1 :], dy.dtype)
-    return ([one] * dy.shape[axis],)
+def _part_infer(y: Meta, axis: int, num: int = 0) -> tuple[list[Meta]]:
+    axis = resolve_axis(axis, len(y.shape))
+    if y.shape[axis] < 0:
+        raise GraphError(f"cannot unstack dimension {axis} of {y.shape}: its extent must be known")
+    if num not in (0, y.shape[axis]):
+        raise GraphError(f"cannot unstack {y.shape} along {axis} into {num} values")
+    one = Meta(y.shape[:axis] + y.shape[axis + 1 :], y.dtype)
+    return ([one] * y.shape[axis],)
 
 
 define_with_grad(
@@ -159,10 +163,21 @@ define_with_grad(
     rows=by_row(apart=off_rows("axis", more_dims=1), totals=moved),
     attrs={"axis": 0},
     infer=_stack_infer,
-    bind=_stack_bind,
+    bind=_join_bind,
     folds=True,
-    grad_infer=_stack_grad_infer,
-    grad_bind=_stack_grad_bind,
+    grad_infer=_part_infer,
+    grad_bind=_part_bind,
+)
+define_with_grad(
+    "unstack",
+    "X -> Y*",
+    "Y@GRAD* -> X@GRAD",
+    rows=by_row(apart=off_rows("axis")),
+    attrs={"axis": 0, "num": 0},
+    infer=_part_infer,
+    bind=_part_bind,
+    grad_infer=_stack_infer,
+    grad_bind=_join_bind,
 )
 
 

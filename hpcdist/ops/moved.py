@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,9 @@ import numpy as np
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, parse_signature
 from hpcdist.graph.rows import Applied, Treatment, by_row, linear, off_rows
-from hpcdist.ops.common import define_with_grad, in_sequence, resolve_axis
+from hpcdist.ops.common import define_with_grad, resolve_axis
 from hpcdist.ops.run_kernels import add_at
-from hpcdist.ops.types import Array, Call, Metas
+from hpcdist.ops.types import Array, Call
 
 Function = Callable[..., Any]  # (xp, x, shapes of the other inputs, **attrs) -> what x becomes
 # Extents to try where one is not known: those of a result that differ are not known either.
@@ -329,46 +328,4 @@ _move(
     strides=(1, 1),
     paddings=(0, 0, 0, 0),
     dilations=(1, 1),
-)
-
-
-# -- unstack: one value becomes several ------------------------------------------------------------
-def _unstack_infer(x: Meta, axis: int, num: int) -> Metas:
-    axis = resolve_axis(axis, len(x.shape))
-    if x.shape[axis] < 0:
-        raise GraphError(f"cannot unstack dimension {axis} of {x.shape}: its extent must be known")
-    if num not in (0, x.shape[axis]):
-        raise GraphError(f"cannot unstack {x.shape} along {axis} into {num} values")
-    return ([Meta((*x.shape[:axis], *x.shape[axis + 1 :]), x.dtype)] * x.shape[axis],)
-
-
-def _unstack_bind(xp, x, outs, axis: int, num: int) -> Call:
-    parts = xp.moveaxis(x, axis, 0)
-    return in_sequence(*(partial(xp.copyto, o, p) for o, p in zip(outs, parts) if o is not None))
-
-
-def _unstack_grad_bind(xp, douts, dx, axis: int, num: int) -> Call:
-    parts = xp.moveaxis(dx, axis, 0)
-    return in_sequence(*(partial(xp.copyto, p, d) for p, d in zip(parts, douts)))
-
-
-_UNSTACK = {"axis": 0, "num": 0}
-
-
-def _unstack_grad_infer(douts: Sequence[Meta], axis: int, num: int) -> Meta:
-    shape = list(douts[0].shape)
-    shape.insert(resolve_axis(axis, len(shape) + 1), len(douts))
-    return Meta(tuple(shape), douts[0].dtype)
-
-
-define_with_grad(
-    "unstack",
-    "X -> Y*",
-    "Y@GRAD* -> X@GRAD",
-    rows=by_row(apart=off_rows("axis")),
-    attrs=_UNSTACK,
-    infer=_unstack_infer,
-    bind=_unstack_bind,
-    grad_infer=_unstack_grad_infer,
-    grad_bind=_unstack_grad_bind,
 )

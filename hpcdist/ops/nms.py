@@ -11,6 +11,7 @@ from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.graph.values import Value
+from hpcdist.ops.chosen import NMS
 from hpcdist.ops.proposals import decoded, joined, kept_apart, same_counts
 from hpcdist.ops.types import Array, Operands
 
@@ -146,15 +147,7 @@ define(
     "locality_aware_nms",
     "BBoxes, Scores -> Out",
     rows=not_on_rows,
-    attrs={
-        "background_label": -1,
-        "score_threshold": 0.0,
-        "nms_top_k": -1,
-        "nms_threshold": 0.3,
-        "nms_eta": 1.0,
-        "keep_top_k": -1,
-        "normalized": True,
-    },
+    attrs={**NMS, "background_label": -1},
     infer=_merged_infer,
     values=_merged,
 )

@@ -82,6 +82,18 @@ def _without_crowds(type: str, boxes: Value, crowd: Value, info: Value) -> list[
     return found
 
 
+def _assigned(dtype, *parts: list[Array]) -> tuple[Value, ...]:
+    """Return the parts of all images together, as the results of both operators."""
+    fitted, scored, targets, labels, weights = map(np.concatenate, parts)
+    return (
+        Value(fitted.astype(np.int32)),
+        Value(scored.astype(np.int32)),
+        Value(targets.astype(dtype)),
+        Value(labels.astype(np.int32).reshape(-1, 1)),
+        Value(weights.astype(dtype)),
+    )
+
+
 def _rpn(
     anchors: Value,
     boxes: Value,
@@ -116,14 +128,7 @@ def _rpn(
         wanted = objects[alike[fit].argmax(1)] if len(fit) else np.zeros((0, 4))
         targets.append(deltas_of(whole[inside[fit]], wanted))
         weights.append(weight)
-    dtype = anchors.array.dtype
-    return (
-        Value(np.concatenate(fitted).astype(np.int32)),
-        Value(np.concatenate(scored).astype(np.int32)),
-        Value(np.concatenate(targets).astype(dtype)),
-        Value(np.concatenate(labels).astype(np.int32).reshape(-1, 1)),
-        Value(np.concatenate(weights).astype(dtype)),
-    )
+    return _assigned(anchors.array.dtype, fitted, scored, targets, labels, weights)
 
 
 def _assign_infer(anchors: Meta, *_: Meta, **__) -> Metas:
@@ -175,13 +180,8 @@ def _retinanet(
         targets.append(deltas_of(whole[fit], wanted))
         weights.append(weight)
         counts.append(len(fit) + 1)  # one more, as in Fluid: what is divided by it is never 0
-    dtype = anchors.array.dtype
     return (
-        Value(np.concatenate(fitted).astype(np.int32)),
-        Value(np.concatenate(scored).astype(np.int32)),
-        Value(np.concatenate(targets).astype(dtype)),
-        Value(np.concatenate(labels).astype(np.int32).reshape(-1, 1)),
-        Value(np.concatenate(weights).astype(dtype)),
+        *_assigned(anchors.array.dtype, fitted, scored, targets, labels, weights),
         Value(np.array(counts, np.int32).reshape(-1, 1)),
     )
 
