@@ -151,8 +151,8 @@ class BlockReader:
         """Go on without a block that cannot be read, if that is wanted."""
         rows = file.blocks[within].rows
         # What the system refuses has no column; pyarrow's own findings have, and no errno.
-        found = not isinstance(error, DataError) and getattr(error, "errno", None) is None
-        column = self._guilty(file, within) if found else ""
+        by_pyarrow = not isinstance(error, DataError) and getattr(error, "errno", None) is None
+        column = self._guilty(file, within) if by_pyarrow else ""
         said = str(error) if isinstance(error, DataError) else worded(error)
         skip = Skip(file.path, f"{file.unit} {within}", 0, rows, column, said)
         self.refuse_or_note([skip], error)

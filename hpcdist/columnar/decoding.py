@@ -240,14 +240,14 @@ class _Pool:
                 self._processes.submit(_work, name, raw.part(a, b), epoch, numbers[a:b])
                 for a, b in pairwise(cuts)
             ]
-            found = [part.result() for part in parts]
+            decoded = [part.result() for part in parts]
         except BrokenProcessPool:
             raise DataError(
                 f"a process that decodes column {name!r} has died: killed, perhaps for its memory; "
                 "workers= says how many there are"
             ) from None
-        reasons = {a + row: why for a, (_, some) in zip(cuts, found) for row, why in some.items()}
-        return joined(name, [column for column, _ in found]), reasons
+        reasons = {a + row: why for a, (_, some) in zip(cuts, decoded) for row, why in some.items()}
+        return joined(name, [column for column, _ in decoded]), reasons
 
     def close(self) -> None:
         """End the processes, whatever they do."""

@@ -143,10 +143,10 @@ def expanded(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -
         raise DataError(f"data.read: expected the name of a file, or a list, got {paths!r:.80}")
     for name in given:
         path = os.fspath(name)
-        found = sorted(glob.glob(path, recursive=True)) if glob.has_magic(path) else [path]
-        if not found:
+        matches = sorted(glob.glob(path, recursive=True)) if glob.has_magic(path) else [path]
+        if not matches:
             raise DataError(f"data.read: no file is called {path!r}, on this host")
-        files += found
+        files += matches
     if not files:
         raise DataError("data.read: expected the name of a file, or several, got none")
     seen: set[str] = set()

@@ -60,13 +60,13 @@ def packed(texts: LoDTensor, length: int, pad: int = 0) -> Packed:
             rows.append([])
         rows[row].append(text)
         insort(room, (free - size, row))
-    found = Packed(*(np.full((len(rows), length), fill, np.int64) for fill in (pad, 0, 0)))
+    arrays = Packed(*(np.full((len(rows), length), fill, np.int64) for fill in (pad, 0, 0)))
     for row, members in enumerate(rows):
         begin = 0
         for segment, text in enumerate(members, 1):
             end = begin + int(lengths[text])
-            found.ids[row, begin:end] = values[offsets[text] : offsets[text + 1]]
-            found.segments[row, begin:end] = segment
-            found.positions[row, begin:end] = np.arange(end - begin)
+            arrays.ids[row, begin:end] = values[offsets[text] : offsets[text + 1]]
+            arrays.segments[row, begin:end] = segment
+            arrays.positions[row, begin:end] = np.arange(end - begin)
             begin = end
-    return found
+    return arrays

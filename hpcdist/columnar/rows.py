@@ -152,7 +152,7 @@ class Rows:
         if self._decoding is not None:
             decoded = partial(self._decoding.batches, cut, self.epoch, reader.refuse_or_note)
             given = buffered(decoded, _DECODED_AHEAD, patience_s, late, Count.BATCHES_AHEAD)()
-        whole, used, before = self.position == 0, 0, len(self.skipped)
+        from_start, used, before = self.position == 0, 0, len(self.skipped)
         try:
             for batch in given:
                 self._refuse_older(loop)
@@ -167,7 +167,7 @@ class Rows:
                         "larger"
                     )
             self._refuse_older(loop)
-            if whole and not used:  # a script that counts steps would never end
+            if from_start and not used:  # a script that counts steps would never end
                 raise DataError(
                     f"not one of the {self._end} rows of epoch {self.epoch} can be used; the first "
                     f"to be left out was {self.skipped[before]}"

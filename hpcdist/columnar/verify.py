@@ -125,8 +125,8 @@ def verify(directory: Path) -> list[Verdict]:
     try:
         return [
             verdict
-            for data, found in records.items()
-            for verdict in _judge(directory, data, found, damage[data])
+            for data, certificates in records.items()
+            for verdict in _judge(directory, data, certificates, damage[data])
         ]
     except MemoryError as error:
         raise DataError(
@@ -185,10 +185,10 @@ def _files(path: Path) -> Files:
     """Return names of files and rows of their blocks, as an index says."""
     try:
         said = json.loads(path.read_text(encoding="utf-8"))["files"]
-        found: Files = made(Files, said)
+        files: Files = made(Files, said)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path} is missing or damaged: {error!r:.200}") from None
-    return found
+    return files
 
 
 def _judge(
@@ -225,8 +225,8 @@ def _judge(
                 verdict.left_out += record.left_out
         for number in sorted(kept):
             upto = max(taken.end for taken, _ in kept[number])
-            whole = number < max(kept) or upto == heads[number].end
-            epoch = _epoch(number, kept[number], orders, heads[number], whole)
+            complete = number < max(kept) or upto == heads[number].end
+            epoch = _epoch(number, kept[number], orders, heads[number], complete)
             verdict.epochs.append(epoch)
         yield verdict
 
@@ -327,13 +327,13 @@ def _epoch(
     kept: Sequence[tuple[Taken, Numbers]],
     orders: _Orders,
     head: Head,
-    whole: bool,
+    complete: bool,
 ) -> Epoch:
     """Count how often each row of an epoch was used."""
     order, end = orders.of(number, head.shuffle), head.end
     uses = np.zeros(order.rows, np.uint8)
-    epoch = Epoch(number, end, whole)
-    upto = end if whole else max(taken.end for taken, _ in kept)
+    epoch = Epoch(number, end, complete)
+    upto = end if complete else max(taken.end for taken, _ in kept)
     for taken, numbers in kept:
         if taken.confirmed:
             uses[numbers] = np.minimum(uses[numbers], 254) + 1

@@ -162,13 +162,13 @@ def _look_up_in_files(program: Program, manifest: Path) -> None:
         for i, op in enumerate(block.ops):
             if is_distributed_lookup(op):
                 var = block.var(op.input("W")[0])
-                found = rows[var.name]
-                if var.shape[1:] != (found.dim,):
+                stored = rows[var.name]
+                if var.shape[1:] != (stored.dim,):
                     raise CheckpointError(
-                        f"{manifest}: table {var.name!r} has rows of {found.dim} elements, the "
+                        f"{manifest}: table {var.name!r} has rows of {stored.dim} elements, the "
                         f"model looks up rows of {var.shape[1:]}"
                     )
-                block.ops[i] = _saved_lookup(op, found)
+                block.ops[i] = _saved_lookup(op, stored)
     for name in tables:
         program.global_block().remove_var(name)
     program.touch()

@@ -224,10 +224,10 @@ def _ends(block: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     feeds: dict[int, str] = {}
     fetches: dict[int, str] = {}
     for op in block.get("ops", []):
-        for kind, side, found in (("feed", "outputs", feeds), ("fetch", "inputs", fetches)):
+        for kind, side, names in (("feed", "outputs", feeds), ("fetch", "inputs", fetches)):
             if op["type"] == kind:
                 ((name,),) = _slots(op, side).values()
-                found[_attrs(op)["col"]] = name
+                names[_attrs(op)["col"]] = name
     return [feeds[k] for k in sorted(feeds)], [fetches[k] for k in sorted(fetches)]
 
 

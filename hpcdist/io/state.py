@@ -180,11 +180,11 @@ def _assign(state: Mapping[str, np.ndarray], where: str) -> None:
         )
     scope = global_scope()
     for name, array in state.items():
-        held = array_of(scope, name)
-        if held is not None and (held.shape, held.dtype) != (array.shape, array.dtype):
+        current = array_of(scope, name)
+        if current is not None and (current.shape, current.dtype) != (array.shape, array.dtype):
             raise GraphAssertionError(
                 f"{where}: {name!r} is {array.dtype}{list(array.shape)}, but the program has "
-                f"{held.dtype}{list(held.shape)}"
+                f"{current.dtype}{list(current.shape)}"
             )
     for name, array in state.items():
         scope.var(name).get_tensor().set(array)
@@ -210,9 +210,9 @@ def _load_saved_vars(program: Program, path: Path, executor: Any, var_list: Any)
 
 
 def _saved_vars(path: Path, var_list: Sequence[Variable] | None) -> dict[str, np.ndarray]:
-    found = path / MANIFEST if path.is_dir() else path
-    if is_checkpoint(found):
-        return _state(found)
+    manifest = path / MANIFEST if path.is_dir() else path
+    if is_checkpoint(manifest):
+        return _state(manifest)
     if path.is_dir():
         files = [str(f.relative_to(path)) for f in sorted(path.rglob("*")) if f.is_file()]
         return {name_of(file): tensor_of(path, file).read() for file in files}

@@ -113,11 +113,11 @@ def _show_checkpoint(console: Console, checkpoint: Checkpoint) -> None:
     if facts.tables:
         rows = _table("Tables", "name", "optimizer", "rows", "width", "bytes", "parts")
         for name in dict.fromkeys(t.name for t in facts.tables):
-            found = [(h, t) for h, t in zip(facts.table_homes, facts.tables) if t.name == name]
-            first, count = found[0][1], sum(t.count for _, t in found)
+            groups = [(h, t) for h, t in zip(facts.table_homes, facts.tables) if t.name == name]
+            first, count = groups[0][1], sum(t.count for _, t in groups)
             optimizer = _kind(first.facts.get("optimizer"))
             size = decimal(count * (8 + 4 * (first.dim + first.state_width)))
-            where = _numbers({h for h, _ in found})
+            where = _numbers({h for h, _ in groups})
             rows.add_row(plain(name), plain(optimizer), str(count), str(first.dim), size, where)
         console.print(rows)
     parts = _table("Parts", "#", "file", "bytes", "written by")

@@ -16,7 +16,7 @@ def variables(cluster: Cluster, rank: int) -> dict[str, str]:
     endpoint = (cluster.endpoints if serves else cluster.trainer_endpoints)[role.index]
     host, _, port = endpoint.rpartition(":")
     kind = TRAINER if role.kind == COLLECTIVE else role.kind  # Fluid has two words
-    found = {
+    variables = {
         "PADDLE_TRAINING_ROLE": kind,
         "TRAINING_ROLE": kind,
         # Scripts read it on servers as well, where it means nothing.
@@ -30,13 +30,13 @@ def variables(cluster: Cluster, rank: int) -> dict[str, str]:
         "PADDLE_PORT": port,
     }
     if not cluster.servers:
-        return found
-    found["PADDLE_PSERVERS_IP_PORT_LIST"] = ",".join(cluster.endpoints)
+        return variables
+    variables["PADDLE_PSERVERS_IP_PORT_LIST"] = ",".join(cluster.endpoints)
     hosts, ports = zip(*(name.rsplit(":", 1) for name in cluster.endpoints), strict=True)
     # Two variables cannot say names with several ports; such scripts read the full list.
     if len(set(ports)) == 1:
-        found |= {"PADDLE_PSERVER_IPS": ",".join(hosts), "PADDLE_PSERVER_PORT": ports[0]}
-    return found
+        variables |= {"PADDLE_PSERVER_IPS": ",".join(hosts), "PADDLE_PSERVER_PORT": ports[0]}
+    return variables
 
 
 def alone() -> dict[str, str]:

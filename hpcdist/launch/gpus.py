@@ -23,14 +23,14 @@ def variables(transport: Transport, cluster: Cluster, env: Mapping[str, str]) ->
     """
     nccl = json.dumps({name: value for name, value in env.items() if name.startswith(NCCL)})
     told = json.loads(transport.broadcast_bytes(nccl.encode() if transport.rank == 0 else None, 0))
-    found = {name: env.get(name, told[name]) for name in sorted(told)}
+    variables = {name: env.get(name, told[name]) for name in sorted(told)}
     names = transport.on_host().allgather_bytes(str(transport.rank).encode())
     local = local_index(cluster, transport.rank, [int(name) for name in names])
     count = visible(env)
     if count and local is not None:
         name = settings.SELECTED_GPUS.name
-        found[name] = env.get(name) or str(local % count)
-    return found
+        variables[name] = env.get(name) or str(local % count)
+    return variables
 
 
 def local_index(cluster: Cluster, rank: int, on_host: list[int]) -> int | None:

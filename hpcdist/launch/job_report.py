@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def page(
-    found: Sequence[RankRecording],
+    recordings: Sequence[RankRecording],
     ranks: Sequence[RankSummary],
     advice: Sequence[Advice],
     title: str,
@@ -101,8 +101,8 @@ def page(
         raise TraceError(
             "the report needs jinja2: python -m pip install 'hpcdist[report]'"
         ) from error
-    number = critical_path.chosen_step(found)
-    step = None if number is None else critical_path.times_of(found, number)
+    number = critical_path.chosen_step(recordings)
+    step = None if number is None else critical_path.times_of(recordings, number)
     path = [] if step is None else critical_path.critical_path(step)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
@@ -110,47 +110,47 @@ def page(
         title=title,
         ranks=ranks,
         said=list(said.values()),
-        silent=_silent(found),
-        failed=[(rank.of, failure.activity(rank)) for rank in failure.failed(found)],
-        memory=_memory(found),
+        silent=_silent(recordings),
+        failed=[(rank.of, failure.activity(rank)) for rank in failure.failed(recordings)],
+        memory=_memory(recordings),
         most_ranks=MOST_RANKS,
-        operators=operators_of(found),
-        rates=_rates([rank.of for rank in found if rank.of.role != "PSERVER"]),
+        operators=operators_of(recordings),
+        rates=_rates([rank.of for rank in recordings if rank.of.role != "PSERVER"]),
         waits=plots.bars(
             [str(rank.of) for rank in ranks],
             [{cause: rank.share(s) for cause, s in rank.waits.items()} for rank in ranks],
             [cause.value for cause in Cause],
         ),
-        traffic=_matrix(found),
-        ways=summary.ways(found),
+        traffic=_matrix(recordings),
+        ways=summary.ways(recordings),
         step=step,
         time_line="" if step is None else plots.time_line(step, path, [r.of for r in ranks]),
         path=[] if step is None else _along(step, path, ranks),
-        losses=_curves(metrics) if metrics else _losses(found),
-        throughput=_throughput(found),
+        losses=_curves(metrics) if metrics else _losses(recordings),
+        throughput=_throughput(recordings),
         advice=advice,
-        lost=sum(rank.recording.noted - len(rank.recording.events) for rank in found),
-        placement=_placement(found),
-        programs=_programs(found),
+        lost=sum(rank.recording.noted - len(rank.recording.events) for rank in recordings),
+        placement=_placement(recordings),
+        programs=_programs(recordings),
         roles=graphs.COLOURS,
         script=SCRIPT.read_text(encoding="utf-8"),
-        clocks_us=max((rank.of.error_ns for rank in found), default=0) / 1000,
+        clocks_us=max((rank.of.error_ns for rank in recordings), default=0) / 1000,
     )
 
 
-def _of_failure(found: Sequence[RankRecording], said: Mapping[int, str]) -> list[str]:
+def _of_failure(recordings: Sequence[RankRecording], said: Mapping[int, str]) -> list[str]:
     """Return lines about who stopped a job that failed."""
     lines = [line for text in said.values() for line in text.splitlines()]
-    if found and (silent := _silent(found)):
+    if recordings and (silent := _silent(recordings)):
         lines.append(silent)
-    for i, rank in enumerate(failure.failed(found)):
+    for i, rank in enumerate(failure.failed(recordings)):
         lines.append(f"{'then' if i else 'first'} {rank.of}: {failure.activity(rank)}")
     return lines
 
 
-def _silent(found: Sequence[RankRecording]) -> str:
+def _silent(recordings: Sequence[RankRecording]) -> str:
     """Return a line about the ranks that have written nothing, or an empty string."""
-    ranks = failure.silent(found)
+    ranks = failure.silent(recordings)
     if not ranks:
         return ""
     return (
@@ -159,10 +159,10 @@ def _silent(found: Sequence[RankRecording]) -> str:
     )
 
 
-def operators_of(found: Sequence[RankRecording]) -> list[dict[str, Any]]:
+def operators_of(recordings: Sequence[RankRecording]) -> list[dict[str, Any]]:
     """Return the operators of all trainers together since they train, the longest first."""
     rows: dict[str, list[OperatorTime]] = defaultdict(list)
-    for rank in found:
+    for rank in recordings:
         if rank.of.role != "PSERVER":
             steps = rank.recording.events["kind"] == EventKind.STEP
             first = int(rank.recording.events["begin"][steps].min()) if steps.any() else 0
@@ -171,8 +171,8 @@ def operators_of(found: Sequence[RankRecording]) -> list[dict[str, Any]]:
     total = sum(row.total for same in rows.values() for row in same) or 1
     usual_s = {name: _usual_s(same) for name, same in rows.items()}
     most_s = SLOW_SHARE * sum(s * sum(row.calls for row in rows[n]) for n, s in usual_s.items())
-    planned = _planned(found)
-    rates = _rates([rank.of for rank in found if rank.of.role != "PSERVER"])
+    planned = _planned(recordings)
+    rates = _rates([rank.of for rank in recordings if rank.of.role != "PSERVER"])
     told: list[dict[str, Any]] = []
     for name, same in rows.items():
         calls, took = sum(row.calls for row in same), sum(row.total for row in same)
@@ -214,10 +214,10 @@ class PlannedCall:
     flops: float | None
 
 
-def _planned(found: Sequence[RankRecording]) -> dict[str, PlannedCall]:
+def _planned(recordings: Sequence[RankRecording]) -> dict[str, PlannedCall]:
     """Return what is planned for a call of each type of operator."""
     moved: dict[str, list[Moved]] = defaultdict(list)
-    for rank in found:
+    for rank in recordings:
         for program in rank.recording.programs:
             for one in program.moved if program.kind == programs.TRAINS else ():
                 moved[one.type].append(one)
@@ -239,12 +239,12 @@ def _rates(ranks: Sequence[RankOfJob]) -> Rates:
     return Rates(*map(statistics.fmean, zip(*measured)))
 
 
-def _matrix(found: Sequence[RankRecording]) -> list[list[str]]:
+def _matrix(recordings: Sequence[RankRecording]) -> list[list[str]]:
     """Return the rows of the traffic matrix as text, with its heads; none without messages."""
-    sent = summary.traffic(found)
+    sent = summary.traffic(recordings)
     if not sent:
         return []
-    numbers = [rank.of.rank for rank in found]
+    numbers = [rank.of.rank for rank in recordings]
     rows = [["from \\ to", *map(str, numbers)]]
     for a in numbers:
         cells = [sent.get((a, b), 0.0) for b in numbers]
@@ -252,11 +252,11 @@ def _matrix(found: Sequence[RankRecording]) -> list[list[str]]:
     return rows
 
 
-def _placement(found: Sequence[RankRecording]) -> list[dict[str, Any]]:
+def _placement(recordings: Sequence[RankRecording]) -> list[dict[str, Any]]:
     """Return what each server holds of the parameters, as its Program declares them."""
     served = [
         (rank.of, program.parameters)
-        for rank in found
+        for rank in recordings
         for program in rank.recording.programs
         if program.kind == programs.SERVES
     ]
@@ -273,10 +273,10 @@ def _placement(found: Sequence[RankRecording]) -> list[dict[str, Any]]:
     ]
 
 
-def _programs(found: Sequence[RankRecording]) -> list[dict[str, Any]]:
+def _programs(recordings: Sequence[RankRecording]) -> list[dict[str, Any]]:
     """Return the Programs by role, each once however many ranks have run it."""
     alike: dict[Any, dict[str, Any]] = {}
-    for rank in found:
+    for rank in recordings:
         role = "server" if rank.of.role == "PSERVER" else "trainer"
         seen: Counter[Any] = Counter()  # two of one rank with the same operators are two
         for program in rank.recording.programs:
@@ -326,9 +326,9 @@ def _curves(metrics: Mapping[str, Mapping[int, Points]]) -> list[tuple[str, str]
     return pictures
 
 
-def _losses(found: Sequence[RankRecording]) -> list[tuple[str, str]]:
+def _losses(recordings: Sequence[RankRecording]) -> list[tuple[str, str]]:
     """Return a curve of every number that trainer 0 has fetched."""
-    for rank in found:
+    for rank in recordings:
         if rank.of.role != "PSERVER":
             return [(name, plots.curve(*_values(rank.recording, name))) for name in _told(rank)]
     return []
@@ -348,11 +348,11 @@ def _values(recording: Recording, name: str) -> tuple[list[float], list[float], 
     return own["step"].tolist(), own["value"].tolist(), "step", name
 
 
-def _memory(found: Sequence[RankRecording]) -> str:
+def _memory(recordings: Sequence[RankRecording]) -> str:
     """Return curves of the memory of every rank, the first of many ones."""
     lines = {}
-    starts = [of.offset_ns + int(own["end"][0]) for of, own in map(_looks, found) if len(own)]
-    for of, own in map(_looks, found[:MOST_RANKS]):
+    starts = [of.offset_ns + int(own["end"][0]) for of, own in map(_looks, recordings) if len(own)]
+    for of, own in map(_looks, recordings[:MOST_RANKS]):
         times = (own["end"] + of.offset_ns - min(starts, default=0)) / 1e9
         lines[f"rank {of.rank}"] = list(zip(times.tolist(), (own["value"] / 2**20).tolist()))
     return plots.curves(lines, "seconds", "MiB", from_zero=True)
@@ -363,9 +363,9 @@ def _looks(rank: RankRecording) -> tuple[RankOfJob, Any]:
     return rank.of, events[events["kind"] == EventKind.MEMORY]
 
 
-def _throughput(found: Sequence[RankRecording]) -> str:
+def _throughput(recordings: Sequence[RankRecording]) -> str:
     """Return a curve of the steps per second of the first trainer."""
-    for rank in found:
+    for rank in recordings:
         events = rank.recording.events
         ends = np.sort(events[events["kind"] == EventKind.STEP]["end"])
         if rank.of.role != "PSERVER" and len(ends) > 2:

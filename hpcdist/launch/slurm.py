@@ -311,8 +311,8 @@ def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
     for option, value in (lines | {"env": asked.env}).items():
         if not value.isprintable():
             parser.error(f"--{option}: expected text of one line, got {value!r}")
-    if found := re.search(r'[$`"\\}]', asked.env):
-        parser.error(f"--env {asked.env!r}: a shell would interpret {found[0]}: rename the file")
+    if special := re.search(r'[$`"\\}]', asked.env):
+        parser.error(f"--env {asked.env!r}: a shell would interpret {special[0]}: rename the file")
     if asked.env and not os.access(asked.env, os.R_OK):
         parser.error(f"cannot read --env {asked.env!r} in {os.getcwd()}")
     wanted = Wanted(

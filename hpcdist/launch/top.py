@@ -94,10 +94,10 @@ def find(job: str) -> Path:
     number, folder = _asked_of_slurm(job)
     looked = [Path(), *([] if folder is None else [folder])]
     for parent in looked:
-        for found in sorted(parent.glob(f"*/{status.JOB}")):
+        for view in sorted(parent.glob(f"*/{status.JOB}")):
             with contextlib.suppress(TraceError):  # other programs have files of this name, too
-                if status.read_job(found.parent).job == number:
-                    return found.parent
+                if status.read_job(view.parent).job == number:
+                    return view.parent
     places = " and ".join(sorted({str(place.absolute()) for place in looked}))
     raise TraceError(f"job {job} has no directory in {places}: give the directory of its --metrics")
 
@@ -242,11 +242,11 @@ def _follow(directory: Path, every_s: float | None) -> None:
             time.sleep(every)
 
 
-def _print(found: TopView) -> None:
+def _print(view: TopView) -> None:
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(_drawn(found, console.width))
+    console.print(_drawn(view, console.width))
 
 
 def fitted(rows: Sequence[tuple[str, ...]], width: int) -> list[int]:
@@ -266,7 +266,7 @@ def fitted(rows: Sequence[tuple[str, ...]], width: int) -> list[int]:
     return widths
 
 
-def _drawn(found: TopView, width: int) -> Any:
+def _drawn(view: TopView, width: int) -> Any:
     """Return the view as rich draws it on so many columns."""
     from rich.console import Group
     from rich.table import Table
@@ -276,17 +276,17 @@ def _drawn(found: TopView, width: int) -> Any:
         return Text(printable(text), style)
 
     table = Table(box=None, padding=(0, BETWEEN, 0, 0), pad_edge=False)
-    widths = fitted([HEADS, *found.rows], width)
+    widths = fitted([HEADS, *view.rows], width)
     for head, least in zip(HEADS, widths):
         if least:
             right = head in ("step", "steps/s", "waits", "memory")
             justify: Any = "right" if right else "left"
             table.add_column(head, justify=justify, width=least, no_wrap=True, overflow="ellipsis")
-    for row in found.rows:
+    for row in view.rows:
         table.add_row(*(line(text) for text, least in zip(row, widths) if least))
-    lines = [line(found.title, "bold")]
-    if found.metrics:
-        lines.append(line(found.metrics))
-    lines += [line(trouble, "bold red") for trouble in found.troubles]
-    below = [line(f"and {counted(found.hidden, 'rank')} more")] if found.hidden else []
+    lines = [line(view.title, "bold")]
+    if view.metrics:
+        lines.append(line(view.metrics))
+    lines += [line(trouble, "bold red") for trouble in view.troubles]
+    below = [line(f"and {counted(view.hidden, 'rank')} more")] if view.hidden else []
     return Group(*lines, table, *below)

@@ -72,9 +72,9 @@ def _piped(
 ) -> Iterator[bytes]:
     packed = path.endswith(".gz")
     called = f"the pipe command {command!r}"
-    whole = f"gzip -dc | {{ {command}\n}}" if packed else command
+    script = f"gzip -dc | {{ {command}\n}}" if packed else command
     with subprocess.Popen(
-        ["bash", "-c", f"{_BEFORE}; {whole}"], stdin=file, stdout=subprocess.PIPE, bufsize=0
+        ["bash", "-c", f"{_BEFORE}; {script}"], stdin=file, stdout=subprocess.PIPE, bufsize=0
     ) as process:
         assert process.stdout is not None
         output = process.stdout

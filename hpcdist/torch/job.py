@@ -72,10 +72,10 @@ def _begin(within_s: float | None) -> TorchJob:
     keeper = Keeper(asking) if messages.rank == 0 else None
     store = MpiStore(asking, keeper, deadline_s)
     steps.observe()
-    found = TorchJob(messages, store, Mover(world.policy), deadline_s)
+    torch_job = TorchJob(messages, store, Mover(world.policy), deadline_s)
 
     def leave() -> None:
-        found.mover.close()
+        torch_job.mover.close()
         if keeper is not None:
             keeper.close()
 
@@ -88,7 +88,7 @@ def _begin(within_s: float | None) -> TorchJob:
         atexit.register(leave_together)
     else:
         atexit.register(leave)
-    return found
+    return torch_job
 
 
 @dataclass(frozen=True)

@@ -99,9 +99,9 @@ class Saver(checkpoint.Saver):
         arrays = {name: np.empty(*kept_as(tensor)) for name, tensor in tensors.items()}
         self._declare({**arrays, SAID: _as_bytes(plain)})
         restored = super().restore(best=best)
-        for name, held in self._objects.items():
+        for name, obj in self._objects.items():
             state = put_together(states[name], lambda of: as_tensor(arrays[of.name], of))
-            _load(held, state, f"{path}: {name!r}")
+            _load(obj, state, f"{path}: {name!r}")
         torch.set_rng_state(_random_state(own.random))
         tables().restored()
         return restored
@@ -110,9 +110,9 @@ class Saver(checkpoint.Saver):
         tables().pause()
         tensors: dict[str, torch.Tensor] = {}
         objects, plain = {}, {}
-        for name, held in self._objects.items():
+        for name, obj in self._objects.items():
             before = len(tensors)
-            objects[name] = taken_apart(name, state_of(name, held), tensors)
+            objects[name] = taken_apart(name, state_of(name, obj), tensors)
             if len(tensors) == before:
                 plain[name] = objects[name]
         random = b64encode(torch.get_rng_state().numpy().tobytes()).decode()
@@ -151,7 +151,7 @@ class Saver(checkpoint.Saver):
         for name, parameter in tables().served_parameters.items():
             self._kept.var(name).hold(parameter.detach().numpy())
         modules = tuple(
-            f"{name}/" for name, held in self._objects.items() if isinstance(held, nn.Module)
+            f"{name}/" for name, obj in self._objects.items() if isinstance(obj, nn.Module)
         )
         for name, array in arrays.items():
             facts: dict[str, Any] = {"shape": list(array.shape), "dtype": array.dtype.name}
@@ -231,10 +231,10 @@ def _random_state(said: str) -> torch.Tensor:
     return torch.frombuffer(bytearray(b64decode(said)), dtype=torch.uint8)
 
 
-def _load(held: Any, state: Any, what: str) -> None:
+def _load(obj: Any, state: Any, what: str) -> None:
     """Have an object take up its state; CheckpointError if it raises, whatever that is."""
     try:
-        held.load_state_dict(state)
+        obj.load_state_dict(state)
     except HpcdistError:
         raise
     except Exception as error:

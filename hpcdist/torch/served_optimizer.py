@@ -74,17 +74,17 @@ class ServedOptimizer(KeptOptimizer):
             raise TableError("ServedOptimizer: the model has no parameters to train")
         if twin is not None:
             _check_twin(twin, trained, begun=geo)
-        for own, held in trained.items():
-            plain = held.dtype == torch.float32 and held.device.type == "cpu"
-            if not (plain and held.is_contiguous() and held.dim()):
+        for own, tensor in trained.items():
+            plain = tensor.dtype == torch.float32 and tensor.device.type == "cpu"
+            if not (plain and tensor.is_contiguous() and tensor.dim()):
                 raise TableError(
                     f"parameter {own!r}: servers keep contiguous float32 of the CPU with at least "
-                    f"one dimension, got {held.dtype} {tuple(held.shape)} on {held.device}"
+                    f"one dimension, got {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
                 )
         how = TrainingMode(mode, max_staleness, push_every)
         check(facts, lr, how, MODES)
         prefix = PREFIX if name is None else f"{PREFIX}{name}."
-        served = {prefix + own: held for own, held in trained.items()}
+        served = {prefix + own: tensor for own, tensor in trained.items()}
         number = tables().serve(served, facts, lr, how)
         super().__init__(number, trained.values(), lr)
         self._twin, self._facts, self._geo = twin, facts, geo

@@ -42,9 +42,10 @@ class Served:
         self.specs: tuple[TableSpec, ...] = specs_of(self._plan)
         self._facts, self._parameters = facts, parameters
         self._gradients = {
-            name: np.zeros(tuple(held.shape), np.float32) for name, held in parameters.items()
+            name: np.zeros(tuple(parameter.shape), np.float32)
+            for name, parameter in parameters.items()
         }
-        values = {name: held.detach().numpy() for name, held in parameters.items()}
+        values = {name: parameter.detach().numpy() for name, parameter in parameters.items()}
         self._blocks = blocks_of(self._plan, values)
         if job.role.index == 0:
             self._give(job, self._blocks)
@@ -79,12 +80,12 @@ class Served:
             for name, piece in zip(self._plan.local_gradients(route), route.slices, strict=True)
         }
 
-    def _give(self, job: Job, held: Mapping[str, Array]) -> None:
+    def _give(self, job: Job, first_values: Mapping[str, Array]) -> None:
         """Let every server begin with the values of its blocks here."""
         sent = []
         for rank, endpoint in zip(job.cluster.servers, self._plan.endpoints, strict=True):
             for _, piece in self._plan.blocks_on(endpoint):
-                sent.append(job.transport.isend(held[piece.name], rank, VALUE_TAG))
+                sent.append(job.transport.isend(first_values[piece.name], rank, VALUE_TAG))
         job.transport.wait_all(
             sent, lambda: "giving servers the first values of parameters", _deadline_s()
         )

@@ -27,23 +27,21 @@ class SavedTensor:
     dtype: torch.dtype
 
 
-def state_of(name: str, held: Any) -> Any:
+def state_of(name: str, obj: Any) -> Any:
     """Return an object's state; a module's is without its tables. CheckpointError without one."""
-    if isinstance(held, nn.Module):
-        return dense_state_dict(held)
-    if not (callable(getattr(held, "state_dict", None)) and hasattr(held, "load_state_dict")):
+    if isinstance(obj, nn.Module):
+        return dense_state_dict(obj)
+    if not (callable(getattr(obj, "state_dict", None)) and hasattr(obj, "load_state_dict")):
         raise CheckpointError(
-            f"{name!r}: a {type(held).__name__} has no state_dict and load_state_dict, so it "
+            f"{name!r}: a {type(obj).__name__} has no state_dict and load_state_dict, so it "
             "cannot be saved"
         )
-    return held.state_dict()
+    return obj.state_dict()
 
 
 def tables_in(objects: Mapping[str, Any]) -> set[str]:
     """Return the names of the tables among modules."""
-    modules = (
-        m for held in objects.values() if isinstance(held, nn.Module) for m in held.modules()
-    )
+    modules = (m for obj in objects.values() if isinstance(obj, nn.Module) for m in obj.modules())
     return {module.name for module in modules if isinstance(module, TableModule)}
 
 
@@ -82,12 +80,12 @@ def state_from(said: object, tensors: dict[str, SavedTensor]) -> Any:
     """
     match said:
         case {"tensor": str(name), "shape": list(shape), "dtype": str(dtype)}:
-            found = SavedTensor(name, made(tuple[int, ...], shape), _dtype(dtype))
-            if math.prod(extent for extent in found.shape if extent) >= MAX_INTEGER:
+            tensor = SavedTensor(name, made(tuple[int, ...], shape), _dtype(dtype))
+            if math.prod(extent for extent in tensor.shape if extent) >= MAX_INTEGER:
                 raise ValueError(f"tensor {name!r:.80} has too many elements")
-            if 0 not in found.shape and tensors.setdefault(name, found) != found:
+            if 0 not in tensor.shape and tensors.setdefault(name, tensor) != tensor:
                 raise ValueError(f"tensor {name!r:.80} is described twice")
-            return found
+            return tensor
         case {"pairs": list(pairs)}:
             described = made(tuple[tuple[Any, Any], ...], pairs)
             return {_plain(key): state_from(value, tensors) for key, value in described}
@@ -155,7 +153,7 @@ def _plain(said: object) -> Any:
 
 
 def _dtype(said: str) -> torch.dtype:
-    found = getattr(torch, said, None)
-    if not isinstance(found, torch.dtype):
+    tensor = getattr(torch, said, None)
+    if not isinstance(tensor, torch.dtype):
         raise ValueError(f"{said!r:.80} is no dtype")
-    return found
+    return tensor

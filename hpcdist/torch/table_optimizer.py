@@ -46,14 +46,16 @@ class TableOptimizer(KeptOptimizer):
                     f"TableOptimizer: expected modules, got a {type(module).__name__}: give the "
                     "model itself, whose tables have no parameters"
                 )
-        found = {m.name: m for g in given for m in g.modules() if isinstance(m, TableModule)}
-        if not found:
+        with_tables = {m.name: m for g in given for m in g.modules() if isinstance(m, TableModule)}
+        if not with_tables:
             raise TableError("TableOptimizer: there is no table of hpcdist.torch among the modules")
         if kind == "Adam":
             arguments = {"lazy_mode": True, **arguments}  # tables move the rows of a step only
         facts = OptimizerFacts(kind, arguments, l2_decay)
         check(facts, lr, TrainingMode(mode, max_staleness), ("sync", "async"))
-        number = tables().optimize(sorted(found), facts, lr, TrainingMode(mode, max_staleness))
+        number = tables().optimize(
+            sorted(with_tables), facts, lr, TrainingMode(mode, max_staleness)
+        )
         # Optimizers of torch's need a parameter; rows are none.
         super().__init__(number, [nn.Parameter(torch.empty(0))], lr)
 

@@ -46,12 +46,12 @@ def stand_in() -> None:
         group_size: int, group_rank: int, ranks: object, backend: object, *more: Any, **named: Any
     ) -> Any:
         asked = NAME if _is_ours_to_replace(str(backend)) else backend
-        found = make(group_size, group_rank, ranks, asked, *more, **named)
-        group = found[0]
+        made_group = make(group_size, group_rank, ranks, asked, *more, **named)
+        group = made_group[0]
         if asked == NAME and isinstance(group, dist.ProcessGroup):
             _, store = distributed_c10d._world.pg_map[group]
             distributed_c10d._world.pg_map[group] = (backend, store)
-        return found
+        return made_group
 
     distributed_c10d._new_process_group_helper = make_ours
 

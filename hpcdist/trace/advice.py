@@ -51,18 +51,18 @@ def stragglers(ranks: Sequence[RankSummary]) -> list[RankSummary]:
     return slow
 
 
-def advise(found: Sequence[RankRecording], ranks: Sequence[RankSummary]) -> list[Advice]:
+def advise(recordings: Sequence[RankRecording], ranks: Sequence[RankSummary]) -> list[Advice]:
     """Return what holds the job up, the worst first; nothing for a healthy job.
 
     The last seconds of a job that failed are no steps as others: of them only memory is judged.
     """
-    if failed(found):
+    if failed(recordings):
         return _memory(ranks)
     return [
         *_slow_trainers(ranks),
         *_reading(ranks),
-        *(_placement(ranks) or _slow_servers(found, ranks)),
-        *_messages(found, ranks),
+        *(_placement(ranks) or _slow_servers(recordings, ranks)),
+        *_messages(recordings, ranks),
         *_garbage(ranks),
         *_checkpoints(ranks),
         *_memory(ranks),
@@ -144,12 +144,14 @@ def _placement(ranks: Sequence[RankSummary]) -> list[Advice]:
     ]
 
 
-def _slow_servers(found: Sequence[RankRecording], ranks: Sequence[RankSummary]) -> list[Advice]:
+def _slow_servers(
+    recordings: Sequence[RankRecording], ranks: Sequence[RankSummary]
+) -> list[Advice]:
     """Name the servers that messages take much longer to than to the others."""
     trainers = [rank for rank in ranks if not rank.serves and rank.steps > 1]
     of_rank = {rank.of.rank: rank for rank in ranks}
     to_server: dict[int, list[float]] = defaultdict(list)
-    for (_, server), seconds in transits(found).items():
+    for (_, server), seconds in transits(recordings).items():
         to_server[server].append(seconds)
     took = {server: statistics.median(seconds) for server, seconds in to_server.items()}
     if len(took) < 2 or not trainers:
@@ -171,8 +173,8 @@ def _slow_servers(found: Sequence[RankRecording], ranks: Sequence[RankSummary]) 
     return said
 
 
-def _messages(found: Sequence[RankRecording], ranks: Sequence[RankSummary]) -> list[Advice]:
-    for rank, summary in zip(found, ranks):
+def _messages(recordings: Sequence[RankRecording], ranks: Sequence[RankSummary]) -> list[Advice]:
+    for rank, summary in zip(recordings, ranks):
         events = rank.recording.events
         sent = events[events["kind"] == EventKind.SENT]
         if summary.serves or not len(sent):

@@ -63,8 +63,8 @@ def chosen_step(ranks: Sequence[RankRecording]) -> int | None:
         steps &= set(events[details]["step"].tolist())
         if rank.of.role != "PSERVER":
             common = steps if common is None else common & steps
-    found = sorted(common or ())
-    return found[len(found) // 2] if found else None
+    candidates = sorted(common or ())
+    return candidates[len(candidates) // 2] if candidates else None
 
 
 def times_of(ranks: Sequence[RankRecording], number: int) -> StepTimes:

@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from hpcdist.trace.files import RankRecording
 
 
-def failed(found: Sequence[RankRecording]) -> list[RankRecording]:
+def failed(recordings: Sequence[RankRecording]) -> list[RankRecording]:
     """Return the ranks of a job that failed, that which stopped first in front.
 
     Who waited was stopped by others, and servers do little else. Of those who did not, the one
     whose last event ended first is in front: a rank that hangs has noted nothing since.
     """
-    ended = [rank for rank in found if rank.of.why == "failure"]
+    ended = [rank for rank in recordings if rank.of.why == "failure"]
     return sorted(ended, key=_order)
 
 
-def silent(found: Sequence[RankRecording]) -> list[int]:
+def silent(recordings: Sequence[RankRecording]) -> list[int]:
     """Return the ranks of a job that failed which have written nothing."""
-    written = {rank.of.rank for rank in found}
-    world = max((rank.of.world for rank in found), default=0)
-    return [rank for rank in range(world) if rank not in written] if failed(found) else []
+    written = {rank.of.rank for rank in recordings}
+    world = max((rank.of.world for rank in recordings), default=0)
+    return [rank for rank in range(world) if rank not in written] if failed(recordings) else []
 
 
 def activity(rank: RankRecording) -> str:

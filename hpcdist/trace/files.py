@@ -101,30 +101,30 @@ def path_of(directory: str | Path, rank: int) -> Path:
     return Path(directory, f"events.{rank}.npz")
 
 
-def write(directory: str | Path, found: RankRecording) -> Path:
+def write(directory: str | Path, rank_recording: RankRecording) -> Path:
     """Write a rank's recording, whole or not at all; an older one of this rank is replaced."""
-    path = path_of(directory, found.of.rank)
+    path = path_of(directory, rank_recording.of.rank)
     path.parent.mkdir(parents=True, exist_ok=True)
-    about = asdict(found.of) | {
+    about = asdict(rank_recording.of) | {
         "format": FORMAT,
-        "names": found.recording.names,
-        "noted": found.recording.noted,
-        "programs": [program.plain() for program in found.recording.programs],
+        "names": rank_recording.recording.names,
+        "noted": rank_recording.recording.noted,
+        "programs": [program.plain() for program in rank_recording.recording.programs],
     }
     text = np.frombuffer(json.dumps(about).encode(), np.uint8)
     with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, about=text, events=found.recording.events)
+        np.savez(file, about=text, events=rank_recording.recording.events)
     return path
 
 
 def read(path: str | Path) -> RankRecording:
     """Return what `write` wrote; TraceError for another file."""
     try:
-        with np.load(path, allow_pickle=False) as found:
-            if sum(part.file_size for part in found.zip.infolist()) > os.path.getsize(path):
+        with np.load(path, allow_pickle=False) as archive:
+            if sum(part.file_size for part in archive.zip.infolist()) > os.path.getsize(path):
                 raise ValueError("it is compressed")  # `write` compresses nothing
-            about = json.loads(found["about"].tobytes())
-            events = found["events"]
+            about = json.loads(archive["about"].tobytes())
+            events = archive["events"]
         if about.pop("format") != FORMAT or events.dtype != EVENT:
             raise ValueError(f"expected format {FORMAT}")
         names = plain_data.made(tuple[str, ...], about.pop("names"))
@@ -158,11 +158,11 @@ def write_failure(directory: str | Path, rank: int, text: str) -> None:
 
 def failures(directory: str | Path) -> dict[int, str]:
     """Return what ranks have said about the end of their job, by rank."""
-    found = {}
+    texts = {}
     for path in Path(directory).glob("failure.*.txt"):
         if name := _SAID.fullmatch(path.name):
-            found[int(name[1])] = path.read_text(encoding="utf-8", errors="replace")
-    return dict(sorted(found.items()))
+            texts[int(name[1])] = path.read_text(encoding="utf-8", errors="replace")
+    return dict(sorted(texts.items()))
 
 
 def remove_all(directory: str | Path) -> None:
@@ -175,11 +175,11 @@ def remove_all(directory: str | Path) -> None:
 def read_all(directory: str | Path, *, some: bool = True) -> list[RankRecording]:
     """Return the recordings in a directory, by rank; TraceError if there must be ``some``."""
     folder = Path(directory)
-    found = [path for path in folder.glob("events.*.npz") if _NAME.fullmatch(path.name)]
-    if some and not found:
+    paths = [path for path in folder.glob("events.*.npz") if _NAME.fullmatch(path.name)]
+    if some and not paths:
         raise TraceError(
             f"{folder} has no recordings (events.*.npz): they are written by --trace DIR at the "
             "end, and at a failure also beside the logs of --log-dir; it has no metrics "
             "(metrics.*.jsonl) either: they are written by --metrics DIR"
         )
-    return sorted(map(read, found), key=lambda recording: recording.of.rank)
+    return sorted(map(read, paths), key=lambda recording: recording.of.rank)

@@ -89,9 +89,9 @@ class LineFile(HeldFile):
     ) -> None:
         super().__init__(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666))
         try:
-            found = os.pread(self._file, len(begins), 0)
-            if not begins.encode().startswith(found):
-                raise MetricError(f"{path} holds something other than metrics: it begins {found!r}")
+            begun = os.pread(self._file, len(begins), 0)
+            if not begins.encode().startswith(begun):
+                raise MetricError(f"{path} holds something other than metrics: it begins {begun!r}")
             self.last, size = _last_line(self._file)
             if self.last:
                 check(self.last, path)
@@ -196,15 +196,15 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def _parsed(line: str, path: Path, number: int | None = None) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(line)
-        if type(found["start"]) is not int or type(found["step"]) is not int:
+        metrics: dict[str, Any] = json.loads(line)
+        if type(metrics["start"]) is not int or type(metrics["step"]) is not int:
             raise ValueError("start and step must be integers")
-        for name in found:
-            float(found[name])
+        for name in metrics:
+            float(metrics[name])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         where = "its last line" if number is None else f"line {number}"
         raise MetricError(f"{path}: {where} is not a line of metrics: {error!r}") from error
-    return found
+    return metrics
 
 
 def _plain(values: dict[str, float]) -> dict[str, float | str]:
@@ -218,6 +218,6 @@ def _last_line(file: int) -> tuple[str, int]:
     while at and tail.count(b"\n") < 2:
         at = max(0, at - max(4096, len(tail)))
         tail = os.pread(file, size - at, at)
-    whole = tail.rfind(b"\n") + 1
-    lines = tail[:whole].splitlines()
-    return lines[-1].decode(errors="replace") if lines else "", at + whole
+    complete = tail.rfind(b"\n") + 1
+    lines = tail[:complete].splitlines()
+    return lines[-1].decode(errors="replace") if lines else "", at + complete

@@ -38,13 +38,13 @@ def operator_times(recording: Recording) -> list[OperatorTime]:
     events = recording.events[np.isin(recording.events["kind"], OPERATORS)]
     events = events[np.argsort(events["end"], kind="stable")]
     numbers, firsts = np.unique(events["name"], return_index=True)
-    found = []
+    times_of = []
     for number in numbers[np.argsort(firsts)]:
         calls = events[events["name"] == number]
         took = calls["end"] - calls["begin"]
         times = int(took.sum()), int(took.min()), int(took.max())
-        found.append(OperatorTime(recording.names[number], len(calls), *times))
-    return found
+        times_of.append(OperatorTime(recording.names[number], len(calls), *times))
+    return times_of
 
 
 # By Fluid's words: largest first, but for the default, the order of first ends.

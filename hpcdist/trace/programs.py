@@ -73,9 +73,9 @@ class ProgramFacts:
         return asdict(self)
 
 
-def from_plain(found: object) -> ProgramFacts:
+def from_plain(plain: object) -> ProgramFacts:
     """Return a Program from JSON of a file; ValueError or KeyError if it is none."""
-    facts: ProgramFacts = made(ProgramFacts, found)
+    facts: ProgramFacts = made(ProgramFacts, plain)
     if facts.kind not in (TRAINS, SERVES, STARTS, RUNS):
         raise ValueError(f"unknown kind of Program: {facts.kind!r:.80}")
     return facts

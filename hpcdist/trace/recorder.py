@@ -121,9 +121,9 @@ class Recorder:
     def ran(self, describe: Callable[[], ProgramFacts]) -> None:
         """Note a Program that runs for the first time, unless there are enough of them."""
         if self.on and len(self.programs) < MOST_PROGRAMS:
-            found = describe()
-            if found.operators and found not in self.programs:
-                self.programs.append(found)
+            program = describe()
+            if program.operators and program not in self.programs:
+                self.programs.append(program)
 
     @contextmanager
     def span(self, kind: EventKind, name: str, value: float = 0.0) -> Iterator[None]:
@@ -167,10 +167,10 @@ class Recorder:
 
         Another thread may be about to write it, or what a signal handler has interrupted.
         """
-        found = self.latest(0)
-        written = found.events["kind"] > 0
+        latest = self.latest(0)
+        written = latest.events["kind"] > 0
         unwritten = len(written) - int(np.count_nonzero(written))
-        return replace(found, events=found.events[written], noted=found.noted - unwritten)
+        return replace(latest, events=latest.events[written], noted=latest.noted - unwritten)
 
     def latest(self, since: int) -> Recording:
         """Return those events after the first ``since`` that the ring holds now, and go on."""

@@ -135,29 +135,29 @@ def read_job(directory: str | Path) -> JobFacts:
 
 def read_all(directory: str | Path) -> list[RankStatus]:
     """Return the status of all ranks that have written one, by rank; TraceError for other files."""
-    found = []
+    statuses = []
     for path in Path(directory).glob("status.*.json"):
         if not _NAME.fullmatch(path.name):
             continue
         try:
-            found.append(_read(path, _status))
+            statuses.append(_read(path, _status))
         except OSError as error:
             # A new job has begun; or, on NFS, it was replaced while it was read.
             if error.errno not in (errno.ENOENT, errno.ESTALE):
                 raise TraceError(f"{path} cannot be read: {error.strerror}") from error
-    return sorted(found, key=lambda status: status.rank)
+    return sorted(statuses, key=lambda status: status.rank)
 
 
-def _job_facts(found: dict[str, Any]) -> JobFacts:
-    facts = made(JobFacts, found)
+def _job_facts(plain: dict[str, Any]) -> JobFacts:
+    facts = made(JobFacts, plain)
     if not 0 < facts.ranks <= MOST_RANKS:
         raise ValueError(f"expected 1 to {MOST_RANKS} ranks, got {facts.ranks}")
     return facts
 
 
-def _status(found: dict[str, Any]) -> RankStatus:
-    metrics = {n: (checked(step, int), float(v)) for n, (step, v) in found["metrics"].items()}
-    return made(RankStatus, found | {"metrics": metrics})
+def _status(plain: dict[str, Any]) -> RankStatus:
+    metrics = {n: (checked(step, int), float(v)) for n, (step, v) in plain["metrics"].items()}
+    return made(RankStatus, plain | {"metrics": metrics})
 
 
 def _write(path: Path, facts: dict[str, Any]) -> None:
@@ -167,10 +167,10 @@ def _write(path: Path, facts: dict[str, Any]) -> None:
 
 def _read(path: Path, facts_of: Callable[[dict[str, Any]], T]) -> T:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found.pop("format") != FORMAT:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        if plain.pop("format") != FORMAT:
             raise ValueError(f"expected format {FORMAT}")
-        return facts_of(found)
+        return facts_of(plain)
     except (
         ValueError,
         KeyError,

@@ -70,9 +70,13 @@ class RankSummary:
         return self.of.role == "PSERVER"
 
 
-def summarize(found: RankRecording) -> RankSummary:
+def summarize(rank_recording: RankRecording) -> RankSummary:
     """Return where a rank's time went."""
-    events, names, of = found.recording.events, found.recording.names, found.of
+    events, names, of = (
+        rank_recording.recording.events,
+        rank_recording.recording.names,
+        rank_recording.of,
+    )
     kinds = events["kind"]
     steps = _in_order(events[kinds == EventKind.STEP])
     served = events[(kinds == EventKind.RECEIVED) | (kinds == EventKind.APPLIED)]
@@ -176,10 +180,10 @@ def _memory(events: Events) -> Memory:
 
 
 # -- between ranks ---------------------------------------------------------------------------------
-def traffic(found: Sequence[RankRecording]) -> dict[tuple[int, int], float]:
+def traffic(recordings: Sequence[RankRecording]) -> dict[tuple[int, int], float]:
     """Return the bytes sent from rank to rank, in the steps whose details were noted."""
     sent: dict[tuple[int, int], float] = defaultdict(float)
-    for rank in found:
+    for rank in recordings:
         events = rank.recording.events
         for event in events[events["kind"] == EventKind.SENT]:
             sent[rank.of.rank, int(event["peer"])] += float(event["value"])
@@ -198,12 +202,12 @@ class MessageTimes:
     least_s: float  # for as many bytes, by the quickest of the job
 
 
-def ways(found: Sequence[RankRecording]) -> list[MessageTimes]:
+def ways(recordings: Sequence[RankRecording]) -> list[MessageTimes]:
     """Return how long messages take to servers, and how long at least: none if there are none.
 
     The least is the quickest message of all, and the bytes at the best rate of a large one.
     """
-    messages = _messages(found)
+    messages = _messages(recordings)
     every = [one for same in messages.values() for one in same]
     quickest = max(0.0, min((seconds for _, seconds in every), default=0.0))
     large = [nbytes / s for nbytes, s in every if nbytes >= LARGE_BYTES and s > 0]
@@ -220,29 +224,31 @@ def ways(found: Sequence[RankRecording]) -> list[MessageTimes]:
     ]
 
 
-def transits(found: Sequence[RankRecording]) -> dict[tuple[int, int], float]:
+def transits(recordings: Sequence[RankRecording]) -> dict[tuple[int, int], float]:
     """Return how long packets usually take to servers, in seconds, by sender and server."""
     return {
         ends: typical(np.array([seconds for _, seconds in same]))
-        for ends, same in _messages(found).items()
+        for ends, same in _messages(recordings).items()
     }
 
 
-def _messages(found: Sequence[RankRecording]) -> dict[tuple[int, int], list[tuple[float, float]]]:
+def _messages(
+    recordings: Sequence[RankRecording],
+) -> dict[tuple[int, int], list[tuple[float, float]]]:
     """Return the bytes and seconds of messages to servers whose receipt is noted, by their ends.
 
     Trainers note theirs when all have come: of ways to them nothing is told.
     """
-    servers = {rank.of.rank for rank in found if rank.of.role == "PSERVER"}
+    servers = {rank.of.rank for rank in recordings if rank.of.role == "PSERVER"}
     came: dict[tuple[int, int, str, int], int] = {}
-    for rank in found:
+    for rank in recordings:
         if rank.of.rank in servers:
             for event in _of_kind(rank, EventKind.RECEIVED):
                 name = rank.recording.names[event["name"]]
                 key = int(event["peer"]), rank.of.rank, name, int(event["step"])
                 came[key] = int(event["end"]) + rank.of.offset_ns
     took: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
-    for rank in found:
+    for rank in recordings:
         for event in _of_kind(rank, EventKind.SENT):
             ends = rank.of.rank, int(event["peer"])
             name = rank.recording.names[event["name"]]

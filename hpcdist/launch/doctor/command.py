@@ -80,10 +80,10 @@ def _look(transport: Transport | None, problem: str, asked: argparse.Namespace) 
         told = transport.allgather_bytes(json.dumps(rank_facts.plain()).encode())
         ranks = [_decoded(data) for data in told]
         measured = _measured(transport, ranks)
-    found = findings.judge(ranks, measured)
+    judged = findings.judge(ranks, measured)
     if launched_rank() == 0:  # also where each process has an MPI world of its own
-        _print_json(found, ranks, measured) if asked.json else _print(found, ranks, measured)
-    return findings.exit_code(found)
+        _print_json(judged, ranks, measured) if asked.json else _print(judged, ranks, measured)
+    return findings.exit_code(judged)
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -173,11 +173,11 @@ def _measured(transport: Transport, ranks: Sequence[RankState]) -> list[LinkTimi
 
 
 def _print_json(
-    found: Sequence[Finding], ranks: Sequence[RankState], measured: Sequence[LinkTiming]
+    judged: Sequence[Finding], ranks: Sequence[RankState], measured: Sequence[LinkTiming]
 ) -> None:
     said: dict[str, Any] = {
-        "exit_code": findings.exit_code(found),
-        "findings": [asdict(finding) | {"level": finding.level.name} for finding in found],
+        "exit_code": findings.exit_code(judged),
+        "findings": [asdict(finding) | {"level": finding.level.name} for finding in judged],
         "ranks": [rank.plain() for rank in ranks],
         "links": [asdict(link) for link in measured],
     }
@@ -185,11 +185,11 @@ def _print_json(
 
 
 def _print(
-    found: Sequence[Finding], ranks: Sequence[RankState], measured: Sequence[LinkTiming]
+    judged: Sequence[Finding], ranks: Sequence[RankState], measured: Sequence[LinkTiming]
 ) -> None:
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
     table = Table(show_header=False, box=None, padding=(0, 1))
-    for finding in found:
+    for finding in judged:
         level = Text(finding.level.name.lower(), style=COLOURS[finding.level])
         table.add_row(level, finding.check, Text(finding.text))
         if finding.advice:

@@ -90,8 +90,8 @@ def versions() -> dict[str, str]:
 
 def variables() -> dict[str, str]:
     """Return the variables that decide on launchers, networks and threads, those that are set."""
-    found = environment(None)
-    return {name: found[name] for name in (*SLURM, *NETWORK, *THREADS) if name in found}
+    environ = environment(None)
+    return {name: environ[name] for name in (*SLURM, *NETWORK, *THREADS) if name in environ}
 
 
 def blas_threads() -> int:
@@ -114,17 +114,17 @@ def shared_memory() -> tuple[int, int]:
 
 def interfaces(root: Path = Path("/sys/class/net")) -> dict[str, str]:
     """Return the network interfaces that are up, but for the loop, with their speed if told."""
-    found = {}
+    environ = {}
     with contextlib.suppress(OSError):
         for path in sorted(root.iterdir()):
             with contextlib.suppress(OSError):
                 if path.name == "lo" or (path / "operstate").read_text().strip() == "down":
                     continue
-                found[path.name] = "up"
+                environ[path.name] = "up"
                 with contextlib.suppress(OSError, ValueError):
                     speed = int((path / "speed").read_text())
-                    found[path.name] = f"{speed} Mbit/s" if speed > 0 else "up"
-    return found
+                    environ[path.name] = f"{speed} Mbit/s" if speed > 0 else "up"
+    return environ
 
 
 def infiniband(root: Path = Path("/sys/class/infiniband")) -> tuple[str, ...]:

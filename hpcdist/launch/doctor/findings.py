@@ -374,8 +374,8 @@ def _ranks_by(ranks: Iterable[RankState], key: Callable[[RankState], str]) -> di
     return dict(by_value)
 
 
-def _told(found: dict[str, list[int]]) -> str:
-    return ", ".join(f"{value} ({_ranks(ranks)})" for value, ranks in found.items())
+def _told(ranks_of: dict[str, list[int]]) -> str:
+    return ", ".join(f"{value} ({_ranks(ranks)})" for value, ranks in ranks_of.items())
 
 
 def _numbers(ranks: Iterable[RankState]) -> str:
