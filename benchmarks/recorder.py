@@ -62,7 +62,7 @@ def writing_share(step: Callable[[int], Any]) -> tuple[float, int]:
 
     The latter as the mask of their numbers.
     """
-    from hpcdist.launch.watching import Watch
+    from hpcdist.launch.status_writer import Watch
     from hpcdist.trace.files import RankOfJob
     from hpcdist.trace.metric_log import metric_log
     from hpcdist.trace.recorder import recorder

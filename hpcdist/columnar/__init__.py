@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcdist.columnar.extra import needing_pyarrow
 from hpcdist.columnar.images import Images
+from hpcdist.columnar.optional_pyarrow import needing_pyarrow
 from hpcdist.columnar.packing import Packed, packed
-from hpcdist.columnar.words import Vocabulary
+from hpcdist.columnar.vocabulary import Vocabulary
 
 __all__ = ["Images", "Packed", "Vocabulary", "packed", "read"]
 

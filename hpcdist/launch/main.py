@@ -40,7 +40,7 @@ from hpcdist.launch import (
     settings_page,
     slurm,
     stacks,
-    table,
+    start_table,
     top,
 )
 from hpcdist.launch.abort import PATIENCE_S, Guard
@@ -48,11 +48,11 @@ from hpcdist.launch.doctor import command as doctor
 from hpcdist.launch.doctor import stale_files
 from hpcdist.launch.logs import Output
 from hpcdist.launch.options import Options
-from hpcdist.launch.problems import given_role, own_facts, refuse_problems
 from hpcdist.launch.recording import RankRecorder
 from hpcdist.launch.report import Peer
 from hpcdist.launch.roles import RankFacts
 from hpcdist.launch.script import code_of, code_of_script, run_script
+from hpcdist.launch.startup_checks import given_role, own_facts, refuse_problems
 from hpcdist.launch.words import counted
 from hpcdist.signals import hold_warning
 
@@ -231,7 +231,7 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
             ends.exit(code)
         runtime.end_together()
         if (used := runtime.table_statistics()) and not asked.quiet:
-            print(table.of_tables(str(role), used), file=sys.stderr, flush=True)
+            print(start_table.of_tables(str(role), used), file=sys.stderr, flush=True)
         if (counts := runtime.updates_applied()) and not asked.quiet:
             said = ", ".join(f"{count} of trainer {k}" for k, count in enumerate(counts))
             print(f"hpcdist: {role} has applied updates: {said}", file=sys.stderr, flush=True)
@@ -301,8 +301,8 @@ def _print_table(
         f"ranks {list(cluster.trainers)}, {servers}"
     )
     lines = [
-        table.arguments({**asdict(asked), "script_args": " ".join(asked.script_args)}),
+        start_table.arguments({**asdict(asked), "script_args": " ".join(asked.script_args)}),
         f"{roster}; environment of rank 0:",
-        table.environment(variables),
+        start_table.environment(variables),
     ]
     print("\n".join(lines), file=sys.stderr, flush=True)

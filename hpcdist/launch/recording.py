@@ -17,9 +17,9 @@ from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.progress import waiting_cause
 from hpcdist.errors import TraceError
 from hpcdist.executor.position import here
-from hpcdist.launch import watching
+from hpcdist.launch import status_writer
 from hpcdist.launch.options import Options
-from hpcdist.launch.watching import Watch
+from hpcdist.launch.status_writer import Watch
 from hpcdist.launch.words import counted
 from hpcdist.trace import chrome, files, rates, status
 from hpcdist.trace.files import RankOfJob, RankRecording
@@ -179,5 +179,5 @@ def of_rank(asked: Options, cluster: Cluster, rank: int, job: str) -> RankRecord
     role = cluster.role_of(rank)
     host, pid = socket.gethostname(), os.getpid()
     of = RankOfJob(rank, role.kind, role.index, host, pid, world=cluster.size)
-    watch = watching.of_rank(asked, of, cluster.size, job)
+    watch = status_writer.of_rank(asked, of, cluster.size, job)
     return RankRecorder(of, asked.trace, asked.log_dir, watch)

@@ -61,12 +61,12 @@ def run_script(asked: Options) -> None:
     settings.SEED.write(asked.seed)
     settings.DENSE.write(asked.dense)
     if asked.as_torchrun:
-        from hpcdist.torch import takeover  # an optional extra, and seconds to import
+        from hpcdist.torch import registration  # an optional extra, and seconds to import
 
         if runtime.is_server():
-            takeover.serve()
+            registration.serve()
             return
-        takeover.stand_in()
+        registration.stand_in()
     else:
         random.seed(asked.seed)
         np.random.seed(asked.seed)

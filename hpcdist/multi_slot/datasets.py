@@ -17,7 +17,7 @@ from hpcdist.errors import DataError, DataNotImplementedError
 from hpcdist.executor import control
 from hpcdist.graph.variable import Variable
 from hpcdist.multi_slot.descriptions import Message, written
-from hpcdist.multi_slot.exchange import by_ids_among, check_agreed, shuffled_among
+from hpcdist.multi_slot.global_shuffle import by_ids_among, check_agreed, shuffled_among
 from hpcdist.multi_slot.merging import id_keys, merged
 from hpcdist.multi_slot.samples import (
     LINE_ID,

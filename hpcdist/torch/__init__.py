@@ -20,11 +20,11 @@ if found < OLDEST:
 
 from hpcdist.torch.embedding import Embedding, EmbeddingBag, dense_state_dict  # noqa: E402
 from hpcdist.torch.facts import Initial  # noqa: E402
+from hpcdist.torch.registration import register  # noqa: E402
 from hpcdist.torch.rows_ahead import rows_ahead  # noqa: E402
 from hpcdist.torch.saver import Saver  # noqa: E402
 from hpcdist.torch.served_optimizer import ServedOptimizer  # noqa: E402
 from hpcdist.torch.table_optimizer import TableOptimizer  # noqa: E402
-from hpcdist.torch.takeover import register  # noqa: E402
 
 register()
 

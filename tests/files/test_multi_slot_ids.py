@@ -10,7 +10,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist.errors import DataError, MissingNameError
 from hpcdist.multi_slot import merging
-from hpcdist.multi_slot.exchange import by_ids_among, check_agreed
+from hpcdist.multi_slot.global_shuffle import by_ids_among, check_agreed
 from hpcdist.multi_slot.merging import id_keys
 from hpcdist.multi_slot.samples import LINE_ID, SampleSlot, arranged, concatenated
 from hpcdist.multi_slot.text import samples_of

@@ -10,7 +10,7 @@ from hpcdist.errors import DataError
 from hpcdist.multi_slot import (
     exchange,
 )
-from hpcdist.multi_slot.exchange import shuffled_among
+from hpcdist.multi_slot.global_shuffle import shuffled_among
 from hpcdist.multi_slot.samples import Samples, SampleSlot, concatenated, shuffled
 from hpcdist.multi_slot.text import samples_of
 from tests.multi_slot_files import dataset, write

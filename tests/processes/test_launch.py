@@ -10,7 +10,7 @@ import pytest
 from hpcdist.comm import process_manager
 from hpcdist.comm.cluster import PSERVER, TRAINER, Cluster, RankRole
 from hpcdist.errors import CommError, DeadlineError, LaunchError
-from hpcdist.launch import environment, launcher_check, logs, options, report, table
+from hpcdist.launch import environment, launcher_check, logs, options, report, start_table
 from tests.jobs import clean_environment
 
 FRAME = """\
@@ -79,17 +79,17 @@ def test_torchrun_counts_ranks_of_a_host_and_hosts():
 def test_the_table_is_framed_as_fluids():
     value = "127.0.0.1:53762,127.0.0.1:58938,127.0.0.1:54203,127.0.0.1:44221"
     rows = {"PADDLE_TRAINERS_NUM": "8", "PADDLE_TRAINER_ENDPOINTS": value}
-    assert table.environment(rows) == FRAME
+    assert start_table.environment(rows) == FRAME
 
 
 @pytest.mark.parametrize(("length", "shown"), [(44, "x" * 44), (45, "... " + "x" * 41)])
 def test_long_values_are_shortened_from_45_characters(length, shown):
-    row = table.environment({"N": "x" * length}).splitlines()[3]
+    row = start_table.environment({"N": "x" * length}).splitlines()[3]
     assert row == f"    |{'N':>40}  {shown:^45}|"
 
 
 def test_arguments_are_sorted():
-    assert table.arguments({"seed": 0, "ips": "a", "log_dir": None}).splitlines() == [
+    assert start_table.arguments({"seed": 0, "ips": "a", "log_dir": None}).splitlines() == [
         "-----------  Configuration Arguments -----------",
         "ips: a",
         "log_dir:",

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from hpcdist.errors import LaunchError
-from hpcdist.launch import options, watching
-from hpcdist.launch.watching import Watch
+from hpcdist.launch import options, status_writer
+from hpcdist.launch.status_writer import Watch
 from hpcdist.trace import metric_files, prometheus, status
 from hpcdist.trace.events import EVENT, EventKind
 from hpcdist.trace.files import RankOfJob
@@ -59,7 +59,7 @@ def watch(directory, scraped=None, also=()):
 
 
 def test_a_rank_writes_at_its_end_what_it_has_not_yet(tmp_path, monkeypatch):
-    monkeypatch.setattr(watching.here, "step", 0)  # of other tests in this process
+    monkeypatch.setattr(status_writer.here, "step", 0)  # of other tests in this process
     one = watch(str(tmp_path), str(tmp_path), also=("csv",))
     one.prepare(first_of_host=True)
     one.begin()
@@ -76,7 +76,7 @@ def test_a_rank_writes_at_its_end_what_it_has_not_yet(tmp_path, monkeypatch):
 
 
 def test_a_file_system_that_does_not_answer_keeps_nobody_from_ending(tmp_path, monkeypatch):
-    monkeypatch.setattr(watching, "CLOSING_S", 0.01)
+    monkeypatch.setattr(status_writer, "CLOSING_S", 0.01)
     one = watch(str(tmp_path))
     one._writing.acquire()
     one.close(ENDED)
@@ -128,8 +128,8 @@ def test_a_job_that_the_script_starts_writes_nothing_into_this_ones_directories(
     monkeypatch.setenv("HPCDIST_METRICS_ALSO", "csv")
     monkeypatch.setenv("HPCDIST_PROMETHEUS", "scraped")
     of = RankOfJob(0, "TRAINER", 0, "n0", os.getpid())
-    assert watching.of_rank(options.parse(["train.py"]), of, 1, "job") is not None
-    assert watching.of_rank(options.parse(["train.py"]), of, 1, "job") is None
+    assert status_writer.of_rank(options.parse(["train.py"]), of, 1, "job") is not None
+    assert status_writer.of_rank(options.parse(["train.py"]), of, 1, "job") is None
     assert not {name for name in os.environ if "METRICS" in name or "PROMETHEUS" in name}
 
 
@@ -158,14 +158,14 @@ def test_what_cannot_be_written_is_refused_before_the_script(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     asked = options.parse([*words, "train.py"])
-    assert watching.problem_with(asked).startswith(problem)
-    assert bool(watching.problem_with(asked)) == bool(problem)
+    assert status_writer.problem_with(asked).startswith(problem)
+    assert bool(status_writer.problem_with(asked)) == bool(problem)
 
 
 def test_without_tensorboardx_it_is_said_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setattr(watching.tensorboard, "is_installed", lambda: False)
+    monkeypatch.setattr(status_writer.tensorboard, "is_installed", lambda: False)
     words = ["--metrics", str(tmp_path), "--metrics-also", "tensorboard", "train.py"]
-    assert "pip install 'hpcdist[tensorboard]'" in watching.problem_with(options.parse(words))
+    assert "pip install 'hpcdist[tensorboard]'" in status_writer.problem_with(options.parse(words))
 
 
 def test_unknown_forms_are_refused(capsys):

@@ -12,7 +12,7 @@ from hpcdist import hdf5, settings
 from hpcdist.errors import LaunchError, SettingError
 from hpcdist.launch import (
     logs,
-    watching,
+    status_writer,
 )
 from hpcdist.launch.options import Options
 from hpcdist.launch.roles import RankFacts
@@ -25,7 +25,7 @@ def own_facts(asked: Options) -> RankFacts:
         problem = logs.problem_with("log directory", asked.log_dir)
     if not problem and asked.trace is not None:
         problem = logs.problem_with("directory of the trace", asked.trace)
-    problem = problem or watching.problem_with(asked)
+    problem = problem or status_writer.problem_with(asked)
     if not problem and (trouble := hdf5.problem()):
         problem = f"h5py {trouble}: {hdf5.ADVICE}"
     given = settings.role_variables() | given_role(asked)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from hpcdist.columnar.extra import needing_pyarrow
+from hpcdist.columnar.optional_pyarrow import needing_pyarrow
 from hpcdist.errors import DataError
 
 Split = Callable[[str], Sequence[str]]
