@@ -116,7 +116,7 @@ def _await(path: Path, deadline_s: float) -> tuple[PartFile, Part]:
 
 def _without_repeats(parts: list[tuple[PartFile, Part]]) -> list[tuple[PartFile, Part]]:
     """Let a variable that several writers have alike be that of the first of them."""
-    seen: set[Any] = set()
+    seen: set[object] = set()
     kept = []
     for file, part in parts:
         pieces = []

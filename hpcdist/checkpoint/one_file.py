@@ -163,6 +163,6 @@ def _on_disk(path: Path, write: Callable[[int], Any] | None = None) -> None:
         os.close(descriptor)
 
 
-def _agreed(group: Transport, what: Callable[[], Any]) -> list[Any]:
+def _agreed(group: Transport, what: Callable[[], object]) -> list[Any]:
     """Do something on every rank of a group; return all results, or raise on all. Collective."""
     return agreed(lambda data: group.allgather_bytes(data, None, WHAT), what, "writer")

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcdist.executor.backend import Backend
-from hpcdist.executor.compiled_form import Step
 from hpcdist.executor.memory import new_value
 from hpcdist.executor.states import OperatorStates
 from hpcdist.graph.names import EMPTY
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import Meta, OpDef, arguments, lookup, own_attrs
+from hpcdist.graph.registry import Call, Meta, OpDef, arguments, lookup, own_attrs
 
 
 def bind_kernel(
@@ -21,7 +20,7 @@ def bind_kernel(
     arrays: Mapping[str, Any],
     states: OperatorStates,
     backend: Backend,
-) -> Step:
+) -> Call:
     """Return the call by which an operator computes its outputs, in place.
 
     An output that is an operand too, which the kernel may not overwrite, is computed apart and
@@ -49,14 +48,14 @@ def bind_kernel(
         read = [slot for slot in definition.inputs if slot.name in lods]
         attrs["lods"] = arguments(read, lods)
     if definition.bind is not None:
-        call: Step = definition.bind(xp, *ins, *outs, **attrs)
+        call: Call = definition.bind(xp, *ins, *outs, **attrs)
     else:
         assert definition.kernel is not None  # control operators are bound elsewhere
         call = functools.partial(definition.kernel, xp, *ins, *outs, **attrs)
     return functools.partial(_call_and_copy, call, copies) if copies else call
 
 
-def _call_and_copy(call: Step, copies: Sequence[tuple[Any, Any]]) -> None:
+def _call_and_copy(call: Call, copies: Sequence[tuple[Any, Any]]) -> None:
     call()
     for target, source in copies:
         target[...] = source

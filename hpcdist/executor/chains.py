@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Call
 
-Step = Callable[[], Any]
 MOST = 24  # arrays of one kernel: CUDA hands over 4 KiB of arguments
 
 
@@ -44,8 +44,8 @@ class _Nth:
 class _Chain:
     """Calls that may become one kernel; every array it writes has one shape."""
 
-    arrays: dict[Any, Any] = field(default_factory=dict)  # by place, shape and type
-    written: set[Any] = field(default_factory=set)
+    arrays: dict[object, Any] = field(default_factory=dict)  # by place, shape and type
+    written: set[object] = field(default_factory=set)
     calls: list[_Call] = field(default_factory=list)
 
     def takes(self, call: _Call) -> bool:
@@ -71,7 +71,7 @@ class _Chain:
         self.arrays.update((_place(a), a) for a in call.arrays)
         self.written.add(_place(call.target))
 
-    def kernel(self, xp: Any) -> Step:
+    def kernel(self, xp: Any) -> Call:
         """Return what launches the kernel."""
         index = {place: i for i, place in enumerate(self.arrays)}
         program = [
@@ -92,16 +92,16 @@ class _Chain:
 
 
 def join_chains(
-    xp: object, steps: Sequence[Step], ops: Sequence[Operator]
-) -> tuple[list[Step], list[Operator]]:
+    xp: object, steps: Sequence[Call], ops: Sequence[Operator]
+) -> tuple[list[Call], list[Operator]]:
     """Return steps with chains as one step each, and the operators that errors are told of.
 
     ``ops[i]`` is what ``steps[i]`` executes; a chain belongs to the last of its operators.
     """
-    joined: list[Step] = []
+    joined: list[Call] = []
     owners: list[Operator] = []
     chain = _Chain()
-    waiting: list[tuple[Step, Operator]] = []  # the steps that are in the chain
+    waiting: list[tuple[Call, Operator]] = []  # the steps that are in the chain
 
     def end() -> None:
         nonlocal chain
@@ -129,13 +129,13 @@ def join_chains(
     return joined, owners
 
 
-def parts_of(step: Step) -> list[Step]:
+def parts_of(step: Call) -> list[Call]:
     """Return the calls that a step makes one after another (`ops.common.in_sequence`)."""
     parts = getattr(step, "parts", None)
     return [step] if parts is None else [inner for part in parts for inner in parts_of(part)]
 
 
-def _element_wise(xp: Any, step: Step) -> _Call | None:
+def _element_wise(xp: Any, step: Call) -> _Call | None:
     """Return what a step does, if it is a ufunc, or a copy, into an array that is there."""
     if not isinstance(step, functools.partial):
         return None

@@ -24,7 +24,7 @@ from hpcdist.executor.analysis import (
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.bind_kernel import bind_kernel
 from hpcdist.executor.chains import join_chains
-from hpcdist.executor.compiled_form import Compiled, Step
+from hpcdist.executor.compiled_form import Compiled
 from hpcdist.executor.cuda_graphs import join_replays
 from hpcdist.executor.dynamic import GRADIENTS, Dynamic
 from hpcdist.executor.fitting import Fitting, PoolPlace
@@ -50,7 +50,7 @@ from hpcdist.executor.traced import TracedSegment
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import program_of
-from hpcdist.graph.registry import Meta
+from hpcdist.graph.registry import Call, Meta
 from hpcdist.ops.by_torch import Kernels, kernels_of
 from hpcdist.ops.selected_rows import SelectedRows
 
@@ -81,7 +81,7 @@ class Compiler:
         self.pool = pool
         self.states = OperatorStates() if states is None else states
         self.arrays: dict[str, Any] = {}
-        self._places: dict[Any, Any] = {}
+        self._places: dict[object, Any] = {}
         self.given: frozenset[str] = frozenset()
         self._kernels = kernels or kernels_of(backend.xp)
         self._tries = tries
@@ -296,16 +296,16 @@ class Compiler:
         controls: Sequence[Operator],
         fits: control.Fits,
         fetches: Sequence[str],
-        acting: dict[int, Step | None],
+        acting: dict[int, Call | None],
         interpreted: Collection[int],
         interpreter: Interpreter | None,
-    ) -> tuple[list[Step], list[Operator]]:
+    ) -> tuple[list[Call], list[Operator]]:
         if controls:
             owner = (program_of(self.block), self.scope, self.backend)
             binding = control.Binding(*owner, self.arrays, fits, fetches)
             calls = control.required(controls[0]).bind(controls, binding)
             acting.update((id(op), call) for op, call in zip(controls, calls))
-        steps: list[Step] = []
+        steps: list[Call] = []
         bound: list[Operator] = []
         for op in ops:
             if interpreter is not None and id(op) in interpreted:
@@ -320,12 +320,12 @@ class Compiler:
                 bound.append(op)
         return steps, bound
 
-    def _bind_one(self, op: Operator, metas: Mapping[str, Meta]) -> Step:
+    def _bind_one(self, op: Operator, metas: Mapping[str, Meta]) -> Call:
         if "sub_block" in op.attrs:
             return self._bind_conditional(op, metas)
         return bind_kernel(op, metas, self.arrays, self.states, self.backend)
 
-    def _bind_conditional(self, op: Operator, metas: Mapping[str, Meta]) -> Step:
+    def _bind_conditional(self, op: Operator, metas: Mapping[str, Meta]) -> Call:
         """Bind a conditional_block: its condition is the first element of ``Cond``."""
         block = self.block.program.block(op.attrs["sub_block"])
         made = self.scope, self.backend, Pool(self.backend), self.states, self._kernels, self._tries
@@ -348,7 +348,7 @@ def steps_of(
     ops: Sequence[Operator],
     binding: control.Binding,
     given: Mapping[str, Any] | None = None,
-) -> list[Step]:
+) -> list[Call]:
     """Return the calls of some operators of a block, by themselves; ``given``: see `compile`."""
     part = Block(program_of(block), block.idx, block.parent_idx)
     part.vars, part.ops = block.vars, list(ops)
@@ -356,7 +356,7 @@ def steps_of(
     return compiler.compile({}, [], given).steps
 
 
-def _run_if(condition: Any, steps: Sequence[Step]) -> None:
+def _run_if(condition: Any, steps: Sequence[Call]) -> None:
     if condition.reshape(-1)[0]:
         for call in steps:
             call()

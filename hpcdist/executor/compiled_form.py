@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Any
@@ -17,12 +16,11 @@ from hpcdist.executor.scope import Scope
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
+from hpcdist.graph.registry import Call
 from hpcdist.graph.values import TensorArray
 from hpcdist.lod_tensor import LoDTensor
 from hpcdist.trace.events import EventKind
 from hpcdist.trace.recorder import recorder
-
-Step = Callable[[], Any]
 
 
 @dataclass
@@ -33,7 +31,7 @@ class Compiled:
     scope: Scope
     layout: int  # the scope's layout that the arrays below belong to
     arrays: dict[str, Any]
-    steps: list[Step]
+    steps: list[Call]
     ops: list[Operator]  # ops[i] is what steps[i] executes
     pool_bytes: int
     checks: bool = False  # whether all that is computed must be finite

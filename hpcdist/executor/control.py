@@ -113,7 +113,7 @@ class NetworkOperators:
         """Return memory of a backend, in bytes, for such a group."""
         return backend.bytes(nbytes)
 
-    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Callable[[], Any] | None]:
+    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Callable[[], object] | None]:
         """Return, for each control operator of a block in order, what to call at every step."""
         raise NotImplementedError
 

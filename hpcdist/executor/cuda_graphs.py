@@ -7,18 +7,17 @@ replayed. Memory that kernels take meanwhile is kept for the graph alone.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from hpcdist.executor.segments import TYPE
 from hpcdist.executor.traced import TracedSegment
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import Meta
+from hpcdist.graph.registry import Call, Meta
 from hpcdist.ops.by_torch import torch_for
 from hpcdist.ops.optimize_update import UPDATES
 
-Step = Callable[[], Any]
 # What they do follows from memory of the GPU alone: nothing is counted on the host, or waited for.
 _REPLAYED = {
     TYPE,
@@ -32,7 +31,7 @@ _REPLAYED = {
 class Replayed:
     """Calls that become a CUDA graph when they run for the second time."""
 
-    def __init__(self, cupy: Any, calls: Sequence[Step]) -> None:
+    def __init__(self, cupy: Any, calls: Sequence[Call]) -> None:
         self._cupy, self._torch = cupy, torch_for(TYPE)
         self._launches = [c.launch if isinstance(c, TracedSegment) else c for c in calls]
         self._tells = [c.tell for c in calls if isinstance(c, TracedSegment)]
@@ -78,15 +77,15 @@ class Replayed:
 
 
 def join_replays(
-    cupy: object, steps: Sequence[Step], ops: Sequence[Operator], metas: Mapping[str, Meta]
-) -> tuple[list[Step], list[Operator]]:
+    cupy: object, steps: Sequence[Call], ops: Sequence[Operator], metas: Mapping[str, Meta]
+) -> tuple[list[Call], list[Operator]]:
     """Return steps with those that can be replayed together as one step each."""
 
-    def replayed(pair: tuple[Step, Operator]) -> bool:
+    def replayed(pair: tuple[Call, Operator]) -> bool:
         names = (n for n in pair[1].input_arg_names if n in metas)
         return pair[1].type in _REPLAYED and all(metas[n].type == "LOD_TENSOR" for n in names)
 
-    joined: list[Step] = []
+    joined: list[Call] = []
     owners: list[Operator] = []
     for together, group in groupby(zip(steps, ops), replayed):
         pairs = list(group)

@@ -72,6 +72,10 @@ class _Entry:
         self.fetches = [(name, arrays.get(name)) for name in self.fetch_names]
 
 
+# Of a compiled form: scope, fetches, (name, shape, dtype) fed, and the kernels being measured.
+Key = tuple[int, tuple[str, ...], tuple[tuple[object, ...], ...], Kernels | None]
+
+
 class Executor:
     """Runs Programs with numpy (CPUPlace) or cupy (CUDAPlace).
 
@@ -82,7 +86,7 @@ class Executor:
         self.place = place if place is not None else CPUPlace()
         self._backend: Backend = backend_of(self.place)
         self._pool = Pool(self._backend)
-        self._forms: ProgramCache[dict[Any, _Entry]] = ProgramCache()
+        self._forms: ProgramCache[dict[Key, _Entry]] = ProgramCache()
         self._runs = count()
         self.states = OperatorStates()
         self._nan_watch = NanWatch()
@@ -266,7 +270,7 @@ class Executor:
 
     def _compile(
         self,
-        key: Any,
+        key: Key,
         program: Program,
         scope: Scope,
         values: Mapping[str, np.ndarray],
@@ -284,10 +288,10 @@ class Executor:
 
         here.doing = ""
         try:
-            if self._measured is None:
+            if self._measured is None or (kernels := key[-1]) is None:
                 compiled = compiled_by(None)
             else:
-                compiled = self._measured.compiled(origin, key[-1], compiled_by)
+                compiled = self._measured.compiled(origin, kernels, compiled_by)
         except ValueError as error:  # GraphError, or NumPy's
             raise of_other_extents(program, values, error) or error from None
         forms = self._forms.get(program)
@@ -318,7 +322,7 @@ class Executor:
 
     def _fitted(
         self,
-        key: object,
+        key: Key,
         entry: _Entry,
         program: Program,
         values: Mapping[str, np.ndarray],

@@ -67,10 +67,10 @@ class Fitting:
     places: Mapping[str, PoolPlace]
     reserve: dict[str, int]  # by name, how many bytes to set aside when it is compiled anew
     arrays: dict[str, Any]
-    steps: list[Callable[[], Any]]
+    steps: list[Callable[[], object]]
     bound: Sequence[Operator | None]
     carve: Callable[[int, Meta], Any]
-    rebind: Callable[[Operator], Callable[[], Any]]
+    rebind: Callable[[Operator], Callable[[], object]]
     fits: Fits
     interpreted: Interpreted | None = None
 
@@ -94,7 +94,7 @@ class Fitting:
                 self.reserve[name] = max(wanted, self.reserve.get(name, 0))
             return False
         self.metas.update(changed)
-        again: dict[Any, Any] = {}  # one object for a place, shape and type, see `Compiler`
+        again: dict[object, Any] = {}  # one object for a place, shape and type, see `Compiler`
         for name in self.places:
             # Rows are given back to all that is sparse: a step may have left others there.
             sparse = isinstance(self.arrays.get(name), SelectedRows)
@@ -115,7 +115,7 @@ class Fitting:
         new = meta.sequences
         return before if new is not None and new.same(before.sequences) else meta
 
-    def _place(self, name: str, meta: Meta, again: dict[Any, Any]) -> None:
+    def _place(self, name: str, meta: Meta, again: dict[object, Any]) -> None:
         offset = self.places[name].offset
         array = self.carve(offset, meta)
         before = self.arrays[name]

@@ -14,10 +14,8 @@ from hpcdist.executor.backend import Backend
 from hpcdist.executor.memory import adjacent, aligned_offsets, lay_contiguous
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import Meta, lookup, own_attrs
+from hpcdist.graph.registry import Call, Meta, lookup, own_attrs
 from hpcdist.ops.optimize_update import UPDATES, bind_updates, is_plain
-
-Step = Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class FlatRun:
         """The slots whose values lie one after the other, but for the gradients."""
         return ["Param", *UPDATES[self.ops[0].type].state]
 
-    def bind(self, arrays: Mapping[str, Any], backend: Backend) -> Step:
+    def bind(self, arrays: Mapping[str, Any], backend: Backend) -> Call:
         """Return what moves all parameters."""
         first = self.ops[0]
         update, attrs = UPDATES[first.type], own_attrs(lookup(first.type), first.attrs)
@@ -56,9 +54,9 @@ class FlatUpdates:
     offsets: Mapping[str, int]
     nbytes: int
 
-    def bind(self, arrays: Mapping[str, Any], backend: Backend) -> dict[int, Step | None]:
+    def bind(self, arrays: Mapping[str, Any], backend: Backend) -> dict[int, Call | None]:
         """Return what each of their operators (by its id) calls: the last of a run does all."""
-        calls: dict[int, Step | None] = {id(op): None for run in self.runs for op in run.ops}
+        calls: dict[int, Call | None] = {id(op): None for run in self.runs for op in run.ops}
         calls.update((id(run.ops[-1]), run.bind(arrays, backend)) for run in self.runs)
         return calls
 

@@ -41,11 +41,11 @@ def tell(words: str, *, end: bool = False) -> None:
 
 
 def with_checks(
-    steps: Sequence[Callable[[], Any]], ops: Sequence[Operator], arrays: Mapping[str, Any]
-) -> list[Callable[[], Any]]:
+    steps: Sequence[Callable[[], object]], ops: Sequence[Operator], arrays: Mapping[str, Any]
+) -> list[Callable[[], object]]:
     """Return steps that raise NotFiniteError if what their operator has written is not finite."""
 
-    def checked(call: Callable[[], Any], op: Operator) -> Callable[[], Any]:
+    def checked(call: Callable[[], object], op: Operator) -> Callable[[], object]:
         def run() -> None:
             replaced = _ranges(op, arrays, in_place=True)  # gone when it is known that they matter
             call()

@@ -35,7 +35,7 @@ def run_and_select(
     xp: Any,
     condition: Any,
     written: Sequence[tuple[Any, Any]],
-    steps: Sequence[Callable[[], Any]],
+    steps: Sequence[Callable[[], object]],
 ) -> Callable[[], None]:
     """Return what runs a branch that writes the second of each pair, for the first, and selects.
 

@@ -57,7 +57,7 @@ class PrunedPrograms:
     """Programs cut to what is asked for, kept with those that they are cut from."""
 
     def __init__(self) -> None:
-        self._programs: ProgramCache[dict[Any, Program]] = ProgramCache()
+        self._programs: ProgramCache[dict[object, Program]] = ProgramCache()
 
     def of_this_run(
         self,

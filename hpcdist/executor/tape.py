@@ -84,7 +84,7 @@ class TapeRecorder:
 
     def __init__(self, execute: Execute) -> None:
         self._execute = execute
-        self._known: dict[Any, _Differentiated] = {}
+        self._known: dict[object, _Differentiated] = {}
 
     def entry(
         self, op: Operator, inputs: dict[str, list[Any]], outputs: dict[str, list[Any]]

@@ -13,6 +13,8 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.rows import Treatment
 
+Call = Callable[[], object]  # what a step calls; nobody reads what it returns
+
 
 @dataclass(frozen=True)
 class Meta:
@@ -95,7 +97,7 @@ class OpDef:
     outputs: tuple[Slot, ...]
     infer: Callable[..., Any] | None = None
     kernel: Callable[..., None] | None = None
-    bind: Callable[..., Callable[[], Any]] | None = None
+    bind: Callable[..., Call] | None = None
     grad: Callable[..., list[GradOp]] | None = None
     attrs: Mapping[str, Any] = field(default_factory=dict)
     alias: Mapping[str, str] = field(default_factory=dict)

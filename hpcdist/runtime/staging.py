@@ -9,10 +9,9 @@ import numpy as np
 
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
+from hpcdist.graph.registry import Call
 from hpcdist.ops.common import in_sequence
 from hpcdist.ops.selected_rows import SelectedRows
-
-Call = Callable[[], Any]
 
 
 class Staging:
@@ -71,7 +70,7 @@ class Staging:
         ]
 
 
-def kept_fitting(binding: Binding, make: Callable[[], Callable[[], Any] | None]) -> Call:
+def kept_fitting(binding: Binding, make: Callable[[], Callable[[], object] | None]) -> Call:
     """Return a call of what ``make`` binds to the arrays, bound anew when values have got others.
 
     Ragged batches of other lengths lie in other arrays.
@@ -88,7 +87,7 @@ def kept_fitting(binding: Binding, make: Callable[[], Callable[[], Any] | None])
     return run
 
 
-def in_order(*calls: Callable[[], Any] | None) -> Callable[[], Any] | None:
+def in_order(*calls: Callable[[], object] | None) -> Callable[[], object] | None:
     """Return what makes these calls one after the other; None if there is nothing to call."""
     some = [call for call in calls if call is not None]
     return in_sequence(*some) if some else None

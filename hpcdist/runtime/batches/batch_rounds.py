@@ -14,11 +14,11 @@ from hpcdist.executor.control import Binding, Fetched
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Call
 from hpcdist.runtime.batches.batch_check import ENDED, RECORD_BYTES, BatchCheck
 from hpcdist.runtime.batches.joined_fetch import NOTE_BYTES, JoinedFetch
 from hpcdist.runtime.batches.scatter_batch import Division
 from hpcdist.runtime.job.membership import Membership
-from hpcdist.runtime.staging import Call
 
 
 class BatchRounds:

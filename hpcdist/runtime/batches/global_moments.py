@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -11,10 +10,10 @@ from hpcdist.errors import FeedError
 from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Call
 from hpcdist.ops.sync_batch_norm import OPS, bind_sync
 from hpcdist.runtime.staging import kept_fitting
 
-Call = Callable[[], Any]
 # (data, what): what every trainer gives, in trainer order; None of one that died. Collective.
 Exchange = Callable[[bytes, str], Sequence[bytes | None]]
 

@@ -18,6 +18,7 @@ from hpcdist.division import round_up
 from hpcdist.executor.control import Binding, Fetched
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Call
 from hpcdist.graph.rows import How, OfRows
 from hpcdist.runtime.batches.distributed_auc import DistributedAuc
 from hpcdist.runtime.batches.gather_batch import join_rows, pack, row_weights, unpack
@@ -84,7 +85,7 @@ class JoinedFetch:
         self._small = all(
             self._ofs[k].how in CARRIED and not areas.counts(names[k]) for k in self._places
         )
-        self._known: dict[Any, _Notes | None] = {}  # by shapes and dtypes
+        self._known: dict[object, _Notes | None] = {}  # by shapes and dtypes
         self._notes: _Notes | None = None  # of the last round; None: nothing was written
         self._divided: Division | None = None  # the last batch, and what its trainers' rows count
         self._weights: list[list[tuple[int, int]] | None] = []
@@ -101,9 +102,7 @@ class JoinedFetch:
         if self._notes is not None:
             self._notes.write(arrays)
 
-    def early(
-        self, before: Operator, binding: Binding, rounds: SplitAllgather
-    ) -> Callable[[], None] | None:
+    def early(self, before: Operator, binding: Binding, rounds: SplitAllgather) -> Call | None:
         """Return what writes the values before this operator; None if some are not there yet."""
         ops = binding.program.global_block().ops
         at = next((i for i, op in enumerate(ops) if op is before), 0)

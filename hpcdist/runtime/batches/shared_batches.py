@@ -20,6 +20,7 @@ from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
+from hpcdist.graph.registry import Call
 from hpcdist.lod_tensor import LoDTensor
 from hpcdist.runtime.batches.batch_check import BatchCheck
 from hpcdist.runtime.batches.batch_rounds import BatchRounds
@@ -38,7 +39,7 @@ from hpcdist.runtime.batches.shared_program import SharedProgram, loss_weight
 from hpcdist.runtime.batches.trainer_part import SharedFacts, TrainerPart, expect_divided, weights
 from hpcdist.runtime.batches.whole_batch import ROWS, of_whole_batch, rows_here
 from hpcdist.runtime.job.membership import Membership
-from hpcdist.runtime.staging import Call, in_order
+from hpcdist.runtime.staging import in_order
 
 logger = logging.getLogger("hpcdist")
 SENDING = ("send", "push_sparse", "c_allreduce_sum")

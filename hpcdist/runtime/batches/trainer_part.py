@@ -61,7 +61,7 @@ class SharedFacts:
     number: int
     draws_rows: bool = False  # whether it has operators that draw for rows of the batch
     told_whole: bool = False  # whether the user knows that whole batches are computed
-    parts: dict[Any, TrainerPart] = field(default_factory=dict)  # by rows, trainers, why whole
+    parts: dict[object, TrainerPart] = field(default_factory=dict)  # by rows, trainers, why whole
     joined: dict[Sequence[str], JoinedFetch] = field(default_factory=dict)  # by names
     joins: dict[Sequence[str], Join] = field(default_factory=dict)
     last: TrainerPart | None = None  # of the last batch of arrays

@@ -11,10 +11,10 @@ import numpy as np
 
 from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Call
 from hpcdist.runtime.collective.bucket_allreduce import Bucket
 
 TOGETHER = 65536  # bytes of a value up to which it is copied to be sent with others
-Call = Callable[[], Any]
 Send = Callable[[Any, int], None]  # (array, root): overwrite the array with the root's. Collective
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,10 @@ from hpcdist.executor.position import here
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import program_of
-from hpcdist.graph.registry import Meta
+from hpcdist.graph.registry import Call, Meta
 from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.runtime.staging import in_order
 from hpcdist.transpiler.cluster import Group, group_of
-
-Call = Callable[[], Any]
 
 
 class Bucket:

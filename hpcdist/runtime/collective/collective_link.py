@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -27,7 +27,7 @@ from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program, ProgramCache, program_of
-from hpcdist.graph.registry import Meta
+from hpcdist.graph.registry import Call, Meta
 from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.ps.table import SparseTable
 from hpcdist.runtime.batches.scatter_batch import weighted
@@ -54,8 +54,6 @@ from hpcdist.transpiler.data_parallel import RUNNING, check_counts_rows, without
 from hpcdist.transpiler.grad_allreduce import rewritten, without_average
 from hpcdist.transpiler.sharded_updates import owners_of
 from hpcdist.transpiler.substitute import in_group
-
-Call = Callable[[], Any]
 
 logger = logging.getLogger("hpcdist")
 LOCAL_STEPS = "local steps"  # as checkpoints call what local SGD counts

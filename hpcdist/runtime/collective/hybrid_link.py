@@ -12,12 +12,13 @@ from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
+from hpcdist.graph.registry import Call
 from hpcdist.ps.client import PsClient
 from hpcdist.runtime.collective.collective_link import CollectiveLink
 from hpcdist.runtime.collective.sum_checks import check_counts
 from hpcdist.runtime.pserver.connection import Connection
 from hpcdist.runtime.pserver.transpiled_for import PlainScript
-from hpcdist.runtime.tables.pull_push import Call, bind_steps, specs_of
+from hpcdist.runtime.tables.pull_push import bind_steps, specs_of
 from hpcdist.transpiler.hybrid import served_plan
 from hpcdist.transpiler.plan import Plan
 from hpcdist.transpiler.substitute import in_group

@@ -8,10 +8,11 @@ from hpcdist.comm.base import Array, Transport
 from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Call
 from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable
-from hpcdist.runtime.tables.pull_push import Call, bind_held
+from hpcdist.runtime.tables.pull_push import bind_held
 
 
 class TrainersTables:

@@ -296,7 +296,7 @@ class Job(Control):
         """Return memory of a backend, in bytes, for such a group."""
         return self._link.memory(nbytes, backend)
 
-    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Callable[[], Any] | None]:
+    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Callable[[], object] | None]:
         """Return what each network operator does at a step, for this rank's role."""
         if all(op.type == "make_table" for op in ops):
             return [bind_make(op, binding) for op in ops]

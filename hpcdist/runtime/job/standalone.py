@@ -12,8 +12,9 @@ from hpcdist.executor.control import Binding, Feed
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
+from hpcdist.graph.registry import Call
 from hpcdist.runtime.batches.global_moments import bind_moments, is_synchronized
-from hpcdist.runtime.tables.pull_push import Call, LocalTables, bind_held
+from hpcdist.runtime.tables.pull_push import LocalTables, bind_held
 from hpcdist.transpiler.cluster import group_of
 from hpcdist.transpiler.grad_allreduce import RING_OPS
 from hpcdist.transpiler.substitute import with_tables

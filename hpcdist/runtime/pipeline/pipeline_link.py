@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -23,7 +23,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.pipeline import of_micro_batch
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program, program_of
-from hpcdist.graph.registry import Meta, lookup
+from hpcdist.graph.registry import Call, Meta, lookup
 from hpcdist.graph.rows import SAME
 from hpcdist.lod_tensor import LoDTensor
 from hpcdist.ops.counter_random import Draws
@@ -40,7 +40,6 @@ from hpcdist.transpiler.pipeline_plan import ALL, make_pipeline_plan
 from hpcdist.transpiler.pipeline_program import Stage, stage_program, stage_startup
 
 logger = logging.getLogger("hpcdist")
-Call = Callable[[], Any]
 CACHE_SIZE = 64  # programs kept: one for each shape of a batch
 ANOTHER = (
     "a job that trains a Program in a pipeline trains no other one: leave PipelineOptimizer out, "
@@ -104,7 +103,7 @@ class PipelineLink(Link):
         declared = {name: var.meta for name, var in self._parts.program.global_block().vars.items()}
         self.main = stage_program(self._parts.program, self.plan, self.group, [declared])
         self.startup = stage_startup(startup, self.plan, self.group)
-        self._programs: dict[Any, tuple[Program, list[dict[str, Meta]]]] = {}  # by shapes fed
+        self._programs: dict[object, tuple[Program, list[dict[str, Meta]]]] = {}  # by shapes fed
         self._step: tuple[list[Part], list[dict[str, Meta]], Feed] = [], [], {}
         self._tested: WeakSet[Program] = WeakSet()  # looked through for random numbers
         self._layouts: WeakKeyDictionary[Scope, int] = WeakKeyDictionary()  # of the last step
@@ -157,7 +156,7 @@ class PipelineLink(Link):
         )
         if key not in self._programs:
             fed_metas(self._main, arrays, {})  # what is wrong is said of the whole batch
-            known: dict[Any, dict[str, Meta]] = {}
+            known: dict[object, dict[str, Meta]] = {}
             metas = []
             for part in parts:
                 shapes = tuple((n, v.shape, v.dtype) for n, v in part.feed.items())

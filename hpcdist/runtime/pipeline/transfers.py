@@ -14,8 +14,7 @@ from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.pipeline import MICRO
-
-Call = Callable[[], Any]
+from hpcdist.graph.registry import Call
 
 
 class Transfers:

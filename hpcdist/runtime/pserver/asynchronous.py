@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Call
 from hpcdist.ps.client import PsClient
 from hpcdist.runtime.pserver.synchronous import Synchronous, bind_sends, sender
-from hpcdist.runtime.staging import Call, in_order
+from hpcdist.runtime.staging import in_order
 
 ENDS = ("recv", "send", "push_sparse")  # the last of these ends a step
 

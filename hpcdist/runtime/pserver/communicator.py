@@ -10,24 +10,22 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Condition
-from typing import Any
 
 import numpy as np
 
 from hpcdist import settings
 from hpcdist.comm.base import Array
 from hpcdist.errors import CommError
+from hpcdist.graph.registry import Call
 from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.ps.client import PsClient
 from hpcdist.runtime.pserver.progress_thread import ProgressThread
 from hpcdist.runtime.pserver.row_partition import RowCut
 from hpcdist.trace.events import Count
 from hpcdist.trace.recorder import recorder
-
-Call = Callable[[], Any]
 
 
 @dataclass(frozen=True)

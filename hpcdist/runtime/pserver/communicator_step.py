@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from hpcdist.comm.base import Array
 from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Call
 from hpcdist.runtime.pserver.communicator import Communicator, check_answered, read_settings
 from hpcdist.runtime.pserver.connection import StepProtocol
 from hpcdist.runtime.pserver.row_partition import cuts_of
-from hpcdist.runtime.staging import Call, in_order
+from hpcdist.runtime.staging import in_order
 from hpcdist.runtime.tables.pull_push import refuse_queued, specs_of
 
 ENDS = ("send", "send_barrier", "recv")  # the last of these ends a step

@@ -13,6 +13,7 @@ from hpcdist.errors import CommError
 from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Call
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.packet_exchange import ServerArrays, ServerPackets
 from hpcdist.runtime.pserver.exchange_plan import (
@@ -23,7 +24,7 @@ from hpcdist.runtime.pserver.exchange_plan import (
     exchanges_of_this_turn,
     refuse_unpushed,
 )
-from hpcdist.runtime.staging import Call, Staging
+from hpcdist.runtime.staging import Staging
 from hpcdist.runtime.tables.pull_push import specs_of
 from hpcdist.transpiler.plan import Plan
 

@@ -17,10 +17,11 @@ from hpcdist.comm.base import Array
 from hpcdist.errors import CommError
 from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Call
 from hpcdist.ps.client import PsClient
 from hpcdist.runtime.pserver.connection import StepProtocol
 from hpcdist.runtime.pserver.exchange_plan import delta_of
-from hpcdist.runtime.staging import Call, Staging, in_order, kept_fitting
+from hpcdist.runtime.staging import Staging, in_order, kept_fitting
 from hpcdist.transpiler.plan import Plan, Route
 
 

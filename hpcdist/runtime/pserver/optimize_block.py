@@ -11,12 +11,11 @@ import numpy as np
 
 from hpcdist.errors import GraphError
 from hpcdist.executor.compile import steps_of
-from hpcdist.executor.compiled_form import Step
 from hpcdist.executor.control import Binding
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.registry import lookup, own_attrs
+from hpcdist.graph.registry import Call, lookup, own_attrs
 from hpcdist.ops.common import in_sequence
 from hpcdist.ops.optimize import UPDATES
 from hpcdist.ops.optimize import bind_update as fused_pass
@@ -102,14 +101,18 @@ def _fused(op: Operator, rows: Any, binding: Binding) -> Apply:
     param, rate, state = _optimizer_arrays(op, binding)
 
     @functools.cache
-    def bound(contributors: tuple[int, ...]) -> Step:
+    def bound(contributors: tuple[int, ...]) -> Call:
         attrs = own_attrs(lookup(op.type), op.attrs)
         scale = 1.0 / len(contributors)
         xp = binding.backend.xp
         return fused_pass(xp, op.type, attrs, param, rate, state, rows, contributors, scale)
 
     bound(tuple(range(len(rows))))  # compiled before the first step, not in it
-    return lambda contributors: bound(contributors)()
+
+    def fused(contributors: tuple[int, ...]) -> None:
+        bound(contributors)()
+
+    return fused
 
 
 def bind_sparse(

@@ -15,12 +15,12 @@ from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import GraphError
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.compile import steps_of
-from hpcdist.executor.compiled_form import Step
 from hpcdist.executor.control import Binding
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
+from hpcdist.graph.registry import Call
 from hpcdist.ops.common import in_sequence
 from hpcdist.ps.messages import Hello
 from hpcdist.ps.server import PsServer
@@ -87,11 +87,11 @@ class Server(Link):
             executor.run(program)
         raise SystemExit(0)
 
-    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Step | None]:
+    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
         """Return what listen_and_serv does: serve until every trainer has closed."""
         return [self._bind(op, binding) for op in ops]
 
-    def _bind(self, op: Operator, binding: Binding) -> Step:
+    def _bind(self, op: Operator, binding: Binding) -> Call:
         endpoint = op.attrs["endpoint"]
         expected = self._cluster.endpoints[self._index]
         if endpoint != expected:
@@ -241,7 +241,7 @@ def _bind_packets(
     return updates
 
 
-def _schedule_of(index: int, binding: Binding) -> Step | None:
+def _schedule_of(index: int, binding: Binding) -> Call | None:
     """Return what runs the schedule of the learning rate in a block; None if there is none."""
     if index < 0:
         return None

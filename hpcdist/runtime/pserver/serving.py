@@ -10,6 +10,7 @@ import numpy as np
 from hpcdist.errors import CommError
 from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
+from hpcdist.graph.registry import Call
 from hpcdist.ps.async_shards import AsyncShards
 from hpcdist.ps.packets import Packet
 from hpcdist.ps.server import PsServer
@@ -17,7 +18,6 @@ from hpcdist.ps.shards import Shards, SyncShards
 from hpcdist.runtime.pserver.exchange_plan import STALENESS, STEP
 from hpcdist.runtime.pserver.optimize_block import Apply, OptimizeBlock, bind_back_up
 from hpcdist.runtime.pserver.update_watch import UpdateWatch
-from hpcdist.runtime.staging import Call
 from hpcdist.transpiler.pserver import ServerPlan
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Call
 from hpcdist.runtime.pserver.connection import Connection
-from hpcdist.runtime.staging import Call, in_order
+from hpcdist.runtime.staging import in_order
 from hpcdist.transpiler.plan import Plan
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Call
 from hpcdist.ps.client import PsClient
 from hpcdist.runtime.pserver.connection import StepProtocol
 from hpcdist.runtime.pserver.exchange_plan import (
@@ -18,7 +19,7 @@ from hpcdist.runtime.pserver.exchange_plan import (
     is_pushed,
     keys_of,
 )
-from hpcdist.runtime.staging import Call, Staging, in_order
+from hpcdist.runtime.staging import Staging, in_order
 from hpcdist.transpiler.plan import Plan
 
 

@@ -17,7 +17,7 @@ from hpcdist.executor.control import Binding
 from hpcdist.executor.scope import Scope, ScopeVariable, holds_averages
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache, program_of
-from hpcdist.graph.registry import Meta
+from hpcdist.graph.registry import Call, Meta
 from hpcdist.graph.roles import AFTER_UPDATES
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.death_consensus import Witness
@@ -35,7 +35,7 @@ from hpcdist.runtime.pserver.scheduled_fetch import (
 from hpcdist.runtime.pserver.startup import bind_startup
 from hpcdist.runtime.pserver.synchronous import Synchronous
 from hpcdist.runtime.pserver.transpiled_for import PlainScript, trainer_programs
-from hpcdist.runtime.staging import Call, in_order
+from hpcdist.runtime.staging import in_order
 from hpcdist.runtime.tables.pull_push import RowExchange, bind_steps, specs_of
 from hpcdist.runtime.tables.remote_lookup import bind_lookup
 from hpcdist.transpiler.mode import Mode

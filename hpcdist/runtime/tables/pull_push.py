@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from hpcdist.comm.base import Array, contiguous
 from hpcdist.errors import CommError, GraphError
 from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Call
 from hpcdist.ps.batch import LookupBatch, TableSpec
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 from hpcdist.runtime.staging import Staging, in_order, kept_fitting
@@ -22,7 +23,6 @@ from hpcdist.transpiler.plan import Plan
 from hpcdist.transpiler.table_metadata import Table, padding_in
 
 TABLE_OPS = ("pull_sparse", "push_sparse", "make_table")
-Call = Callable[[], Any]
 
 
 class RowExchange(Protocol):

@@ -10,9 +10,10 @@ import numpy as np
 from hpcdist.errors import GraphError
 from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Call
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.sparse_rpc import RowRequest
-from hpcdist.runtime.staging import Call, Staging, in_order, kept_fitting
+from hpcdist.runtime.staging import Staging, in_order, kept_fitting
 
 
 def bind_lookup(client: Callable[[], PsClient], op: Operator, binding: Binding) -> Call:
