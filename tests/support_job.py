@@ -28,7 +28,7 @@ Script = Callable[[RankRole], Any]
 
 _abandoned: list[Any] = []  # of ranks that failed: messages may still come into their arrays
 SIGNAL = signal.SIGUSR1
-_AGAIN_S = 1.0
+AGAIN_S = 1.0
 
 
 class Aborted(BaseException):
@@ -155,15 +155,18 @@ def abortable() -> Iterator[None]:
 
     def abort(*_: Any) -> None:
         signal.signal(SIGNAL, signal.SIG_IGN)
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
         raise Aborted("another rank failed")
 
     signal.signal(SIGNAL, abort)
     before = signal.signal(signal.SIGALRM, abort)
+    # A launcher that ran in this process holds the signal back.
+    blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
     try:
         yield
     finally:
         signal.signal(SIGNAL, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 

@@ -31,8 +31,8 @@ def owner(directory):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(lock, "DEAD_S", 0.3)
-    monkeypatch.setattr(lock, "POLL_S", 0.02)
+    monkeypatch.setattr(lock, "DEAD_S", 0.03)
+    monkeypatch.setattr(lock, "POLL_S", 0.01)
 
 
 def test_a_directory_is_this_jobs_until_it_ends(tmp_path):
@@ -74,7 +74,8 @@ def test_a_silent_job_on_another_machine_is_replaced(tmp_path, caplog):
     assert "on node7, which has died" in caplog.text
 
 
-def test_a_job_on_another_machine_that_gives_signs_of_life_keeps_it(tmp_path):
+def test_a_job_on_another_machine_that_gives_signs_of_life_keeps_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "DEAD_S", 60)
     claim(tmp_path, machine="elsewhere", host="node7")
     ended = threading.Event()
 

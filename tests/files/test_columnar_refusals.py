@@ -12,11 +12,17 @@ pa = pytest.importorskip("pyarrow", reason="pip install hpcdist[data]")
 import pyarrow.parquet as pq  # noqa: E402
 
 import hpcdist as fluid  # noqa: E402
+from hpcdist.columnar import files  # noqa: E402
 from hpcdist.columnar.blocks import Loaded  # noqa: E402
 from hpcdist.columnar.order import Order, Shuffle  # noqa: E402
 from hpcdist.columnar.windows import windows  # noqa: E402
 from hpcdist.errors import DataError  # noqa: E402
 from tests.columnar_files import hashed, joined, parquet, variables  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(files, "FIRST_PAUSE_S", 0)
 
 
 def lists(path, values, size, **how):
