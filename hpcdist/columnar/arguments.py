@@ -1,4 +1,4 @@
-"""What the arguments of `data.read` ask for, or what is wrong with them."""
+"""Checks the arguments of `data.read`."""
 
 from __future__ import annotations
 

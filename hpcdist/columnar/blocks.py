@@ -1,4 +1,4 @@
-"""Blocks as arrays, and which of their rows cannot be used: all that may fail is in here."""
+"""Reads blocks as arrays and finds rows that cannot be used; handles all reading errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows every step used: written while a job trains, verified afterwards.
+"""Which rows every step used: recorded during training, verified afterwards.
 
 Every trainer appends to a file of its own in one directory, beside ``index-*.json``, which says of
 which files and blocks the data consisted. A line begins with a letter:

@@ -1,4 +1,4 @@
-"""Which files are read, of which blocks they consist, and whether they still are what they were."""
+"""Which files are read, their blocks, and whether they have changed since."""
 
 from __future__ import annotations
 

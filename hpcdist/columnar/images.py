@@ -1,4 +1,4 @@
-"""Encoded images as arrays: decoded, cut, and varied by Pillow, each row by numbers of its own."""
+"""Encoded images as arrays: decoded, cut and varied by Pillow, each row by its own numbers."""
 
 from __future__ import annotations
 

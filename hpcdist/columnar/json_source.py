@@ -1,4 +1,4 @@
-"""JSON lines, parsed by pyarrow; a line that is no object, or does not fit, is a bad row."""
+"""JSON lines, parsed by pyarrow; a line that is not an object, or does not fit, is bad."""
 
 from __future__ import annotations
 

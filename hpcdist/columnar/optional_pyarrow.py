@@ -1,4 +1,4 @@
-"""pyarrow is an extra: modules that read files are imported when a file is to be read."""
+"""pyarrow is optional: modules that need it are imported with the first file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts of different lengths side by side in rows of one length. Pure."""
+"""Packs texts of different lengths into rows of one length. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`data.read`: arguments checked, files looked into, and the `Rows` that trainers iterate over."""
+"""`data.read`: checks arguments, opens files, and makes the `Rows` to iterate over."""
 
 from __future__ import annotations
 

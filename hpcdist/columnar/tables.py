@@ -1,4 +1,4 @@
-"""Parquet and Arrow files, HDF5 and .npy: formats that say themselves how many rows they have."""
+"""Parquet, Arrow, HDF5 and .npy files: formats that state their number of rows."""
 
 from __future__ import annotations
 

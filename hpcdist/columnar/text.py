@@ -1,4 +1,4 @@
-"""Formats of text, and the types of their columns.
+"""Text formats, and the types of their columns.
 
 Types are those that the user gives, or that the beginning of the first file shows; where it does
 not, those of the variables. A value that does not fit is a bad row.

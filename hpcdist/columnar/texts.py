@@ -1,4 +1,4 @@
-"""The texts of a column of files, all of them, one after the other."""
+"""All texts of a column of files, one after the other."""
 
 from __future__ import annotations
 

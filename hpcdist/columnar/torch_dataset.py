@@ -1,4 +1,4 @@
-"""Batches as tensors of PyTorch's, for its DataLoader."""
+"""Batches as PyTorch tensors, for its DataLoader."""
 
 from __future__ import annotations
 

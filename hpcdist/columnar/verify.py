@@ -1,4 +1,4 @@
-"""Whether certificates show every row used exactly once; and if not, which rows were not. Pure."""
+"""Do certificates show that every row was used exactly once? If not, which rows. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A vocabulary: which words there are, and their ids."""
+"""A vocabulary: words and their ids."""
 
 from __future__ import annotations
 

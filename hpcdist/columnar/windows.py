@@ -1,4 +1,4 @@
-"""From blocks to batches: windows are loaded in the order in which they are due, then cut."""
+"""From blocks to batches: loads windows in order, then cuts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a job ends when one of its ranks fails: all ranks end, and one of them says why."""
+"""Ends all ranks of a job when one of them fails; one rank reports why."""
 
 from __future__ import annotations
 

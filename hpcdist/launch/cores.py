@@ -1,4 +1,4 @@
-"""The cores of a host, shared among its ranks: how many threads linear algebra may use in each."""
+"""Divides the cores of a host among its ranks: threads of linear algebra in each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The variables that tell a script which rank of a job it is: Fluid's, or torchrun's. Pure."""
+"""Environment variables with the role of a process: Fluid's, or torchrun's. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPU each rank uses, and that all ranks tell NCCL the same."""
+"""Which GPU each rank uses; the same NCCL_ variables on all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs as graphs inside a page: operators in layers, each below what it reads from. Pure."""
+"""Draws Programs as graphs in an HTML page: operators in layers, below their inputs. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ranks of one host have noted of themselves: it can be read when they are dead."""
+"""A file shared by the ranks of a host: what a rank has noted can be read after its death."""
 
 from __future__ import annotations
 

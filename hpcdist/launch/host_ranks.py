@@ -1,4 +1,4 @@
-"""Which ranks of this host live, and which deaths end the job, as one of them can tell."""
+"""Which ranks of this host are alive, and whether a death ends the job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refusals of jobs that the process manager (mpirun, srun) has started wrongly."""
+"""Refuses jobs that the process manager (mpirun, srun) has started in a wrong way."""
 
 from __future__ import annotations
 

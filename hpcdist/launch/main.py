@@ -1,4 +1,4 @@
-"""Run a script as one rank of a job, or alone."""
+"""Runs a script as one rank of a job, or in a single process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a loop is, shown on rank 0: a bar where somebody looks, else a line now and then."""
+"""`fluid.progress`: a progress bar on rank 0 in a terminal, else a line now and then."""
 
 from __future__ import annotations
 

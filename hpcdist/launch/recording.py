@@ -1,4 +1,4 @@
-"""When a rank writes what it has recorded: at the end, at a failure, and when a signal asks."""
+"""When a rank writes its recording: at the end, after a failure, or on a signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one message about how a job failed: who, where, and the user's own calls."""
+"""The message about a failed job: which rank, where, and the script's own calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank is a trainer and which a parameter server, from facts about all ranks. Pure."""
+"""Which rank is a trainer and which a server, from facts about all ranks. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of the launcher that stand after the script, where they are the script's own."""
+"""Finds options of the launcher that stand after the script and so have no effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job is told about itself at the start, framed as Fluid's launcher framed it. Pure."""
+"""The table that rank 0 prints at the start, in the frame of Fluid's launcher. Pure."""
 
 from __future__ import annotations
 

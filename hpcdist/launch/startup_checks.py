@@ -1,4 +1,4 @@
-"""What stands against starting a job: every rank looks, and one message refuses."""
+"""Checks before a job starts: every rank looks for problems, and one error names them."""
 
 from __future__ import annotations
 

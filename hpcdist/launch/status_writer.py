@@ -1,4 +1,4 @@
-"""A thread of each rank that writes how far it is, and its metrics, every few seconds."""
+"""A thread of each rank that writes its progress and metrics every few seconds."""
 
 from __future__ import annotations
 

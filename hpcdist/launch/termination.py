@@ -1,4 +1,4 @@
-"""What SIGTERM means to a rank: who handles it, which exit code follows, and which ranks live."""
+"""SIGTERM: which thread handles it, which exit code follows, and which ranks are alive."""
 
 from __future__ import annotations
 

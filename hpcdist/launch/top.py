@@ -1,4 +1,4 @@
-"""``python -m hpcdist top DIR|JOBID``: how far the ranks of a running job are, in a terminal.
+"""``python -m hpcdist top DIR|JOBID``: the progress of a running job's ranks, in a terminal.
 
 It reads the files that ``--metrics DIR`` has ranks write: so it runs anywhere where that directory
 is seen, on a login node too, and opens no port.

@@ -1,4 +1,4 @@
-"""Words that several messages share."""
+"""Helpers for the text of messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs for pipe commands: they turn lines of a file into samples of several slots, as text."""
+"""Programs for pipe commands: they turn lines of a file into multi-slot text."""
 
 from __future__ import annotations
 

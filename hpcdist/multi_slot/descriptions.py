@@ -1,4 +1,4 @@
-"""Descriptions of what a file's lines hold, as Fluid writes them: protobuf's text format."""
+"""Fluid's descriptions of multi-slot files, in protobuf's text format."""
 
 from __future__ import annotations
 

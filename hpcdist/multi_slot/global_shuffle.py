@@ -1,4 +1,4 @@
-"""The samples of all trainers in one random order: each trainer gets an equal part of it.
+"""Shuffles the samples of all trainers into one random order, in equal parts.
 
 All trainers draw the same permutation of all samples, so each knows what goes where: only samples
 move, a column at a time and some of it in each round, and every trainer sends and receives about as

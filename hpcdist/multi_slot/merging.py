@@ -1,4 +1,4 @@
-"""Samples that came from lines of one id, made one: each line told some of its slots."""
+"""Merges the samples of lines with the same id: each line has values for some slots."""
 
 from __future__ import annotations
 

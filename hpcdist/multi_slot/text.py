@@ -1,4 +1,4 @@
-"""Multi-slot text to samples, and errors that name file, line and slot."""
+"""Parses multi-slot text; errors name file, line and slot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What collectives are called with: torch takes tensors and options in several forms."""
+"""Arguments of collectives: torch passes tensors and options in several forms."""
 
 from __future__ import annotations
 

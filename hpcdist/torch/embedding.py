@@ -1,4 +1,4 @@
-"""Modules whose rows live on parameter servers, or are shared out over the trainers.
+"""Embedding modules whose rows are on servers, or divided among the trainers.
 
 They take torch's arguments. An id may be any int64: a row comes into being, with values that follow
 from the table's name and the id alone, when a training look-up first meets it.

@@ -1,4 +1,4 @@
-"""What a script's modules want kept elsewhere: facts that travel, and the Programs made of them.
+"""What a script's modules keep on servers: facts for messages, and Programs made of them.
 
 Every rank makes the same Programs of the same facts, and transpiles them as any other. So servers,
 plans, slices, modes and checkpoints are those of Programs.

@@ -1,4 +1,4 @@
-"""How the operations of one process group run: in order, agreed upon, within a deadline."""
+"""Runs the operations of one process group: in order, checked, within a deadline."""
 
 from __future__ import annotations
 

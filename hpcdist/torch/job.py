@@ -1,4 +1,4 @@
-"""This process's part in a job of torch: transports, store, the thread beside the script."""
+"""This process's part of a torch job: transports, store, the thread beside the script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What optimizers of what is kept elsewhere have in common."""
+"""The common part of the optimizers of tables and of parameters on servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch's ReduceOps do to tensors, one after another in rank order."""
+"""torch's ReduceOps, applied to tensors in rank order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How torch comes to us: the backend ``hpcdist``, rendezvous over MPI, and the names of others."""
+"""Registers hpcdist with torch: the backend ``hpcdist``, and rendezvous over MPI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking ahead: rows of the next batch travel while this step ends and its data is read."""
+"""Prefetch: rows of the next batch travel while this step ends and its data is read."""
 
 from __future__ import annotations
 

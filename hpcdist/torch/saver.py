@@ -1,4 +1,4 @@
-"""Checkpoints of torch jobs: modules, optimizers, tables, random numbers, in one."""
+"""Checkpoints of torch jobs: modules, optimizers, tables and random numbers in one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An optimizer whose parameters are kept, and moved, by parameter servers."""
+"""An optimizer whose parameters are kept and updated by parameter servers."""
 
 from __future__ import annotations
 

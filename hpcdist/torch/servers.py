@@ -1,4 +1,4 @@
-"""Servers of a torch job: what trainer 0 announces, they keep; they need not run the script."""
+"""Servers of a torch job: they keep what trainer 0 announces, without running the script."""
 
 from __future__ import annotations
 

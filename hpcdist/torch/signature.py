@@ -1,4 +1,4 @@
-"""What a rank calls, in one number: ranks of a group that call different things can be told."""
+"""A number for each collective call, so that ranks that call different ones are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sum of sparse tensors of all ranks, each with elements of its own, by messages."""
+"""The sum of the sparse tensors of all ranks, by messages."""
 
 from __future__ import annotations
 

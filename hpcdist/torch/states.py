@@ -1,4 +1,4 @@
-"""The states of torch's objects as checkpoints keep them: tensors by name, and plain data. Pure."""
+"""States of torch's objects as checkpoints keep them: tensors by name, plain data. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps and collectives of a script of PyTorch's, noted for traces, the report and `top`.
+"""Steps and collectives of a PyTorch script, recorded for traces, the report and `top`.
 
 The script owns its loop, so a step is what lies between two steps of an optimizer.
 """

@@ -1,4 +1,4 @@
-"""What rank 0 keeps for the store of a job: keys, values, queues. No messages, no clock of its own.
+"""The state of a job's store on rank 0: keys, values, queues. No messages, no clock.
 
 A request is a list: operation, its arguments, bytes as text (latin-1), so that JSON carries it.
 """

@@ -1,4 +1,4 @@
-"""The optimizer of tables' rows, as torch's training loops know optimizers."""
+"""The optimizer of the rows of tables, with the interface of torch's optimizers."""
 
 from __future__ import annotations
 

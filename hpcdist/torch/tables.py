@@ -1,4 +1,4 @@
-"""What this process's script has kept elsewhere: what it is, where it lives, one step for all."""
+"""Tables and parameters that this script keeps elsewhere: where, and one step for all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch's handle of a collective that is under way."""
+"""torch's handle of a running collective."""
 
 from __future__ import annotations
 

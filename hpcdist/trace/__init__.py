@@ -1,1 +1,1 @@
-"""What ranks note while they run, and what can be told from it."""
+"""Records what ranks do, and analyses the recordings."""

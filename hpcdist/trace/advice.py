@@ -1,4 +1,4 @@
-"""What holds a job up, and what to change, judged from its recordings. Pure."""
+"""What slows a job down and what to change, derived from its recordings. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The path through one step, over all ranks, that the step could not be shorter than. Pure.
+"""The critical path of one step over all ranks. Pure.
 
 From the end of the step back: a rank computes since its last wait ended; that wait ended because of
 a message, or because the last rank had come to a sum; so the path goes on at the rank that sent it,

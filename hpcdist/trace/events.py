@@ -1,4 +1,4 @@
-"""The events that a rank notes: their kinds, and how one lies in memory."""
+"""The events that a rank records: their kinds and their layout in memory."""
 
 from __future__ import annotations
 

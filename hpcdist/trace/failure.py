@@ -1,4 +1,4 @@
-"""Who stopped a job that failed, as far as its recordings tell. Pure."""
+"""Which rank stopped a failed job first, as far as its recordings show. Pure."""
 
 from __future__ import annotations
 

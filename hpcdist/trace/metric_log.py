@@ -1,4 +1,4 @@
-"""Metrics of this process on their way to files: `log_metrics` notes them, a thread takes them."""
+"""Metrics of this process on their way to files: `log_metrics` adds, a thread takes them."""
 
 from __future__ import annotations
 

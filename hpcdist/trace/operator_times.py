@@ -1,4 +1,4 @@
-"""How often each operator has run and how long that took."""
+"""How often each operator ran, and how long that took."""
 
 from __future__ import annotations
 

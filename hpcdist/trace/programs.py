@@ -1,4 +1,4 @@
-"""The Programs that a rank has run, as a page about the job shows them: operators, names."""
+"""The Programs that a rank has run, for the page about a job: operators and names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The status of a rank for sites that scrape: a file for Prometheus's textfile collector.
+"""The status of a rank as a file for Prometheus's textfile collector.
 
 https://github.com/prometheus/node_exporter#textfile-collector reads ``*.prom`` in a directory of
 each node, and says how old they are. A rank removes its file when it ends.

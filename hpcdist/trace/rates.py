@@ -1,4 +1,4 @@
-"""How fast a process moves memory and multiplies matrices, as its job runs it.
+"""How fast this process moves memory and multiplies matrices, measured in its job.
 
 With this, shapes tell how long an operator takes at least.
 """

@@ -1,4 +1,4 @@
-"""How far each rank of a running job is, as small files that it writes again and again."""
+"""The progress of each rank of a running job, in small files that it rewrites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job's recordings say: where each rank's time went, and what went from rank to rank. Pure.
+"""What recordings show: each rank's time by cause, and messages between ranks. Pure.
 
 Times are in seconds, of rank 0's clock where ranks are compared.
 """

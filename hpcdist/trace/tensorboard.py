@@ -1,4 +1,4 @@
-"""Metrics as event files of TensorBoard's, by tensorboardX."""
+"""Metrics as TensorBoard event files, written by tensorboardX."""
 
 from __future__ import annotations
 
