@@ -53,9 +53,7 @@ def is_of_messages(error: BaseException) -> bool:
 def of_deaths(dead: Sequence[Peer], me: Peer, where: str, advice: str = "") -> str:
     """Return the message about ranks that died, as one of the others reports it."""
     names = " and ".join(map(str, dead))
-    lines = [f"{names} died: killed, out of memory or crashed; the job ends", advice]
-    lines.append(f"rank {me.rank} was here: {where}")
-    return "\n  ".join(filter(None, lines))
+    return _told(f"{names} died: killed, out of memory or crashed; the job ends", me, where, advice)
 
 
 def of_missing(missing: Sequence[Peer], stack_of: Callable[[int], str]) -> str:
@@ -77,9 +75,14 @@ def of_missing(missing: Sequence[Peer], stack_of: Callable[[int], str]) -> str:
 def of_termination(ended: Sequence[Peer], me: Peer, where: str, advice: str = "") -> str:
     """Return the message about the only ranks that SIGTERM came to, told by one of them."""
     names = " and ".join(map(str, ended))
-    lines = [f"{names} got SIGTERM, the rest of the job did not; the job ends", advice]
-    lines.append(f"rank {me.rank} was here: {where}")
-    return "\n  ".join(filter(None, lines))
+    return _told(
+        f"{names} got SIGTERM, the rest of the job did not; the job ends", me, where, advice
+    )
+
+
+def _told(what: str, me: Peer, where: str, advice: str) -> str:
+    """Return a message with what to do, and what the reporting rank was doing."""
+    return "\n  ".join(filter(None, [what, advice, f"rank {me.rank} was here: {where}"]))
 
 
 def of_late_death(dead: Peer, done: bool) -> str:

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hpcdist.checkpoint.preemption import AGAIN
 from hpcdist.comm import mpi
@@ -57,41 +56,6 @@ class Wanted:
     retries: int = 3
     command: str = '"$@"'  # the script and its arguments
     usage: str = ""
-
-
-def _bundled(name: str, what: str, **fields: Any) -> tuple[str, Wanted]:
-    usage = f"{what}\nsbatch jobs/slurm/{name} train.py [script arguments]"
-    return name, Wanted(usage=usage, env="jobs/slurm/env.sh", **fields)
-
-
-# What lies in jobs/slurm, by file name.
-BUNDLED = dict(
-    [
-        _bundled(
-            "pserver.sbatch",
-            "Parameter servers beside trainers: one on every node.",
-            pservers_per_node=1,
-        ),
-        _bundled(
-            "pserver_nodes.sbatch",
-            "Parameter servers on nodes of their own, the last nodes.",
-            server_nodes=1,
-        ),
-        _bundled(
-            "pserver_het.sbatch",
-            "Parameter servers as a component of a heterogeneous job, with resources of their own.",
-            server_nodes=1,
-            het=True,
-        ),
-        _bundled("collective_cpu.sbatch", "No servers: gradients are summed over MPI."),
-        _bundled(
-            "collective_gpu.sbatch",
-            "No servers: gradients are summed by NCCL, one process for each GPU.",
-            gpus_per_node=4,
-            cpus_per_rank=8,
-        ),
-    ]
-)
 
 
 def batch_script(wanted: Wanted) -> str:
