@@ -49,7 +49,7 @@ def ranks_as_threads() -> Iterator[Callable[[int, int, list[Script]], list[Any]]
         cluster = Cluster(tuple(range(trainers)), tuple(range(trainers, size)))
         results: list[Any] = [None] * size
         errors: list[tuple[bool, BaseException]] = []  # with whether it only follows another's
-        patch.setattr(progress, "_ticks", [])  # those of a job that failed still raise
+        patch.setattr(progress, "ticks", [])  # those of a job that failed still raise
 
         def rank(transport: Any, script: Script) -> None:
             try:

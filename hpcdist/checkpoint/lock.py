@@ -49,7 +49,7 @@ class Owner:
     slurm: tuple[int, ...]
 
 
-def _this_process(job: str) -> Owner:
+def this_process(job: str) -> Owner:
     return Owner(
         job=job,
         host=socket.gethostname(),
@@ -96,7 +96,7 @@ def take(directory: Path) -> None:
     Raises CheckpointError if another does. One that has died is replaced; if it ran on another
     machine, this takes `DEAD_S` seconds to find out.
     """
-    owner = _this_process(job_name())
+    owner = this_process(job_name())
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -243,7 +243,7 @@ def _release(path: Path) -> None:
     with _beating:
         _held.discard(path)
     owner = _read(path)
-    if owner is not None and owner == _this_process(job_name()):
+    if owner is not None and owner == this_process(job_name()):
         path.unlink(missing_ok=True)
 
 

@@ -116,7 +116,7 @@ def _write_own(file: Any, content: Content, label: Label, below: str) -> str:
     stored = {}
     for entry in entries:
         path = f"{below}/{entry.path}"
-        stored[path] = _write_array(file[path], entry.array)
+        stored[path] = write_array(file[path], entry.array)
     part = finished()
     pieces = [replace(piece, path=f"{below}/{piece.path}") for piece in part.pieces]
     tables = [replace(table, path=f"{below}/{table.path}") for table in part.tables]
@@ -124,7 +124,7 @@ def _write_own(file: Any, content: Content, label: Label, below: str) -> str:
     return to_json(of_rank).decode()
 
 
-def _write_array(dataset: Any, array: np.ndarray) -> Stored:
+def write_array(dataset: Any, array: np.ndarray) -> Stored:
     if not array.size:
         return stored_at(array, 0)
     rows = max(1, PIECE_BYTES // (array.nbytes // len(array)))

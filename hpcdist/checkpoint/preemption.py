@@ -10,7 +10,7 @@ from hpcdist.signals import WARNING
 
 AGAIN = 75  # EX_TEMPFAIL: stopped as asked, with a checkpoint; to be started again
 
-_told = threading.Event()
+told = threading.Event()
 
 
 def listen() -> None:
@@ -22,8 +22,8 @@ def listen() -> None:
 
 def warned() -> bool:
     """Tell whether this process has been warned."""
-    return _told.is_set()
+    return told.is_set()
 
 
 def _tell(signum: int, frame: FrameType | None) -> None:
-    _told.set()
+    told.set()

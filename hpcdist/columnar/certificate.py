@@ -39,14 +39,14 @@ if TYPE_CHECKING:  # these need pyarrow, which whoever verifies may not have
     from hpcdist.columnar.windows import Batch
 
 VERSION = 1
-_BEGUN = time.time_ns()  # numbers of processes come again
+BEGUN_NS = time.time_ns()  # numbers of processes come again
 
 
 def run_name() -> str:
     """Return what names this run of a job: the same on all of its ranks, if a launcher says it."""
     said = settings.RUN.read()
     words = (
-        (said,) if said else run_words() or (socket.gethostname(), str(os.getpid()), str(_BEGUN))
+        (said,) if said else run_words() or (socket.gethostname(), str(os.getpid()), str(BEGUN_NS))
     )
     return xxhash.xxh3_64_hexdigest(repr(words).encode())
 

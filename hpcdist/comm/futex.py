@@ -10,7 +10,7 @@ import sys
 from hpcdist.comm.base import Array
 
 _NUMBERS = {"x86_64": 202, "aarch64": 98, "ppc64le": 221, "riscv64": 98, "s390x": 238}
-_NUMBER = _NUMBERS.get(platform.machine()) if sys.platform == "linux" else None
+CALL_NUMBER = _NUMBERS.get(platform.machine()) if sys.platform == "linux" else None
 _WAIT, _WAKE = 0, 1
 _EVERYONE = 2**31 - 1
 _call = ctypes.CDLL(None, use_errno=True).syscall  # lets other threads of Python run meanwhile
@@ -38,14 +38,14 @@ class Futex:
 
         Returns False, at once, where there is no such call.
         """
-        if _NUMBER is None:
+        if CALL_NUMBER is None:
             return False
         span = _Span(int(seconds), int(seconds % 1 * 1e9))
         value = ctypes.c_uint(count % 2**32)
-        done = _call(ctypes.c_long(_NUMBER), self._address, _WAIT, value, ctypes.byref(span))
+        done = _call(ctypes.c_long(CALL_NUMBER), self._address, _WAIT, value, ctypes.byref(span))
         return done == 0 or ctypes.get_errno() != errno.ENOSYS
 
     def wake(self) -> None:
         """Wake all who sleep on the count, which has grown."""
-        if _NUMBER is not None:
-            _call(ctypes.c_long(_NUMBER), self._address, _WAKE, _EVERYONE)
+        if CALL_NUMBER is not None:
+            _call(ctypes.c_long(CALL_NUMBER), self._address, _WAKE, _EVERYONE)

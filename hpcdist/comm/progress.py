@@ -66,7 +66,7 @@ CLOCK = Clock()
 _waits: list[tuple[Callable[[], str], int]] = []
 
 TICK_S = 0.02
-_ticks: list[Callable[[], None]] = []  # called about so often while this process waits
+ticks: list[Callable[[], None]] = []  # called about so often while this process waits
 _last_tick = [0.0]
 
 
@@ -113,8 +113,8 @@ def while_waiting(call: Callable[[], None]) -> Callable[[], None]:
 
     What it raises ends the wait.
     """
-    _ticks.append(call)
-    return lambda: _ticks.remove(call)
+    ticks.append(call)
+    return lambda: ticks.remove(call)
 
 
 def as_comm_error(error: Exception, what: str) -> CommError:
@@ -184,9 +184,9 @@ def waiter(
                 raise CommError(f"{describe()}: none of the requests has been started")
             if deadline_s is not None and waited > deadline_s:
                 raise deadline_error(describe, deadline_s)
-            if _ticks and begin + waited > _last_tick[0] + TICK_S:
+            if ticks and begin + waited > _last_tick[0] + TICK_S:
                 _last_tick[0] = begin + waited
-                for tick in _ticks:
+                for tick in ticks:
                     tick()
             if not sleep(policy.max_sleep_s):
                 if waited < policy.yield_s:

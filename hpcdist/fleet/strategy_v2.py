@@ -82,7 +82,7 @@ _TUNING = {
     "find_unused_parameters": False,
 }
 # Not built; the value is what to do instead. Most have settings in a field <name>_configs.
-_REFUSED = {
+REFUSED = {
     "auto": "set what you want",
     "elastic": "start the job again with other ranks, from a checkpoint",
     "fp16_allreduce": "gradients are summed in their own type",
@@ -115,14 +115,14 @@ _EVERYWHERE: dict[str, Any] = {
 }
 _CUSTOM = ("white_list", "black_list", "black_varnames")
 _SETTINGS_OF_REFUSED: dict[str, Any] = {
-    **{f"{name}_configs": {} for name in _REFUSED},
+    **{f"{name}_configs": {} for name in REFUSED},
     "dist_fc_config": None,
 }
 _DEFAULTS = {
     **_COLLECTIVE,
     **_EVERYWHERE,
     **_TUNING,
-    **dict.fromkeys(_REFUSED, False),
+    **dict.fromkeys(REFUSED, False),
     **_SETTINGS_OF_REFUSED,
 }
 
@@ -154,8 +154,8 @@ class DistributedStrategy:
         if name not in _DEFAULTS:
             known = [*_DEFAULTS, "a_sync", "a_sync_configs"]
             raise FleetTypeError(no_field("DistributedStrategy", name, known))
-        if name in _REFUSED and value:
-            raise refuse(name, _REFUSED[name])
+        if name in REFUSED and value:
+            raise refuse(name, REFUSED[name])
         self._values[name] = _checked(name, value)
 
     @property

@@ -14,7 +14,7 @@ from hpcdist.comm.cluster import PSERVER, RankRole
 from hpcdist.errors import LaunchError
 
 
-class _Both(io.TextIOBase):
+class Tee(io.TextIOBase):
     """A text stream that writes to a terminal and to a log.
 
     The terminal comes first: on a full disk it hears why the log cannot be written.
@@ -68,7 +68,7 @@ class Output:
         if directory is not None:
             log = _open_log(Path(directory, log_name(role)))
             if rank == 0:
-                sys.stdout, sys.stderr = _Both(sys.stdout, log), _Both(sys.stderr, log)
+                sys.stdout, sys.stderr = Tee(sys.stdout, log), Tee(sys.stderr, log)
             else:
                 flush()
                 self._terminal = os.fdopen(os.dup(2), "w", buffering=1)

@@ -201,7 +201,7 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
             _print_table(asked, cluster, ranks, variables)
     host = ranks[transport.rank].host
     if hosts.index(host) == transport.rank:
-        _remove_stale_files(host)
+        remove_stale_files(host)
     cores.share(sum(facts.host == host for facts in ranks), tell=asked.as_torchrun)
     output = Output()
     role = cluster.role_of(transport.rank)
@@ -250,7 +250,7 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
         ends.fail(lanes.origin(error))
 
 
-def _remove_stale_files(host: str) -> None:
+def remove_stale_files(host: str) -> None:
     """Remove what ranks that were killed have left in this host's shared memory."""
     if not stale_files.sees_all():
         return

@@ -236,7 +236,7 @@ def _follow(directory: Path, every_s: float | None) -> None:
     with Live(console=console, auto_refresh=False) as live:
         while True:
             frame = _look(directory, console.height - AROUND)
-            live.update(_drawn(frame, console.width), refresh=True)
+            live.update(drawn(frame, console.width), refresh=True)
             if frame.over:
                 return
             time.sleep(every)
@@ -246,7 +246,7 @@ def _print(view: TopView) -> None:
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(_drawn(view, console.width))
+    console.print(drawn(view, console.width))
 
 
 def fitted(rows: Sequence[tuple[str, ...]], width: int) -> list[int]:
@@ -266,7 +266,7 @@ def fitted(rows: Sequence[tuple[str, ...]], width: int) -> list[int]:
     return widths
 
 
-def _drawn(view: TopView, width: int) -> Any:
+def drawn(view: TopView, width: int) -> Any:
     """Return the view as rich draws it on so many columns."""
     from rich.console import Group
     from rich.table import Table

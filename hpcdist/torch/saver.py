@@ -97,7 +97,7 @@ class Saver(checkpoint.Saver):
         tensors: dict[str, SavedTensor] = {}
         states = {n: state_from(own.plain.get(n, said.objects[n]), tensors) for n in names}
         arrays = {name: np.empty(*kept_as(tensor)) for name, tensor in tensors.items()}
-        self._declare({**arrays, SAID: _as_bytes(plain)})
+        self._declare({**arrays, SAID: encoded(plain)})
         restored = super().restore(best=best)
         for name, obj in self._objects.items():
             state = put_together(states[name], lambda of: as_tensor(arrays[of.name], of))
@@ -131,7 +131,7 @@ class Saver(checkpoint.Saver):
             if len(set(told)) > 1:
                 arrays[name] = arrays[name].copy()
                 peers_here().group.broadcast(arrays[name])
-        self._declare({**arrays, SAID: _as_bytes(said)})
+        self._declare({**arrays, SAID: encoded(said)})
         return super()._save(directory, keep, extra, asynchronous=asynchronous)
 
     def _declare(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -241,5 +241,5 @@ def _load(obj: Any, state: Any, what: str) -> None:
         raise CheckpointError(f"{what} does not take its state: {error!r}") from error
 
 
-def _as_bytes(said: object) -> np.ndarray:
+def encoded(said: object) -> np.ndarray:
     return np.frombuffer(bytearray(json.dumps(said).encode()), np.uint8)

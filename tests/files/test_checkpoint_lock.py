@@ -17,7 +17,7 @@ import hpcdist as fluid
 from hpcdist.checkpoint import lock
 from hpcdist.errors import CheckpointError
 
-OWN = lock._this_process("0a")  # as another job would be on this machine
+OWN = lock.this_process("0a")  # as another job would be on this machine
 
 
 def claim(directory, **facts):
@@ -99,7 +99,7 @@ def test_signs_of_life_are_given(tmp_path, monkeypatch):
     with lock.locked(tmp_path):
         os.utime(tmp_path / lock.NAME, (1, 1))
         for _ in range(1000):
-            if lock._sign_of_life(tmp_path / lock.NAME)[0] != 10**9:
+            if os.stat(tmp_path / lock.NAME).st_mtime != 1:
                 break
             threading.Event().wait(0.01)
         else:

@@ -234,7 +234,7 @@ def test_other_jobs_in_the_directory_are_counted(monkeypatch, files, tmp_path, c
 
 def test_the_launcher_names_a_run(monkeypatch):
     alone = certificate.run_name()
-    monkeypatch.setattr(certificate, "_BEGUN", 5)  # a process with this number, another day
+    monkeypatch.setattr(certificate, "BEGUN_NS", 5)  # a process with this number, another day
     assert certificate.run_name() != alone
     monkeypatch.setenv("PMIX_NAMESPACE", "prterun-n1-5@1")  # both come again in containers
     names = []

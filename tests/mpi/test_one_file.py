@@ -100,7 +100,7 @@ def test_a_writer_that_fails_is_an_error_on_all_and_leaves_nothing(
     mpi_tmp_path, monkeypatch, trainers, servers
 ):
     fails = servers or 1  # the number of the writer among those of its kind
-    original = one_file._write_array
+    original = one_file.write_array
 
     def script(role):
         if (role.kind == "PSERVER") == bool(servers) and role.index == fails - bool(servers):
@@ -108,7 +108,7 @@ def test_a_writer_that_fails_is_an_error_on_all_and_leaves_nothing(
             def fail(dataset, array):
                 raise CheckpointError("no space left")
 
-            monkeypatch.setattr(one_file, "_write_array", fail)
+            monkeypatch.setattr(one_file, "write_array", fail)
         with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
             dense_net(OPTIMIZERS["Adam"])
             exe = fluid.Executor()
@@ -119,12 +119,12 @@ def test_a_writer_that_fails_is_an_error_on_all_and_leaves_nothing(
             assert fluid.checkpoint.latest(mpi_tmp_path).name == "step-000001"
             assert not list((mpi_tmp_path / "step-000002").glob("*.h5*"))
             if not servers:
-                monkeypatch.setattr(one_file, "_write_array", original)
+                monkeypatch.setattr(one_file, "write_array", original)
                 fluid.checkpoint.save(exe, mpi_tmp_path, 2, single_file=True)
                 assert fluid.checkpoint.latest(mpi_tmp_path).name == "step-000002"
 
     values(run_job(trainers, servers, script))
-    monkeypatch.setattr(one_file, "_write_array", original)
+    monkeypatch.setattr(one_file, "write_array", original)
 
 
 @with_mpi

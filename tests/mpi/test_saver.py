@@ -40,12 +40,12 @@ def train(folder, warn_at=None, every=None):
                 (value,) = exe.run(main, feed=feed, fetch_list=[loss])
                 losses[saver.step] = float(value[0])
                 if saver.step == warn_at:
-                    preemption._told.set()
+                    preemption.told.set()
                 saver.after_step()
     except SystemExit as end:
         assert end.code == AGAIN
     finally:
-        preemption._told.clear()
+        preemption.told.clear()
     exe.close()
     return losses
 

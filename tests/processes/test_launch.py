@@ -282,7 +282,7 @@ def test_files_of_a_job_get_no_permission_that_the_umask_takes(tmp_path, way):
 def test_the_terminal_hears_why_a_log_cannot_be_written(monkeypatch):
     terminal = io.StringIO()
     log = open("/dev/full", "w", buffering=1)  # noqa: SIM115
-    monkeypatch.setattr(sys, "stderr", logs._Both(terminal, log))
+    monkeypatch.setattr(sys, "stderr", logs.Tee(terminal, log))
     with pytest.raises(OSError, match="No space left"):
         print("as usual", file=sys.stderr)
     logs.Output().announce("rank 0 failed")

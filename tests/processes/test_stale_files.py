@@ -95,7 +95,7 @@ def test_where_a_process_cannot_be_looked_at_nothing_counts_as_stale(tmp_path, m
     def refuse(process):
         raise PermissionError(13, "not yours")
 
-    monkeypatch.setattr(stale_files, "_held_by", refuse)
+    monkeypatch.setattr(stale_files, "held_by", refuse)
     assert find(tmp_path) == []
 
 
@@ -104,14 +104,14 @@ def test_a_process_that_has_ended_holds_nothing_before_its_parent_knows(tmp_path
     with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as ended:
         assert ended.stdout.read() == b""  # its end closed the pipe; nobody has waited for it
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
-        held_by = stale_files._held_by
+        held_by = stale_files.held_by
 
         def refuse(process):  # as for whoever is not root
             if process.name == str(ended.pid):
                 raise PermissionError(13, "fd")
             return held_by(process)
 
-        monkeypatch.setattr(stale_files, "_held_by", refuse)
+        monkeypatch.setattr(stale_files, "held_by", refuse)
         assert paths(find(tmp_path)) == [NAME]
 
 
@@ -124,7 +124,7 @@ def test_clean_removes_them_and_the_next_start_does(tmp_path, monkeypatch, capsy
     os.utime(make(tmp_path / "sm_segment.old", 2**20), (1, 1))
     make(tmp_path / "sm_segment.new")
     with caplog.at_level("INFO"):
-        launcher._remove_stale_files("n7")
+        launcher.remove_stale_files("n7")
     assert "n7: removed 1 file of dead ranks" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == ["sm_segment.new"]
 
@@ -137,5 +137,5 @@ def test_in_a_container_nothing_is_removed(tmp_path, monkeypatch, capsys):
         command.main(["--clean"])
     assert end.value.code == 1
     assert "nothing was removed" in capsys.readouterr().out
-    launcher._remove_stale_files("n7")
+    launcher.remove_stale_files("n7")
     assert path.exists()

@@ -175,7 +175,7 @@ def test_in_a_narrow_terminal_words_are_cut_and_numbers_are_not():
     told = shown(*(replace(one, host="a-node-of-a-cluster") for one in ranks))
     for width in (160, 100, 80, 60):
         console = Console(width=width, record=True, file=io.StringIO())
-        console.print(top._drawn(told, width))
+        console.print(top.drawn(told, width))
         lines = console.export_text().splitlines()
         assert max(map(len, lines)) <= width
         rows = [line for line in lines if re.match(r"[012] (trainer|server)", line)]

@@ -94,10 +94,10 @@ def test_forged_states_are_refused(tmp_path, monkeypatch, said):
     if mpi_world().size > 1:
         pytest.skip("several ranks save together under the launcher only")
     objects = {"model": nn.Linear(3, 2, bias=False)}
-    as_bytes = saver._as_bytes
-    forged = lambda plain: as_bytes({**plain, "objects": {"model": said}})  # noqa: E731
+    encoded = saver.encoded
+    forged = lambda plain: encoded({**plain, "objects": {"model": said}})  # noqa: E731
     with monkeypatch.context() as patch:
-        patch.setattr(saver, "_as_bytes", forged)
+        patch.setattr(saver, "encoded", forged)
         ours.Saver(tmp_path, objects).save()
     with pytest.raises(CheckpointError, match=r"step-000000: (malformed|'model' does not take)"):
         ours.Saver(tmp_path, objects).restore()
@@ -108,10 +108,10 @@ def test_forged_random_numbers_are_refused(tmp_path, monkeypatch, random):
     if mpi_world().size > 1:
         pytest.skip("several ranks save together under the launcher only")
     objects = {"model": nn.Linear(3, 2)}
-    as_bytes = saver._as_bytes
-    forged = lambda plain: as_bytes({**plain, "trainers": [{"plain": {}, "random": random}]})  # noqa: E731
+    encoded = saver.encoded
+    forged = lambda plain: encoded({**plain, "trainers": [{"plain": {}, "random": random}]})  # noqa: E731
     with monkeypatch.context() as patch:
-        patch.setattr(saver, "_as_bytes", forged)
+        patch.setattr(saver, "encoded", forged)
         ours.Saver(tmp_path, objects).save()
     with pytest.raises(CheckpointError, match="malformed states of objects"):
         ours.Saver(tmp_path, objects).restore()

@@ -137,7 +137,7 @@ def test_values_from_a_checkpoint_stay_in_the_scope_that_it_was_loaded_into():
             scope.var("mean").hold(np.full(1, transport.rank, np.float32))
         link.resume(main, {}, loaded)
         for scope in (loaded.new_scope(), other):
-            link._begin_alike(main, scope)
+            link.begin_alike(main, scope)
         found[transport.rank] = [float(s.var("mean").value[0]) for s in (loaded, other)]
 
     run_in_world(2, trainer)

@@ -11,7 +11,7 @@ from hpcdist.comm.bucket import Fusing
 from hpcdist.errors import FleetError
 from hpcdist.fleet import Fleet, UserDefinedCollectiveRoleMaker
 from hpcdist.fleet import collective as fleet1
-from hpcdist.fleet.strategy_v2 import _REFUSED
+from hpcdist.fleet.strategy_v2 import REFUSED
 from hpcdist.transpiler.grad_allreduce import without_average
 
 
@@ -180,7 +180,7 @@ def test_a_strategy_given_to_init_counts():
 
 
 # -- refused -----------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", sorted(_REFUSED))
+@pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_is_not_built_refuses_when_it_is_set(name):
     strategy = fleet2.DistributedStrategy()
     setattr(strategy, name, False)

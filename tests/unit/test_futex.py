@@ -11,7 +11,7 @@ import pytest
 from hpcdist.comm import futex
 from hpcdist.comm.futex import Futex
 
-pytestmark = pytest.mark.skipif(futex._NUMBER is None, reason="no futex here: Linux has them")
+pytestmark = pytest.mark.skipif(futex.CALL_NUMBER is None, reason="no futex here: Linux has them")
 
 
 def test_a_count_that_has_grown_is_not_slept_on():
@@ -45,7 +45,7 @@ def test_a_sleep_ends_when_its_time_is_over():
 
 
 def test_where_there_is_no_such_call_nobody_sleeps(monkeypatch):
-    monkeypatch.setattr(futex, "_NUMBER", None)
+    monkeypatch.setattr(futex, "CALL_NUMBER", None)
     nobody = Futex(np.zeros(8, np.uint8))
     assert not nobody.sleep(0, 60)
     nobody.wake()

@@ -96,7 +96,7 @@ def _held(processes: Path, files: set[File]) -> set[File]:
             continue
         try:
             own = process.stat().st_uid == os.getuid()
-            in_use |= files & _held_by(process)
+            in_use |= files & held_by(process)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         except OSError:
@@ -112,7 +112,7 @@ def _has_ended(process: Path) -> bool:
     return True
 
 
-def _held_by(process: Path) -> set[File]:
+def held_by(process: Path) -> set[File]:
     files: set[File] = set()
     for line in (process / "maps").read_text(errors="replace").splitlines():
         _, _, _, device, inode, *_ = line.split(maxsplit=5)

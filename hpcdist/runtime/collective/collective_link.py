@@ -151,7 +151,7 @@ class CollectiveLink(Link):
         self._agree(program, group)
         self._compressed.tell(program, self._trainers.rank)
         if group.mode == RUNNING:
-            self._begin_alike(program, scope)
+            self.begin_alike(program, scope)
 
     def variants(self, program: Program) -> tuple[Program, Program]:
         def make() -> tuple[Program, Program]:
@@ -225,7 +225,7 @@ class CollectiveLink(Link):
                 "settings and FLAGS_"
             )
 
-    def _begin_alike(self, program: Program, scope: Scope) -> None:
+    def begin_alike(self, program: Program, scope: Scope) -> None:
         """Overwrite what is kept with the values of trainer 0, as ParallelExecutor did.
 
         What comes from a checkpoint stays: trainers may have values of their own there.
