@@ -1,10 +1,10 @@
-"""Clicks on advertisements, read from Parquet files; a job that is ended goes on where it was.
+"""Clicks on advertisements, read from Parquet files; an interrupted job resumes where it was.
 
     python -m hpcdist examples/clicks_from_parquet.py
     mpirun -n 4 python -m hpcdist --pservers 2 examples/clicks_from_parquet.py
     python -m hpcdist data verify clicks/rows        # was every row used exactly once?
 
-It needs pyarrow: pip install hpcdist[data]. The files are made up, in Criteo's shape, and kept in
+It needs pyarrow: pip install hpcdist[data]. The files are generated, in Criteo's shape, and kept in
 --directory with checkpoints and certificates.
 """
 
@@ -24,7 +24,7 @@ SLOTS = fluid.dataset.clicks.category_sizes()
 
 
 def write(path, samples):
-    """Write samples as a table; whichever rank is first makes the file, and all find the same."""
+    """Write samples as a table; the first rank makes the file for all of them."""
     if path.exists():
         return
     numbers, ids, clicked = zip(*samples())

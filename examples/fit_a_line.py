@@ -3,8 +3,8 @@
     python -m hpcdist examples/fit_a_line.py                          # one process
     mpirun -n 4 python -m hpcdist --pservers 2 examples/fit_a_line.py # 2 trainers, 2 servers
 
-Both print the same losses. Data: uci_housing where it is at hand (HPCDIST_DATA_HOME or the cache),
-else scikit-learn's diabetes data, which need no network.
+Both print the same losses. Data: uci_housing if its file is in HPCDIST_DATA_HOME or the cache, else
+scikit-learn's diabetes data, which need no network.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Clicks from files, through a pipe command, with fleet: as scripts of Fluid 1.8 are written.
 
     mpirun -n 4 python -m hpcdist --pservers 2 --as-paddle examples/fleet_dataset.py
-    python -m hpcdist --as-paddle examples/fleet_dataset.py        # alone
+    python -m hpcdist --as-paddle examples/fleet_dataset.py        # one process
 
 Every worker loads its files into memory, all samples are shuffled over all workers, and each trains
 on its part. Worker 0 prints how well clicks of other files are told apart. The files are made up

@@ -1,10 +1,10 @@
-"""Handwritten digits out of noise: a generator and a discriminator, two programs that take turns.
+"""Generates digits from noise: a generator and a discriminator, two programs trained in turns.
 
     python -m hpcdist examples/gan.py
     mpirun -n 4 python -m hpcdist --pservers 2 examples/gan.py
 
-Both programs use the discriminator's parameters, by name; each moves its own. Data: scikit-learn's
-8x8 digits (no network). The last number is how alike the mean digits, drawn and real, are.
+Both programs use the discriminator's parameters, by name; each updates only its own. Data: scikit-learn's
+8x8 digits (no network). The last number is the similarity of the mean generated digit and the mean real one.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Who does what? Labels of semantic roles, by recurrent layers and a conditional random field.
+"""Semantic role labelling (who does what?) by LSTMs and a conditional random field.
 
     python -m hpcdist examples/label_roles.py
     mpirun -n 4 python -m hpcdist --pservers 2 examples/label_roles.py
 
-Sentences of words, ragged, go through LSTMs both ways, and a linear chain gives each word a tag:
-B- and I- of who does it and of what it is done to, or O. The sentences are made up: in some, a word
-says that who and what change places, so that tags follow from words far away. After each epoch the
+Ragged sentences go through bidirectional LSTMs, and a linear chain gives each word a tag: B- or I-
+for the agent and for the object, or O. Sentences are generated: in some, one word swaps agent and
+object, so tags depend on distant words. After each epoch the
 script prints the cost, and the precision and F1 of the roles that it finds; on many ranks they are
 those of a single process.
 """

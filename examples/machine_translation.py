@@ -1,14 +1,14 @@
-"""Translate sentences: an encoder both ways, a decoder that looks at it, and beams of sentences.
+"""Machine translation: a bidirectional encoder, a decoder with attention, and beam search.
 
     python -m hpcdist examples/machine_translation.py
     mpirun -n 4 python -m hpcdist --pservers 2 examples/machine_translation.py
 
-A recurrent encoder reads a sentence in both directions. The decoder is a cell of its own: at each
-step it looks at the words of the sentence, each as much as it fits (attention), and says the next
-word. It is trained on the words of the translation; afterwards it goes on from its own words and
-keeps the best beams. Sentences are made up: every word has one translation, but an adjective comes
-after its noun. After each epoch the script prints the cost of a sentence, and how many words and
-sentences of a test set are translated rightly; on many ranks they are those of a single process.
+A recurrent encoder reads a sentence in both directions. The decoder is a custom cell: at each step
+it weights the words of the sentence (attention) and predicts the next word. In training it is given
+the words of the translation; in a test it continues from its own words and keeps the best beams.
+Sentences are generated: every word has one translation, but an adjective comes after its noun. After
+each epoch the script prints the cost of a sentence, and the shares of words and sentences of a test
+set that are translated correctly; on many ranks they are those of a single process.
 """
 
 import argparse

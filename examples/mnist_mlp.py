@@ -3,7 +3,7 @@
     python -m hpcdist examples/mnist_mlp.py
     mpirun -n 4 python -m hpcdist --pservers 2 examples/mnist_mlp.py
 
-Data: scikit-learn's 8x8 digits (no network), or MNIST's own with --mnist where it is at hand.
+Data: scikit-learn's 8x8 digits (no network), or with --mnist MNIST's, if its files are available.
 """
 
 import argparse

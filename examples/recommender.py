@@ -1,12 +1,12 @@
-"""How will somebody rate a movie? Vectors of users, of movies, and of what a user likes.
+"""Predicts ratings of movies, with vectors of users, of movies, and of what a user likes.
 
     python -m hpcdist examples/recommender.py
     mpirun -n 4 python -m hpcdist --pservers 2 examples/recommender.py --table distributed
 
 Matrix factorization with a ragged input: the movies that a user likes, as many as there are, add
 up to the user's vector (Koren's SVD++, 2008). Data: MovieLens's small set of 100,000 ratings. The
-root mean squared error of ratings that were held back is printed after each epoch, with the area
-under the curve of telling four stars and more from less; on many ranks both are those of a single
+root mean squared error on test ratings is printed after each epoch, with the AUC of predicting four
+stars or more; on many ranks both are those of a single
 process.
 """
 

@@ -1,4 +1,4 @@
-"""Vectors of words, from guessing the next of five words (Bengio et al., 2003).
+"""Word vectors, trained by predicting the next word from four (Bengio et al., 2003).
 
     python -m hpcdist examples/word2vec.py
     mpirun -n 4 python -m hpcdist --pservers 2 examples/word2vec.py --sparse

@@ -1,4 +1,4 @@
-"""Handwritten digits with DistributedDataParallel: nothing in here knows of hpcdist.
+"""Handwritten digits with DistributedDataParallel: a script that does not import hpcdist.
 
 torchrun --nproc-per-node 4 examples/torch/classify_digits.py
 mpirun -n 4 python -m hpcdist --as-torchrun examples/torch/classify_digits.py

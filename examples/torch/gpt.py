@@ -1,4 +1,4 @@
-"""A small GPT of letters, its parameters sharded by FSDP2: nothing in here knows of hpcdist.
+"""A small GPT of letters, its parameters sharded by FSDP2: a script that does not import hpcdist.
 
 torchrun --nproc-per-node 4 examples/torch/gpt.py
 mpirun -n 4 python -m hpcdist --as-torchrun examples/torch/gpt.py
