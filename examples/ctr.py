@@ -3,8 +3,8 @@
     python -m hpcdist examples/ctr.py
     mpirun -n 4 python -m hpcdist --pservers 2 examples/ctr.py --model deepfm --table distributed
 
-Data: generated clicks in Criteo's shape (13 numbers, 26 categories), or with --data adult the census
-of 1994 (who earns more than 50,000 dollars?). The area under the ROC curve on other rows is
+Data: generated clicks in Criteo's shape (13 numbers, 26 categories), or with --data adult the
+census of 1994 (who earns more than 50,000 dollars?). The area under the ROC curve on other rows is
 printed after each epoch; on many ranks it is that of a single process.
 """
 

@@ -3,8 +3,8 @@
     mpirun -n 4 python -m hpcdist --pservers 2 --as-paddle examples/fleet_fit_a_line.py
     python -m hpcdist --as-paddle examples/fleet_fit_a_line.py        # one process
 
-Every worker trains on its rows of each batch and prints their loss; the mean over workers is what one
-process prints. Servers end when all workers have stopped.
+Every worker trains on its rows of each batch and prints their loss; the mean over workers is what
+one process prints. Servers end when all workers have stopped.
 """
 
 import argparse

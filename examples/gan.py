@@ -3,8 +3,9 @@
     python -m hpcdist examples/gan.py
     mpirun -n 4 python -m hpcdist --pservers 2 examples/gan.py
 
-Both programs use the discriminator's parameters, by name; each updates only its own. Data: scikit-learn's
-8x8 digits (no network). The last number is the similarity of the mean generated digit and the mean real one.
+Both programs use the discriminator's parameters, by name; each updates only its own. Data:
+scikit-learn's 8x8 digits (no network). The last number is the similarity of the mean generated
+digit and the mean real one.
 """
 
 import argparse

@@ -6,9 +6,9 @@
 A recurrent encoder reads a sentence in both directions. The decoder is a custom cell: at each step
 it weights the words of the sentence (attention) and predicts the next word. In training it is given
 the words of the translation; in a test it continues from its own words and keeps the best beams.
-Sentences are generated: every word has one translation, but an adjective comes after its noun. After
-each epoch the script prints the cost of a sentence, and the shares of words and sentences of a test
-set that are translated correctly; on many ranks they are those of a single process.
+Sentences are generated: every word has one translation, but an adjective comes after its noun.
+After each epoch the script prints the cost of a sentence, and the shares of words and sentences of
+a test set that are translated correctly; on many ranks they are those of a single process.
 """
 
 import argparse

@@ -3,9 +3,10 @@
     python -m hpcdist examples/sentiment.py
     mpirun -n 4 python -m hpcdist --pservers 2 examples/sentiment.py
 
-Sentences are generated: positive and negative words among neutral ones, and "not", which inverts the
-next word. The label says whether positive or negative words prevail. After each epoch the script
-prints the cost and the accuracy on a test set; on many ranks they are those of a single process.
+Sentences are generated: positive and negative words among neutral ones, and "not", which inverts
+the next word. The label says whether positive or negative words prevail. After each epoch the
+script prints the cost and the accuracy on a test set; on many ranks they are those of a single
+process.
 """
 
 import argparse

@@ -4,8 +4,8 @@ python examples/torch/dlrm.py
 mpirun -n 4 python -m hpcdist --as-torchrun examples/torch/dlrm.py  # the tables on trainers
 mpirun -n 4 python -m hpcdist --as-torchrun --pservers 2 examples/torch/dlrm.py  # on servers
 
-All slots share one table; the ids of each slot are shifted to a separate range, since any int64 is an
-id. Ids follow Zipf's law, and clicks depend on ids and numbers.
+All slots share one table; the ids of each slot are shifted to a separate range, since any int64 is
+an id. Ids follow Zipf's law, and clicks depend on ids and numbers.
 """
 
 from __future__ import annotations
