@@ -10,6 +10,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant
 from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.param_attr import ParamLike
 from hpcdist.layers.structure import convert_to_list
 
 __all__ = [
@@ -27,7 +28,7 @@ def match_matrix_tensor(
     y: Variable,
     channel_num: int,
     act: str | None = None,
-    param_attr: Any = None,
+    param_attr: ParamLike = None,
     dtype: str = "float32",
     name: str | None = None,
 ) -> tuple[Variable, Variable]:
@@ -65,7 +66,7 @@ def var_conv_2d(
     output_channel: int,
     filter_size: Any,
     stride: Any = 1,
-    param_attr: Any = None,
+    param_attr: ParamLike = None,
     act: str | None = None,
     dtype: str = "float32",
     name: str | None = None,
@@ -97,8 +98,8 @@ def tree_conv(
     num_filters: int = 1,
     max_depth: int = 2,
     act: str | None = "tanh",
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamLike = None,
+    bias_attr: ParamLike = None,
     name: str | None = None,
 ) -> Variable:
     """Convolve trees: each node with those below it, ``max_depth`` levels of them.
@@ -116,7 +117,7 @@ def tree_conv(
 
 
 def tdm_child(
-    x: Variable, node_nums: int, child_nums: int, param_attr: Any = None, dtype: str = "int32"
+    x: Variable, node_nums: int, child_nums: int, param_attr: ParamLike = None, dtype: str = "int32"
 ) -> tuple[Variable, Variable]:
     """Return the children of nodes ``x`` of a tree [..., child_nums], and 1 where one is a leaf.
 

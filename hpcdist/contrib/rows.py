@@ -13,7 +13,7 @@ from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant
 from hpcdist.layers.boxes import suppressed
 from hpcdist.layers.helper import LayerHelper
-from hpcdist.layers.param_attr import ParamAttr
+from hpcdist.layers.param_attr import ParamAttr, ParamLike
 
 __all__ = [
     "ctr_metric_bundle",
@@ -71,7 +71,7 @@ def fused_embedding_seq_pool(
     is_sparse: bool = False,
     padding_idx: int | None = None,
     combiner: str = "sum",
-    param_attr: Any = None,
+    param_attr: ParamLike = None,
     dtype: str = "float32",
 ) -> Variable:
     """Return the sum of the looked-up rows of each sequence of ids [n, 1]."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,7 +24,10 @@ class VarType:
     PLACE_LIST = "PLACE_LIST"
 
 
-def canonical(dtype: Any) -> str:
+DTypeLike: TypeAlias = str | type | np.dtype[Any]  # a name, or a type of Python's or numpy's
+
+
+def canonical(dtype: DTypeLike) -> str:
     """Return ``dtype`` (a name, a numpy type) as one of ``KNOWN``; GraphError otherwise."""
     try:
         name = str(np.dtype(dtype).name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hpcdist.checks import Refused
 from hpcdist.errors import GraphTypeError
 from hpcdist.graph import names
-from hpcdist.graph.dtypes import VarType, canonical
+from hpcdist.graph.dtypes import DTypeLike, VarType, canonical
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.owner import OwningBlock
 from hpcdist.graph.registry import Meta
@@ -51,7 +51,7 @@ class Variable:
         name: str,
         *,
         shape: Sequence[int] = (),
-        dtype: object = "float32",
+        dtype: DTypeLike = "float32",
         type: str = VarType.LOD_TENSOR,
         persistable: bool = False,
         stop_gradient: bool = False,

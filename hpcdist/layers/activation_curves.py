@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant
 from hpcdist.layers.activation import apply, plain
 from hpcdist.layers.helper import LayerHelper, append
+from hpcdist.layers.param_attr import ParamLike
 
 __all__ = [
     "acos",
@@ -113,7 +113,9 @@ def stanh(
     return apply("stanh", x, name, scale_a=float(scale_a), scale_b=float(scale_b))
 
 
-def prelu(x: Variable, mode: str, param_attr: Any = None, name: str | None = None) -> Variable:
+def prelu(
+    x: Variable, mode: str, param_attr: ParamLike = None, name: str | None = None
+) -> Variable:
     """Return x where positive, slope x elsewhere; the slopes (0.25) are learned.
 
     mode: one slope for "all", one for each "channel" (dimension 1), or for each "element" of a

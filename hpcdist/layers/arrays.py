@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError, GraphTypeError
+from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.values import ARRAY, RANK_TABLE
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper, append
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 
-def create_array(dtype: Any) -> Variable:
+def create_array(dtype: DTypeLike) -> Variable:
     """Create an array of values, empty; `array_write` fills it."""
     helper = LayerHelper("array")
     block = helper.main_program.current_block()

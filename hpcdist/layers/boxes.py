@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError
+from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper, append, append_all
 from hpcdist.layers.nn import softmax
@@ -325,13 +326,13 @@ def nonzero(input: Variable, as_tuple: bool = False) -> Any:
     return tuple(slice(places, axes=[1], starts=[i], ends=[i + 1]) for i in axes)
 
 
-def unique(x: Variable, dtype: Any = "int32") -> tuple[Variable, ...]:
+def unique(x: Variable, dtype: DTypeLike = "int32") -> tuple[Variable, ...]:
     """Return the different numbers of a vector, in order, and which of them each element is."""
     outputs = {"Out": x.dtype, "Index": dtype}
     return append_all("unique", {"X": x}, {"dtype": str(dtype)}, outputs)
 
 
-def unique_with_counts(x: Variable, dtype: Any = "int32") -> tuple[Variable, ...]:
+def unique_with_counts(x: Variable, dtype: DTypeLike = "int32") -> tuple[Variable, ...]:
     """Return what `unique` does, and how often each number is there."""
     outputs = {"Out": x.dtype, "Index": dtype, "Count": dtype}
     return append_all("unique_with_counts", {"X": x}, {"dtype": str(dtype)}, outputs)

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph import names
+from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.activation import sigmoid, tanh
 from hpcdist.layers.helper import LayerHelper
@@ -20,7 +21,7 @@ from hpcdist.layers.math import (
     matmul,
     scale,
 )
-from hpcdist.layers.param_attr import ParamAttr
+from hpcdist.layers.param_attr import ParamAttr, ParamLike
 from hpcdist.layers.step_rnn import StaticRNN
 from hpcdist.layers.structure import assert_same_structure, flatten, map_structure, pack_sequence_as
 from hpcdist.layers.tensor import (
@@ -45,7 +46,12 @@ class _Unit:
     """A step with parameters of its own, made at the first call and shared by all later ones."""
 
     def __init__(
-        self, name_scope: str, hidden_size: int, param_attr: Any, bias_attr: Any, dtype: Any
+        self,
+        name_scope: str,
+        hidden_size: int,
+        param_attr: ParamLike,
+        bias_attr: ParamLike,
+        dtype: DTypeLike,
     ) -> None:
         kind = type(self).__name__
         self._helper = LayerHelper(kind, names.generate(f"{name_scope}/{kind}"))
@@ -77,12 +83,12 @@ class BasicLSTMUnit(_Unit):
         self,
         name_scope: str,
         hidden_size: int,
-        param_attr: Any = None,
-        bias_attr: Any = None,
+        param_attr: ParamLike = None,
+        bias_attr: ParamLike = None,
         gate_activation: Activation | None = None,
         activation: Activation | None = None,
         forget_bias: float = 1.0,
-        dtype: Any = "float32",
+        dtype: DTypeLike = "float32",
     ) -> None:
         super().__init__(name_scope, hidden_size, param_attr, bias_attr, dtype)
         self._forget_bias = forget_bias
@@ -115,11 +121,11 @@ class BasicGRUUnit(_Unit):
         self,
         name_scope: str,
         hidden_size: int,
-        param_attr: Any = None,
-        bias_attr: Any = None,
+        param_attr: ParamLike = None,
+        bias_attr: ParamLike = None,
         gate_activation: Activation | None = None,
         activation: Activation | None = None,
-        dtype: Any = "float32",
+        dtype: DTypeLike = "float32",
     ) -> None:
         super().__init__(name_scope, hidden_size, param_attr, bias_attr, dtype)
         self._gate_activation = gate_activation or sigmoid
@@ -165,7 +171,7 @@ class RNNCell:
         self,
         batch_ref: Any,
         shape: Any = None,
-        dtype: Any = "float32",
+        dtype: DTypeLike = "float32",
         init_value: float = 0,
         batch_dim_idx: int = 0,
     ) -> Any:
@@ -227,11 +233,11 @@ class GRUCell(RNNCell):
     def __init__(
         self,
         hidden_size: int,
-        param_attr: Any = None,
-        bias_attr: Any = None,
+        param_attr: ParamLike = None,
+        bias_attr: ParamLike = None,
         gate_activation: Activation | None = None,
         activation: Activation | None = None,
-        dtype: Any = "float32",
+        dtype: DTypeLike = "float32",
         name: str = "GRUCell",
     ) -> None:
         self.hidden_size = hidden_size
@@ -259,12 +265,12 @@ class LSTMCell(RNNCell):
     def __init__(
         self,
         hidden_size: int,
-        param_attr: Any = None,
-        bias_attr: Any = None,
+        param_attr: ParamLike = None,
+        bias_attr: ParamLike = None,
         gate_activation: Activation | None = None,
         activation: Activation | None = None,
         forget_bias: float = 1.0,
-        dtype: Any = "float32",
+        dtype: DTypeLike = "float32",
         name: str = "LSTMCell",
     ) -> None:
         self.hidden_size = hidden_size

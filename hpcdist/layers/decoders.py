@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcdist.errors import GraphError, GraphTypeError
+from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.values import ARRAY
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.activation import log
@@ -275,7 +276,7 @@ def _kept(old: Variable, new: Variable, ended: Variable) -> Variable:
     return either(old, new, cast(ended, old.dtype))
 
 
-def _array_outside(dtype: Any) -> Variable:
+def _array_outside(dtype: DTypeLike) -> Variable:
     """Create an array in the block around the loop that is being built."""
     helper = LayerHelper("array")
     around = helper.main_program.current_block().parent

@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hpcdist.errors import GraphError
+from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.param_attr import ParamLike
 from hpcdist.ops.lookup import NO_PADDING
 
 __all__ = ["embedding", "one_hot"]
@@ -23,8 +24,8 @@ def embedding(
     is_sparse: bool = False,
     is_distributed: bool = False,
     padding_idx: int | None = None,
-    param_attr: Any = None,
-    dtype: Any = "float32",
+    param_attr: ParamLike = None,
+    dtype: DTypeLike = "float32",
 ) -> Variable:
     """Look up rows of a table ``size`` = [rows, width]: ids [..., 1] give values [..., width].
 
@@ -43,8 +44,8 @@ def embedding_v2(
     is_sparse: bool = False,
     is_distributed: bool = False,
     padding_idx: int | None = None,
-    param_attr: Any = None,
-    dtype: Any = "float32",
+    param_attr: ParamLike = None,
+    dtype: DTypeLike = "float32",
 ) -> Variable:
     """Look up rows of a table (`fluid.embedding`): ids [...] give values [..., width]."""
     facts = (size, is_sparse, is_distributed, padding_idx, param_attr, dtype)
@@ -58,8 +59,8 @@ def _embedding(
     is_sparse: bool,
     is_distributed: bool,
     padding_idx: int | None,
-    param_attr: Any,
-    dtype: Any,
+    param_attr: ParamLike,
+    dtype: DTypeLike,
 ) -> Variable:
     helper = LayerHelper("embedding")
     if len(size) != 2:

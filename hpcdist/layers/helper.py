@@ -7,9 +7,10 @@ from typing import Any
 
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph import names
+from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.program import Program, default_main_program, default_startup_program
 from hpcdist.graph.variable import Parameter, Variable
-from hpcdist.layers.param_attr import ParamAttr
+from hpcdist.layers.param_attr import ParamAttr, ParamLike
 
 # By type of ParamAttr: what makes a parameter that is itself computed by layers. It is called
 # with the helper, the attr, a name, the initializer, shape and dtype.
@@ -51,7 +52,7 @@ class LayerHelper:
             refuse_variables(self.layer_type, name, value)
         return self.main_program.current_block().append_op(type, inputs, outputs, attrs)
 
-    def new_var(self, dtype: Any = "float32", stop_gradient: bool = False) -> Variable:
+    def new_var(self, dtype: DTypeLike = "float32", stop_gradient: bool = False) -> Variable:
         """Create a value ``<layer>.tmp_<n>``; the operator that writes it sets its shape."""
         name = names.generate(f"{self.name}.tmp")
         block = self.main_program.current_block()
@@ -64,7 +65,7 @@ class LayerHelper:
         attrs: Any = None,
         *,
         slot: str = "Out",
-        dtype: Any = "float32",
+        dtype: DTypeLike = "float32",
         stop_gradient: bool = False,
     ) -> Variable:
         """Append an operator with one new output and return that."""
@@ -76,7 +77,7 @@ class LayerHelper:
         self,
         attr: Any,
         shape: Sequence[int],
-        dtype: Any = "float32",
+        dtype: DTypeLike = "float32",
         is_bias: bool = False,
         default_initializer: Any = None,
         *,
@@ -142,7 +143,7 @@ class LayerHelper:
         if not block.has_var(var.name):
             initializer(block.add_var(var.copied_to(block)), block)
 
-    def add_bias(self, x: Variable, bias_attr: Any, axis: int = 1) -> Variable:
+    def add_bias(self, x: Variable, bias_attr: ParamLike, axis: int = 1) -> Variable:
         """Append ``elementwise_add`` of a bias over the dimensions from ``axis`` on."""
         bias = self.create_parameter(bias_attr, x.shape[axis:], x.dtype, is_bias=True)
         if bias is None:
@@ -162,7 +163,7 @@ def append(
     name: str | None = None,
     *,
     slot: str = "Out",
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     stop_gradient: bool = False,
     **attrs: Any,
 ) -> Variable:
@@ -171,8 +172,8 @@ def append(
     ``inputs``: Variables by slot; ``dtype``: the element type, by default the first input's.
     """
     kind = next(iter(inputs.values())).dtype if dtype is None else dtype
-    how = {"slot": slot, "dtype": kind, "stop_gradient": stop_gradient}
-    return LayerHelper(type, name).apply(type, inputs, attrs, **how)
+    helper = LayerHelper(type, name)
+    return helper.apply(type, inputs, attrs, slot=slot, dtype=kind, stop_gradient=stop_gradient)
 
 
 def append_all(

@@ -10,7 +10,7 @@ from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant
 from hpcdist.layers import windows
 from hpcdist.layers.helper import LayerHelper, named
-from hpcdist.layers.param_attr import ParamAttr
+from hpcdist.layers.param_attr import ParamAttr, ParamLike
 from hpcdist.layers.windows import Numbers, Padding
 from hpcdist.ops.windows import LAYOUTS
 
@@ -30,8 +30,8 @@ def convolution(layer: str, axes: int, layout: str) -> Callable[..., Variable]:
         padding: Padding = 0,
         dilation: Numbers = 1,
         groups: int | None = None,
-        param_attr: Any = None,
-        bias_attr: Any = None,
+        param_attr: ParamLike = None,
+        bias_attr: ParamLike = None,
         use_cudnn: bool = True,
         act: str | None = None,
         name: str | None = None,
@@ -78,8 +78,8 @@ def transposed_convolution(layer: str, axes: int, layout: str) -> Callable[..., 
         stride: Numbers = 1,
         dilation: Numbers = 1,
         groups: int | None = None,
-        param_attr: Any = None,
-        bias_attr: Any = None,
+        param_attr: ParamLike = None,
+        bias_attr: ParamLike = None,
         use_cudnn: bool = True,
         act: str | None = None,
         name: str | None = None,
@@ -211,8 +211,8 @@ def batch_norm(
     is_test: bool = False,
     momentum: float = 0.9,
     epsilon: float = 1e-5,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamLike = None,
+    bias_attr: ParamLike = None,
     data_layout: str = "NCHW",
     in_place: bool = False,
     name: str | None = None,

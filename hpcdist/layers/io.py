@@ -8,7 +8,7 @@ from typing import Any
 from hpcdist.data_loader import PyReader
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph import names as unique_name
-from hpcdist.graph.dtypes import VarType, canonical
+from hpcdist.graph.dtypes import DTypeLike, VarType, canonical
 from hpcdist.graph.program import default_main_program
 from hpcdist.graph.variable import Variable
 
@@ -19,7 +19,7 @@ def data(
     name: str,
     shape: Sequence[int | None],
     append_batch_size: bool = True,
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     lod_level: int = 0,
     type: str = VarType.LOD_TENSOR,
     stop_gradient: bool = True,
@@ -32,7 +32,7 @@ def data(
 
 
 def data_v2(
-    name: str, shape: Sequence[int | None], dtype: Any = "float32", lod_level: int = 0
+    name: str, shape: Sequence[int | None], dtype: DTypeLike = "float32", lod_level: int = 0
 ) -> Variable:
     """Declare a variable to be fed, of this very shape (`fluid.data`); None or -1: any size."""
     dims = _dims("fluid.data", name, shape)
@@ -52,7 +52,12 @@ def _dims(layer: str, name: str, shape: Sequence[int | None]) -> tuple[int, ...]
 
 
 def _feed_variable(
-    name: str, shape: tuple[int, ...], dtype: Any, lod_level: int, type: str, stop_gradient: bool
+    name: str,
+    shape: tuple[int, ...],
+    dtype: DTypeLike,
+    lod_level: int,
+    type: str,
+    stop_gradient: bool,
 ) -> Variable:
     block = default_main_program().global_block()
     known = block.vars.get(name)

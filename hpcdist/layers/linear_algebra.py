@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcdist.errors import GraphTypeError
-from hpcdist.graph.dtypes import is_float
+from hpcdist.graph.dtypes import DTypeLike, is_float
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper, append, into, named
 from hpcdist.layers.math import elementwise_add, elementwise_mul, reduce_sum, scale
+from hpcdist.layers.param_attr import ParamLike
 from hpcdist.ops.products import NO_DIM
 
 __all__ = [
@@ -100,8 +101,8 @@ def bilinear_tensor_product(
     size: int,
     act: str | None = None,
     name: str | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamLike = None,
+    bias_attr: ParamLike = None,
 ) -> Variable:
     """Return x W y + b by row, with a learned matrix W for each of ``size`` columns."""
     helper = LayerHelper("bilinear_tensor_product", name)
@@ -152,7 +153,10 @@ def logsumexp(
 
 
 def log_softmax(
-    input: Variable, axis: int | None = None, dtype: Any = None, name: str | None = None
+    input: Variable,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    name: str | None = None,
 ) -> Variable:
     """Return the logarithm of the softmax along ``axis`` (the last one)."""
     helper = LayerHelper("log_softmax", name)

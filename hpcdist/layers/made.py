@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.dtypes import canonical
+from hpcdist.graph.dtypes import DTypeLike, canonical
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper, append, into, refuse_variables
 from hpcdist.layers.tensor import assign, cast, expand, fill_constant, reshape
@@ -36,14 +36,14 @@ __all__ = [
 ]
 
 
-def _constant(values: np.ndarray, dtype: Any) -> Variable:
+def _constant(values: np.ndarray, dtype: DTypeLike) -> Variable:
     held = values.astype(canonical(dtype))
     if held.dtype == np.float64:
         return cast(assign(held.astype(np.float32)), "float64")
     return assign(held)
 
 
-def range(start: Any, end: Any, step: Any, dtype: Any) -> Variable:
+def range(start: Any, end: Any, step: Any, dtype: DTypeLike) -> Variable:
     """Return start, start + step, ... below end; Variables among them follow from shapes."""
     if not any(isinstance(value, Variable) for value in (start, end, step)):
         return _constant(np.arange(start, end, step), dtype)
@@ -58,13 +58,17 @@ def range(start: Any, end: Any, step: Any, dtype: Any) -> Variable:
 
 
 def arange(
-    start: float, end: float, step: float = 1, dtype: Any = None, name: str | None = None
+    start: float,
+    end: float,
+    step: float = 1,
+    dtype: DTypeLike | None = None,
+    name: str | None = None,
 ) -> Variable:
     """Return start, start + step, ... below end; float32 if dtype is not given."""
     return range(start, end, step, "float32" if dtype is None else dtype)
 
 
-def linspace(start: float, stop: float, num: int, dtype: Any) -> Variable:
+def linspace(start: float, stop: float, num: int, dtype: DTypeLike) -> Variable:
     """Return ``num`` numbers at equal distances, both ends included."""
     refuse_variables("linspace", "start, stop and num", start, stop, num)
     return _constant(np.linspace(start, stop, int(num)), dtype)
@@ -74,7 +78,7 @@ def eye(
     num_rows: int,
     num_columns: int | None = None,
     batch_shape: Sequence[int] | None = None,
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
 ) -> Variable:
     """Return an identity matrix, repeated for ``batch_shape``."""
     helper = LayerHelper("eye")
@@ -91,7 +95,7 @@ def full(
     shape: Sequence[int],
     fill_value: float,
     out: Variable | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     device: str | None = None,
     stop_gradient: bool = True,
     name: str | None = None,
@@ -106,7 +110,7 @@ def full_like(
     input: Variable,
     fill_value: float,
     out: Variable | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     device: str | None = None,
     stop_gradient: bool = True,
     name: str | None = None,
@@ -126,7 +130,7 @@ def randint(
     high: int | None = None,
     shape: Sequence[int] | None = None,
     out: Variable | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     device: str | None = None,
     stop_gradient: bool = False,
     seed: int = 0,
@@ -146,7 +150,7 @@ def randint(
 def randn(
     shape: Sequence[int],
     out: Variable | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     device: str | None = None,
     stop_gradient: bool = True,
     name: str | None = None,
@@ -162,7 +166,7 @@ def randn(
 def randperm(
     n: int,
     out: Variable | None = None,
-    dtype: Any = "int64",
+    dtype: DTypeLike = "int64",
     device: str | None = None,
     stop_gradient: bool = True,
     seed: int = 0,
@@ -177,7 +181,7 @@ def randperm(
 
 
 def sampling_id(
-    x: Variable, min: float = 0.0, max: float = 1.0, seed: int = 0, dtype: Any = "float32"
+    x: Variable, min: float = 0.0, max: float = 1.0, seed: int = 0, dtype: DTypeLike = "float32"
 ) -> Variable:
     """Draw a column for each row, with the probabilities of the row."""
     attrs = {"min": float(min), "max": float(max), "seed": seed}

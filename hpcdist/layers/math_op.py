@@ -11,7 +11,7 @@ import numpy as np
 from hpcdist.errors import GraphTypeError
 from hpcdist.graph import names
 from hpcdist.graph.block import Block
-from hpcdist.graph.dtypes import canonical, is_float
+from hpcdist.graph.dtypes import DTypeLike, canonical, is_float
 from hpcdist.graph.program import program_of
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.extents import extents
@@ -21,7 +21,7 @@ from hpcdist.layers.helper import LayerHelper
 def _append(
     block: Block,
     type: str,
-    dtype: Any,
+    dtype: DTypeLike,
     inputs: dict[str, Variable],
     attrs: dict[str, Any],
     key: str = "tmp",
@@ -119,7 +119,7 @@ def _truth(self: Variable) -> bool:
     return True
 
 
-def astype(self: Variable, dtype: Any) -> Variable:
+def astype(self: Variable, dtype: DTypeLike) -> Variable:
     """Return the value converted to another element type."""
     facts = {"in_dtype": self.dtype, "out_dtype": canonical(dtype)}
     return _append(_block(self), "cast", dtype, {"X": self}, facts)

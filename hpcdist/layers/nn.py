@@ -11,6 +11,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant
 from hpcdist.layers.helper import LayerHelper, append
+from hpcdist.layers.param_attr import ParamLike
 
 __all__ = ["cos_sim", "dropout", "fc", "l2_normalize", "layer_norm", "softmax"]
 
@@ -19,8 +20,8 @@ def fc(
     input: Variable | Sequence[Variable],
     size: int,
     num_flatten_dims: int = 1,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamLike = None,
+    bias_attr: ParamLike = None,
     act: str | None = None,
     name: str | None = None,
 ) -> Variable:
@@ -105,8 +106,8 @@ def layer_norm(
     shift: bool = True,
     begin_norm_axis: int = 1,
     epsilon: float = 1e-5,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamLike = None,
+    bias_attr: ParamLike = None,
     act: str | None = None,
     name: str | None = None,
 ) -> Variable:

@@ -11,7 +11,7 @@ from hpcdist.initializer import Constant, Normal
 from hpcdist.layers.activation import elu, leaky_relu
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.image import batch_norm
-from hpcdist.layers.param_attr import ParamAttr
+from hpcdist.layers.param_attr import ParamAttr, ParamLike
 
 __all__ = [
     "affine_channel",
@@ -27,8 +27,8 @@ def group_norm(
     input: Variable,
     groups: int,
     epsilon: float = 1e-5,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamLike = None,
+    bias_attr: ParamLike = None,
     act: str | None = None,
     data_layout: str = "NCHW",
     name: str | None = None,
@@ -57,8 +57,8 @@ def group_norm(
 def instance_norm(
     input: Variable,
     epsilon: float = 1e-5,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamLike = None,
+    bias_attr: ParamLike = None,
     name: str | None = None,
 ) -> Variable:
     """Normalize each channel of each image by itself, then scale and shift it."""
@@ -98,8 +98,8 @@ def inplace_abn(
     is_test: bool = False,
     momentum: float = 0.9,
     epsilon: float = 1e-5,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamLike = None,
+    bias_attr: ParamLike = None,
     data_layout: str = "NCHW",
     name: str | None = None,
     moving_mean_name: str | None = None,
@@ -161,7 +161,7 @@ def data_norm(
     input: Variable,
     act: str | None = None,
     epsilon: float = 1e-5,
-    param_attr: Any = None,
+    param_attr: dict[str, float] | None = None,
     data_layout: str = "NCHW",
     in_place: bool = False,
     name: str | None = None,

@@ -13,6 +13,7 @@ from hpcdist.layers.embedding import one_hot
 from hpcdist.layers.helper import LayerHelper, append
 from hpcdist.layers.loss import softmax_with_cross_entropy
 from hpcdist.layers.math import matmul, reduce_mean, reduce_sum
+from hpcdist.layers.param_attr import ParamLike
 from hpcdist.layers.tensor import cast, expand, reshape, transpose
 
 __all__ = [
@@ -61,7 +62,7 @@ def center_loss(
     label: Variable,
     num_classes: int,
     alpha: float | Variable,
-    param_attr: Any,
+    param_attr: ParamLike,
     update_center: bool = True,
 ) -> Variable:
     """Return half the squared distance of each row to its class's center, which moves towards it.

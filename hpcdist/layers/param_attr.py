@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from hpcdist.errors import GraphTypeError
+
+if TYPE_CHECKING:
+    from hpcdist.regularizer import WeightDecayRegularizer
+
+# What layers take as param_attr and bias_attr; see `ParamAttr.of`.
+ParamLike: TypeAlias = (
+    "ParamAttr | Callable[..., object] | WeightDecayRegularizer | str | bool | None"
+)
 
 
 class ParamAttr:
@@ -31,7 +40,7 @@ class ParamAttr:
         self.do_model_average = do_model_average
 
     @staticmethod
-    def of(value: Any) -> ParamAttr | None:
+    def of(value: ParamLike) -> ParamAttr | None:
         """Turn what layers accept into a ParamAttr; None means: no parameter (``False``)."""
         if value is None or value is True:
             return ParamAttr()

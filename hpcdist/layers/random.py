@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.errors import GraphTypeError
-from hpcdist.graph.dtypes import canonical, is_float
+from hpcdist.graph.dtypes import DTypeLike, canonical, is_float
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.extents import extents
 from hpcdist.layers.helper import LayerHelper
@@ -20,7 +20,11 @@ __all__ = [
 
 
 def uniform_random(
-    shape: Sequence[int], dtype: Any = "float32", min: float = -1.0, max: float = 1.0, seed: int = 0
+    shape: Sequence[int],
+    dtype: DTypeLike = "float32",
+    min: float = -1.0,
+    max: float = 1.0,
+    seed: int = 0,
 ) -> Variable:
     """Draw values of [min, max); with a ``seed`` Fluid's for it, the same in every run."""
     return _draw("uniform_random", None, shape, dtype, seed, min=float(min), max=float(max))
@@ -31,7 +35,7 @@ def gaussian_random(
     mean: float = 0.0,
     std: float = 1.0,
     seed: int = 0,
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
 ) -> Variable:
     """Draw normal values; with a ``seed`` Fluid's for it, the same in every run."""
     return _draw("gaussian_random", None, shape, dtype, seed, mean=float(mean), std=float(std))
@@ -40,7 +44,7 @@ def gaussian_random(
 def uniform_random_batch_size_like(
     input: Variable,
     shape: Sequence[int],
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     input_dim_idx: int = 0,
     output_dim_idx: int = 0,
     min: float = -1.0,
@@ -61,7 +65,7 @@ def gaussian_random_batch_size_like(
     mean: float = 0.0,
     std: float = 1.0,
     seed: int = 0,
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
 ) -> Variable:
     """Draw normal values, one extent of ``shape`` taken from ``input``."""
     like = {"input_dim_idx": input_dim_idx, "output_dim_idx": output_dim_idx}
@@ -70,7 +74,7 @@ def gaussian_random_batch_size_like(
 
 
 def _draw(
-    type: str, like: Variable | None, shape: Any, dtype: Any, seed: int, **facts: Any
+    type: str, like: Variable | None, shape: Any, dtype: DTypeLike, seed: int, **facts: Any
 ) -> Variable:
     if not is_float(canonical(dtype)):
         raise GraphTypeError(f"{type}: random values are floats, got dtype {dtype!r}")

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.errors import GraphAssertionError, GraphError
+from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.nn import fc
+from hpcdist.layers.param_attr import ParamLike
 from hpcdist.layers.tensor import concat
 
 __all__ = ["dynamic_gru", "dynamic_lstm", "dynamic_lstmp", "gru_unit", "lstm_unit"]
@@ -19,14 +21,14 @@ def dynamic_lstm(
     size: int,
     h_0: Variable | None = None,
     c_0: Variable | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamLike = None,
+    bias_attr: ParamLike = None,
     use_peepholes: bool = True,
     is_reverse: bool = False,
     gate_activation: str = "sigmoid",
     cell_activation: str = "tanh",
     candidate_activation: str = "tanh",
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     name: str | None = None,
 ) -> tuple[Variable, Variable]:
     """Run a long short-term memory over sequences; return hidden values and cells [rows, size / 4].
@@ -64,15 +66,15 @@ def dynamic_lstmp(
     input: Variable,
     size: int,
     proj_size: int,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamLike = None,
+    bias_attr: ParamLike = None,
     use_peepholes: bool = True,
     is_reverse: bool = False,
     gate_activation: str = "sigmoid",
     cell_activation: str = "tanh",
     candidate_activation: str = "tanh",
     proj_activation: str = "tanh",
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     name: str | None = None,
     h_0: Variable | None = None,
     c_0: Variable | None = None,
@@ -125,8 +127,8 @@ def dynamic_lstmp(
 def dynamic_gru(
     input: Variable,
     size: int,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamLike = None,
+    bias_attr: ParamLike = None,
     is_reverse: bool = False,
     gate_activation: str = "sigmoid",
     candidate_activation: str = "tanh",
@@ -169,8 +171,8 @@ def gru_unit(
     input: Variable,
     hidden: Variable,
     size: int,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamLike = None,
+    bias_attr: ParamLike = None,
     activation: str = "tanh",
     gate_activation: str = "sigmoid",
     origin_mode: bool = False,
@@ -208,8 +210,8 @@ def lstm_unit(
     hidden_t_prev: Variable,
     cell_t_prev: Variable,
     forget_bias: float = 0.0,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamLike = None,
+    bias_attr: ParamLike = None,
     name: str | None = None,
 ) -> tuple[Variable, Variable]:
     """Compute one step of a long short-term memory: hidden values and cells [N, width] from both.
@@ -232,13 +234,13 @@ def lstm_unit(
     return hidden, cell
 
 
-def _needs_bias(bias_attr: Any, layer: str) -> None:
+def _needs_bias(bias_attr: ParamLike, layer: str) -> None:
     if bias_attr is False:
         raise GraphAssertionError(f"{layer}: bias_attr must not be False")
 
 
 def _gate_bias(
-    helper: LayerHelper, attr: Any, width: int, use_peepholes: bool, dtype: Any
+    helper: LayerHelper, attr: Any, width: int, use_peepholes: bool, dtype: DTypeLike
 ) -> Variable | None:
     shape = [1, (7 if use_peepholes else 4) * width]
     return helper.create_parameter(attr, shape, dtype, is_bias=True)

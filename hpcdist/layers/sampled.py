@@ -13,7 +13,7 @@ from hpcdist.initializer import NumpyArrayInitializer
 from hpcdist.layers.embedding import looked_up
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.loss import softmax_with_cross_entropy
-from hpcdist.layers.param_attr import ParamAttr
+from hpcdist.layers.param_attr import ParamAttr, ParamLike
 
 __all__ = [
     "hsigmoid",
@@ -29,8 +29,8 @@ def nce(
     label: Variable,
     num_total_classes: int,
     sample_weight: Variable | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamLike = None,
+    bias_attr: ParamLike = None,
     num_neg_samples: int | None = None,
     name: str | None = None,
     sampler: str = "uniform",
@@ -131,8 +131,8 @@ def hsigmoid(
     input: Variable,
     label: Variable,
     num_classes: int,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamLike = None,
+    bias_attr: ParamLike = None,
     name: str | None = None,
     path_table: Variable | None = None,
     path_code: Variable | None = None,

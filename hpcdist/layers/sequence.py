@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError
+from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper, append
+from hpcdist.layers.param_attr import ParamLike
 
 __all__ = [
     "im2sequence",
@@ -70,8 +72,8 @@ def sequence_conv(
     filter_stride: int = 1,
     padding: bool = True,
     padding_start: int | None = None,
-    bias_attr: Any = None,
-    param_attr: Any = None,
+    bias_attr: ParamLike = None,
+    param_attr: ParamLike = None,
     act: str | None = None,
     name: str | None = None,
 ) -> Variable:
@@ -162,7 +164,7 @@ def sequence_unpad(x: Variable, length: Variable, name: str | None = None) -> Va
 
 
 def sequence_mask(
-    x: Variable, maxlen: Any = None, dtype: Any = "int64", name: str | None = None
+    x: Variable, maxlen: Any = None, dtype: DTypeLike = "int64", name: str | None = None
 ) -> Variable:
     """Return [..., maxlen] with 1 at places before each length of ``x``, 0 behind.
 
@@ -228,7 +230,7 @@ def lod_append(x: Variable, level: Any) -> Variable:
 
 
 def row_conv(
-    input: Variable, future_context_size: int, param_attr: Any = None, act: str | None = None
+    input: Variable, future_context_size: int, param_attr: ParamLike = None, act: str | None = None
 ) -> Variable:
     """Add to each row of a sequence the ``future_context_size`` rows after it, each weighted.
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError
+from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.cells import (
     Activation,
@@ -20,7 +21,7 @@ from hpcdist.layers.cells import (
 )
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.nn import dropout
-from hpcdist.layers.param_attr import ParamAttr
+from hpcdist.layers.param_attr import ParamAttr, ParamLike
 from hpcdist.layers.step_rnn import StaticRNN
 from hpcdist.layers.tensor import concat, reshape, reverse, slice, transpose
 
@@ -36,11 +37,11 @@ def basic_gru(
     dropout_prob: float = 0.0,
     bidirectional: bool = False,
     batch_first: bool = True,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamLike = None,
+    bias_attr: ParamLike = None,
     gate_activation: Activation | None = None,
     activation: Activation | None = None,
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     name: str = "basic_gru",
 ) -> tuple[Variable, Variable]:
     """Run gated recurrent units over padded input; return hidden values, and those at the end.
@@ -75,12 +76,12 @@ def basic_lstm(
     dropout_prob: float = 0.0,
     bidirectional: bool = False,
     batch_first: bool = True,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamLike = None,
+    bias_attr: ParamLike = None,
     gate_activation: Activation | None = None,
     activation: Activation | None = None,
     forget_bias: float = 1.0,
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     name: str = "basic_lstm",
 ) -> tuple[Variable, Variable, Variable]:
     """Run long short-term memories over padded input; shapes are those of `basic_gru`.

@@ -10,6 +10,7 @@ from typing import Any
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph import names
 from hpcdist.graph.block import Block
+from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.values import ARRAY, RANK_TABLE
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.arrays import array_read, array_to_lod_tensor, array_write, shrink_memory
@@ -280,7 +281,7 @@ class DynamicRNN:
         shape: Sequence[int] | None = None,
         value: float = 0.0,
         need_reorder: bool = False,
-        dtype: Any = "float32",
+        dtype: DTypeLike = "float32",
     ) -> Variable:
         """Return what the last step gave to `update_memory`; at first ``init``, or a constant.
 

@@ -8,13 +8,13 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper
-from hpcdist.layers.param_attr import ParamAttr
+from hpcdist.layers.param_attr import ParamAttr, ParamLike
 
 __all__ = ["chunk_eval", "crf_decoding", "edit_distance", "linear_chain_crf", "warpctc"]
 
 
 def linear_chain_crf(
-    input: Variable, label: Variable, param_attr: Any = None, length: Variable | None = None
+    input: Variable, label: Variable, param_attr: ParamLike = None, length: Variable | None = None
 ) -> Variable:
     """Return -log of the probability of each sequence's labels, [sequences, 1].
 
@@ -41,7 +41,7 @@ def linear_chain_crf(
 
 def crf_decoding(
     input: Variable,
-    param_attr: Any,
+    param_attr: ParamLike,
     label: Variable | None = None,
     length: Variable | None = None,
 ) -> Variable:

@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcdist.errors import GraphError
 from hpcdist.graph import names
-from hpcdist.graph.dtypes import canonical
+from hpcdist.graph.dtypes import DTypeLike, canonical
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.initializer import ConstantInitializer
 from hpcdist.layers.checks import check_shape
@@ -52,7 +52,7 @@ __all__ = [
 
 
 # -- made from nothing -----------------------------------------------------------------------------
-def create_tensor(dtype: Any, name: str | None = None, persistable: bool = False) -> Variable:
+def create_tensor(dtype: DTypeLike, name: str | None = None, persistable: bool = False) -> Variable:
     """Create a variable that some operator will write."""
     helper = LayerHelper("create_tensor", name)
     block = helper.main_program.current_block()
@@ -61,7 +61,7 @@ def create_tensor(dtype: Any, name: str | None = None, persistable: bool = False
 
 def create_parameter(
     shape: Sequence[int],
-    dtype: Any,
+    dtype: DTypeLike,
     name: str | None = None,
     attr: Any = None,
     is_bias: bool = False,
@@ -77,7 +77,7 @@ def create_parameter(
 def create_global_var(
     shape: Sequence[int],
     value: float,
-    dtype: Any,
+    dtype: DTypeLike,
     persistable: bool = False,
     force_cpu: bool = False,
     name: str | None = None,
@@ -97,7 +97,7 @@ def create_global_var(
 
 def fill_constant(
     shape: Variable | Sequence[int | Variable],
-    dtype: Any,
+    dtype: DTypeLike,
     value: float | Variable,
     force_cpu: bool = False,
     out: Variable | None = None,
@@ -138,7 +138,7 @@ def _filled(zeros: Variable, value: Variable, out: Variable | None) -> Variable:
 def fill_constant_batch_size_like(
     input: Variable,
     shape: Sequence[int],
-    dtype: Any,
+    dtype: DTypeLike,
     value: float,
     input_dim_idx: int = 0,
     output_dim_idx: int = 0,
@@ -157,12 +157,12 @@ def fill_constant_batch_size_like(
     return LayerHelper(type).apply(type, {"Input": input}, attrs, stop_gradient=True)
 
 
-def zeros(shape: Sequence[int], dtype: Any, force_cpu: bool = False) -> Variable:
+def zeros(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False) -> Variable:
     """Fill a value with 0."""
     return fill_constant(shape, dtype, 0.0, force_cpu)
 
 
-def ones(shape: Sequence[int], dtype: Any, force_cpu: bool = False) -> Variable:
+def ones(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False) -> Variable:
     """Fill a value with 1."""
     return fill_constant(shape, dtype, 1.0, force_cpu)
 
@@ -187,7 +187,7 @@ def ones_like(x: Variable, out: Variable | None = None) -> Variable:
 
 
 # -- copied ----------------------------------------------------------------------------------------
-def cast(x: Variable, dtype: Any) -> Variable:
+def cast(x: Variable, dtype: DTypeLike) -> Variable:
     """Convert every element to another type."""
     return append("cast", {"X": x}, dtype=dtype, in_dtype=x.dtype, out_dtype=canonical(dtype))
 

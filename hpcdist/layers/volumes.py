@@ -10,6 +10,7 @@ from hpcdist.graph.variable import Variable
 from hpcdist.layers import windows
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.image import adaptive_pool, convolution, pool, transposed_convolution
+from hpcdist.layers.param_attr import ParamLike
 from hpcdist.layers.windows import Numbers
 
 __all__ = [
@@ -55,8 +56,8 @@ def deformable_conv(
     groups: int | None = None,
     deformable_groups: int | None = None,
     im2col_step: int | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamLike = None,
+    bias_attr: ParamLike = None,
     modulated: bool = True,
     name: str | None = None,
 ) -> Variable:

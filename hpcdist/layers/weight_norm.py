@@ -7,6 +7,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.block import Block
+from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import program_guard, program_of
 from hpcdist.graph.variable import Variable
@@ -24,7 +25,7 @@ def weight_normalized(
     name: str,
     initializer: Any,
     shape: Sequence[int],
-    dtype: Any,
+    dtype: DTypeLike,
 ) -> Variable:
     """Return ``g v / |v|``, the norm of each part along dimension ``attr.dim``, or of all.
 

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError
+from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Normal
 from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.param_attr import ParamLike
 from hpcdist.ops.windows import image_shape
 
 Numbers = int | Sequence[int]  # one for all axes, or one for each
@@ -80,7 +82,7 @@ def channels_and_extents(
 
 
 def weights(
-    helper: LayerHelper, attr: Any, shape: Sequence[int], dtype: Any, initializer: Any = None
+    helper: LayerHelper, attr: Any, shape: Sequence[int], dtype: DTypeLike, initializer: Any = None
 ) -> Variable:
     """Create a parameter that the layer cannot be without."""
     parameter = helper.create_parameter(attr, shape, dtype, default_initializer=initializer)
@@ -95,7 +97,7 @@ def he_normal(size: Sequence[int], channels: int) -> Normal:
 
 
 def convolved(
-    helper: LayerHelper, x: Variable, weight: Any, attrs: Any, bias_attr: Any, act: str | None
+    helper: LayerHelper, x: Variable, weight: Any, attrs: Any, bias_attr: ParamLike, act: str | None
 ) -> Variable:
     """Append a convolution, a bias for each channel, and the activation."""
     inputs, kind = {"Input": x, "Filter": weight}, helper.layer_type
@@ -103,7 +105,9 @@ def convolved(
     return with_bias(helper, out, bias_attr, act, 1 if attrs["data_format"][1] == "C" else -1)
 
 
-def with_bias(helper: LayerHelper, out: Variable, bias_attr: Any, act: Any, axis: int) -> Variable:
+def with_bias(
+    helper: LayerHelper, out: Variable, bias_attr: ParamLike, act: Any, axis: int
+) -> Variable:
     """Add a bias for each channel, which are dimension ``axis``, and append the activation."""
     axis %= len(out.shape)
     bias = helper.create_parameter(bias_attr, [out.shape[axis]], out.dtype, is_bias=True)

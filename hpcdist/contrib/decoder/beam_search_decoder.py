@@ -10,6 +10,7 @@ from hpcdist import layers
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph import names
 from hpcdist.graph.block import Block
+from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.values import ARRAY
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper
@@ -31,7 +32,7 @@ class InitState:
         value: float = 0.0,
         init_boot: Variable | None = None,
         need_reorder: bool = False,
-        dtype: Any = "float32",
+        dtype: DTypeLike = "float32",
     ) -> None:
         if init is None:
             if init_boot is None or shape is None:
