@@ -15,7 +15,7 @@ from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, define
 from hpcdist.graph.rows import by_element
-from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, same
+from hpcdist.ops.common import Wanted, define_with_grad, in_sequence, same
 from hpcdist.ops.second import UNARY
 from hpcdist.ops.types import Bind, Call, Kernel
 
@@ -44,23 +44,17 @@ def unary(
         parts: dict[str, Any] = {"bind": bind or _ufunc(forward), "inplace": {"Out": "X"}}
     else:
         parts = {"kernel": forward}
-    define(
+    define_with_grad(
         type,
         "X -> Out",
+        slots,
         rows=by_element(),
         attrs=attrs,
         infer=same,
-        grad=grad_by(f"{type}_grad", slots),
         **parts,
-    )
-    define(
-        f"{type}_grad",
-        slots,
-        attrs=attrs,
-        infer=like_inputs(slots),
-        kernel=derivative,
-        bind=derivative_bind,
-        grad=UNARY.get(type),
+        grad_kernel=derivative,
+        grad_bind=derivative_bind,
+        grad_grad=UNARY.get(type),
     )
 
 

@@ -14,7 +14,7 @@ from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows
 from hpcdist.graph.values import ARRAY, RANK_TABLE, RankTable, TensorArray, Value, rows_of
-from hpcdist.ops.common import define_with_grad, grad_by
+from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.types import Array
 
 
@@ -297,20 +297,16 @@ define_with_grad(
     grad_infer=element,
     grad_values=_rows_together,
 )
-define(
+define_with_grad(
     "array_to_lod_tensor",
     "X, RankTable -> Out",
+    "X, RankTable, Out@GRAD -> X@GRAD",
     rows=_by_steps,
     # Steps of rows are no sequences, whatever is declared of the array that holds them.
     infer=lambda x, table: Meta((-1, *x.shape[1:]), x.dtype, lod=_around(table.lod and x.lod)),
     values=_together,
-    grad=grad_by("array_to_lod_tensor_grad", "X, RankTable, Out@GRAD -> X@GRAD"),
-)
-define(
-    "array_to_lod_tensor_grad",
-    "X, RankTable, Out@GRAD -> X@GRAD",
-    infer=_array_of,
-    values=_items_apart,
+    grad_infer=_array_of,
+    grad_values=_items_apart,
 )
 define_with_grad(
     "shrink_rnn_memory",

@@ -112,7 +112,7 @@ def _bind(
                 _slide(table, counts_of_batch)
             else:
                 table += counts_of_batch
-        pos, neg = (counted(_host(t), num_thresholds, slide_steps) for t in tables)
+        pos, neg = (counted(on_host(t), num_thresholds, slide_steps) for t in tables)
         out.fill(area(pos, neg, curve))
 
     def _count() -> list[Array]:
@@ -136,10 +136,6 @@ def _bind(
         table[-1:] += 1
 
     return run
-
-
-def _host(array) -> np.ndarray:
-    return on_host(array)
 
 
 def _counted_rows(op: Applied) -> OfRows:

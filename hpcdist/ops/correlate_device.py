@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from hpcdist.ops.types import Array, Call
+from hpcdist.ops.types import Array, Bind, Kernel
 from hpcdist.ops.windows import Correlation
 
 COLUMNS_BYTES = 1 << 27  # of patches at a time
 
 
-def correlate(xp, c: Correlation, x, w, y) -> Call:
-    """Return what writes y."""
-    return partial(_correlate, xp, c, x, w, y)
+def _bound(kernel: Kernel) -> Bind:
+    """Return what binds a kernel to its arrays, as `hpcdist.ops.correlate` expects."""
+    return partial(partial, kernel)
 
 
-def _correlate(xp, c: Correlation, x, w, y) -> None:
+@_bound
+def correlate(xp, c: Correlation, x, w, y) -> None:
     """Write y; see `hpcdist.ops.correlate`."""
     if c.is_depthwise(w):
         y[...] = 0
@@ -32,12 +33,8 @@ def _correlate(xp, c: Correlation, x, w, y) -> None:
         y[part] = products.reshape(shape).transpose(1, 0, 2, 3)
 
 
-def correlate_back(xp, c: Correlation, w, dy, dx) -> Call:
-    """Return what writes the gradient by x."""
-    return partial(_correlate_back, xp, c, w, dy, dx)
-
-
-def _correlate_back(xp, c: Correlation, w, dy, dx) -> None:
+@_bound
+def correlate_back(xp, c: Correlation, w, dy, dx) -> None:
     """Write the gradient by x."""
     dx[...] = 0
     if c.is_depthwise(w):
@@ -56,12 +53,8 @@ def _correlate_back(xp, c: Correlation, w, dy, dx) -> None:
             ].transpose(1, 0, 2, 3)
 
 
-def correlate_weights(xp, c: Correlation, x, dy, dw) -> Call:
-    """Return what writes the gradient by w."""
-    return partial(_correlate_weights, xp, c, x, dy, dw)
-
-
-def _correlate_weights(xp, c: Correlation, x, dy, dw) -> None:
+@_bound
+def correlate_weights(xp, c: Correlation, x, dy, dw) -> None:
     """Write the gradient by w."""
     if c.is_depthwise(dw):
         slopes = dy.reshape(len(x), x.shape[1], -1, *dy.shape[2:])

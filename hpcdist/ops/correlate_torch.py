@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hpcdist.ops.by_torch import tensor_on, torch_for
-from hpcdist.ops.types import Array, Call
-from hpcdist.ops.windows import Axis
-
-if TYPE_CHECKING:
-    from hpcdist.ops.scratch import Call
-    from hpcdist.ops.windows import Correlation
+from hpcdist.ops.types import Array, Call, Operands
+from hpcdist.ops.windows import Axis, Correlation
 
 
 def padding_after(axis: Axis) -> int:
@@ -58,35 +52,22 @@ class Convolution:
 
 def correlate(xp, c: Correlation, x, w, y) -> Call:
     """Return what writes y."""
-    torch = torch_for("conv2d")
-    f = Convolution(torch, c)
-    x, w, y = (tensor_on(torch, array) for array in (x, w, y))
-
-    def run() -> None:
-        y.copy_(f.forward(x, w))
-
-    return run
+    f, (x, w, y) = _on_tensors(c, x, w, y)
+    return lambda: y.copy_(f.forward(x, w))
 
 
 def correlate_back(xp, c: Correlation, w, dy, dx) -> Call:
     """Return what writes the gradient by x."""
-    torch = torch_for("conv2d")
-    f = Convolution(torch, c)
-    w, dy, dx = (tensor_on(torch, array) for array in (w, dy, dx))
-
-    def run() -> None:
-        dx.copy_(f.back(dy, dx, w, (True, False))[0])
-
-    return run
+    f, (w, dy, dx) = _on_tensors(c, w, dy, dx)
+    return lambda: dx.copy_(f.back(dy, dx, w, (True, False))[0])
 
 
 def correlate_weights(xp, c: Correlation, x, dy, dw) -> Call:
     """Return what writes the gradient by w."""
+    f, (x, dy, dw) = _on_tensors(c, x, dy, dw)
+    return lambda: dw.copy_(f.back(dy, x, dw, (False, True))[1])
+
+
+def _on_tensors(c: Correlation, *arrays) -> tuple[Convolution, Operands]:
     torch = torch_for("conv2d")
-    f = Convolution(torch, c)
-    x, dy, dw = (tensor_on(torch, array) for array in (x, dy, dw))
-
-    def run() -> None:
-        dw.copy_(f.back(dy, x, dw, (False, True))[1])
-
-    return run
+    return Convolution(torch, c), [tensor_on(torch, array) for array in arrays]

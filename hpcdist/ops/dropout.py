@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, Result, by_element, by_row
-from hpcdist.ops.common import grad_by, in_sequence, same
+from hpcdist.ops.common import define_with_grad, in_sequence, same
 from hpcdist.ops.counter_random import (
     BatchPart,
     Draws,
@@ -142,24 +142,19 @@ _ATTRS = {
     "stream": 0,
     "dropout_implementation": DOWNGRADE,
 }
-_GRAD = "Mask, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "dropout",
     "X, Rows? -> Out, Mask",  # Rows: which of a shared batch are here, see `BatchPart`
+    "Mask, Out@GRAD -> X@GRAD",
     rows=_rows,
     attrs=_ATTRS,
     infer=_infer,
     bind=_bind,
     state=Draws,
     lods=("X",),
-    grad=grad_by("dropout_grad", _GRAD),
     inplace={"Out": "X"},
-)
-define(
-    "dropout_grad",
-    _GRAD,
-    attrs=_ATTRS,
-    infer=lambda mask, dout, **_: same(dout),
-    bind=_grad_bind,
-    inplace={"X@GRAD": "Out@GRAD"},
+    grad_infer=lambda mask, dout, **_: same(dout),
+    grad_bind=_grad_bind,
+    grad_lods=(),
+    grad_inplace={"X@GRAD": "Out@GRAD"},
 )

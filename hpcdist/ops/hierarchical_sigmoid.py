@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
-from hpcdist.graph.rows import Applied, OfRows, each_row
-from hpcdist.ops.common import grad_by, same
+from hpcdist.graph.rows import Applied, OfRows, by_row
+from hpcdist.ops.common import define_with_grad, same
 from hpcdist.ops.labels import range_check
 from hpcdist.ops.sampled import (
     of_classes,
@@ -109,32 +109,24 @@ def _hs_path(xp, label, table, out, num_classes: int) -> None:
     out[...] = _path(xp, label, table, table, num_classes)[0]
 
 
-_HS_GRAD = (
-    "X, W, Label, PathTable?, PathCode?, Bias?, PreOut, Out@GRAD -> X@GRAD?, W@GRAD?, Bias@GRAD?"
-)
-define(
+define_with_grad(
     "hierarchical_sigmoid",
     "X, W, Label, PathTable?, PathCode?, Bias? -> Out, PreOut",
+    "X, W, Label, PathTable?, PathCode?, Bias?, PreOut, Out@GRAD -> X@GRAD?, W@GRAD?, Bias@GRAD?",
     rows=_hs_rows,
     attrs=_HS_ATTRS,
     infer=_hs_infer,
     kernel=_hs,
-    grad=grad_by("hierarchical_sigmoid_grad", _HS_GRAD),
+    grad_infer=_hs_grad_infer,
+    grad_bind=with_rows_of_its_own(_hs_grad),
 )
 define(
     "hierarchical_sigmoid_path",
     "Label, PathTable? -> Out",
-    rows=lambda op: each_row(op, "Label", "PathTable"),
+    rows=by_row("Label", "PathTable"),
     attrs={"num_classes": 2},
     infer=lambda label, table, num_classes: Meta(
         (label.shape[0], _depth(num_classes, table)), "int64"
     ),
     kernel=_hs_path,
-)
-define(
-    "hierarchical_sigmoid_grad",
-    _HS_GRAD,
-    attrs=_HS_ATTRS,
-    infer=_hs_grad_infer,
-    bind=with_rows_of_its_own(_hs_grad),
 )

@@ -17,10 +17,6 @@ _NOTHING = 1e-6
 NONE = -1  # no true box, or no more priors
 
 
-def _host(array) -> Array:
-    return on_host(array)
-
-
 def _put(xp, target, value) -> None:
     if target is not None:
         target[...] = xp.asarray(value)
@@ -60,7 +56,7 @@ def _match_bind(
     bounds = _bounds(lods[0], len(alike))
 
     def run() -> None:
-        held, found = _host(alike), []
+        held, found = on_host(alike), []
         for begin, end in itertools.pairwise(bounds):
             own = held[begin:end]
             index, value = _matched(own)
@@ -99,13 +95,13 @@ def _assign_bind(xp, x, match, negative, out, weight, mismatch_value: int, lods)
     priors = np.arange(match.shape[1]) % x.shape[1]
 
     def run() -> None:
-        index = _host(match)
+        index = on_host(match)
         there = (index != NONE)[..., None]
         rows = np.where(index == NONE, 0, index + np.asarray(begins)[:, None])
-        chosen = _host(x)[np.minimum(rows, max(len(x) - 1, 0)), priors] if len(x) else 0
+        chosen = on_host(x)[np.minimum(rows, max(len(x) - 1, 0)), priors] if len(x) else 0
         counts = there.astype(np.float32)
         if negative is not None:
-            for image, places in enumerate(_host(negative)):
+            for image, places in enumerate(on_host(negative)):
                 counts[image, places[places != NONE]] = 1
         _put(xp, out, np.where(there, chosen, mismatch_value).astype(out.dtype.name))
         _put(xp, weight, counts)
@@ -138,7 +134,7 @@ def _mine(
     **_,
 ) -> None:
     """Choose so many for each that has one. Unlike Fluid's, rows are filled up with -1."""
-    losses, index, alike = _host(loss), _host(match), _host(distance)
+    losses, index, alike = on_host(loss), on_host(match), on_host(distance)
     found = np.full(index.shape, NONE, np.int32)
     for image in range(len(index)):
         eligible = np.flatnonzero((index[image] == NONE) & (alike[image] < neg_dist_threshold))

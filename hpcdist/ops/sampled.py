@@ -9,8 +9,8 @@ from functools import partial
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
-from hpcdist.graph.rows import Applied, OfRows, each_row
-from hpcdist.ops.common import grad_by, same
+from hpcdist.graph.rows import Applied, OfRows, by_row, each_row
+from hpcdist.ops.common import define_with_grad, same
 from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
 from hpcdist.ops.labels import range_check
 from hpcdist.ops.selected_rows import SelectedRows
@@ -256,24 +256,23 @@ def _nce_rows(op: Applied) -> OfRows:
     return with_tables(op, *slots, tables=("Weight", "Bias"))
 
 
-_NCE_GRAD = (
-    f"{_NCE_IN}, SampleLogits, SampleLabels, Cost@GRAD -> Input@GRAD?, Weight@GRAD?, Bias@GRAD?"
-)
-define(
+define_with_grad(
     "nce",
     # Rows: see `counter_random.BatchPart`. Classes: those whose Weight and Bias are looked up.
     f"{_NCE_IN}, Rows?, Classes? -> Cost, SampleLogits, SampleLabels",
+    f"{_NCE_IN}, SampleLogits, SampleLabels, Cost@GRAD -> Input@GRAD?, Weight@GRAD?, Bias@GRAD?",
     rows=_nce_rows,
     attrs=_NCE_ATTRS,
     infer=_nce_infer,
     bind=_nce_bind,
-    grad=grad_by("nce_grad", _NCE_GRAD),
     state=Draws,
+    grad_infer=_nce_grad_infer,
+    grad_bind=with_rows_of_its_own(_nce_grad),
 )
 define(
     "nce_classes",
     "Label, CustomDistProbs?, CustomDistAlias?, CustomDistAliasProbs?, Rows? -> Out",
-    rows=lambda op: each_row(op, "Label"),
+    rows=by_row("Label"),
     attrs={**_NCE_ATTRS, "stream": ""},
     infer=lambda label, *_, num_neg_samples, custom_neg_classes, **__: Meta(
         (label.shape[0], _columns(label, len(custom_neg_classes) or num_neg_samples)), "int64"
@@ -282,11 +281,4 @@ define(
         xp, label, *tables_rows_out, **attrs
     ),
     state=Draws,
-)
-define(
-    "nce_grad",
-    _NCE_GRAD,
-    attrs=_NCE_ATTRS,
-    infer=_nce_grad_infer,
-    bind=with_rows_of_its_own(_nce_grad),
 )

@@ -11,7 +11,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, common_rows
-from hpcdist.ops.common import define_with_grad, grad_by, in_sequence
+from hpcdist.ops.common import define_with_grad, in_sequence
 from hpcdist.ops.sequence import like_first, rowwise, sequences_of
 from hpcdist.ops.sequence_shape import gather, owners, scatter
 from hpcdist.ops.types import Array, Call, Lods, Metas
@@ -111,33 +111,26 @@ def _unpad_infer(x: Meta, length: Meta) -> Meta:
     return Meta((lod.rows, *inner), x.dtype, lod=lod)
 
 
-_UNPAD_GRAD = "X, Length, Out@GRAD -> X@GRAD"
-define(
-    "sequence_unpad",
-    "X, Length -> Out",
-    rows=_unpadded_rows,
-    infer=_unpad_infer,
-    bind=lambda xp, x, length, out, lods: gather(
-        xp, _slots_view(x), _slots(lods[0], x.shape[1]), out
-    ),
-    grad=grad_by("sequence_unpad_grad", _UNPAD_GRAD),
-    shape_only=("Length",),
-    measures=("Length",),
-)
-
-
 def _unpad_grad_bind(xp, x, length, dout, dx, lods: Lods) -> Call:
     put = scatter(xp, dout, _slots(lods[0], x.shape[1]), _slots_view(dx))
     return in_sequence(partial(dx.fill, 0), put)
 
 
-define(
-    "sequence_unpad_grad",
-    _UNPAD_GRAD,
-    infer=lambda x, length, dout: rowwise(x),
-    bind=_unpad_grad_bind,
-    shape_only=("X", "Length"),
+define_with_grad(
+    "sequence_unpad",
+    "X, Length -> Out",
+    "X, Length, Out@GRAD -> X@GRAD",
+    rows=_unpadded_rows,
+    infer=_unpad_infer,
+    bind=lambda xp, x, length, out, lods: gather(
+        xp, _slots_view(x), _slots(lods[0], x.shape[1]), out
+    ),
+    shape_only=("Length",),
     measures=("Length",),
+    grad_infer=lambda x, length, dout: rowwise(x),
+    grad_bind=_unpad_grad_bind,
+    grad_shape_only=("X", "Length"),
+    grad_measures=("Length",),
 )
 
 
