@@ -12,7 +12,8 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import SAME, Applied, OfRows, each_row
 from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, same
-from hpcdist.ops.types import Array, Call, GradRule, Kernel, Metas
+from hpcdist.ops.host import compiled
+from hpcdist.ops.types import Array, Call, GradRule, Kernel, Metas, Operands
 from hpcdist.ops.windows import LAYOUTS
 
 ATTRS = {
@@ -54,13 +55,6 @@ def infer_batch_norm(
     return same(x), per_channel, per_channel, per_channel, per_channel
 
 
-def _bound(kernel: str, *arrays) -> Call:
-    from hpcdist.jit import bound  # numba takes 0.3 s to import
-    from hpcdist.ops import batch_norm_kernels
-
-    return bound(getattr(batch_norm_kernels, kernel), *arrays)
-
-
 def as_planes(array, data_layout: str) -> Array:
     """View values as [n, channels, elements of a plane]."""
     if array is None:
@@ -79,18 +73,16 @@ def bind_batch_norm(
     mean,
     variance,
     y,
-    mean_out,
-    variance_out,
-    saved_mean,
-    saved_deviation,
+    *kept,
     momentum: float,
     epsilon: float,
     data_layout: str,
     is_test: bool,
     use_global_stats: bool,
 ) -> Call:
+    """``kept``: MeanOut, VarianceOut, SavedMean and SavedVariance."""
     x3, y3 = as_planes(x, data_layout), as_planes(y, data_layout)
-    moments = (mean, variance, mean_out, variance_out, saved_mean, saved_deviation)
+    moments = (mean, variance, *kept)
     of_batch = not (is_test or use_global_stats)
     if of_batch and any(moment is None for moment in moments):
         raise GraphError(
@@ -98,32 +90,22 @@ def bind_batch_norm(
             "SavedMean, SavedVariance: a model that normalizes by its batches has them all"
         )
     if of_batch and x.size == scale.size:  # one element of each channel: as in Fluid, left alone
-        return in_sequence(partial(xp.copyto, y, x), partial(xp.copyto, saved_mean, x3.reshape(-1)))
+        return in_sequence(partial(xp.copyto, y, x), partial(xp.copyto, kept[2], x3.reshape(-1)))
     if xp is np:
         numbers = tuple(x.dtype.type(v) for v in (momentum, 1 - momentum, epsilon))
         kernel = "normalize" if data_layout == "NCHW" else "normalize_channels_last"
         if data_layout != "NCHW":
             x3, y3 = x3.swapaxes(1, 2), y3.swapaxes(1, 2)
-        return _bound(kernel, x3, scale, bias, y3, *moments, numbers, of_batch)
-    return partial(_on_device, xp, x3, scale, bias, y3, *moments, momentum, epsilon, of_batch)
+        return compiled(
+            "batch_norm_kernels", kernel, x3, scale, bias, y3, moments, numbers, of_batch
+        )
+    return partial(_on_device, xp, x3, scale, bias, y3, moments, momentum, epsilon, of_batch)
 
 
 def _on_device(
-    xp,
-    x,
-    scale,
-    bias,
-    y,
-    mean,
-    variance,
-    mean_out,
-    variance_out,
-    saved_mean,
-    saved_deviation,
-    momentum: float,
-    epsilon: float,
-    of_batch: bool,
+    xp, x, scale, bias, y, moments: Operands, momentum: float, epsilon: float, of_batch: bool
 ) -> None:
+    mean, variance, *kept = moments
     kernels, number = _device_kernels(xp), x.dtype.type
     if of_batch:
         batch_mean = x.mean((0, 2))
@@ -132,9 +114,8 @@ def _on_device(
     else:
         batch_mean, batch_variance, momentum = mean, variance, 1.0
     numbers = tuple(map(number, (momentum, 1 - momentum, epsilon)))
-    moments = (mean_out, variance_out, saved_mean, saved_deviation)
-    kernels["moments"](batch_mean, batch_variance, mean, variance, *moments, *numbers)
-    kernels["normalize"](x, *map(_channels, (saved_mean, saved_deviation, scale, bias)), y)
+    kernels["moments"](batch_mean, batch_variance, mean, variance, *kept, *numbers)
+    kernels["normalize"](x, *map(_channels, (*kept[2:], scale, bias)), y)
 
 
 def _channels(values) -> Array:
@@ -217,7 +198,7 @@ def bind_batch_norm_grad(
             kernel = "normalize_channels_last_back"
             x3, dy3 = x3.swapaxes(1, 2), dy3.swapaxes(1, 2)
             outputs = (outputs[0].swapaxes(1, 2), dscale, dbias)
-        return _bound(kernel, x3, scale, *moments, dy3, *outputs, of_batch)
+        return compiled("batch_norm_kernels", kernel, x3, scale, *moments, dy3, *outputs, of_batch)
     return partial(
         _back_on_device,
         *(xp, x3, scale, saved_mean, saved_deviation, dy3, dx3, dscale, dbias, of_batch),

@@ -1,6 +1,7 @@
 """Loops of batch_norm on a CPU. Sums are in double precision, in one order on every machine.
 
-``numbers``: momentum, 1 - momentum and epsilon, in the values' own type.
+``numbers``: momentum, 1 - momentum and epsilon, in the values' own type. ``moments``: mean and
+variance as they were and as they become, then the mean and 1 / deviation that are saved.
 """
 
 from __future__ import annotations
@@ -96,30 +97,17 @@ def moments(x, means, squares):
 
 
 @jit
-def normalize(
-    x,
-    scale,
-    bias,
-    y,
-    mean,
-    variance,
-    mean_out,
-    variance_out,
-    saved_mean,
-    saved_deviation,
-    numbers,
-    of_batch,
-):
+def normalize(x, scale, bias, y, moments, numbers, of_batch):
     """Normalize [n, channels, elements], by the moments of the batch or the running ones."""
     images, channels, size = x.shape
     count, lanes = images * size, np.empty(LANES)
-    kept = (mean, variance, mean_out, variance_out, saved_mean, saved_deviation)
+    saved_mean, saved_deviation = moments[4], moments[5]
     for c in range(channels):
         if of_batch:
             centre, total = _moments_of(x, c, lanes)
-            _move(c, *kept, numbers, (centre, total / count))
+            _move(c, *moments, numbers, (centre, total / count))
         else:
-            _keep(c, *kept, numbers)
+            _keep(c, *moments, numbers)
         factor = scale[c] * saved_deviation[c]
         shift = bias[c] - saved_mean[c] * factor
         for n in range(images):
@@ -201,20 +189,7 @@ def moments_channels_last(x, means, squares):
 
 
 @jit
-def normalize_channels_last(
-    x,
-    scale,
-    bias,
-    y,
-    mean,
-    variance,
-    mean_out,
-    variance_out,
-    saved_mean,
-    saved_deviation,
-    numbers,
-    of_batch,
-):
+def normalize_channels_last(x, scale, bias, y, moments, numbers, of_batch):
     """Normalize [n, elements, channels], as ``normalize``."""
     images, size, channels = x.shape
     centre, spread = np.zeros(channels), np.zeros(channels)
@@ -222,12 +197,12 @@ def normalize_channels_last(
         moments_channels_last(x, centre, spread)
         spread /= images * size
     factor, shift = np.empty_like(scale), np.empty_like(scale)
-    kept = (mean, variance, mean_out, variance_out, saved_mean, saved_deviation)
+    saved_mean, saved_deviation = moments[4], moments[5]
     for c in range(channels):
         if of_batch:
-            _move(c, *kept, numbers, (centre[c], spread[c]))
+            _move(c, *moments, numbers, (centre[c], spread[c]))
         else:
-            _keep(c, *kept, numbers)
+            _keep(c, *moments, numbers)
         factor[c] = scale[c] * saved_deviation[c]
         shift[c] = bias[c] - saved_mean[c] * factor[c]
     for n in range(images):

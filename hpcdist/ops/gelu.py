@@ -11,6 +11,7 @@ from numpy.polynomial import chebyshev
 from hpcdist.graph.rows import by_element
 from hpcdist.ops.by_torch import Kernels, kernels_of, tensor_on, torch_for
 from hpcdist.ops.common import define_with_grad, same
+from hpcdist.ops.host import compiled
 from hpcdist.ops.types import Array, Call
 
 # erfc(t) exp(t^2) for t in [0, _FAR] is smooth in s = (t - _MIDDLE) / (t + _MIDDLE): a short
@@ -65,17 +66,10 @@ def _gelu_grad(xp, x, dout, dx, approximate: bool) -> None:
     xp.multiply(dout, cdf + x * density, out=dx)
 
 
-def _compiled(kernel: str, *arrays) -> Call:
-    from hpcdist.jit import bound  # numba takes 0.3 s to import
-    from hpcdist.ops import gelu_kernels
-
-    return bound(getattr(gelu_kernels, kernel), *(array.reshape(-1) for array in arrays))
-
-
 def _bind(xp, x, out, approximate: bool) -> Call:
     if kernels_of(xp) is Kernels.OWN:
         if xp is np and not approximate:
-            return _compiled("gelu", x, out)
+            return compiled("gelu_kernels", "gelu", x.reshape(-1), out.reshape(-1))
         return partial(_gelu, xp, x, out, approximate)
     torch = torch_for("gelu")
     x, out = (tensor_on(torch, array) for array in (x, out))
@@ -86,7 +80,7 @@ def _bind(xp, x, out, approximate: bool) -> Call:
 def _grad_bind(xp, x, dout, dx, approximate: bool) -> Call:
     if kernels_of(xp) is Kernels.OWN:
         if xp is np and not approximate:
-            return _compiled("gelu_back", x, dout, dx)
+            return compiled("gelu_kernels", "gelu_back", *(a.reshape(-1) for a in (x, dout, dx)))
         return partial(_gelu_grad, xp, x, dout, dx, approximate)
     torch = torch_for("gelu")
     x, dout, dx = (tensor_on(torch, array) for array in (x, dout, dx))

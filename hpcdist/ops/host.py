@@ -1,13 +1,21 @@
-"""Loops that are computed on the host, wherever the values lie that they read and write."""
+"""Loops on the host: those that numba compiles, and those for values that lie elsewhere."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 
 import numpy as np
 
 from hpcdist import device
 from hpcdist.ops.types import Call, Operands
+
+
+def compiled(kernels: str, name: str, *arrays) -> Call:
+    """Bind the loop ``name`` of the module ``kernels`` of this package, which numba compiles."""
+    from hpcdist.jit import bound  # numba takes 0.3 s to import
+
+    return bound(getattr(importlib.import_module(f"hpcdist.ops.{kernels}"), name), *arrays)
 
 
 def run_on_host(

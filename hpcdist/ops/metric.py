@@ -10,6 +10,7 @@ from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, by_row, common_rows, of_matrices
 from hpcdist.ops.common import in_sequence
+from hpcdist.ops.host import compiled
 from hpcdist.ops.types import Array, Call, Metas
 
 FEW = 32  # so many numbers are found in one pass
@@ -35,12 +36,8 @@ def _top_k_bind(xp, x, out, indices, k: int) -> Call:
             partial(x.max, -1, out, True),
         )
     if xp is np and k <= FEW and x.dtype in LARGEST_OF:
-        from hpcdist.jit import bound  # numba takes 0.3 s to import
-        from hpcdist.ops.top_k_kernels import largest
-
-        return bound(
-            largest, x.reshape(-1, x.shape[-1]), out.reshape(-1, k), indices.reshape(-1, k)
-        )
+        arrays = x.reshape(-1, x.shape[-1]), out.reshape(-1, k), indices.reshape(-1, k)
+        return compiled("top_k_kernels", "largest", *arrays)
     negated = xp.empty(x.shape, x.dtype)
     last = min(k, x.shape[-1] - 1)
 

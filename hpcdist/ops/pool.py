@@ -12,6 +12,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import define_with_grad
+from hpcdist.ops.host import compiled
 from hpcdist.ops.types import Attrs, Call, Metas
 from hpcdist.ops.windows import channels_first, image_shape, in_layout, lay_windows
 
@@ -126,13 +127,6 @@ def _infer(x: Meta, pooling_type: str, data_format: str, **facts) -> Meta:
     return Meta(in_layout(n, channels, *sizes, data_format), x.dtype)
 
 
-def _bound(kernel: str, *arrays) -> Call:
-    from hpcdist.jit import bound  # numba takes 0.3 s to import
-    from hpcdist.ops import pool_kernels
-
-    return bound(getattr(pool_kernels, kernel), *arrays)
-
-
 def _sizes(
     extents: Sequence[int],
     ksize: Sequence[int],
@@ -156,9 +150,9 @@ def _bind(xp, x, y, pooling_type: str, data_format: str, **facts) -> Call:
     x, y = channels_first(x, data_format), channels_first(y, data_format)
     pool = lay_pool(x.shape[2:], pooling_type=pooling_type, **facts)
     if xp is np and pooling_type == "max":
-        return _bound("max_pool", x, y, *pool.bounds())
+        return compiled("pool_kernels", "max_pool", x, y, *pool.bounds())
     if xp is np:
-        return _bound("avg_pool", x, y, *pool.bounds(), pool.weights(y.dtype))
+        return compiled("pool_kernels", "avg_pool", x, y, *pool.bounds(), pool.weights(y.dtype))
     taps, weights = list(pool.taps()), xp.asarray(pool.weights(y.dtype))
 
     def run() -> None:
@@ -177,9 +171,11 @@ def _grad_bind(xp, x, y, dy, dx, pooling_type: str, data_format: str, **facts) -
     x, y, dy, dx = (channels_first(array, data_format) for array in (x, y, dy, dx))
     pool = lay_pool(x.shape[2:], pooling_type=pooling_type, **facts)
     if xp is np and pooling_type == "max":
-        return _bound("max_pool_back", x, y, dy, dx, *pool.bounds())
+        return compiled("pool_kernels", "max_pool_back", x, y, dy, dx, *pool.bounds())
     if xp is np:
-        return _bound("avg_pool_back", dy, dx, *pool.bounds(), pool.weights(dx.dtype))
+        return compiled(
+            "pool_kernels", "avg_pool_back", dy, dx, *pool.bounds(), pool.weights(dx.dtype)
+        )
     taps = list(pool.taps())
     if pooling_type == "avg":
         weights = xp.asarray(pool.weights(dx.dtype))
@@ -233,7 +229,7 @@ def _index_infer(x: Meta, **facts) -> Metas:
 def _index_bind(xp, x, y, index, **facts) -> Call:
     pool = lay_pool(x.shape[2:], pooling_type="max", **facts, **_FIXED)
     if xp is np:
-        return _bound("max_pool_index", x, y, index, *pool.bounds())
+        return compiled("pool_kernels", "max_pool_index", x, y, index, *pool.bounds())
     place = xp.arange(x.shape[2] * x.shape[3], dtype="int32").reshape(x.shape[2:])
     taps = list(pool.taps())
 
@@ -252,7 +248,7 @@ def _index_bind(xp, x, y, index, **facts) -> Call:
 
 def _index_grad_bind(xp, x, index, dy, dx, **facts) -> Call:
     if xp is np:
-        return _bound("max_pool_index_back", index, dy, dx)
+        return compiled("pool_kernels", "max_pool_index_back", index, dy, dx)
     pool = lay_pool(x.shape[2:], pooling_type="max", **facts, **_FIXED)
     place = xp.arange(x.shape[2] * x.shape[3], dtype="int32").reshape(x.shape[2:])
     taps = list(pool.taps())

@@ -151,7 +151,7 @@ class _Forward(_Rows):
             numbers = (momentum, rest, number(self._epsilon))
             unused = np.empty_like(means)
             kept = (means, variances, unused, unused, saved_mean, saved_deviation)
-            self._kernel("normalize")(x, self._scale, self._bias, y, *kept, numbers, False)
+            self._kernel("normalize")(x, self._scale, self._bias, y, kept, numbers, False)
         else:
             means, variances = xp.asarray(means), xp.asarray(variances)
             saved_mean[...], saved_deviation[...] = means, 1 / xp.sqrt(variances + self._epsilon)
