@@ -114,6 +114,7 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         if options["role_map"] is not None:
             parser.error("--pservers-per-node K is the role map node:*=K: give one of them")
         options["role_map"] = f"node:*={options['pservers_per_node']}"
+    options["all_output"] |= options["as_torchrun"]  # torchrun shows what all ranks print
     return Options(**options | {"script_args": tuple(options["script_args"])})
 
 
@@ -178,7 +179,7 @@ def _parser() -> argparse.ArgumentParser:
         "write the progress of each rank into DIR on its node, for Prometheus's textfile collector",
     )
     for name, help_text in (
-        ("--all-output", "show the stdout of every rank, not only of rank 0"),
+        ("--all-output", "show the stdout of every rank, not only of rank 0; --as-torchrun does"),
         ("--quiet", "print warnings and errors only: no table at the start, no other messages"),
         ("--as-paddle", "make `import paddle` and `import paddle.fluid` import hpcdist"),
     ):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import count
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -30,6 +31,23 @@ def register() -> None:
     dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
     there = rendezvous._rendezvous_handlers["env"]
     rendezvous._rendezvous_handlers["env"] = _by_mpi_unless(_is_other_job, there)
+    _keep_handles_of_join()
+
+
+def _keep_handles_of_join() -> None:
+    """Let reducers of DistributedDataParallel keep the handles that Python gives them, in join().
+
+    Their C++ keeps the C++ half only, whose wait has no end once Python has freed the other half.
+    """
+    reducer: Any = dist.Reducer
+    give = reducer._set_forward_pass_work_handle
+    handles: WeakKeyDictionary[Any, dist.Work] = WeakKeyDictionary()
+
+    def give_and_keep(self: Any, work: dist.Work, *static_size: Any, **named: Any) -> None:
+        handles[self] = work
+        give(self, work, *static_size, **named)
+
+    reducer._set_forward_pass_work_handle = give_and_keep
 
 
 def stand_in() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
@@ -20,7 +21,8 @@ class SingleMessages:
 
     def __init__(self, queue: GroupQueue) -> None:
         self._queue = queue
-        self._from_anyone = Lane()
+        # Of one tag they are filled in the order of their calls, of several side by side.
+        self._from_anyone: dict[int, Lane] = defaultdict(Lane)
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> MpiWork:
         """Send a tensor to a rank of the group."""
@@ -50,7 +52,7 @@ class SingleMessages:
         """Fill a tensor with the next message of any rank; the handle's ``source`` is whose."""
         checked([tensor])
         channel, vector = self._channel(tag), flat(tensor)
-        work = MpiWork(self._queue.mover, self._from_anyone, [tensor])
+        work = MpiWork(self._queue.mover, self._from_anyone[tag], [tensor])
 
         def steps() -> Steps:
             message = _AnyMessage(channel)

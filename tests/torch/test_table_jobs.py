@@ -140,7 +140,7 @@ def test_servers_without_tables_end_with_the_script(tmp_path):
     options = ("--as-torchrun", "--pservers", "1")
     ended = Job(tmp_path, script, *options, ranks=3, env=ONE_THREAD).end()
     assert ended.code == 0, ended
-    assert ended.out == "done\n"
+    assert ended.out == "done\n" * 2  # what both trainers print
 
 
 def test_asynchronous_tables_need_servers(tmp_path):

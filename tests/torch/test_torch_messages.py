@@ -110,6 +110,22 @@ def test_messages_with_tags_and_from_anyone(k):
     assert sources == set(range(1, size))
 
 
+@WITH_AND_WITHOUT_MEMORY
+def test_messages_from_anyone_come_by_their_tags(k):
+    pair = of_all(k)
+    if pair.size == 1:
+        return
+    if dist.get_rank() == 1:  # 5 MB: MPI sends them when somebody takes them
+        dist.send(torch.full((1_250_000,), 7.0), 0, pair.ours, tag=7)
+        dist.send(torch.full((1_250_000,), 5.0), 0, pair.ours, tag=5)
+    if dist.get_rank() == 0:
+        five, seven = torch.empty(1_250_000), torch.empty(1_250_000)
+        first = dist.irecv(five, None, pair.ours, tag=5)
+        dist.irecv(seven, None, pair.ours, tag=7).wait()
+        first.wait()
+        assert (five == 5).all() and (seven == 7).all()
+
+
 def test_tensors_that_do_not_fit_are_refused():
     pair = of_all(0)
     own, longer = torch.ones(2), [torch.ones(3) for _ in range(pair.size)]

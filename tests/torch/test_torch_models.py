@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 
 import pytest
 
@@ -119,6 +120,16 @@ def test_ddp_with_uneven_numbers_of_batches():
         model = DDP(fresh(), process_group=group, find_unused_parameters=True)
         with Join([model]):
             trained.append(train(model, steps=2 + dist.get_rank()))
+    torch.testing.assert_close(*trained)
+
+
+def test_ddp_divides_by_the_ranks_that_have_a_batch_when_python_frees_their_count():
+    trained = []
+    for group in (everyone().ours, everyone().gloo):
+        model = DDP(fresh(), process_group=group, find_unused_parameters=True)
+        model.module.first.register_forward_hook(lambda *_: gc.collect() and None)
+        with model.join(divide_by_initial_world_size=False):
+            trained.append(train(model, steps=1 + dist.get_rank()))
     torch.testing.assert_close(*trained)
 
 
