@@ -202,6 +202,13 @@ class Transport(Protocol):
         ...
 
 
+def rank_of_peer(transport: Transport, peer: int) -> int:
+    """Return ``peer``, refusing what is no rank of this transport."""
+    if not 0 <= peer < transport.size:
+        raise CommError(f"rank {transport.rank}: no rank {peer} in a world of {transport.size}")
+    return peer
+
+
 def contiguous(array: Array) -> Array:
     """Return ``array``, refusing one that is not plain bytes in one piece."""
     if not isinstance(array, np.ndarray):

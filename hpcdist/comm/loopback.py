@@ -12,7 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.comm.base import ANY, Array, SharedRows, Transport, contiguous, summable, writable
+from hpcdist.comm.base import (
+    ANY,
+    Array,
+    SharedRows,
+    Transport,
+    contiguous,
+    rank_of_peer,
+    summable,
+    writable,
+)
 from hpcdist.comm.progress import CLOCK, CROWDED, DEADLINE_S, Clock, deadline_error, waiter
 from hpcdist.errors import CommError, RankFailure
 
@@ -86,10 +95,10 @@ class LoopbackTransport(Transport):
     # -- point to point --
 
     def send_init(self, array: Array, peer: int, tag: int) -> _Request:
-        return _Request(contiguous(array), self.rank, self._checked(peer), tag, sends=True)
+        return _Request(contiguous(array), self.rank, rank_of_peer(self, peer), tag, sends=True)
 
     def recv_init(self, array: Array, peer: int, tag: int) -> _Request:
-        return _Request(writable(array), self._checked(peer), self.rank, tag, sends=False)
+        return _Request(writable(array), rank_of_peer(self, peer), self.rank, tag, sends=False)
 
     def _start(self, requests: list[_Request]) -> None:
         with self._world.changed:
@@ -153,7 +162,7 @@ class LoopbackTransport(Transport):
     def iprobe(self, peer: int, tag: int) -> tuple[int, int] | None:
         with self._world.changed:
             self._check_abort()
-            for source in range(self.size) if peer == ANY else [self._checked(peer)]:
+            for source in range(self.size) if peer == ANY else [rank_of_peer(self, peer)]:
                 waiting = self._world.sends.get((source, self.rank, tag))
                 if waiting:
                     return source, waiting[0].bytes.size
@@ -333,8 +342,3 @@ class LoopbackTransport(Transport):
     def _check_abort(self) -> None:
         if self._world.job.aborted:
             raise CommError(self._world.job.aborted)
-
-    def _checked(self, peer: int) -> int:
-        if not 0 <= peer < self.size:
-            raise CommError(f"rank {self.rank}: no rank {peer} in a world of {self.size}")
-        return peer

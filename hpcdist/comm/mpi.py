@@ -22,6 +22,7 @@ from hpcdist.comm.base import (
     SharedRows,
     Transport,
     contiguous,
+    rank_of_peer,
     summable,
     writable,
 )
@@ -69,10 +70,10 @@ class MpiTransport(Transport):
     # -- point to point --
 
     def send_init(self, array: Array, peer: int, tag: int) -> Request:
-        return self._comm.Send_init(self._bytes(contiguous(array)), self._checked(peer), tag)
+        return self._comm.Send_init(self._bytes(contiguous(array)), rank_of_peer(self, peer), tag)
 
     def recv_init(self, array: Array, peer: int, tag: int) -> Request:
-        return self._comm.Recv_init(self._bytes(writable(array)), self._checked(peer), tag)
+        return self._comm.Recv_init(self._bytes(writable(array)), rank_of_peer(self, peer), tag)
 
     def starter(self, requests: list[Request]) -> Callable[[], None]:
         if len(requests) == 1:
@@ -89,10 +90,10 @@ class MpiTransport(Transport):
                 request.Free()
 
     def isend(self, array: Array, peer: int, tag: int) -> Request:
-        return self._comm.Isend(self._bytes(contiguous(array)), self._checked(peer), tag)
+        return self._comm.Isend(self._bytes(contiguous(array)), rank_of_peer(self, peer), tag)
 
     def irecv(self, array: Array, peer: int, tag: int) -> Request:
-        return self._comm.Irecv(self._bytes(writable(array)), self._checked(peer), tag)
+        return self._comm.Irecv(self._bytes(writable(array)), rank_of_peer(self, peer), tag)
 
     def arrival(self, request: Request) -> int | None:
         status = self._mpi.Status()
@@ -114,7 +115,7 @@ class MpiTransport(Transport):
         return waiter(poll, self.policy, describe, deadline_s, self._mpi.Exception)
 
     def iprobe(self, peer: int, tag: int) -> tuple[int, int] | None:
-        source = self._mpi.ANY_SOURCE if peer == ANY else self._checked(peer)
+        source = self._mpi.ANY_SOURCE if peer == ANY else rank_of_peer(self, peer)
         status = self._mpi.Status()
         if not self._comm.Iprobe(source, tag, status):
             return None
@@ -241,11 +242,6 @@ class MpiTransport(Transport):
         if array.nbytes <= MOST_BYTES:
             return [array, self._mpi.BYTE]
         return [array, 1, _large(array.nbytes)]
-
-    def _checked(self, peer: int) -> int:
-        if not 0 <= peer < self.size:
-            raise CommError(f"rank {self.rank}: no rank {peer} in a world of {self.size}")
-        return peer
 
 
 def finalize() -> None:

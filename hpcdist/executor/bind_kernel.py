@@ -11,7 +11,7 @@ from hpcdist.executor.memory import new_value
 from hpcdist.executor.states import OperatorStates
 from hpcdist.graph.names import EMPTY
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import Call, Meta, OpDef, arguments, lookup, own_attrs
+from hpcdist.graph.registry import Call, Meta, arguments, lookup, own_attrs
 
 
 def bind_kernel(
@@ -34,7 +34,7 @@ def bind_kernel(
     copies = []
     for slot, names in op.outputs.items():
         for i, name in enumerate(names):
-            if name in op.input_arg_names and not _may_overwrite(definition, slot):
+            if name in op.input_arg_names and not definition.may_overwrite(slot):
                 fresh = new_value(metas[name], backend)
                 copies.append((outputs[slot][i], fresh))
                 outputs[slot][i] = fresh
@@ -59,9 +59,3 @@ def _call_and_copy(call: Call, copies: Sequence[tuple[Any, Any]]) -> None:
     call()
     for target, source in copies:
         target[...] = source
-
-
-def _may_overwrite(definition: OpDef, slot: str) -> bool:
-    """Tell whether an output may be the operand itself: declared, or like ``ParamOut``."""
-    sources = {s.name for s in definition.inputs}
-    return slot in definition.inplace or (slot.endswith("Out") and slot[:-3] in sources)

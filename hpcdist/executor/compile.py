@@ -200,8 +200,7 @@ class Compiler:
 
     # -- names -------------------------------------------------------------------------------
     def _keeps(self, name: str) -> bool:
-        var = self.block.find_var(name)
-        return name in self.given or (var is not None and var.persistable)
+        return name in self.given or self.block.is_persistable(name)
 
     # -- arrays ------------------------------------------------------------------------------
     def _steady(self, feeds: Mapping[str, Meta]) -> bool:

@@ -63,6 +63,10 @@ def ragged_key(name: str, value: np.ndarray, lod: Lod) -> Any:
 def fed_metas(
     program: Program, values: Mapping[str, np.ndarray], lods: Mapping[str, Lod]
 ) -> dict[str, Meta]:
+    """Return shape, dtype and sequences of what is fed; FeedError where the Program has others.
+
+    ``lods``: the sequences of values that have some. Of lengths the numbers are noted, too.
+    """
     metas = {n: _fed_meta(program, n, value, lods.get(n)) for n, value in values.items()}
     for name in lengths_read(program.global_block(), values):
         lengths = Lod.of_lengths([values[name].reshape(-1)])

@@ -223,7 +223,7 @@ class Interpreter:
                 array = into.get(name)
                 if array is None or array.shape != meta.shape:
                     array = np.empty(meta.shape, meta.dtype)
-                elif name in op.input_arg_names and not _overwrites(definition, slot):
+                elif name in op.input_arg_names and not definition.may_overwrite(slot):
                     copies.append((array, np.empty(meta.shape, meta.dtype)))
                     array = copies[-1][1]
                 outs[slot].append(Value(array, meta.lod))
@@ -270,7 +270,7 @@ class Interpreter:
             self._run_inside(op, inside)
             return
         inner = [n for i in nested_ops(op)[1:] for n in i.output_arg_names]
-        kept = {n for n in inner if _is_kept(self._block, n)}
+        kept = {n for n in inner if self._block.is_persistable(n)}
         self._local = set(inner) - kept
         records = op.attrs["sub_block"] in self._recorded
         for name in self._local & self._arrays.keys():
@@ -386,13 +386,3 @@ def _summed(arrays: Sequence[Any]) -> TensorArray:
                 before = made[k]
                 made[k] = value if before is None else Value(before.array + value.array, before.lod)
     return made
-
-
-def _is_kept(block: Block, name: str) -> bool:
-    var = block.find_var(name)
-    return var is not None and var.persistable
-
-
-def _overwrites(definition: Any, slot: str) -> bool:
-    sources = {s.name for s in definition.inputs}
-    return slot in definition.inplace or (slot.endswith("Out") and slot[:-3] in sources)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcdist.executor.scope import Scope
+from hpcdist.graph.block import block_of
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.roles import MERGED_STEPS, OF_LAST_STEP, Role
@@ -96,5 +97,4 @@ def _is_only_last(op: Operator) -> bool:
         return True
     if not op.role & Role.LR_SCHED:
         return False
-    known = map(op.block.find_var, op.output_arg_names)
-    return any(var is not None and var.persistable for var in known)
+    return any(map(block_of(op).is_persistable, op.output_arg_names))

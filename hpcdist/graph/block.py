@@ -103,6 +103,11 @@ class Block:
         except KeyError:
             raise GraphError(f"block {self.idx} has no variable {name!r}") from None
 
+    def is_persistable(self, name: str) -> bool:
+        """Tell whether a value, of here or of the parents, outlives steps."""
+        var = self.find_var(name)
+        return var is not None and var.persistable
+
     def find_var(self, name: str) -> Variable | None:
         """Look a variable up here and in the parents."""
         block: Block | None = self

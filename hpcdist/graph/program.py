@@ -81,6 +81,7 @@ class Program:
 
     @startup.setter
     def startup(self, startup: Program | None) -> None:
+        """Note which Program initializes this one, on both of them."""
         self._startup = startup
         if startup is not None:
             startup.main = self

@@ -112,6 +112,11 @@ class OpDef:
     flops: Callable[..., int | None] | None = None
     rows: Treatment | None = None
 
+    def may_overwrite(self, slot: str) -> bool:
+        """Tell whether an output may be the operand itself: declared, or like ``ParamOut``."""
+        sources = {s.name for s in self.inputs}
+        return slot in self.inplace or (slot.endswith("Out") and slot[:-3] in sources)
+
 
 @dataclass(frozen=True)
 class GradOp:

@@ -166,6 +166,7 @@ def each_row(
 
 
 def expect_rows(operand: Operand, in_rows: bool) -> None:
+    """Raise MixesRows unless an operand is divided with the batch: ``in_rows``; or is not."""
     if in_rows and operand.of.how is How.SAME:
         raise MixesRows(f"{operand.name!r} is not divided with the batch")
     if not in_rows and operand.of.how is not How.SAME:

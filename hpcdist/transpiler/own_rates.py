@@ -12,7 +12,7 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.roles import AFTER_UPDATES, MERGED_STEPS, ROLE_ATTR, Role
 from hpcdist.graph.variable import Parameter
-from hpcdist.transpiler.program_roles import nested, persistable
+from hpcdist.transpiler.program_roles import nested
 
 # What an update reads that may be computed anew in every step.
 _RATES = ("LearningRate", "Beta1Tensor", "Beta2Tensor")
@@ -86,7 +86,7 @@ def _leading_to_rates(block: Block) -> set[int]:
     # Constants alone need no schedule: servers make them beside each update, trainers fetch them.
     names = {name for i in indices for name in read[i] | written[i]}
     moving = {name for i in scheduled for name in written[i]}
-    return indices if any(n in moving or persistable(block, n) for n in names) else set()
+    return indices if any(n in moving or block.is_persistable(n) for n in names) else set()
 
 
 def _read_by_nobody(block: Block, read: list[set[str]], written: list[set[str]]) -> list[int]:
@@ -94,7 +94,7 @@ def _read_by_nobody(block: Block, read: list[set[str]], written: list[set[str]])
     indices: list[int] = []
     wanted: set[str] = set()
     for i, op in reversed(list(enumerate(block.ops))):
-        stays = any(persistable(block, name) for name in written[i])
+        stays = any(block.is_persistable(name) for name in written[i])
         if op.role != Role.FORWARD or stays or not wanted.isdisjoint(written[i]):
             wanted |= read[i]
         else:

@@ -76,7 +76,7 @@ def refuse_uncuttable(block: Block, phases: Sequence[Phase], several_parts: bool
                     "is_distributed=True, and arrays of arrays, cannot be cut into stages; use "
                     "embedding(is_sparse=False)"
                 )
-        kept = [n for n in op.output_arg_names if is_kept(block, n)]
+        kept = [n for n in op.output_arg_names if block.is_persistable(n)]
         if kept and several_parts:
             raise PlanError(
                 f"pipeline: {op.place} {op.type} changes {kept[0]!r} in the forward pass, by what "
@@ -84,12 +84,6 @@ def refuse_uncuttable(block: Block, phases: Sequence[Phase], several_parts: bool
                 "out of the program that trains (batch_norm: use layer_norm or group_norm), or "
                 "train without the pipeline"
             )
-
-
-def is_kept(block: Block, name: str) -> bool:
-    """Tell whether a value outlives steps."""
-    var = block.find_var(name)
-    return var is not None and var.persistable
 
 
 # -- the forward pass ----------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_VAR_ATTR
 from hpcdist.transpiler.pipeline_cut import (
     Phase,
-    is_kept,
     phase_of,
     refuse_uncuttable,
     stages_by_cuts,
@@ -137,7 +136,7 @@ class _Planner:
         for name in op.output_arg_names:
             if name == EMPTY:
                 continue
-            if is_kept(self._block, name):
+            if self._block.is_persistable(name):
                 self._keeper.setdefault(name, stage)
             elif self._computed.setdefault(name, stage) != stage:
                 raise PlanError(
@@ -172,7 +171,7 @@ class _Planner:
         readers: dict[str, set[int]] = {}
         for op in ops:
             for name in (*op.input_arg_names, *op.output_arg_names):
-                if is_kept(self._block, name):
+                if self._block.is_persistable(name):
                     readers.setdefault(name, set()).add(self._of_op[id(op)])
         for name, stages in readers.items():
             if len(stages) == 1:
@@ -223,8 +222,8 @@ class _Planner:
         """Note the stage of each operator of the update: of what it reads, `ALL` if of several."""
         schedule = [n for op in self._ops(Phase.SCHEDULE) for n in _names(op)]
         changed = {n for op in ops for n in op.output_arg_names} - set(schedule)
-        read = [n for op in ops for n in _names(op) if is_kept(self._block, n)]
-        for name in [*filter(lambda n: is_kept(self._block, n), schedule), *read]:
+        read = [n for op in ops for n in _names(op) if self._block.is_persistable(n)]
+        for name in [*filter(self._block.is_persistable, schedule), *read]:
             if name not in changed:  # what only the startup program or a schedule moves
                 self._keeper.setdefault(name, ALL)
         known = -1
@@ -235,7 +234,7 @@ class _Planner:
                 stage = min(stages) if len(stages) == 1 else ALL
                 self._of_op[id(op)] = stage
                 for name in op.output_arg_names:
-                    if not is_kept(self._block, name):
+                    if not self._block.is_persistable(name):
                         self._updated[name] = stage
                     elif stage != ALL:
                         self._keeper.setdefault(name, stage)
@@ -258,7 +257,7 @@ class _Planner:
         stage = self._of_op[id(op)]
         self._refuse_read(op, self._computed.keys() - self._made_backward)
         for name in op.output_arg_names:
-            if is_kept(self._block, name) and self._keeper[name] != stage:
+            if self._block.is_persistable(name) and self._keeper[name] != stage:
                 raise PlanError(
                     f"pipeline: {op.place} {op} changes {name!r} by values of several stages: "
                     "only numbers that are computed anew in each step can be"

@@ -154,7 +154,7 @@ def _following(block: Block, schedule: Sequence[int]) -> tuple[int, ...]:
     for i in reversed(counting):
         made = set(ops[i].output_arg_names)
         readers = {j for j, op in enumerate(ops) if not made.isdisjoint(op.input_arg_names)}
-        if readers and readers <= following and not any(persistable(block, name) for name in made):
+        if readers and readers <= following and not any(map(block.is_persistable, made)):
             following.add(i)
     return tuple(sorted(following))
 
@@ -200,7 +200,7 @@ def _refuse_moving_parameters(block: Block, roles: ProgramRoles) -> None:
 def _refuse_counting_on_trainers(block: Block, roles: ProgramRoles) -> None:
     """Refuse forward operators that read a count of steps: it is kept where the schedule runs."""
     schedule = [block.ops[i] for i in roles.schedule]
-    kept = {n for op in nested(schedule) for n in op.output_arg_names if persistable(block, n)}
+    kept = {n for op in nested(schedule) for n in op.output_arg_names if block.is_persistable(n)}
     copied = {i for update in roles.updates for i in update.copies}
     for i, op in enumerate(block.ops):
         read = kept.intersection(op.input_arg_names)
@@ -278,10 +278,10 @@ def _copyable(block: Block) -> tuple[dict[str, int], set[str]]:
             scheduled.update(n for inner in nested([op]) for n in inner.output_arg_names)
         if op.role != Role.FORWARD or op.type not in ELEMENTWISE:
             continue
-        if any(written[n] > 1 or persistable(block, n) for n in op.output_arg_names):
+        if any(written[n] > 1 or block.is_persistable(n) for n in op.output_arg_names):
             continue
         on_servers = [
-            n in scheduled or (persistable(block, n) and n not in changing)
+            n in scheduled or (block.is_persistable(n) and n not in changing)
             for n in op.input_arg_names
         ]
         if all(at or n in positions for at, n in zip(on_servers, op.input_arg_names)):
@@ -324,7 +324,7 @@ def _clip_ops(program: Program, optimizing: list[int], kept: set[str]) -> list[i
     clip = []
     for i in optimizing:
         op = block.ops[i]
-        stays = any(n in at_server or persistable(block, n) for n in op.input_arg_names)
+        stays = any(n in at_server or block.is_persistable(n) for n in op.input_arg_names)
         if stays or op.attrs.get(ON_SERVERS):
             at_server.update(op.output_arg_names)
         else:
@@ -348,11 +348,6 @@ def _constants_behind(ops: Sequence[Operator], optimizing: list[int], clip: list
             if readers and readers.isdisjoint(set(clip) - behind):
                 behind.add(i)
     return behind
-
-
-def persistable(block: Block, name: str) -> bool:
-    var = block.find_var(name)
-    return var is not None and var.persistable
 
 
 def _role_vars(op: Operator) -> tuple[str, str]:

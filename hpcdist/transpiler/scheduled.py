@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.program import Program
-from hpcdist.transpiler.program_roles import ProgramRoles, nested, persistable
+from hpcdist.transpiler.program_roles import ProgramRoles, nested
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def scheduled_values(program: Program, roles: ProgramRoles) -> tuple[ScheduledVa
     schedule = [block.ops[i] for i in roles.schedule]
     names = _names(op.output_arg_names for op in schedule)
     read = _names(op.input_arg_names for op in nested(schedule))
-    names |= {name: None for name in read if persistable(block, name)}
+    names |= {name: None for name in read if block.is_persistable(name)}
     names |= _names(block.ops[i].input("LearningRate") for i in optimizers)
     return tuple(
         ScheduledValue(var.name, tuple(var.shape), var.dtype)

@@ -10,7 +10,7 @@ import pytest
 from hpcdist.errors import FeedError, PlanError
 from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.graph.pipeline import PipelineCut
-from hpcdist.transpiler.pipeline_cut import Phase, is_kept, phase_of
+from hpcdist.transpiler.pipeline_cut import Phase, phase_of
 from tests.random_programs import RandomProgram, assert_near, build, train
 from tests.thread_jobs import ranks_as_threads
 
@@ -22,7 +22,9 @@ def cut(seed: int) -> tuple[RandomProgram, int]:
     program, rng = build(seed, ragged=False), random.Random(seed)
     block = program.main.global_block()
     forward = [op for op in block.ops if phase_of(op) is Phase.FORWARD]
-    names = [n for op in forward[:-3] for n in op.output_arg_names[:1] if not is_kept(block, n)]
+    names = [
+        n for op in forward[:-3] for n in op.output_arg_names[:1] if not block.is_persistable(n)
+    ]
     places = sorted(rng.sample(range(len(names)), 1 + (seed % 3 == 0)))
     cuts = tuple((names[place],) for place in places)
     program.main.pipeline = PipelineCut(cuts, rng.choice([1, 2, 3]))

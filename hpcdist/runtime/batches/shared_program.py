@@ -50,7 +50,7 @@ class RowTreatment:
         self._before_loss = {id(op) for op in ops[:starts]}
         self._own: set[str] = set()  # that count steps of each trainer's own longest sequence
         for _ in range(2):  # what is kept from step to step is read as the last step left it
-            kept = {name: of for name, of in self._of.items() if self._is_kept(name)}
+            kept = {name: of for name, of in self._of.items() if self._block.is_persistable(name)}
             self._of = kept | {name: self._of_data(name) for name in sorted(batched)}
             for op in self._block.ops:
                 self._follow(op)
@@ -67,16 +67,12 @@ class RowTreatment:
         return {
             name: of.why or f"it is {of.how.value}"
             for name, of in self._of.items()
-            if of.how not in (How.SAME, How.COUNTS) and self._is_kept(name)
+            if of.how not in (How.SAME, How.COUNTS) and self._block.is_persistable(name)
         }
 
     def _of_data(self, name: str) -> OfRows:
         ragged = self._block.var(name).lod_level
         return OfRows(How.RAGGED, name) if ragged else OfRows(How.ROWS)
-
-    def _is_kept(self, name: str) -> bool:
-        var = self._block.find_var(name)
-        return var is not None and var.persistable
 
     def _follow(self, op: Operator) -> None:
         """Note what an operator's results are; of a loop, also those within it."""
@@ -212,7 +208,7 @@ class RowTreatment:
             if of.how not in (How.SAME, How.GRADIENT):
                 why = f"operator {op.type!r} updates by {name!r}, which is {of.how.value}"
                 return OfRows(How.MIXED, why=why, of_gradient=True)
-        return SAME if all(map(self._is_kept, op.output_arg_names)) else _GRADIENT
+        return SAME if all(map(self._block.is_persistable, op.output_arg_names)) else _GRADIENT
 
 
 def _within_loop(op: Operator, of: OfRows) -> OfRows:
