@@ -7,7 +7,7 @@ from contextlib import closing
 from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from hpcdist.columnar.columns import ColumnTarget, Rules
 from hpcdist.columnar.files import naming
@@ -18,14 +18,14 @@ from hpcdist.errors import DataError
 Columns = Sequence[str] | Mapping[str, str | Sequence[str]]
 
 
-def at_least(least: int, what: str, value: Any) -> int:
+def at_least(least: int, what: str, value: object) -> int:
     """Return a whole number that is not less than ``least``."""
     if not is_whole(value) or value < least:
         raise DataError(f"data.read: {what} must be a whole number >= {least}, got {value!r}")
     return int(value)
 
 
-def is_whole(value: Any) -> bool:
+def is_whole(value: object) -> TypeGuard[int]:
     """Return whether this is a whole number, Python's or numpy's."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
@@ -134,7 +134,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _expect_columns(columns: Any, feed_list: Any) -> None:
+def _expect_columns(columns: object, feed_list: object) -> None:
     """Raise DataError if ``columns`` are not what `read` says."""
     fits = isinstance(columns, Sequence) and all(isinstance(name, str) for name in columns)
     if isinstance(columns, Mapping):
@@ -157,7 +157,7 @@ def _target(name: str, chosen: str | Sequence[str]) -> ColumnTarget:
     return ColumnTarget(name, tuple(chosen), True)
 
 
-def rules_of(nulls: Any, buckets: Mapping[str, int] | None, encoded: Collection[str]) -> Rules:
+def rules_of(nulls: object, buckets: Mapping[str, int] | None, encoded: Collection[str]) -> Rules:
     """Return what becomes of nulls and texts; ``encoded`` columns are decoded later."""
     fills = nulls if isinstance(nulls, Mapping) else {"": nulls}
     if isinstance(nulls, str) and nulls == "error":

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +55,7 @@ class Ragged:
 
 
 Column = np.ndarray | Ragged
+ArrowArray: TypeAlias = Any  # a pyarrow.Array or ChunkedArray, or numpy's: pyarrow has no types
 
 
 def part(column: Column, begin: int, end: int) -> Column:
@@ -103,7 +104,7 @@ class Rules:
         return self.fill.get(name, self.fill.get(""))
 
 
-def converted(name: str, raw: Any, rules: Rules, faults: Faults) -> Column:
+def converted(name: str, raw: ArrowArray, rules: Rules, faults: Faults) -> Column:
     """Return a column of a file as arrays; rows that cannot be used are added to ``faults``."""
     kind = raw.dtype if isinstance(raw, np.ndarray) else raw.type
     if name in rules.buckets and not holds_text(raw) and kind != pa.null():
@@ -123,7 +124,7 @@ def converted(name: str, raw: Any, rules: Rules, faults: Faults) -> Column:
     return _of_values(name, array, rules, faults)
 
 
-def _one_array(raw: Any) -> Any:
+def _one_array(raw: ArrowArray) -> Any:
     """Return a column as one array of pyarrow's."""
     if isinstance(raw, np.ndarray):
         return pa.array(raw.astype(object) if raw.dtype.kind == "U" else raw)
@@ -135,7 +136,7 @@ def _one_array(raw: Any) -> Any:
     return array
 
 
-def holds_text(raw: Any) -> bool:
+def holds_text(raw: ArrowArray) -> bool:
     """Return whether a column of a file, or the lists in it, hold text, which is hashed."""
     if isinstance(raw, np.ndarray):
         return raw.dtype.kind in "SU"
@@ -145,7 +146,7 @@ def holds_text(raw: Any) -> bool:
     return is_text(kind)
 
 
-def is_empty(raw: Any) -> bool:
+def is_empty(raw: ArrowArray) -> bool:
     """Return whether a column of a file has nothing but nulls, and so no type."""
     return isinstance(raw, (pa.Array, pa.ChunkedArray)) and raw.null_count == len(raw)
 
@@ -179,7 +180,7 @@ def _not_encoded(name: str, kind: Any) -> DataError:
     )
 
 
-def _of_bytes(name: str, array: Any, rules: Rules, faults: Faults) -> Ragged:
+def _of_bytes(name: str, array: ArrowArray, rules: Rules, faults: Faults) -> Ragged:
     """Return texts, or bytes, as they are: uint8, one sequence for each row."""
     if kinds.is_dictionary(array.type):
         array = array.dictionary_decode()
@@ -201,7 +202,7 @@ def _of_bytes(name: str, array: Any, rules: Rules, faults: Faults) -> Ragged:
     return Ragged(values, offsets - offsets[0])
 
 
-def _note_nulls(name: str, array: Any, rules: Rules, faults: Faults) -> np.ndarray | None:
+def _note_nulls(name: str, array: ArrowArray, rules: Rules, faults: Faults) -> np.ndarray | None:
     """Return which values are null, None if none is; they are bad unless something is filled in."""
     if not array.null_count:
         return None
@@ -212,7 +213,7 @@ def _note_nulls(name: str, array: Any, rules: Rules, faults: Faults) -> np.ndarr
     return missing
 
 
-def _of_lists(name: str, array: Any, rules: Rules, faults: Faults) -> Column:
+def _of_lists(name: str, array: ArrowArray, rules: Rules, faults: Faults) -> Column:
     lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
     if array.null_count and rules.filling(name) is None:
         for row in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)):
@@ -236,7 +237,7 @@ def _of_lists(name: str, array: Any, rules: Rules, faults: Faults) -> Column:
     return rows
 
 
-def _of_values(name: str, array: Any, rules: Rules, faults: Faults) -> np.ndarray:
+def _of_values(name: str, array: ArrowArray, rules: Rules, faults: Faults) -> np.ndarray:
     missing = _note_nulls(name, array, rules, faults)
     values = _numbers(name, array, rules)
     if missing is not None:
@@ -245,7 +246,7 @@ def _of_values(name: str, array: Any, rules: Rules, faults: Faults) -> np.ndarra
     return values
 
 
-def _numbers(name: str, array: Any, rules: Rules) -> np.ndarray:
+def _numbers(name: str, array: ArrowArray, rules: Rules) -> np.ndarray:
     """Return numbers for values; what stands for nulls does not matter."""
     kind = array.type
     if kinds.is_dictionary(kind):
@@ -272,7 +273,7 @@ def _numbers(name: str, array: Any, rules: Rules) -> np.ndarray:
     raise DataError(f"column {name!r} has the type {kind}: expected numbers, text, dates or lists")
 
 
-def _microseconds(name: str, array: Any, kind: pa.DataType) -> np.ndarray:
+def _microseconds(name: str, array: ArrowArray, kind: pa.DataType) -> np.ndarray:
     """Return times as ``kind``, of microseconds, which finer ones are cut to."""
     try:
         cut = pc.cast(array, options=pc.CastOptions(kind, allow_time_truncate=True))
@@ -283,14 +284,14 @@ def _microseconds(name: str, array: Any, kind: pa.DataType) -> np.ndarray:
     return _plain(pc.cast(cut, pa.int64()))
 
 
-def _plain(array: Any) -> np.ndarray:
+def _plain(array: ArrowArray) -> np.ndarray:
     """Return numbers as numpy's, without a copy if there are no nulls."""
     if array.null_count:
         array = array.fill_null(pa.scalar(0).cast(array.type))
     return array.to_numpy(zero_copy_only=False)
 
 
-def _hashed(array: Any, buckets: int | None) -> np.ndarray:
+def _hashed(array: ArrowArray, buckets: int | None) -> np.ndarray:
     """Return a number for each text; each different one is hashed once."""
     encoded = array.dictionary_encode()
     texts = encoded.dictionary.cast(pa.large_binary()).to_pylist()

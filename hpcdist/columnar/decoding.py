@@ -14,7 +14,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -76,7 +76,7 @@ class Texts:
             )
 
 
-def decoders_of(decode: Any, targets: Sequence[ColumnTarget]) -> dict[str, ColumnDecoder]:
+def decoders_of(decode: object, targets: Sequence[ColumnTarget]) -> dict[str, ColumnDecoder]:
     """Return what decodes which column, as `read` is told; DataError where a variable differs."""
     if not isinstance(decode, Mapping):
         raise DataError(f"data.read: decode must be a dict by column, got {decode!r:.80}")

@@ -159,7 +159,7 @@ class Images:
         return image if self.apply is None else self.apply(image, np.random.default_rng(keys[8]))
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 

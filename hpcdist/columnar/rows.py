@@ -297,7 +297,7 @@ class Rows:
 _FACTS = {"data": "files", "shuffle": "seed, window, lanes and their chunk"}
 
 
-def _is_position(state: Any) -> bool:
+def _is_position(state: object) -> bool:
     """Return whether this is what `Rows.state` may have returned."""
     if not isinstance(state, Mapping) or not isinstance(state.get("rows", {}), Mapping):
         return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import numpy as np
 
@@ -55,7 +54,7 @@ class FleetUtil:
         self,
         var_name: str,
         scope: Scope | None = None,
-        place: Any = None,
+        place: object = None,
         param_type: str = "int64",
     ) -> None:
         """Set a variable of this worker's scope to zeros of ``param_type``."""

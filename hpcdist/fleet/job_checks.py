@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hpcdist.comm.cluster import PSERVER
 from hpcdist.errors import FleetError, FleetTypeError
 from hpcdist.executor import control
@@ -19,7 +17,7 @@ from hpcdist.transpiler import (
 )
 
 
-def collective_settings(strategy: Any) -> CollectiveSettings:
+def collective_settings(strategy: object) -> CollectiveSettings:
     """Return what `distributed_optimizer` was given for training without servers."""
     given = DistributedStrategyV2() if strategy is None else strategy
     if not isinstance(strategy, DistributedStrategy) and hasattr(given, "collective"):
@@ -32,7 +30,7 @@ def collective_settings(strategy: Any) -> CollectiveSettings:
     )
 
 
-def strategy_given(strategy: Any) -> DistributedStrategy:
+def strategy_given(strategy: object) -> DistributedStrategy:
     """Return the strategy that `distributed_optimizer` was given in one of several forms."""
     if strategy is None:
         return SyncStrategy()
@@ -86,7 +84,7 @@ def _described(serves: bool, index: int, workers: int, servers: int) -> str:
     return f"{'server' if serves else 'worker'} {index} of {workers} workers and {servers} servers"
 
 
-def check_saving(call: str, executor: Any, program: Any) -> None:
+def check_saving(call: str, executor: object, program: object) -> None:
     """Refuse what fleet cannot save with, or save."""
     if not isinstance(executor, Executor):
         raise FleetTypeError(f"{call}: executor must be an Executor, got {executor!r}")

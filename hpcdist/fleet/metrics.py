@@ -20,22 +20,22 @@ from hpcdist.ops.auc import area
 __all__ = ["acc", "auc", "mae", "max", "min", "mse", "rmse", "sum"]
 
 
-def sum(input: Any, scope: Scope | None = None, util: Any = None) -> np.ndarray:
+def sum(input: Any, scope: Scope | None = None, util: object = None) -> np.ndarray:
     """Return the sum over trainers."""
     return np.asarray(np.sum(_everyones(input, scope), axis=0))
 
 
-def max(input: Any, scope: Scope | None = None, util: Any = None) -> np.ndarray:
+def max(input: Any, scope: Scope | None = None, util: object = None) -> np.ndarray:
     """Return the largest value of any trainer, element by element."""
     return np.asarray(np.max(_everyones(input, scope), axis=0))
 
 
-def min(input: Any, scope: Scope | None = None, util: Any = None) -> np.ndarray:
+def min(input: Any, scope: Scope | None = None, util: object = None) -> np.ndarray:
     """Return the smallest value of any trainer, element by element."""
     return np.asarray(np.min(_everyones(input, scope), axis=0))
 
 
-def auc(stat_pos: Any, stat_neg: Any, scope: Scope | None = None, util: Any = None) -> float:
+def auc(stat_pos: Any, stat_neg: Any, scope: Scope | None = None, util: object = None) -> float:
     """Return the area under the ROC curve of all trainers' rows.
 
     ``stat_pos``, ``stat_neg``: the counts of all batches that `layers.auc` returns, the third and
@@ -44,22 +44,22 @@ def auc(stat_pos: Any, stat_neg: Any, scope: Scope | None = None, util: Any = No
     return area(sum(stat_pos, scope), sum(stat_neg, scope))
 
 
-def mae(abserr: Any, total_ins_num: Any, scope: Scope | None = None, util: Any = None) -> float:
+def mae(abserr: Any, total_ins_num: Any, scope: Scope | None = None, util: object = None) -> float:
     """Return the mean absolute error, from each trainer's sum of errors and number of samples."""
     return _mean(abserr, total_ins_num, scope)
 
 
-def mse(sqrerr: Any, total_ins_num: Any, scope: Scope | None = None, util: Any = None) -> float:
+def mse(sqrerr: Any, total_ins_num: Any, scope: Scope | None = None, util: object = None) -> float:
     """Return the mean squared error, from each trainer's sum of squares and number of samples."""
     return _mean(sqrerr, total_ins_num, scope)
 
 
-def rmse(sqrerr: Any, total_ins_num: Any, scope: Scope | None = None, util: Any = None) -> float:
+def rmse(sqrerr: Any, total_ins_num: Any, scope: Scope | None = None, util: object = None) -> float:
     """Return the root of the mean squared error."""
     return float(np.sqrt(_mean(sqrerr, total_ins_num, scope)))
 
 
-def acc(correct: Any, total: Any, scope: Scope | None = None, util: Any = None) -> float:
+def acc(correct: Any, total: Any, scope: Scope | None = None, util: object = None) -> float:
     """Return the accuracy, from each trainer's numbers of correct and of all samples."""
     return _mean(correct, total, scope)
 

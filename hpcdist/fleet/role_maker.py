@@ -259,7 +259,7 @@ def _count(env: Mapping[str, str], setting: Setting[int]) -> int:
 
 
 # -- from the user -------------------------------------------------------------------------------
-def _endpoints(argument: str, given: Any) -> tuple[str, ...]:
+def _endpoints(argument: str, given: object) -> tuple[str, ...]:
     if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
         raise FleetTypeError(f"{argument}: expected a list of strings, got {given!r}")
     if not given:

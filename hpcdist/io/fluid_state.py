@@ -227,10 +227,10 @@ class _Machine:
         self._stack.append(make(*arguments[: 1 if called.name == "dtype" else 3]))
 
     @staticmethod
-    def _array(*_: Any) -> _Array:
+    def _array(*_: object) -> _Array:
         return _Array()
 
-    def _encoded(self, text: Any, encoding: Any) -> bytes:
+    def _encoded(self, text: object, encoding: object) -> bytes:
         if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
             raise ValueError("malformed bytes")
         self._spend(len(text))
@@ -264,13 +264,13 @@ class _Machine:
         return np.frombuffer(raw, dtype).reshape(shape).copy()
 
 
-def _items(state: Any, count: int) -> tuple[Any, ...]:
+def _items(state: object, count: int) -> tuple[Any, ...]:
     if not isinstance(state, tuple) or len(state) != count:
         raise ValueError("an array or a dtype without its state")
     return state
 
 
-def _function(module: Any, name: Any) -> _Called:
+def _function(module: object, name: object) -> _Called:
     if not (isinstance(module, str) and isinstance(name, str)) or (module, name) not in _KNOWN:
         raise ValueError(f"{module!s:.80}.{name!s:.80} is not part of an array")
     return _KNOWN[module, name]

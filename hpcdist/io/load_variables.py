@@ -34,7 +34,7 @@ from hpcdist.transpiler.sharded_updates import not_here
 
 
 def load_vars(
-    executor: Any,
+    executor: object,
     dirname: str,
     main_program: Program | CompiledProgram | None = None,
     vars: Sequence[Any] | None = None,
@@ -98,7 +98,7 @@ def _load_on_servers(
 
 
 def load_params(
-    executor: Any,
+    executor: object,
     dirname: str,
     main_program: Program | CompiledProgram | None = None,
     filename: str | None = None,
@@ -108,7 +108,7 @@ def load_params(
 
 
 def load_persistables(
-    executor: Any,
+    executor: object,
     dirname: str,
     main_program: Program | CompiledProgram | None = None,
     filename: str | None = None,

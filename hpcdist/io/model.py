@@ -40,7 +40,7 @@ def save_inference_model(
     dirname: str,
     feeded_var_names: Sequence[str] | str,
     target_vars: Sequence[Variable] | Variable,
-    executor: Any,
+    executor: object,
     main_program: Program | None = None,
     model_filename: str | None = None,
     params_filename: str | None = None,
@@ -95,7 +95,7 @@ def save_inference_model(
 
 def load_inference_model(
     dirname: str | None,
-    executor: Any,
+    executor: object,
     model_filename: str | bytes | None = None,
     params_filename: str | bytes | None = None,
     pserver_endpoints: Sequence[str] | None = None,
@@ -137,7 +137,7 @@ def load_inference_model(
     return [program, feeds, fetches]
 
 
-def _load_from_bytes(executor: Any, *contents: Any) -> list[Any]:
+def _load_from_bytes(executor: object, *contents: Any) -> list[Any]:
     """Return what `load_inference_model` does of a model and its parameters, each one file."""
     for content in contents:
         if not isinstance(content, bytes):

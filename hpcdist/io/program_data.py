@@ -130,7 +130,7 @@ def _as_operator(block: Block, said: Mapping[str, Any]) -> Operator:
     return Operator(block, str(said["type"]), inputs, outputs, attrs)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return an attribute as JSON says it; what JSON cannot say is a dict with one key."""
     if isinstance(value, np.ndarray):
         data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()

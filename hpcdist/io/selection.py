@@ -27,7 +27,7 @@ _default = FORMATS[0]
 Predicate = Callable[[Variable], bool]
 
 
-def is_parameter(var: Any) -> bool:
+def is_parameter(var: object) -> bool:
     """Tell whether a variable is a parameter."""
     return isinstance(var, Parameter)
 
@@ -57,7 +57,7 @@ def get_program_persistable_vars(program: Program) -> list[Variable]:
     return [var for var in kept if var.name not in merged]
 
 
-def get_parameter_value(para: Variable, executor: Any) -> np.ndarray:
+def get_parameter_value(para: Variable, executor: object) -> np.ndarray:
     """Return the value of a parameter."""
     if not is_parameter(para):
         raise GraphTypeError(f"get_parameter_value: expected a parameter, got {para!r}")
@@ -65,7 +65,7 @@ def get_parameter_value(para: Variable, executor: Any) -> np.ndarray:
 
 
 def get_parameter_value_by_name(
-    name: str, executor: Any, program: Program | None = None
+    name: str, executor: object, program: Program | None = None
 ) -> np.ndarray:
     """Return the value of a parameter of a Program, by its name."""
     var = given_program("program", program).global_block().var(name)
@@ -73,7 +73,7 @@ def get_parameter_value_by_name(
 
 
 # -- what is asked for -----------------------------------------------------------------------------
-def given_program(what: str, given: Any) -> Program:
+def given_program(what: str, given: object) -> Program:
     """Return the Program of an argument ``what``, by default the main one; GraphTypeError."""
     program = default_main_program() if given is None else getattr(given, "program", given)
     if not isinstance(program, Program):

@@ -56,7 +56,7 @@ def save(program: Program, model_path: str) -> None:
 def load(
     program: Program,
     model_path: str,
-    executor: Any = None,
+    executor: object = None,
     var_list: Sequence[Variable] | None = None,
 ) -> None:
     """Load what `save` has saved, here or in Fluid: parameters, and what is kept besides.
@@ -72,7 +72,7 @@ def load(
 
 
 def _load(
-    program: Program, model_path: str, executor: Any, var_list: Sequence[Variable] | None
+    program: Program, model_path: str, executor: object, var_list: Sequence[Variable] | None
 ) -> None:
     prefix = _prefix(model_path)
     params, optimizer = Path(f"{prefix}{PARAMS}"), Path(f"{prefix}{OPTIMIZER}")
@@ -190,7 +190,7 @@ def _assign(state: Mapping[str, np.ndarray], where: str) -> None:
         scope.var(name).get_tensor().set(array)
 
 
-def _load_saved_vars(program: Program, path: Path, executor: Any, var_list: Any) -> None:
+def _load_saved_vars(program: Program, path: Path, executor: object, var_list: Any) -> None:
     if executor is None:
         raise GraphError(
             f"executor is required when loading what save_vars has saved, and there is no "

@@ -50,7 +50,7 @@ Remote = tuple[int, str, Piece]
 
 
 def save_vars(
-    executor: Any,
+    executor: object,
     dirname: str,
     main_program: Program | CompiledProgram | None = None,
     vars: Sequence[Any] | None = None,
@@ -117,7 +117,7 @@ def _save(
 
 
 def save_params(
-    executor: Any,
+    executor: object,
     dirname: str,
     main_program: Program | CompiledProgram | None = None,
     filename: str | None = None,
@@ -128,7 +128,7 @@ def save_params(
 
 
 def save_persistables(
-    executor: Any,
+    executor: object,
     dirname: str,
     main_program: Program | CompiledProgram | None = None,
     filename: str | None = None,

@@ -278,7 +278,8 @@ def _programs(recordings: Sequence[RankRecording]) -> list[dict[str, Any]]:
     alike: dict[Any, dict[str, Any]] = {}
     for rank in recordings:
         role = "server" if rank.of.role == "PSERVER" else "trainer"
-        seen: Counter[Any] = Counter()  # two of one rank with the same operators are two
+        # Two Programs of one rank with the same operators are two.
+        seen: Counter[tuple[object, ...]] = Counter()
         for program in rank.recording.programs:
             kind = role, program.kind, tuple(one.type for one in program.operators)
             key = *kind, seen[kind]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 
 class ScriptArguments(list[str]):
@@ -13,7 +13,7 @@ class ScriptArguments(list[str]):
         super().__init__(words)
         self.read = False
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: SupportsIndex | slice) -> Any:
         self.read |= key != 0  # 0 is the script's own name
         return super().__getitem__(key)
 

@@ -140,7 +140,7 @@ def shard(
     return part
 
 
-def expect_reader(what: str, reader: Any) -> None:
+def expect_reader(what: str, reader: object) -> None:
     """Raise DataError if this is no reader, but what one returns."""
     if not callable(reader):
         raise DataError(

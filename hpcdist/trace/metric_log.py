@@ -66,7 +66,7 @@ class MetricLog:
         self.step = step
         self._held.append(Noted(step, time.time(), values))
 
-    def fetched(self, step: int, names: Sequence[str], values: Sequence[Any]) -> None:
+    def fetched(self, step: int, names: Sequence[str], values: Sequence[object]) -> None:
         """Note those fetched values of a step that are one number; the mean over devices.
 
         A variable with a reserved name, such as ``step``, has a ``_`` after it.
@@ -105,7 +105,7 @@ class MetricLog:
 metric_log = MetricLog()  # `--metrics` begins it
 
 
-def log_metrics(step: int, **values: Any) -> None:
+def log_metrics(step: int, **values: object) -> None:
     """Log metrics of a step: ``log_metrics(step, loss=0.3, accuracy=0.9)``.
 
     They go where ``python -m hpcdist --metrics DIR`` says, within two seconds, and nowhere without

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
@@ -45,7 +44,7 @@ def measured() -> Rates:
     )
 
 
-def _least_s(call: Callable[[], Any]) -> float:
+def _least_s(call: Callable[[], object]) -> float:
     call()  # touches memory for the first time
     took = []
     for _ in range(TIMES):

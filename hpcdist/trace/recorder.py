@@ -227,7 +227,7 @@ def _writer(ring: NDArray[Any]) -> tuple[Record, Callable[[], int]]:
     return record, noted
 
 
-def _ignore(*_: Any, **__: Any) -> None:
+def _ignore(*_: object, **__: object) -> None:
     """Note nothing."""
 
 
