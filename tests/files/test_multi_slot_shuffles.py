@@ -7,9 +7,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist.errors import DataError
-from hpcdist.multi_slot import (
-    exchange,
-)
+from hpcdist.multi_slot import global_shuffle
 from hpcdist.multi_slot.global_shuffle import shuffled_among
 from hpcdist.multi_slot.samples import Samples, SampleSlot, concatenated, shuffled
 from hpcdist.multi_slot.text import samples_of
@@ -109,12 +107,12 @@ def test_a_slot_is_shuffled_alone_to_see_what_it_tells(tmp_path):
     assert others != list(range(50)) and sorted(others) == list(range(50))
 
 
-@pytest.mark.parametrize("round_bytes", [1, 200, exchange.ROUND_BYTES])
+@pytest.mark.parametrize("round_bytes", [1, 200, global_shuffle.ROUND_BYTES])
 @pytest.mark.parametrize("sizes", [[7, 0, 12], [40], [1, 1, 1, 1], [0, 0], [3, 50]])
 def test_a_global_shuffle_is_one_permutation_on_any_number_of_trainers(
     sizes, round_bytes, monkeypatch
 ):
-    monkeypatch.setattr(exchange, "ROUND_BYTES", round_bytes)
+    monkeypatch.setattr(global_shuffle, "ROUND_BYTES", round_bytes)
     rng = np.random.default_rng(5)
     total = sum(sizes)
     lines = []
