@@ -50,15 +50,20 @@ def current_stream() -> TorchStream:
     return entered[-1] if entered else TorchStream(MACHINE.default())
 
 
-@contextlib.contextmanager
-def stream(entered: TorchStream) -> Iterator[None]:
+def _enter(stream: TorchStream) -> None:
     if not hasattr(MACHINE.here, "of_torch"):
         MACHINE.here.of_torch = []
-    MACHINE.here.of_torch.append(entered)
+    MACHINE.here.of_torch.append(stream)
+
+
+@contextlib.contextmanager
+def stream(entered: TorchStream) -> Iterator[None]:
+    _enter(entered)
+    depth = len(MACHINE.here.of_torch)
     try:
         yield
     finally:
-        MACHINE.here.of_torch.pop()
+        del MACHINE.here.of_torch[depth - 1 :]  # as torch, which sets the one from before
 
 
 @contextlib.contextmanager
@@ -69,14 +74,14 @@ def graph(
     of = stream.of
     MACHINE.wait(lambda: not MACHINE.busy, of)  # torch synchronizes the device first
     of.recorded, MACHINE.here.capturing = cuda_graph.works, of
+    _enter(stream)
     try:
-        with _entered(stream):
-            yield
+        yield
+    except RuntimeError:  # as torch does, which leaves its stream only after that
+        raise RuntimeError("cudaErrorStreamCaptureInvalidated") from None
     finally:
         of.recorded, MACHINE.here.capturing = None, None
-
-
-_entered = stream
+    MACHINE.here.of_torch.pop()
 
 
 def install(monkeypatch: Any) -> None:

@@ -244,6 +244,7 @@ class Event:
         self._reached_s = 0.0
         self._stream: Stream | None = None
         self._restarts = 0
+        self._device = MACHINE.device
 
     @property
     def ended(self) -> int:
@@ -264,6 +265,8 @@ class Event:
 
     @property
     def done(self) -> bool:
+        on = MACHINE.device  # of a thread that has chosen none, 0
+        assert on == self._device, f"this thread would begin to use GPU {on}, and its memory"
         upto = self.recorded
         if self.ended < upto:
             MACHINE.turn(self._stream)

@@ -48,7 +48,7 @@ class NcclCollective:
 
         def connect() -> None:
             try:
-                self.cupy.cuda.Device(self._device_id).use()
+                self.use_device()
                 made.append(new_communicator(self.nccl, self.size, token, self.rank))
             except Exception as error:
                 made.append(error)
@@ -149,6 +149,10 @@ class NcclCollective:
                 self._failed = why
                 comm.abort()
 
+    def use_device(self) -> None:
+        """Have this thread call CUDA for this rank's GPU."""
+        self.cupy.cuda.Device(self._device_id).use()
+
     # -- for reductions ----------------------------------------------------------------------
     @property
     def comm(self) -> Any:
@@ -166,7 +170,8 @@ class NcclCollective:
         if self._closed:
             return
         try:
-            self.comm.check_async_error()
+            with self._ending:  # which frees it
+                self.comm.check_async_error()
         except FAILURES as error:
             self.give_up(f"{error}")
             raise CommError(
@@ -229,7 +234,7 @@ class NcclReduction(Reduction):
         except FAILURES as error:
             raise CommError(f"rank {self._owners[0].name}: NCCL failed: {error}") from error
         self._under_way = True
-        WATCHDOG.watch(self.ended, self._late, self._deadline_s)
+        WATCHDOG.watch(self._watched, self._late, self._deadline_s)
 
     def test(self) -> bool:
         return not self._under_way or self._ended()
@@ -265,6 +270,10 @@ class NcclReduction(Reduction):
     def ended(self) -> bool:
         """Return whether the GPU has ended it, or the communicators have been given up."""
         return self._job.ended()
+
+    def _watched(self) -> bool:
+        self._owners[0].use_device()  # or the thread would take memory of GPU 0
+        return self.ended()
 
     def _ended(self) -> bool:
         if self._job.ended():

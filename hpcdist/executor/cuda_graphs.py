@@ -64,13 +64,16 @@ class Replayed:
         torch.cuda.current_stream().wait_stream(self._stream)
 
     def _captured(self) -> bool:
-        graph = self._torch.cuda.CUDAGraph()
+        cuda = self._torch.cuda
+        graph = cuda.CUDAGraph()
         how = {"stream": self._stream, "capture_error_mode": "thread_local"}
         try:
-            with self._torch.cuda.graph(graph, **how):
+            # Torch does not leave its stream if it cannot end the graph.
+            with cuda.stream(cuda.current_stream()), cuda.graph(graph, **how):
                 self._launch()
         except (RuntimeError, NotImplementedError) as error:
-            warnings.warn(f"not replayed as a CUDA graph, so slower: {error}", stacklevel=2)
+            why = error.__context__ or error  # the end of a graph fails because of what was in it
+            warnings.warn(f"not replayed as a CUDA graph, so slower: {why}", stacklevel=2)
             return False
         self._graph = graph
         return True

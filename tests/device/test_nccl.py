@@ -147,8 +147,8 @@ def test_a_rank_that_does_not_come_ends_in_an_abort(cupy):
 def test_a_host_that_is_stuck_in_a_call_of_cudas_is_freed(cupy, monkeypatch):
     monkeypatch.setattr(nccl, "WATCHDOG", Watchdog(grace_s=0))
 
-    def body(transport):
-        group = NcclCollective(group_of(transport), transport.rank)
+    def body(transport):  # rank 0 on GPU 1, which no thread has that has chosen none
+        group = NcclCollective(group_of(transport), 1 - transport.rank)
         array = to_device(np.zeros(4))
         reduction = group.allreduce_init(array, describe=lambda: "bucket 3")
         if transport.rank:
@@ -159,6 +159,30 @@ def test_a_host_that_is_stuck_in_a_call_of_cudas_is_freed(cupy, monkeypatch):
         assert np.isnan(array.get()).all()  # returns once the communicator is aborted, with poison
         with pytest.raises(CommError, match="waiting for bucket 3, from rank 1: nothing came"):
             download(array)
+
+    run_threads([lambda t=t: body(t) for t in world(2)])
+
+
+def test_nccl_is_not_asked_for_errors_while_another_thread_gives_its_communicator_up(cupy):
+    """It frees the communicator that is asked."""
+
+    def body(transport):
+        group = NcclCollective(group_of(transport), transport.rank)
+        comm, ask, freed_meanwhile = group.comm, group.comm.check_async_error, []
+        other = threading.Thread(target=group.give_up, args=["it is late"])
+
+        def asked():
+            other.start()
+            other.join(0.05)
+            freed_meanwhile.append(comm.aborted)
+            ask()
+
+        comm.check_async_error = asked
+        group.check()
+        other.join(LIMIT_S)
+        assert freed_meanwhile == [False] and comm.aborted
+        with pytest.raises(CommError, match="cannot be used: it is late"):
+            group.check()
 
     run_threads([lambda t=t: body(t) for t in world(2)])
 

@@ -149,6 +149,7 @@ def test_what_cannot_be_recorded_is_launched_as_before_and_says_so(monkeypatch):
     training.step(0)
     with pytest.warns(UserWarning, match="not replayed as a CUDA graph.*no workspace"):
         training.step(1)
+    assert torch.cuda.current_stream().of is MACHINE.default()
     got = [training.step(number) for number in range(2, 5)]
     assert MACHINE.counts.replays == 0
     monkeypatch.setenv("HPCDIST_KERNELS", "own")
