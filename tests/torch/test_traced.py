@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -13,6 +14,7 @@ import hpcdist as fluid  # noqa: E402
 from hpcdist.errors import FeedError, GraphError, HpcdistError  # noqa: E402
 from hpcdist.executor.segments import TYPE  # noqa: E402
 from hpcdist.ops import by_torch  # noqa: E402
+from hpcdist.ops.torch_forms import forms  # noqa: E402
 from tests.random_programs import build  # noqa: E402
 
 KERNELS = ("own", "fused")
@@ -151,6 +153,31 @@ def test_products_are_computed_in_the_type_that_the_program_rounds_to(half):
     np.testing.assert_array_equal(rounded, given[0].float().numpy())
     np.testing.assert_array_equal(own[1], rounded)
     np.testing.assert_allclose(own[0], fused, rtol=2e-2 if half == "bfloat16" else 2e-3, atol=1e-2)
+
+
+def test_gradients_of_mixed_precision_are_checked_together():
+    """But for one kernel for each, which makes it zero if any is infinite."""
+    make_fx = torch.fx.experimental.proxy_tensor.make_fx
+    by_type, counts = forms(), []
+    for several in (2, 12):
+        xs = [torch.ones(3, k + 1) for k in range(several)]
+
+        def step(scale, *xs):
+            outs, found = by_type["check_finite_and_unscale"](
+                torch, [list(xs), scale], {"zeroes": True}, [], []
+            )
+            return [*outs, found]
+
+        graph = make_fx(step, tracing_mode="fake")(torch.full((1,), 2.0), *xs)
+        calls = [n for n in graph.graph.nodes if n.op == "call_function"]
+        counts.append(len([n for n in calls if n.target is not operator.getitem]))
+        (halved, *_, found) = graph(torch.full((1,), 2.0), *xs)
+        assert (halved == 0.5).all() and not found
+        for bad in (float("inf"), float("nan")):
+            xs[-1][1, 1] = bad
+            (*zeros, found) = graph(torch.full((1,), 2.0), *xs)
+            assert found and not any(zero.any() for zero in zeros)
+    assert counts[1] - counts[0] == 10
 
 
 def test_a_wrong_label_is_told_before_anything_is_updated(monkeypatch):
