@@ -7,11 +7,15 @@ which runs it once more. Without torch, using such an operator is an error that 
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -98,6 +102,34 @@ def _set_rounding(torch) -> None:
     matmul.allow_bf16_reduced_precision_reduction = False
 
 
+def adds_in_order(torch) -> bool:
+    """Tell whether kernels are to be taken that add in the same order in every run."""
+    return bool(torch.are_deterministic_algorithms_enabled())
+
+
+@contextlib.contextmanager
+def _in_order(torch) -> Iterator[None]:
+    """Have torch take kernels that add in the same order in every run; it warns of others."""
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("warn")
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(before)
+
+
+def _order(torch, xp) -> Callable[[], AbstractContextManager[None]]:
+    """Return what makes that in which a call of torch's runs: on a GPU in order, if that is asked.
+
+    It is with `Kernels.OWN`, which promise the same bits in every run.
+    """
+    if xp is np or kernels_of(xp) is not Kernels.OWN:
+        return contextlib.nullcontext
+    # Without it torch takes products for unordered: cuBLAS may use several streams.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    return functools.partial(_in_order, torch)
+
+
 def define_by_torch(
     type: str,
     signature: str,
@@ -109,11 +141,13 @@ def define_by_torch(
     infer: Callable[..., Any] | None = None,
     lods: Sequence[str] = (),
     second: GradRule | None = None,
+    unordered: Callable[..., bool] | None = None,
 ) -> None:
     """Enter an operator and its gradient by the inputs ``wrt``; ``function(torch, *inputs)``.
 
     ``infer``: its shape rule, where shapes alone do not tell what it does. ``second``: the rule
-    of its gradient's gradient.
+    of its gradient's gradient. ``unordered``: tells by the attributes whether torch has no kernel
+    for its gradient that adds in the same order in every run.
     """
     inputs, outputs = parse_signature(signature)
     held = attrs or {}
@@ -127,9 +161,10 @@ def define_by_torch(
         torch = torch_for(type)
         tensors = [tensor_on(torch, array) for array in arrays]
         values, targets = tensors[: len(inputs)], tensors[len(inputs) :]
+        order = _order(torch, xp)
 
         def run() -> None:
-            with torch.no_grad():
+            with order(), torch.no_grad():
                 for target, made in zip(targets, _several(function(torch, *values, **given))):
                     if target is not None:
                         target.copy_(made.reshape(target.shape))
@@ -144,9 +179,16 @@ def define_by_torch(
         wanted = [
             (places[name], target) for name, target in zip(wrt, targets) if target is not None
         ]
+        order = _order(torch, xp)
+        if order is not contextlib.nullcontext and unordered is not None and unordered(**given):
+            warnings.warn(
+                f"operator {type!r}: PyTorch adds up its gradient as threads come, so last digits "
+                "may differ between two runs on a GPU",
+                stacklevel=2,
+            )
 
         def run() -> None:
-            with torch.enable_grad():
+            with order(), torch.enable_grad():
                 leaves = list(values)
                 for place, _ in wanted:
                     leaves[place] = values[place].detach().requires_grad_()

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.rows import by_row
-from hpcdist.ops.by_torch import define_by_torch
+from hpcdist.ops.by_torch import adds_in_order, define_by_torch
 from hpcdist.ops.second import bilinear
 from hpcdist.ops.types import Array
 
@@ -190,6 +190,9 @@ define_by_torch(
         "data_format": "NCDHW",
     },
     wrt=("X",),
+    unordered=lambda pooling_type, global_pooling, adaptive, **_: (
+        not global_pooling if pooling_type == "avg" else global_pooling or adaptive
+    ),
 )
 
 
@@ -225,11 +228,17 @@ define_by_torch(
         "adaptive": False,
     },
     wrt=("X",),
+    unordered=lambda global_pooling, adaptive, **_: global_pooling or adaptive,
 )
 
 
 # -- grids: where in an image each result is taken from --------------------------------------------
 def _grid_sampler(torch, x, grid) -> Array:
+    if adds_in_order(torch):  # which the slopes of torch's own function do not
+        height, width = x.shape[2:]
+        places = ((grid.flatten(1, 2) + 1) / 2).unbind(2)
+        read = sampled(torch, x, places[1] * (height - 1), places[0] * (width - 1))
+        return read.unflatten(2, grid.shape[1:3])
     return torch.nn.functional.grid_sample(x, grid, align_corners=True)
 
 
@@ -261,7 +270,10 @@ def sampled(torch, x, y, across) -> Array:
     for down in (0, 1):
         for right in (0, 1):
             row, column = top + down, left + right
-            weight = (1 - (y - row).abs()) * (1 - (across - column).abs())
+            # Without abs, whose slope is 0 where a place lies on a pixel, as all do at first.
+            far_y = row - y if down else y - row
+            far_x = column - across if right else across - column
+            weight = (1 - far_y) * (1 - far_x)
             inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
             place = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
             index = place.long().unsqueeze(1).expand(-1, c, -1)
