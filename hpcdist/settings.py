@@ -453,3 +453,8 @@ def tell_cupy() -> None:
     """Set cupy's own variable for TF32; call it before cupy is imported."""
     if TF32.read():
         os.environ["CUPY_TF32"] = "1"  # cupy reads it at its first product
+
+
+def tell_cublas() -> None:
+    """Let PyTorch know that cuBLAS adds in one order; it takes it for unordered otherwise."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # no memory shared by streams

@@ -12,7 +12,6 @@ import enum
 import functools
 import importlib
 import importlib.util
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -125,8 +124,7 @@ def _order(torch, xp) -> Callable[[], AbstractContextManager[None]]:
     """
     if xp is np or kernels_of(xp) is not Kernels.OWN:
         return contextlib.nullcontext
-    # Without it torch takes products for unordered: cuBLAS may use several streams.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    settings.tell_cublas()
     return functools.partial(_in_order, torch)
 
 

@@ -275,7 +275,7 @@ def sampled(torch, x, y, across) -> Array:
             far_x = column - across if right else across - column
             weight = (1 - far_y) * (1 - far_x)
             inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-            place = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
+            place = torch.where(inside, row * width + column, 0)  # a place may be NaN, too
             index = place.long().unsqueeze(1).expand(-1, c, -1)
             part = flat.gather(2, index) * (weight * inside).unsqueeze(1)
             total = part if total is None else total + part

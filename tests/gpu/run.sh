@@ -95,7 +95,7 @@ for part in "$@"; do
     limited 390 python3 benchmarks/gpu.py --model resnet50 --warmup 20 --ways hpcdist-measured-bf16
     ;;
   overlap)
-    limited 60 python3 benchmarks/gpu_overlap.py feeds
+    limited 60 python3 benchmarks/gpu_overlap.py feeds --batch 256 # 803 kB: above 256 KiB a feed has a stream of its own
     limited 150 python3 benchmarks/gpu_overlap.py feeds --model resnet50
     limited 90 $share mpirun -n 2 python3 -m hpcdist benchmarks/gpu_overlap.py sums
     limited 240 $share mpirun -n 2 python3 -m hpcdist benchmarks/gpu_overlap.py sums --model resnet50 --batch 32

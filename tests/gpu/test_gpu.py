@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
+from hpcdist.device import AHEAD
 from tests.device_cases import DeviceTests
 from tests.golden.loader import golden
 from tests.golden.loss_runs import STEPS, build, fed
@@ -16,6 +17,26 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "never")
 
 class TestGpu(DeviceTests):
     pass
+
+
+def test_large_feeds_one_after_the_other_are_each_read_by_their_own_step():
+    """They go up beside the kernels of the step before: each step adds to twice the total."""
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        x = fluid.data("x", [None, 1024], "float32")
+        total = fluid.layers.create_global_var([1024], 0, "float32", True, name="total")
+        summed = fluid.layers.elementwise_add(
+            fluid.layers.scale(total, 2.0), fluid.layers.reduce_mean(x, 0)
+        )
+        fluid.layers.assign(fluid.layers.elementwise_sub(summed, total), total)
+    exe, rows = fluid.Executor(fluid.CUDAPlace(0)), np.empty((8192, 1024), np.float32)
+    assert rows.nbytes > 4 * AHEAD
+    exe.run(startup, scope=scope)
+    for number in range(40):
+        rows[:] = number
+        exe.run(main, {"x": rows}, scope=scope)
+    (found,) = exe.run(main, {"x": rows}, ["total"], scope=scope)
+    assert (found == sum(range(40)) + 39).all()
 
 
 def test_golden_losses():

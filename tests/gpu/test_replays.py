@@ -116,3 +116,56 @@ def test_a_wrong_label_is_told_when_a_value_is_fetched(monkeypatch):
         with pytest.raises(fluid.HpcdistError, match=r"id -3 is outside 0\.\.9"):
             training.step(0)
         training.step(1)
+
+
+def sampled_slopes():
+    """Return gradients of operators that torch computes in any case, with many places alike."""
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+    main.random_seed = startup.random_seed = 5
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        x = fluid.layers.create_parameter([2, 4, 32, 32], "float32", name="x")
+        grid = fluid.data("grid", [2, 64, 64, 2], "float32")
+        offset = fluid.data("offset", [2, 18, 32, 32], "float32")
+        mask = fluid.data("mask", [2, 9, 32, 32], "float32")
+        read = fluid.layers.grid_sampler(x, grid)
+        moved = fluid.layers.deformable_conv(x, offset, mask, 3, 3, padding=1)
+        volumes = fluid.layers.reshape(x, [1, 2, 4, 32, 32])
+        pooled = fluid.layers.pool3d(volumes, 3, "max", 1)
+        parts = (fluid.layers.reduce_mean(fluid.layers.square(v)) for v in (read, moved, pooled))
+        slopes = dict(fluid.backward.append_backward(fluid.layers.sums(list(parts))))
+    exe = fluid.Executor(fluid.CUDAPlace(0))
+    exe.run(startup, scope=scope)
+    rng = np.random.default_rng(0)
+    feed = {
+        "grid": rng.uniform(-0.2, 0.2, (2, 64, 64, 2)).astype("float32"),
+        "offset": rng.uniform(-9, 9, (2, 18, 32, 32)).astype("float32"),
+        "mask": rng.random((2, 9, 32, 32), np.float32),
+    }
+    return exe.run(main, feed, list(slopes.values()), scope=scope)
+
+
+def test_what_torch_computes_has_the_same_bits_in_every_run_with_own_kernels(monkeypatch):
+    monkeypatch.setenv("HPCDIST_KERNELS", "own")
+    first = sampled_slopes()
+    for _ in range(5):
+        for again, before in zip(sampled_slopes(), first):
+            np.testing.assert_array_equal(again, before, err_msg="not bit for bit")
+
+
+def test_a_graph_that_cannot_be_recorded_leaves_torch_as_it_was(monkeypatch):
+    monkeypatch.setenv("HPCDIST_KERNELS", "fused")
+    training = Training(fluid.CUDAPlace(0))
+    training.step(0)
+    before = torch.cuda.current_stream()
+    for entry in training.exe._forms.get(training.main).values():
+        (replayed,) = entry.compiled.steps
+
+    def wait():
+        if torch.cuda.is_current_stream_capturing():
+            torch.cuda.current_stream().synchronize()
+
+    replayed._launches.append(wait)
+    with pytest.warns(UserWarning, match="not replayed as a CUDA graph"):
+        training.step(1)
+    assert torch.cuda.current_stream() == before
+    assert np.isfinite(training.step(2))

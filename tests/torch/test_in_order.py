@@ -26,6 +26,13 @@ def test_slopes_at_places_that_lie_on_pixels_are_those_to_the_right_and_below():
         torch.testing.assert_close(slope, wanted.detach(), rtol=1e-6, atol=1e-9)
 
 
+def test_a_place_that_is_no_number_gives_none_and_reads_nothing_else():
+    places = torch.tensor([[float("nan"), 1.0, 9.0]])
+    read = sampled(torch, torch.ones(1, 2, 4, 5), places, torch.ones(1, 3))
+    assert read.isnan().tolist() == [[[True, False, False]] * 2]
+    assert read[0, :, 1:].tolist() == [[1, 0]] * 2
+
+
 def test_grids_are_read_in_order_as_torch_reads_them():
     rng = np.random.default_rng(1)
     x = torch.tensor(rng.standard_normal((2, 3, 4, 5)), requires_grad=True)
