@@ -11,7 +11,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.comm.cluster import Cluster
-from hpcdist.errors import CommError, FeedError
+from hpcdist.errors import CommError, FeedError, HpcdistError
 from hpcdist.fleet import DistributedStrategy, Fleet
 from hpcdist.launch import environment
 from tests.support_job import alone, run_job, values
@@ -306,6 +306,21 @@ def test_ranks_that_are_fed_or_fetch_something_else_are_named():
     assert "trainer 1 feeds another 'y' than trainer 0" in first[0]
     assert "rank 1 fetches other values than" in first[1]
     assert "rank 0 fetches other values than" in second[1]
+
+
+def test_a_rank_of_a_pipeline_cannot_be_without_rows():
+    def script(role: Any) -> Any:
+        main, startup, _, fetched = Script(mlp).build()
+        exe = fluid.Executor()
+        exe.run(startup)
+        feed = {n: v for n, v in batch(0).items() if n != "ids"}
+        exe.run(main, feed=feed, fetch_list=fetched)
+        with pytest.raises(HpcdistError) as error:
+            next(fluid.even_batches(lambda: iter([feed]), how="join")())
+        return str(error.value)
+
+    for message in values(run_job(2, 0, script)):
+        assert "every rank of a pipeline is fed whole batches" in message
 
 
 def test_ranks_that_do_something_else_are_named(mpi_tmp_path):
