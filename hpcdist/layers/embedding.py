@@ -6,72 +6,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, named
 from hpcdist.layers.param_attr import ParamLike
 from hpcdist.ops.lookup import NO_PADDING
 
 __all__ = ["embedding", "one_hot"]
 
 
-def embedding(
-    input: Variable,
-    size: Sequence[int],
-    is_sparse: bool = False,
-    is_distributed: bool = False,
-    padding_idx: int | None = None,
-    param_attr: ParamLike = None,
-    dtype: DTypeLike = "float32",
-) -> Variable:
+def _layer(name: str, op_type: str, doc: str) -> Callable[..., Variable]:
+    def layer(
+        input: Variable,
+        size: Sequence[int],
+        is_sparse: bool = False,
+        is_distributed: bool = False,
+        padding_idx: int | None = None,
+        param_attr: ParamLike = None,
+        dtype: DTypeLike = "float32",
+    ) -> Variable:
+        helper = LayerHelper("embedding")
+        if len(size) != 2:
+            raise GraphError(f"embedding {helper.name!r}: size must be [rows, width], got {size!r}")
+        rows, any_id = int(size[0]), is_sparse and is_distributed
+        padding = _padding(helper.name, padding_idx, rows, any_id=any_id)
+        table = helper.create_parameter(param_attr, size, dtype, is_distributed=any_id)
+        if table is None:
+            raise GraphError(
+                f"embedding {helper.name!r} needs a table: param_attr must not be False"
+            )
+        return looked_up(helper, op_type, table, input, is_sparse, is_distributed, padding)
+
+    return named(name, layer, doc)
+
+
+embedding = _layer(
+    "embedding",
+    "lookup_table",
     """Look up rows of a table ``size`` = [rows, width]: ids [..., 1] give values [..., width].
 
     is_sparse: the table's gradient is a SelectedRows of the looked-up rows. padding_idx: this id
     (negative: counted from the end) gives zeros and gets no gradient. With is_distributed as well,
     rows live on the servers only, ids are any int64, and ``rows`` is how many of them there may be:
     -1 for any number.
-    """
-    facts = (size, is_sparse, is_distributed, padding_idx, param_attr, dtype)
-    return _embedding("lookup_table", input, *facts)
-
-
-def embedding_v2(
-    input: Variable,
-    size: Sequence[int],
-    is_sparse: bool = False,
-    is_distributed: bool = False,
-    padding_idx: int | None = None,
-    param_attr: ParamLike = None,
-    dtype: DTypeLike = "float32",
-) -> Variable:
-    """Look up rows of a table (`fluid.embedding`): ids [...] give values [..., width]."""
-    facts = (size, is_sparse, is_distributed, padding_idx, param_attr, dtype)
-    return _embedding("lookup_table_v2", input, *facts)
-
-
-def _embedding(
-    op_type: str,
-    ids: Variable,
-    size: Sequence[int],
-    is_sparse: bool,
-    is_distributed: bool,
-    padding_idx: int | None,
-    param_attr: ParamLike,
-    dtype: DTypeLike,
-) -> Variable:
-    helper = LayerHelper("embedding")
-    if len(size) != 2:
-        raise GraphError(f"embedding {helper.name!r}: size must be [rows, width], got {size!r}")
-    rows = int(size[0])
-    any_id = is_sparse and is_distributed
-    padding = _padding(helper.name, padding_idx, rows, any_id=any_id)
-    table = helper.create_parameter(param_attr, size, dtype, is_distributed=any_id)
-    if table is None:
-        raise GraphError(f"embedding {helper.name!r} needs a table: param_attr must not be False")
-    return looked_up(helper, op_type, table, ids, is_sparse, is_distributed, padding)
+    """,
+)
+embedding_v2 = _layer(
+    "embedding_v2",
+    "lookup_table_v2",
+    "Look up rows of a table (`fluid.embedding`): ids [...] give values [..., width].",
+)
 
 
 def looked_up(

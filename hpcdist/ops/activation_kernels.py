@@ -16,7 +16,6 @@ from numba.extending import intrinsic, overload
 
 from hpcdist.jit import jit
 from hpcdist.ops.recurrent_steps import RELU, SIGMOID, TANH
-from hpcdist.ops.types import Array
 
 # Fluid bounds what goes into the exponential of an activation within a recurrent layer.
 _SIGMOID_MIN, _SIGMOID_MAX, _EXP_MAX = -40.0, 13.0, 40.0
@@ -71,7 +70,7 @@ def _exp(x) -> Any:
 
 # -- rows ------------------------------------------------------------------------------------------
 @jit
-def activate(kind: int, x: Array) -> None:
+def activate(kind: int, x) -> None:
     """Apply an activation to a row, in place."""
     one, two = x.dtype.type(1), x.dtype.type(2)
     if kind == SIGMOID:
@@ -88,7 +87,7 @@ def activate(kind: int, x: Array) -> None:
 
 
 @jit
-def through(kind: int, out: Array, grad: Array) -> None:
+def through(kind: int, out, grad) -> None:
     """Multiply a row of gradients by the slope of an activation that gave ``out``, in place."""
     one = out.dtype.type(1)
     if kind == SIGMOID:

@@ -8,19 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from hpcdist.jit import jit
-from hpcdist.ops.types import Array
 
 
 @jit
 def edit_distances(
-    found: Array,
-    found_begins: Array,
-    found_ends: Array,
-    wanted: Array,
-    wanted_begins: Array,
-    wanted_ends: Array,
-    room: Array,
-    out: Array,
+    found, found_begins, found_ends, wanted, wanted_begins, wanted_ends, room, out
 ) -> None:
     """Count insertions, deletions and substitutions from ``found`` to ``wanted`` (Levenshtein).
 
@@ -49,18 +41,18 @@ def _log_add(a: float, b: float) -> float:
 
 @jit
 def ctc(
-    logits: Array,
-    begins: Array,
-    ends: Array,
+    logits,
+    begins,
+    ends,
     step: int,
-    labels: Array,
-    label_begins: Array,
-    label_ends: Array,
+    labels,
+    label_begins,
+    label_ends,
     blank: int,
-    room: Array,
-    states: Array,
-    loss: Array,
-    grad: Array,
+    room,
+    states,
+    loss,
+    grad,
 ) -> None:
     """Compute -log of the probability of labels (Graves 2006), and gradients by ``logits``.
 

@@ -194,41 +194,20 @@ define_with_grad(
 
 
 # -- a single step ---------------------------------------------------------------------------------
-def _unit_bind(
-    xp,
-    x,
-    last,
-    weight,
-    bias,
-    gate,
-    resets,
-    hidden,
-    activation: int,
-    gate_activation: int,
-    origin_mode: bool,
-) -> Call:
-    kinds = gate_activation, activation
-    loop = partial(_forward, Steps.single(len(x)), kinds, origin_mode)
-    return run_on_host(xp, loop, (x, last, weight, bias), (None, gate, resets, hidden))
+def _unit_bound(loop, xp, rows: int, inputs: Operands, outputs: Operands, **attrs) -> Call:
+    kinds = attrs["gate_activation"], attrs["activation"]
+    run = partial(loop, Steps.single(rows), kinds, attrs["origin_mode"])
+    return run_on_host(xp, run, inputs, outputs)
 
 
-def _unit_grad_bind(
-    xp,
-    x,
-    last,
-    weight,
-    bias,
-    gate,
-    resets,
-    dhidden,
-    *outputs,
-    activation: int,
-    gate_activation: int,
-    origin_mode: bool,
-) -> Call:
-    kinds = gate_activation, activation
-    loop = partial(_backward, Steps.single(len(x)), kinds, origin_mode)
-    return run_on_host(xp, loop, (last, weight, bias, None, gate, resets, dhidden), outputs)
+def _unit_bind(xp, x, *operands, **attrs) -> Call:
+    inputs, outputs = (x, *operands[:3]), (None, *operands[3:])
+    return _unit_bound(_forward, xp, len(x), inputs, outputs, **attrs)
+
+
+def _unit_grad_bind(xp, x, *operands, **attrs) -> Call:
+    inputs = (*operands[:3], None, *operands[3:6])
+    return _unit_bound(_backward, xp, len(x), inputs, operands[6:], **attrs)
 
 
 _UNIT_GRAD = """Input, HiddenPrev, Weight, Bias?, Gate, ResetHiddenPrev, Hidden@GRAD ->

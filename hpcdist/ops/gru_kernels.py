@@ -9,26 +9,25 @@ import numpy as np
 
 from hpcdist.jit import jit
 from hpcdist.ops.activation_kernels import activate, through
-from hpcdist.ops.types import Array
 
 
 @jit
 def gru_forward(
-    x: Array,
-    gate_weight: Array,
-    candidate_weight: Array,
-    bias: Array,
+    x,
+    gate_weight,
+    candidate_weight,
+    bias,
     has_first: bool,
     origin: bool,
-    starts: Array,
-    rows: Array,
-    befores: Array,
+    starts,
+    rows,
+    befores,
     kinds,
-    all_hidden: Array,
-    gates: Array,
-    resets: Array,
-    room: Array,
-    candidate_room: Array,
+    all_hidden,
+    gates,
+    resets,
+    room,
+    candidate_room,
 ) -> None:
     """Compute the gates and hidden values of all steps.
 
@@ -74,18 +73,18 @@ def gru_forward(
 
 @jit
 def gru_backward(
-    gate_weight: Array,
-    candidate_weight: Array,
+    gate_weight,
+    candidate_weight,
     origin: bool,
-    starts: Array,
-    befores: Array,
+    starts,
+    befores,
     kinds,
-    all_hidden: Array,
-    gates: Array,
-    all_dhidden: Array,
-    dgates: Array,
-    dcandidates: Array,
-    room: Array,
+    all_hidden,
+    gates,
+    all_dhidden,
+    dgates,
+    dcandidates,
+    room,
 ) -> None:
     """Go through the steps backwards.
 

@@ -17,7 +17,7 @@ from hpcdist.graph.rows import (
     reduces,
 )
 from hpcdist.ops.common import define_with_grad, resolve_axis, same
-from hpcdist.ops.reduce import reduced_axes
+from hpcdist.ops.reduce import infer_reduction, reduced_axes
 from hpcdist.ops.types import Array
 
 
@@ -136,10 +136,8 @@ define_with_grad(
 
 
 # -- truth over dimensions -------------------------------------------------------------------------
-def _reduce_infer(x: Meta, dim, keep_dim: bool, reduce_all: bool) -> Meta:
-    axes = reduced_axes(len(x.shape), dim, reduce_all)
-    kept = [(i, d) for i, d in enumerate(x.shape) if keep_dim or i not in axes]
-    return Meta(tuple(1 if i in axes else d for i, d in kept) or (1,), "bool")
+def _reduce_infer(x: Meta, **how) -> Meta:
+    return Meta(infer_reduction(x, **how).shape, "bool")
 
 
 def _truth(name: str) -> Any:

@@ -190,29 +190,11 @@ def _bind_projected(xp, *operands, lods: Lods, **attrs) -> Call:
     return _bound(_forward, xp, operands[:6], operands[6:], lods, attrs)
 
 
-def _grad_bind(
-    xp,
-    x,
-    h0,
-    c0,
-    weight,
-    bias,
-    hidden,
-    cell,
-    gates,
-    active,
-    dhidden,
-    dcell,
-    dx,
-    dh0,
-    dc0,
-    dweight,
-    dbias,
-    lods: Lods,
-    **attrs,
-) -> Call:
-    ins = (h0, c0, weight, None, bias, hidden, cell, None, gates, active, dhidden, dcell)
-    return _bound(_backward, xp, ins, (dx, dh0, dc0, dweight, None, dbias), lods, attrs)
+def _grad_bind(xp, x, *operands, lods: Lods, **attrs) -> Call:
+    ins, outs = list(operands[:10]), list(operands[10:])
+    for slots, missing in ((ins, 3), (ins, 7), (outs, 4)):  # ProjWeight, BatchHidden, ProjWeight
+        slots.insert(missing, None)
+    return _bound(_backward, xp, ins, outs, lods, attrs)
 
 
 def _grad_bind_projected(xp, x, *operands, lods: Lods, **attrs) -> Call:

@@ -10,27 +10,26 @@ import numpy as np
 
 from hpcdist.jit import jit
 from hpcdist.ops.activation_kernels import activate, through
-from hpcdist.ops.types import Array
 
 
 @jit
 def lstm_forward(
-    x: Array,
-    weight: Array,
-    bias: Array,
-    peepholes: Array,
-    projection: Array,
+    x,
+    weight,
+    bias,
+    peepholes,
+    projection,
     has_first: bool,
-    starts: Array,
-    rows: Array,
-    befores: Array,
+    starts,
+    rows,
+    befores,
     kinds,
     clips,
-    all_fed: Array,
-    all_cells: Array,
-    gates: Array,
-    active_cells: Array,
-    hidden: Array,
+    all_fed,
+    all_cells,
+    gates,
+    active_cells,
+    hidden,
 ) -> None:
     """Compute the gates, cells and outputs of all steps.
 
@@ -88,23 +87,23 @@ def lstm_forward(
 
 @jit
 def lstm_backward(
-    weight: Array,
-    peepholes: Array,
-    projection: Array,
-    starts: Array,
-    befores: Array,
+    weight,
+    peepholes,
+    projection,
+    starts,
+    befores,
     kinds,
     clips,
-    all_fed: Array,
-    all_cells: Array,
-    gates: Array,
-    active_cells: Array,
-    all_dfed: Array,
-    all_dcells: Array,
-    dgates: Array,
-    dhidden: Array,
-    carry: Array,
-    dpeepholes: Array,
+    all_fed,
+    all_cells,
+    gates,
+    active_cells,
+    all_dfed,
+    all_dcells,
+    dgates,
+    dhidden,
+    carry,
+    dpeepholes,
 ) -> None:
     """Go through the steps backwards.
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from hpcdist.jit import jit
-from hpcdist.ops.types import Array
 
 
 @jit
-def shared_part(a: Array, b: Array, more: float) -> float:
+def shared_part(a, b, more: float) -> float:
     """Return |a and b| / |a or b| of two boxes; ``more`` is 1 where pixels count as wide.
 
     NaN, as in Fluid, of one point and itself, which it does not keep apart.
@@ -27,9 +26,7 @@ def shared_part(a: Array, b: Array, more: float) -> float:
 
 
 @jit
-def keep_apart(
-    boxes: Array, threshold: float, eta: float, more: float, most: int, kept: Array
-) -> int:
+def keep_apart(boxes, threshold: float, eta: float, more: float, most: int, kept) -> int:
     """Keep boxes, the best first, that share no more than a part with those kept before.
 
     ``kept``: takes their places. ``most``: of how many at most. Return how many there are.
@@ -53,7 +50,7 @@ def keep_apart(
 
 
 @jit
-def decay(boxes: Array, scores: Array, more: float, sigma: float, out: Array) -> None:
+def decay(boxes, scores, more: float, sigma: float, out) -> None:
     """Lower the scores of boxes, sorted by these, by what better ones cover (Matrix NMS).
 
     ``sigma``: of a Gauss curve; 0 stands for a linear decay.
@@ -74,7 +71,7 @@ def decay(boxes: Array, scores: Array, more: float, sigma: float, out: Array) ->
 
 # -- polygons --------------------------------------------------------------------------------------
 @jit
-def _area(points: Array, count: int) -> float:
+def _area(points, count: int) -> float:
     total = 0.0
     for i in range(count):
         j = (i + 1) % count
@@ -83,7 +80,7 @@ def _area(points: Array, count: int) -> float:
 
 
 @jit
-def _shared_polygon(a: Array, b: Array, room: Array) -> float:
+def _shared_polygon(a, b, room) -> float:
     """Return the same as `shared_part` of two convex polygons [corners, 2] (Sutherland, Hodgman).
 
     ``room`` [2, the corners of both, 2] is to work in.
@@ -116,16 +113,14 @@ def _shared_polygon(a: Array, b: Array, room: Array) -> float:
 
 
 @jit
-def _shared(a: Array, b: Array, more: float, room: Array) -> float:
+def _shared(a, b, more: float, room) -> float:
     if len(a) == 2:
         return shared_part(a.reshape(4), b.reshape(4), more)
     return _shared_polygon(a, b, room)
 
 
 @jit
-def merge_neighbours(
-    boxes: Array, scores: Array, threshold: float, more: float, room: Array, last: Array
-) -> None:
+def merge_neighbours(boxes, scores, threshold: float, more: float, room, last) -> None:
     """Merge each of [n, corners, 2] into the one before it that it shares much with, by scores.
 
     ``boxes`` and ``scores`` are changed; ``last`` tells which nothing is merged into any more.
@@ -145,9 +140,7 @@ def merge_neighbours(
 
 
 @jit
-def keep_polygons_apart(
-    boxes: Array, threshold: float, eta: float, more: float, room: Array, kept: Array
-) -> int:
+def keep_polygons_apart(boxes, threshold: float, eta: float, more: float, room, kept) -> int:
     """Do as `keep_apart` with boxes [n, corners, 2]."""
     count = 0
     for i in range(len(boxes)):

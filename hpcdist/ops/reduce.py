@@ -66,13 +66,11 @@ def reduced_axes(rank: int, dim: Sequence[int] | int, reduce_all: bool) -> tuple
     return tuple(range(rank)) if reduce_all else tuple(sorted(axes))
 
 
-def _infer(x: Meta, dim: Sequence[int], keep_dim: bool, reduce_all: bool) -> Meta:
+def infer_reduction(x: Meta, dim: Sequence[int], keep_dim: bool, reduce_all: bool) -> Meta:
     axes = reduced_axes(len(x.shape), dim, reduce_all)
-    if keep_dim:
-        shape = [1 if i in axes else d for i, d in enumerate(x.shape)]
-    else:
-        shape = [d for i, d in enumerate(x.shape) if i not in axes]
-    return Meta(tuple(shape) or (1,), x.dtype)
+    kept = [(i, d) for i, d in enumerate(x.shape) if keep_dim or i not in axes]
+    shape = tuple(1 if i in axes else d for i, d in kept)
+    return Meta(shape or (1,), x.dtype)
 
 
 def kept_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
@@ -92,44 +90,44 @@ def _bind(method: str) -> Bind:
     return bind
 
 
-def _sum_grad_bind(xp, x, dout, dx, dim: Sequence[int], keep_dim: bool, reduce_all: bool) -> Call:
+def _of_kept(bind_kept: Bind) -> Bind:
+    """Give the gradient of a reduction its operands with the reduced dimensions kept."""
+
+    def bind(xp, x, *operands, dim: Sequence[int], keep_dim: bool, reduce_all: bool) -> Call:
+        kept = kept_shape(x.shape, reduced_axes(x.ndim, dim, reduce_all))
+        *given, dx = operands
+        return bind_kept(xp, x, *(array.reshape(kept) for array in given), dx)
+
+    return bind
+
+
+@_of_kept
+def _sum_grad_bind(xp, x, dout, dx) -> Call:
     """dx = dout, for every element that was added."""
-    axes = reduced_axes(x.ndim, dim, reduce_all)
-    return partial(xp.copyto, dx, dout.reshape(kept_shape(x.shape, axes)))
+    return partial(xp.copyto, dx, dout)
 
 
-def _mean_of_dims_grad_bind(
-    xp, x, dout, dx, dim: Sequence[int], keep_dim: bool, reduce_all: bool
-) -> Call:
-    axes = reduced_axes(x.ndim, dim, reduce_all)
-    kept = dout.reshape(kept_shape(x.shape, axes))
-    return partial(xp.multiply, kept, kept.size / x.size, out=dx)
+@_of_kept
+def _mean_of_dims_grad_bind(xp, x, dout, dx) -> Call:
+    """dx = dout / how many elements a mean is of."""
+    return partial(xp.multiply, dout, dout.size / x.size, out=dx)
 
 
-def _chosen_grad_bind(
-    xp, x, out, dout, dx, dim: Sequence[int], keep_dim: bool, reduce_all: bool
-) -> Call:
+@_of_kept
+def _chosen_grad_bind(xp, x, out, dout, dx) -> Call:
     """Every element equal to the maximum (minimum) gets the gradient, as in Fluid."""
-    kept = kept_shape(x.shape, reduced_axes(x.ndim, dim, reduce_all))
     chosen = xp.empty(x.shape, bool)
     return in_sequence(
-        partial(xp.equal, x, out.reshape(kept), out=chosen),
-        partial(xp.multiply, dout.reshape(kept), chosen, out=dx),
+        partial(xp.equal, x, out, out=chosen), partial(xp.multiply, dout, chosen, out=dx)
     )
 
 
-def _prod_grad_bind(
-    xp, x, out, dout, dx, dim: Sequence[int], keep_dim: bool, reduce_all: bool
-) -> Call:
+@_of_kept
+def _prod_grad_bind(xp, x, out, dout, dx) -> Call:
     """dx = dout times the product of the other elements."""
-    kept = kept_shape(x.shape, reduced_axes(x.ndim, dim, reduce_all))
-    out, dout = out.reshape(kept), dout.reshape(kept)
-
-    def run() -> None:
-        xp.multiply(dout, out, out=dx)
-        xp.true_divide(dx, x, out=dx)
-
-    return run
+    return in_sequence(
+        partial(xp.multiply, dout, out, out=dx), partial(xp.true_divide, dx, x, out=dx)
+    )
 
 
 _BY_SHAPE = "X, Out@GRAD -> X@GRAD"
@@ -147,7 +145,7 @@ for _type, _method, _slots, _grad_bind, _how in (
         _slots,
         rows=reduces(_how, along=of_each_row),
         attrs=_ATTRS,
-        infer=_infer,
+        infer=infer_reduction,
         bind=_bind(_method),
         grad_bind=_grad_bind,
         grad_grad=second.linear(_type) if _slots == _BY_SHAPE else None,
@@ -157,7 +155,7 @@ for _type, _method, _slots, _grad_bind, _how in (
 
 # -- arg_max, arg_min ------------------------------------------------------------------------------
 def _arg_infer(x: Meta, axis: int, keepdims: bool, dtype: str) -> Meta:
-    return Meta(_infer(x, [axis], keepdims, False).shape, dtype)
+    return Meta(infer_reduction(x, [axis], keepdims, False).shape, dtype)
 
 
 def _arg_bind(method: str) -> Bind:

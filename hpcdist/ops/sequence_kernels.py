@@ -8,11 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from hpcdist.jit import jit
-from hpcdist.ops.types import Array
 
 
 @jit
-def sum_rows(x: Array, offsets: Array, divisors: Array, out: Array) -> None:
+def sum_rows(x, offsets, divisors, out) -> None:
     """Add up the rows of each sequence and divide the sum."""
     for i in range(len(out)):
         row = out[i]
@@ -26,7 +25,7 @@ def sum_rows(x: Array, offsets: Array, divisors: Array, out: Array) -> None:
 
 
 @jit
-def spread_rows(values: Array, offsets: Array, divisors: Array, out: Array) -> None:
+def spread_rows(values, offsets, divisors, out) -> None:
     """Give each row of a sequence the sequence's value, divided."""
     for i in range(len(values)):
         for r in range(offsets[i], offsets[i + 1]):
@@ -35,7 +34,7 @@ def spread_rows(values: Array, offsets: Array, divisors: Array, out: Array) -> N
 
 
 @jit
-def max_rows(x: Array, offsets: Array, out: Array, index: Array) -> None:
+def max_rows(x, offsets, out, index) -> None:
     """Take the largest of each sequence's values, column by column, and the row it stands in.
 
     A sequence without rows leaves its output alone and has index -1.
@@ -56,7 +55,7 @@ def max_rows(x: Array, offsets: Array, out: Array, index: Array) -> None:
 
 
 @jit
-def put_columns(values: Array, index: Array, out: Array) -> None:
+def put_columns(values, index, out) -> None:
     """Write values[i, k] to out[index[i, k], k], zero elsewhere; -1 is nowhere."""
     out[:] = 0
     for i in range(len(values)):
@@ -66,7 +65,7 @@ def put_columns(values: Array, index: Array, out: Array) -> None:
 
 
 @jit
-def softmax(x: Array, offsets: Array, out: Array) -> None:
+def softmax(x, offsets, out) -> None:
     """Softmax within each sequence of single values."""
     for i in range(len(offsets) - 1):
         begin, end = offsets[i], offsets[i + 1]
@@ -84,7 +83,7 @@ def softmax(x: Array, offsets: Array, out: Array) -> None:
 
 
 @jit
-def softmax_grad(out: Array, dout: Array, offsets: Array, dx: Array) -> None:
+def softmax_grad(out, dout, offsets, dx) -> None:
     """Gradient of the softmax within each sequence."""
     for i in range(len(offsets) - 1):
         begin, end = offsets[i], offsets[i + 1]
@@ -96,7 +95,7 @@ def softmax_grad(out: Array, dout: Array, offsets: Array, dx: Array) -> None:
 
 
 @jit
-def add_rows(values: Array, index: Array, out: Array) -> None:
+def add_rows(values, index, out) -> None:
     """Add values[i] to out[index[i]], zero before; -1 is nowhere."""
     out[:] = 0
     for i in range(len(values)):
@@ -106,7 +105,7 @@ def add_rows(values: Array, index: Array, out: Array) -> None:
 
 
 @jit
-def windows(x: Array, offsets: Array, start: int, length: int, out: Array) -> None:
+def windows(x, offsets, start: int, length: int, out) -> None:
     """Lay the rows around each row side by side [rows, length * width]; zeros beyond its sequence.
 
     The first of them stands ``start`` rows from it.
@@ -126,7 +125,7 @@ def windows(x: Array, offsets: Array, start: int, length: int, out: Array) -> No
 
 
 @jit
-def windows_grad(dout: Array, offsets: Array, start: int, length: int, dx: Array) -> None:
+def windows_grad(dout, offsets, start: int, length: int, dx) -> None:
     """Add up the gradients of what `windows` laid side by side."""
     width = dx.shape[1]
     dx[:] = 0

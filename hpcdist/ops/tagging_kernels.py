@@ -9,21 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from hpcdist.jit import jit
-from hpcdist.ops.types import Array
 
 
 @jit
-def chain_forward(
-    x: Array,
-    weights: Array,
-    labels: Array,
-    begins: Array,
-    ends: Array,
-    alpha: Array,
-    exps: Array,
-    weight_exps: Array,
-    cost: Array,
-) -> None:
+def chain_forward(x, weights, labels, begins, ends, alpha, exps, weight_exps, cost) -> None:
     """Compute -log of the probability of each sequence's labels; 0 of an empty sequence.
 
     ``alpha`` are the forward sums, each row divided so that it adds up to 1; ``exps`` the
@@ -67,17 +56,7 @@ def chain_forward(
 
 @jit
 def chain_backward(
-    labels: Array,
-    begins: Array,
-    ends: Array,
-    alpha: Array,
-    exps: Array,
-    weight_exps: Array,
-    dcost: Array,
-    beta: Array,
-    pairs: Array,
-    dx: Array,
-    dweights: Array,
+    labels, begins, ends, alpha, exps, weight_exps, dcost, beta, pairs, dx, dweights
 ) -> None:
     """Gradients of `chain_forward`: probabilities less what is labelled, times ``dcost``.
 
@@ -127,9 +106,7 @@ def chain_backward(
 
 
 @jit
-def best_path(
-    x: Array, weights: Array, begins: Array, ends: Array, best: Array, came: Array, path: Array
-) -> None:
+def best_path(x, weights, begins, ends, best, came, path) -> None:
     """Find the likeliest tags of each sequence (Viterbi); of equal ones the first.
 
     ``best`` and ``came`` [rows, tags] are to work in.
@@ -185,7 +162,7 @@ def _begins_at(last_tag: int, last_type: int, tag: int, type: int, scheme) -> bo
 
 
 @jit
-def _chunks(labels: Array, begin: int, end: int, scheme, excluded: Array, at: Array) -> int:
+def _chunks(labels, begin: int, end: int, scheme, excluded, at) -> int:
     """Note for each row the chunk that ends there: 1 + its first row * types + type, or 0."""
     kinds, other, count = scheme[0], scheme[5], 0
     tag, type, inside, first = -1, other, False, begin
@@ -209,15 +186,7 @@ def _chunks(labels: Array, begin: int, end: int, scheme, excluded: Array, at: Ar
 
 @jit
 def count_chunks(
-    found: Array,
-    labels: Array,
-    begins: Array,
-    ends: Array,
-    scheme,
-    excluded: Array,
-    at_found: Array,
-    at_labels: Array,
-    counts: Array,
+    found, labels, begins, ends, scheme, excluded, at_found, at_labels, counts
 ) -> None:
     """Count chunks that are found, labelled, and both.
 
