@@ -21,6 +21,7 @@ from hpcdist.graph.program import (
 from hpcdist.graph.roles import AFTER_UPDATES, WITHOUT_SERVERS, Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.optimizer.base import Optimizer, ParamGrads
+from hpcdist.regularizer import WeightDecayRegularizer
 
 Copied = dict[str, Variable]
 
@@ -161,7 +162,7 @@ class ModelAverage(_Exchanged):
         average_window_rate: float,
         min_average_window: int = 10000,
         max_average_window: int = 10000,
-        regularization: Any = None,
+        regularization: WeightDecayRegularizer | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.initializer import Constant
 from hpcdist.ops.optimize import UPDATES
-from hpcdist.regularizer import append_regularization_ops, row_decay
+from hpcdist.regularizer import WeightDecayRegularizer, append_regularization_ops, row_decay
 
 ParamGrads = list[tuple[Parameter, Variable]]
 _IMPERATIVE = (
@@ -132,7 +132,7 @@ class Optimizer(Minimizer):
         self,
         learning_rate: float | Variable,
         parameter_list: Sequence[Parameter | str] | None = None,
-        regularization: Any = None,
+        regularization: WeightDecayRegularizer | None = None,
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
     ) -> None:

@@ -21,7 +21,7 @@ from hpcdist.layers.control_flow import autoincreased_step_counter
 from hpcdist.ops.dgc import COUNTER, L1, L2, NO_DECAY
 from hpcdist.optimizer.base import ParamGrads, create_persistable
 from hpcdist.optimizer.kinds import MomentumOptimizer
-from hpcdist.regularizer import L1DecayRegularizer, L2DecayRegularizer
+from hpcdist.regularizer import L1DecayRegularizer, L2DecayRegularizer, WeightDecayRegularizer
 
 SMALLEST = 16384  # elements of a parameter from which on it pays, as in Fluid
 
@@ -50,7 +50,7 @@ class DGCMomentumOptimizer(MomentumOptimizer):
         parameter_list: Sequence[Parameter | str] | None = None,
         use_nesterov: bool = False,
         num_trainers: int | None = None,
-        regularization: Any = None,
+        regularization: WeightDecayRegularizer | None = None,
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
         *,

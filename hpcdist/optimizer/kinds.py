@@ -11,6 +11,7 @@ from hpcdist.graph.program import program_of
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.optimizer.base import Optimizer, ParamGrads
+from hpcdist.regularizer import WeightDecayRegularizer
 
 
 class SGDOptimizer(Optimizer):
@@ -31,7 +32,7 @@ class MomentumOptimizer(Optimizer):
         momentum: float,
         parameter_list: Sequence[Parameter | str] | None = None,
         use_nesterov: bool = False,
-        regularization: Any = None,
+        regularization: WeightDecayRegularizer | None = None,
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
     ) -> None:
@@ -52,7 +53,7 @@ class LarsMomentumOptimizer(Optimizer):
         lars_coeff: float = 0.001,
         lars_weight_decay: float = 0.0005,
         parameter_list: Sequence[Parameter | str] | None = None,
-        regularization: Any = None,
+        regularization: WeightDecayRegularizer | None = None,
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
     ) -> None:
@@ -75,7 +76,7 @@ class AdagradOptimizer(Optimizer):
         learning_rate: float | Variable,
         epsilon: float = 1.0e-6,
         parameter_list: Sequence[Parameter | str] | None = None,
-        regularization: Any = None,
+        regularization: WeightDecayRegularizer | None = None,
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
         initial_accumulator_value: float = 0.0,
@@ -100,7 +101,7 @@ class DecayedAdagradOptimizer(Optimizer):
         decay: float = 0.95,
         epsilon: float = 1.0e-6,
         parameter_list: Sequence[Parameter | str] | None = None,
-        regularization: Any = None,
+        regularization: WeightDecayRegularizer | None = None,
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
     ) -> None:
@@ -121,7 +122,7 @@ class AdamOptimizer(Optimizer):
         beta2: float = 0.999,
         epsilon: float = 1e-8,
         parameter_list: Sequence[Parameter | str] | None = None,
-        regularization: Any = None,
+        regularization: WeightDecayRegularizer | None = None,
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
         lazy_mode: bool = False,
@@ -152,7 +153,7 @@ class AdamaxOptimizer(Optimizer):
         beta2: float = 0.999,
         epsilon: float = 1e-8,
         parameter_list: Sequence[Parameter | str] | None = None,
-        regularization: Any = None,
+        regularization: WeightDecayRegularizer | None = None,
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
     ) -> None:
@@ -184,7 +185,7 @@ class RMSPropOptimizer(Optimizer):
         momentum: float = 0.0,
         centered: bool = False,
         parameter_list: Sequence[Parameter | str] | None = None,
-        regularization: Any = None,
+        regularization: WeightDecayRegularizer | None = None,
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
     ) -> None:
@@ -210,7 +211,7 @@ class FtrlOptimizer(Optimizer):
         l2: float = 0.0,
         lr_power: float = -0.5,
         parameter_list: Sequence[Parameter | str] | None = None,
-        regularization: Any = None,
+        regularization: WeightDecayRegularizer | None = None,
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
     ) -> None:
@@ -230,7 +231,7 @@ class AdadeltaOptimizer(Optimizer):
         epsilon: float = 1.0e-6,
         rho: float = 0.95,
         parameter_list: Sequence[Parameter | str] | None = None,
-        regularization: Any = None,
+        regularization: WeightDecayRegularizer | None = None,
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
     ) -> None:
@@ -251,7 +252,7 @@ class LambOptimizer(AdamOptimizer):
         beta2: float = 0.999,
         epsilon: float = 1e-6,
         parameter_list: Sequence[Parameter | str] | None = None,
-        regularization: Any = None,
+        regularization: WeightDecayRegularizer | None = None,
         grad_clip: GradientClipBase | None = None,
         exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None = None,
         name: str | None = None,
