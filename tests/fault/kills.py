@@ -16,6 +16,7 @@ import numpy as np
 from hpcdist.launch.abort import ALONE_S
 from tests.fault.campaign import campaign
 from tests.jobs import Ended, Job, can_be_tolerant, kills_survivors
+from tests.scripts import read_script
 
 STEPS = 300
 MODES = ("sync", "plain", "async", "half_async", "communicator", "geo", "collective")
@@ -29,169 +30,12 @@ LATE = ("close", "end")  # it may have left the servers, or even MPI, before it 
 RATE = 6.0  # divided by 1, 2 or 3 contributors it stays a whole number
 
 # The beginning of a script whose ranks end as its arguments say, each a `Death`.
-DIES = """
-import os, sys, time, signal, subprocess, threading
-RANK = int(os.environ["HPCDIST_RANK"])
-with open(f"new.pid.{RANK}", "w") as f:
-    f.write(str(os.getpid()))
-os.replace(f.name, f"pid.{RANK}")
-deaths = [argument for argument in sys.argv if argument.count(":") == 4]
-serves = os.environ["PADDLE_TRAINING_ROLE"] == "PSERVER"
-saves = any(":save:" in death for death in deaths)
-moment = None
-for death in deaths:
-    rank, *facts = death.split(":")
-    if int(rank) == RANK:
-        moment, way, at_step, after_s = facts[0], facts[1], int(facts[2]), float(facts[3])
-
-class Last:
-    def __del__(self, mark=f"over.{RANK}", open=os.open, how=os.O_CREAT):
-        open(mark, how)  # when all of this process's work is done
-
-sys.last = Last()
-
-def mark_death():
-    os.close(os.open(f"died.{RANK}", os.O_CREAT))
-
-def die():
-    global moment
-    moment = None
-    if way in ("sys.exit", "raise", "sleep"):
-        mark_death()
-    if way == "sleep":
-        time.sleep(600)
-    if way == "sys.exit":
-        sys.exit(3)
-    if way == "raise":
-        raise RuntimeError("on purpose")
-    if way == "os._exit":
-        end = lambda: (time.sleep(after_s), mark_death(), os._exit(3))
-        threading.Thread(target=end, daemon=True).start()
-        if after_s < 0.001:
-            time.sleep(60)
-        return
-    # From outside, so that it also comes inside of MPI's own end.
-    kill = f"kill -s {way[3:]} {os.getpid()}"
-    kill = f"sleep {after_s}; test -e over.{RANK} && touch late.{RANK}; touch died.{RANK}; {kill}"
-    subprocess.Popen(["sh", "-c", kill], start_new_session=True)
-    if after_s < 0.001:
-        time.sleep(60)
-
-def at(now, step=None):
-    if now == moment and step in (None, at_step):
-        die()
-
-def when_others(now):
-    # On a server, which is told nothing of steps and saves.
-    file = "saving" if now == "save" else "step.0"
-    while not os.path.exists(file) or now == "step" and int(open(file).read() or 0) < at_step:
-        time.sleep(0.002)
-    die()
-
-at("startup")
-if serves and moment in ("step", "save", "close"):
-    threading.Thread(target=when_others, args=(moment,), daemon=True).start()
-"""
+DIES = read_script("dies")
 
 # Two parameters, each on a server of its own where there are two. Row k of them counts the updates
 # of trainer k: each subtracts RATE over the number of contributors. Trainers note every step that
 # was acknowledged, servers what they have in the end.
-SCRIPT = (
-    DIES
-    + """
-import numpy as np
-import hpcdist as fluid
-
-mode, steps, rate, *_ = sys.argv[1:]
-steps, rate = int(steps), int(rate)
-trainers = int(os.environ["PADDLE_TRAINERS"])
-me = int(os.environ["PADDLE_TRAINER_ID"])
-dies = moment == "step"
-x = fluid.data(name="x", shape=[None, trainers], dtype="float32")
-zero = fluid.ParamAttr(initializer=fluid.initializer.Constant(0.0))
-a, b = (fluid.layers.fc(x, 1, param_attr=zero, bias_attr=False) for _ in range(2))
-parts = [a, b]
-if mode == "hybrid":
-    ids = fluid.data(name="ids", shape=[None, 1], dtype="int64")
-    parts.append(fluid.layers.embedding(
-        ids, [-1, 1], is_sparse=True, is_distributed=True, param_attr=zero))
-loss = fluid.layers.mean(fluid.layers.sums(parts))
-exe = fluid.Executor(fluid.CPUPlace())
-
-def note(step):
-    os.pwrite(acked, b"%8d" % step, 0)
-    at("step", step)
-    time.sleep(0.001)
-    if step == steps // 2 and saves:
-        if me == 0:
-            os.close(os.open("saving", os.O_CREAT))
-        at("save")
-        fluid.checkpoint.save(exe, "saved", step)
-    if step == steps - 1 and dies:
-        time.sleep(60)  # however late the kill comes, it comes before the end
-
-acked = os.open(f"step.{RANK}", os.O_CREAT | os.O_WRONLY)
-note(0)
-if mode in ("plain", "collective", "hybrid"):
-    fluid.optimizer.SGD(float(rate)).minimize(loss)
-    at("connect")
-    exe.run(fluid.default_startup_program())
-    at("compile")
-    feed = {"x": np.ones((6, trainers), "float32")}
-    moved = 2 * trainers  # values that are added up, each of which moves by the rate
-    if mode == "hybrid":
-        feed["ids"] = np.full((6, 1), 7)
-        moved += 1
-    for step in range(steps):
-        (value,) = exe.run(feed=feed, fetch_list=[loss])
-        expected = -1.0 * moved * rate * step
-        assert abs(value[0] - expected) < 1e-3 * rate + 1e-5 * abs(expected), (step, value)
-        note(step + 1)
-    at("close")
-    exe.close()
-    at("end")
-    sys.exit()
-config = fluid.DistributeTranspilerConfig()
-config.sync_mode = mode == "sync"
-if mode in ("half_async", "communicator"):
-    config.runtime_split_send_recv = True
-    config.half_async = mode == "half_async"
-if mode == "geo":
-    config.geo_sgd_mode, config.geo_sgd_need_push_nums = True, 5
-    t = fluid.transpiler.GeoSgdTranspiler(config)
-else:
-    t = fluid.DistributeTranspiler(config)
-fluid.optimizer.SGD(float(rate)).minimize(loss)
-t.transpile(me, pservers=os.environ["PADDLE_PSERVERS_IP_PORT_LIST"], trainers=trainers,
-            sync_mode=mode == "sync")
-if serves:
-    endpoint = os.environ["PADDLE_CURRENT_ENDPOINT"]
-    main, startup = t.get_pserver_programs(endpoint)
-    at("connect")
-    exe.run(startup)
-    at("compile")
-    exe.run(main)
-    np.save(f"applied.{RANK}.npy", np.array(fluid.runtime.updates_applied()))
-    for name in ("fc_0.w_0", "fc_1.w_0"):
-        var = fluid.global_scope().find_var(name)
-        if var is not None:
-            np.save(f"{name}.npy", np.array(var.get_tensor()).ravel())
-    at("end")
-else:
-    main = t.get_trainer_program()
-    at("connect")
-    exe.run(fluid.default_startup_program())
-    at("compile")
-    row = np.zeros((1, trainers), "float32")
-    row[0, me] = 1
-    for step in range(steps):
-        exe.run(main, feed={"x": row}, fetch_list=[loss])
-        note(step + 1)
-    at("close")
-    exe.close()
-    at("end")
-"""
-)
+SCRIPT = DIES + read_script("sums_while_ranks_die")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import pytest
 from hpcdist.launch.termination import lives
 from tests.fault.kills import Death, Kill, run
 from tests.jobs import LIMIT_S, TRAIN, Job, can_be_tolerant, kills_survivors, needs_mpirun
+from tests.scripts import read_script
 
 pytestmark = needs_mpirun
 
@@ -162,25 +163,7 @@ def test_a_job_goes_on_without_a_trainer_that_exits_or_is_terminated(tmp_path, e
 NORMALIZED = TRAIN.replace(
     "fluid.layers.fc(x, size=1)", "fluid.layers.fc(normalized, size=1)"
 ).replace("loss =", "normalized = fluid.layers.batch_norm(fluid.layers.fc(x, size=4))\nloss =", 1)
-KILLED_IN_MOMENTS = """
-from hpcdist.runtime.batches import global_moments
-exchanged, calls = global_moments._exchanged, 0
-
-def dying(*what):
-    global calls
-    calls += 1
-    if calls < AT:
-        return exchanged(*what)
-    if AFTER:
-        exchanged(*what)
-    os.kill(os.getpid(), 9)
-    time.sleep(60)
-
-if RANK == 1:
-    global_moments._exchanged = dying
-assert np.isfinite(train(40))
-print("done")
-"""
+KILLED_IN_MOMENTS = read_script("dies_in_moments")
 
 
 @needs_tolerance

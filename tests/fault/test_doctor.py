@@ -7,21 +7,11 @@ import subprocess
 import sys
 
 from tests.jobs import LIMIT_S, MPIRUN, clean_environment, needs_mpirun
+from tests.scripts import read_script
 
 pytestmark = needs_mpirun
 
-BROKEN = """
-import os, sys
-from hpcdist.comm.process_manager import launched_rank
-from hpcdist.launch.doctor import command, facts
-
-def broken():
-    raise RuntimeError("of rank 1")
-
-if launched_rank() == 1:
-    facts.gpus = broken
-command.main([])
-"""
+BROKEN = read_script("doctor_raises")
 
 
 def run(directory, ranks, *arguments, python_path=()):

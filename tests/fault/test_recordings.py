@@ -16,6 +16,7 @@ from hpcdist.trace.advice import advise
 from hpcdist.trace.events import EventKind
 from tests import trace_processor
 from tests.jobs import TRAIN, Job, needs_mpirun
+from tests.scripts import read_script
 
 pytestmark = needs_mpirun
 
@@ -87,20 +88,7 @@ def perfetto_reads(path, *, steps, arrows):
 
 
 def test_a_trace_has_arrows_for_ids_rows_and_gradients_of_tables(tmp_path):
-    script = """
-    import numpy as np
-    import hpcdist as fluid
-
-    ids = fluid.data("ids", [None, 1], "int64")
-    rows = fluid.layers.embedding(ids, [100, 4], is_sparse=True, is_distributed=True)
-    loss = fluid.layers.mean(rows)
-    fluid.optimizer.SGD(0.1).minimize(loss)
-    exe = fluid.Executor(fluid.CPUPlace())
-    exe.run(fluid.default_startup_program())
-    for step in range(5):
-        exe.run(feed={"ids": np.arange(8).reshape(8, 1) + step}, fetch_list=[loss])
-    exe.close()
-    """
+    script = read_script("traced_table")
     options = ["--trace", "trace", "--pservers", "2"]
     ended = Job(tmp_path, dedent(script), *options, ranks=4).end()
     assert ended.code == 0, ended

@@ -13,22 +13,12 @@ import pytest
 from hpcdist.launch import top
 from hpcdist.trace import metric_files, status, tensorboard
 from tests.jobs import TRAIN, Job, needs_mpirun
+from tests.scripts import read_script
 
 pytestmark = needs_mpirun
 
 SOON = {"HPCDIST_METRICS_EVERY": "0.05"}
-TRAIN_UNTIL_TOLD = (
-    TRAIN
-    + """
-def told():  # the same on all trainers, who must make equally many steps
-    seen = str(os.path.exists("stop")).encode()
-    return b"True" in fluid.runtime.everyones(seen, "whether to stop")
-
-while not told():
-    train(5, every_s=0.01)
-exe.close()
-"""
-)
+TRAIN_UNTIL_TOLD = TRAIN + read_script("train_until_told")
 
 
 def statuses(job):

@@ -22,6 +22,7 @@ from hpcdist.checkpoint.metadata import Part
 from hpcdist.checkpoint.read import StoredFile, run
 from hpcdist.checkpoint.write import Entry, write_part
 from hpcdist.errors import CheckpointError
+from tests.scripts import read_script
 
 PART = Part("trainer 0", 1, "program", ())
 
@@ -124,23 +125,7 @@ def test_a_worker_without_a_thread_makes_calls_at_once(monkeypatch):
 
 
 def test_a_checkpoint_is_finished_while_the_interpreter_ends(tmp_path):
-    script = """
-        import sys
-        import numpy as np
-        import hpcdist as fluid
-        from hpcdist.checkpoint import write
-
-        x = fluid.data("x", [None, 1000])
-        fluid.layers.fc(x, 3000)
-        exe = fluid.Executor()
-        exe.run(fluid.default_startup_program())
-        # Helpers are first needed when the script is long over.
-        ended, begin = sys.modules["threading"].Event(), write.write_part
-        sys.modules["threading"]._register_atexit(ended.set)
-        back = write.WriteBack
-        write.WriteBack = lambda descriptor: ended.wait(60) and back(descriptor)
-        fluid.checkpoint.save(exe, sys.argv[1], 1, asynchronous=True)
-    """
+    script = read_script("saves_at_exit")
     command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")

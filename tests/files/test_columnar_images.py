@@ -23,6 +23,7 @@ import hpcdist as fluid  # noqa: E402
 from hpcdist.columnar.verify import verify  # noqa: E402
 from hpcdist.errors import DataError  # noqa: E402
 from hpcdist.launch.termination import lives  # noqa: E402
+from tests.scripts import read_script  # noqa: E402
 
 ROWS = 37
 Images = fluid.data.Images
@@ -210,20 +211,7 @@ def await_end(folder):
         time.sleep(0.01)
 
 
-SCRIPT = """
-import concurrent.futures, os, pathlib, signal, sys
-import hpcdist as fluid
-
-def noted(image, random):
-    pathlib.Path(f"{os.getpid()}.pid").touch()
-    return image
-
-how = {"image": fluid.data.Images((8, 8), apply=noted)}
-rows = [fluid.data.read(sys.argv[1], batch=8, decode=how, workers=2)() for _ in range(2)]
-with concurrent.futures.ThreadPoolExecutor() as together:
-    list(together.map(next, rows))
-os.kill(os.getpid(), signal.SIGKILL)
-"""
+SCRIPT = read_script("reads_images")
 
 
 def test_processes_do_not_outlive_a_rank_that_is_killed(path, tmp_path):

@@ -18,6 +18,7 @@ from hpcdist.errors import CheckpointError, GraphError, GraphTypeError
 from hpcdist.io.program_data import from_data, to_data
 from tests.checkpoint_cases import Servers, build, rows_of
 from tests.jobs import clean_environment
+from tests.scripts import read_script
 
 # Written by Fluid 1.8.5: learning_rate_0 of Adam(0.1).
 SCALAR = bytes.fromhex("00000000 0000000000000000 00000000 04000000 08051001 cdcccc3d")
@@ -192,14 +193,7 @@ def test_a_pserver_program_loads_the_rows_of_its_server(tmp_path, format):
 
 
 # -- inference models --------------------------------------------------------------------------
-FRESH = """
-import sys, numpy as np, hpcdist as fluid
-exe = fluid.Executor()
-program, feeds, fetches = fluid.io.load_inference_model(sys.argv[1], exe)
-x = np.load(sys.argv[1] + "/x.npy")
-np.save(sys.argv[1] + "/got.npy", exe.run(program, feed={feeds[0]: x}, fetch_list=fetches)[0])
-print(feeds, [v.name for v in fetches], [op.type for op in program.global_block().ops])
-"""
+FRESH = read_script("loads_model")
 
 
 def test_an_inference_model_runs_alike_in_a_fresh_process(net, tmp_path):

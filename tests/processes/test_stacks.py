@@ -13,27 +13,9 @@ from pathlib import Path
 import pytest
 
 from hpcdist.launch.stacks import stacks_of, waits
+from tests.scripts import read_script
 
-SCRIPT = """
-import sys, time
-from hpcdist.launch import stacks
-stacks.listen()
-import numpy as np
-
-def sleeps():
-    time.sleep(60)
-
-def is_in_a_loop_of_c():
-    print("ready", flush=True)
-    while True:
-        np.sort(np.zeros(20_000_000))
-
-def main():
-    print("ready", flush=True)
-    globals()[sys.argv[1]]()
-
-main()
-"""
+SCRIPT = read_script("sleeps_or_loops")
 
 
 @pytest.fixture

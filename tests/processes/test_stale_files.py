@@ -14,17 +14,10 @@ import pytest
 from hpcdist.launch import main as launcher
 from hpcdist.launch.doctor import command, stale_files
 from hpcdist.launch.doctor.stale_files import find, remove
+from tests.scripts import read_script
 
 NAME = "sm_segment.n1.0.1a410000.3"
-OWNER = """
-import mmap, os, sys
-file = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR, 0o600)
-os.ftruncate(file, 4096)
-kept = mmap.mmap(file, 4096)
-os.close(file)
-print("ready", flush=True)
-sys.stdin.read()
-"""
+OWNER = read_script("owns_memory")
 
 
 def make(path: Path, nbytes=4096) -> Path:

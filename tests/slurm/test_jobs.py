@@ -15,6 +15,7 @@ import pytest
 
 from hpcdist.comm.process_manager import launched_size
 from tests.jobs import ROOT
+from tests.scripts import read_script
 from tests.slurm.lab import PMIX, Lab, missing
 
 pytestmark = [
@@ -27,23 +28,7 @@ pytestmark = [
 needs_pmix = pytest.mark.skipif(not PMIX.exists(), reason=f"Slurm's PMIx plugin wants {PMIX}")
 MPICH = ROOT / ".venv-mpich/bin/python"
 
-TRAIN = """
-import os
-import numpy as np
-import hpcdist as fluid
-
-x = fluid.data(name="x", shape=[None, 4], dtype="float32")
-y = fluid.data(name="y", shape=[None, 1], dtype="float32")
-loss = fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, size=1), y))
-fluid.optimizer.SGD(0.01).minimize(loss)
-exe = fluid.Executor(fluid.CPUPlace())
-exe.run(fluid.default_startup_program())
-rows = np.random.RandomState(3).rand(24, 5).astype("float32")
-for step in range(5):
-    (value,) = exe.run(feed={"x": rows[:, :4], "y": rows[:, 4:]}, fetch_list=[loss])
-exe.close()
-print("host", os.uname().nodename, "loss", float(value[0]).hex())
-"""
+TRAIN = read_script("train_for_slurm")
 
 
 RESUMES = (Path(__file__).parent / "resumes.py").read_text()
@@ -102,17 +87,7 @@ def loss_in(text):
 
 
 FROM_PYPI = {"PMIX_MCA_psec": "native"}  # Open MPI's wheel has no munge
-WARNS_ITSELF = """
-import os, signal, sys
-
-class Warns:
-    def find_spec(self, name, path=None, target=None):
-        if name == "numpy":
-            sys.meta_path.remove(self)
-            os.kill(os.getpid(), signal.SIGUSR1)
-
-sys.meta_path.insert(0, Warns())
-"""
+WARNS_ITSELF = read_script("warns_itself")
 SMALL = ("--ntasks-per-node=2", "--cpus-per-task=1", "--time=5")
 
 

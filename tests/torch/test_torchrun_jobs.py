@@ -14,6 +14,7 @@ import pytest
 
 from hpcdist.trace import metric_files, status
 from tests.jobs import LIMIT_S, ROOT, Job, clean_environment, needs_mpirun
+from tests.scripts import read_script
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None,
@@ -82,30 +83,7 @@ def test_a_script_of_torchs_runs_alone(tmp_path):
     assert "as expected" in ended.out
 
 
-TRAINS = """
-import os, time
-import torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-def note(what, value):
-    with open(f"new.{what}.{os.environ['RANK']}", "w") as f:
-        f.write(str(value))
-    os.replace(f.name, f"{what}.{os.environ['RANK']}")
-
-note("pid", os.getpid())
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-model = DDP(torch.nn.Linear(8, 4))
-optimizer = torch.optim.SGD(model.parameters(), 0.01)
-
-def train(steps, every_s=0.0):
-    for step in range(steps):
-        optimizer.zero_grad()
-        model(torch.ones(2, 8) + dist.get_rank()).square().mean().backward()
-        optimizer.step()
-        note("step", step)
-        time.sleep(every_s)
-"""
+TRAINS = read_script("torch_train")
 
 
 def test_a_killed_rank_ends_the_job_with_one_message(tmp_path):
