@@ -50,6 +50,7 @@ class Owner:
 
 
 def this_process(job: str) -> Owner:
+    """Return what a lock says of this process, as the owner that a job has."""
     return Owner(
         job=job,
         host=socket.gethostname(),

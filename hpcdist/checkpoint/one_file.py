@@ -125,6 +125,7 @@ def _write_own(file: Any, content: Content, label: Label, below: str) -> str:
 
 
 def write_array(dataset: Any, array: np.ndarray) -> Stored:
+    """Write an array into a dataset of its shape; return where its bytes are in the file."""
     if not array.size:
         return stored_at(array, 0)
     rows = max(1, PIECE_BYTES // (array.nbytes // len(array)))

@@ -242,4 +242,5 @@ def _load(obj: Any, state: Any, what: str) -> None:
 
 
 def encoded(said: object) -> np.ndarray:
+    """Return plain data as bytes of JSON, shape [n], uint8."""
     return np.frombuffer(bytearray(json.dumps(said).encode()), np.uint8)

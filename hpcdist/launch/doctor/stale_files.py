@@ -113,6 +113,7 @@ def _has_ended(process: Path) -> bool:
 
 
 def held_by(process: Path) -> set[File]:
+    """Return the files that a process, a folder of /proc, has open or mapped."""
     files: set[File] = set()
     for line in (process / "maps").read_text(errors="replace").splitlines():
         _, _, _, device, inode, *_ = line.split(maxsplit=5)
