@@ -27,12 +27,14 @@ from hpcdist.transpiler import (
     GeoSgdTranspiler,
 )
 from hpcdist.transpiler.plan import constants_of
+from hpcdist.transpiler.table_metadata import OPTIMIZERS
 
 # Those that move each element by itself: a server has slices, of which it knows no norm.
 KINDS = (
     *("SGD", "Momentum", "Adagrad", "DecayedAdagrad", "Adadelta"),
     *("Adam", "Adamax", "RMSProp", "Ftrl"),
 )
+ROW_KINDS = tuple(kind for kind in KINDS if kind.lower() in OPTIMIZERS)
 MODES = ("sync", "async", "dc_asgd", "geo")
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from hpcdist.errors import TableError
 from hpcdist.torch.embedding import TableModule
-from hpcdist.torch.facts import OptimizerFacts, TrainingMode
+from hpcdist.torch.facts import ROW_KINDS, OptimizerFacts, TrainingMode
 from hpcdist.torch.kept_optimizer import KeptOptimizer, check
 from hpcdist.torch.tables import tables
 
@@ -49,6 +49,10 @@ class TableOptimizer(KeptOptimizer):
         with_tables = {m.name: m for g in given for m in g.modules() if isinstance(m, TableModule)}
         if not with_tables:
             raise TableError("TableOptimizer: there is no table of hpcdist.torch among the modules")
+        if kind not in ROW_KINDS:
+            raise TableError(
+                f"tables have no optimizer {kind!r}: expected one of {', '.join(ROW_KINDS)}"
+            )
         if kind == "Adam":
             arguments = {"lazy_mode": True, **arguments}  # tables move the rows of a step only
         facts = OptimizerFacts(kind, arguments, l2_decay)
