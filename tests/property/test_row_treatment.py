@@ -48,7 +48,7 @@ NOT_BY_PARTS = {
 ELSEWHERE = {"auc", "gaussian_random_batch_size_like", "uniform_random_batch_size_like"}
 ELSEWHERE |= {"nce_classes", "random_crop", "sampling_id"}
 ELSEWHERE |= {"sequence_slice"}  # tests/mpi/test_cells.py
-ELSEWHERE |= {"ctc_align"}  # tests/unit/test_tagging.py
+ELSEWHERE |= {"ctc_align"}  # tests/kernels/test_tagging.py
 ELSEWHERE |= {"anchor_generator", "density_prior_box", "prior_box"}  # of shapes alone
 ELSEWHERE |= {"torch_module"}  # what its module does: tests/torch/test_torch_module.py
 # One number of all rows, whatever is divided.

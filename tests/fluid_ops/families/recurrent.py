@@ -15,7 +15,7 @@ CASES = [
         OF_4,
         {"p": YES_NO, "r": YES_NO, "g": GATES, "c": OTHERS, "d": OTHERS},
     ),
-    # In Fluid nothing flows back through cells that others use: tests/unit/test_rnn.py.
+    # In Fluid nothing flows back through cells that others use: tests/kernels/test_rnn.py.
     (
         "(lambda h, c: (h, setattr(c, 'stop_gradient', True) or c))(*layers.dynamic_lstm(x, 8))",
         OF_4,
