@@ -16,7 +16,7 @@ import numpy as np
 CHUNK = 1 << 22  # bytes that go up at once
 SLOTS = 64  # pieces on their way: more than a step feeds
 # Bytes from which a feed goes up on a stream of its own: a smaller one takes no longer to copy than
-# the kernel that moves it from there to where a step reads it.
+# the copy within the GPU that moves it from there to where a step reads it.
 AHEAD = 1 << 18
 
 
