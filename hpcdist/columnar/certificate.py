@@ -34,7 +34,7 @@ from hpcdist.columnar.order import Shuffle
 from hpcdist.comm.process_manager import run_words
 from hpcdist.errors import DataError
 
-if TYPE_CHECKING:  # these need pyarrow, which whoever verifies may not have
+if TYPE_CHECKING:  # these need pyarrow, which `verify` must not need
     from hpcdist.columnar.blocks import Skip
     from hpcdist.columnar.windows import Batch
 

@@ -77,7 +77,7 @@ class Texts:
 
 
 def decoders_of(decode: object, targets: Sequence[ColumnTarget]) -> dict[str, ColumnDecoder]:
-    """Return what decodes which column, as `read` is told; DataError where a variable differs."""
+    """Return the decoder of each column in ``decode``; DataError if a variable does not fit."""
     if not isinstance(decode, Mapping):
         raise DataError(f"data.read: decode must be a dict by column, got {decode!r:.80}")
     decoders: dict[str, ColumnDecoder] = {}
@@ -120,7 +120,7 @@ class Decoding:
     ) -> Iterator[Batch]:
         """Give batches with their columns decoded.
 
-        ``refuse_or_note`` is told of rows that cannot be: it raises, or they are left out.
+        ``refuse_or_note`` is called with bad rows: it raises, or they are left out.
         """
         pool = _Pool(self._decoders, self._workers)
         try:

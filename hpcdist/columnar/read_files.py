@@ -31,7 +31,7 @@ _IMAGES_WINDOW = 1 << 12  # rows: images are large
 
 
 def _window(decoders: Iterable[Any]) -> int:
-    """Return how many rows a window has where nobody says it."""
+    """Return the default number of rows of a window."""
     images = any(isinstance(how, Images) and how.folder is None for how in decoders)
     return _IMAGES_WINDOW if images else Shuffle.window
 

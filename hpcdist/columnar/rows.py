@@ -28,7 +28,7 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 _DECODED_AHEAD = 2  # batches
 
-# Of FLAGS_rpc_deadline: whoever waits for files says so before others give up waiting for it.
+# Of FLAGS_rpc_deadline: the error about a file comes before other ranks give up waiting.
 _PATIENCE = 0.8
 
 

@@ -1,4 +1,4 @@
-"""Tables of text with a line of names first; what is wrong in one is told by line and column."""
+"""CSV tables with a header line; errors name line and column."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Fleet:
         self._made = None
         self._executor = Executor(CPUPlace())
 
-    # -- who is who --------------------------------------------------------------------------
+    # -- roles -----------------------------------------------------------------------------
     @property
     def _role_maker(self) -> RoleMakerBase:
         if self._given is None:

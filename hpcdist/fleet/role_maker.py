@@ -94,7 +94,7 @@ class RoleMakerBase:
         return len(self.placement.server_endpoints)
 
     def get_trainer_endpoints(self) -> list[str]:
-        """Return the workers' names, an empty list where nobody gave them names."""
+        """Return the endpoints of the workers; an empty list if none were given."""
         return list(self.placement.worker_endpoints)
 
     def get_pserver_endpoints(self) -> list[str]:
@@ -118,7 +118,7 @@ class RoleMakerBase:
             output[:] = reduce(input)
 
     def get_local_endpoint(self) -> str:
-        """Return the name of this process; "" where nobody gave it one."""
+        """Return the endpoint of this process; "" if none was given."""
         who = self.placement
         names = who.worker_endpoints if self.is_worker() else who.server_endpoints
         return names[who.index] if names else ""

@@ -132,7 +132,7 @@ class DistributedStrategy:
 
     Fields of fleet 1.8's collective strategy are there too. Switching on what is not built raises
     FleetError at once. With servers: ``a_sync`` False is synchronous, True asynchronous, True with
-    ``a_sync_configs["k_steps"]`` > 0 exchanges differences every so many steps. As in Paddle, True
+    ``a_sync_configs["k_steps"]`` > 0 exchanges differences every ``k_steps``. As in Paddle, True
     is the default; where ``fleet.init(is_collective=True)`` was called it has no meaning.
     """
 

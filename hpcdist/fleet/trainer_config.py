@@ -1,4 +1,4 @@
-"""What a trainer's communicator is told: queue lengths, merging, waiting."""
+"""Settings of a trainer's communicator: queue lengths, merging, waiting."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ PATIENCE_S = 2.0  # how long the launcher may take to end this rank after anothe
 SERVERS_FIRST_S = 5.0  # how long a trainer leaves it to servers to report a deadline
 NOTICE_S = 0.5  # how long the death of a rank may take to be seen after its messages have failed
 HESITATION_S = 0.1  # how long a rank that waits for nothing delays its report of a death
-MPI_NOTICES_S = 1.0  # how long MPI may take to notice a death before it is told
+MPI_NOTICES_S = 1.0  # how long MPI may take to notice a death before this rank reports it
 STUCK_S = 3.0  # how long MPI may take to end, and other ranks to leave, when some have died
 HANGS_S = 30.0  # the same when all were alive as far as this rank could see
 WRITE_LAST = signal.SIGRTMIN + 1  # the job is about to end: write what you did last
@@ -233,7 +233,7 @@ class Guard:
         self._host.note_script_end()
 
     def name_the_dead(self, away: Iterable[int] = ()) -> None:
-        """Tell of ranks whose death nobody has told of: of this host, and of those ``away``.
+        """Report ranks whose death no rank has reported: those of this host, and those ``away``.
 
         Call it when all that live have met, and one rank only with those of other hosts.
         """
@@ -305,7 +305,7 @@ class Guard:
         for peer in self._host.neighbours:
             with contextlib.suppress(OSError):  # an old kernel, or too many open files
                 poll.register(os.pidfd_open(peer.pid), select.POLLIN)
-        unreported: dict[Peer, float] = {}  # the dead, and when MPI is told of them
+        unreported: dict[Peer, float] = {}  # the dead, and when to tell MPI
         undecided = False
         while True:
             waits = undecided or unreported

@@ -64,7 +64,7 @@ class HostRanks:
         return [peer for peer in self.dead() if self.goes_on_without(peer) is False]
 
     def goes_on_without(self, peer: Peer) -> bool | None:
-        """Tell whether the job goes on without a rank; None while that is not decided."""
+        """Return whether the job goes on without a rank; None while that is undecided."""
         if self._board.all(Fact.REPORTS):  # the job is ending
             return False
         if self._tolerant and self.is_done(peer):

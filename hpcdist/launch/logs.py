@@ -60,7 +60,7 @@ class Output:
         self._terminal: TextIO | None = None  # stderr as it was, once it has been sent elsewhere
 
     def direct(self, rank: int, role: RankRole, directory: str | None, *, all_output: bool) -> None:
-        """Send this rank's output where it belongs, for good.
+        """Redirect this rank's output until the process ends.
 
         With a directory: stdout and stderr to the rank's file there, rank 0's to the terminal as
         well. Without: the other ranks' stdout goes nowhere unless ``all_output``; stderr stays.

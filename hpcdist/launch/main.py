@@ -270,7 +270,7 @@ def _end_trace(recorded: RankRecorder, transport: Transport | None) -> None:
     recorded.script_has_ended()
     if recorded.trace is None:
         return
-    # Where ranks may have died nobody can be sure of an answer.
+    # If ranks may have died, no reply is certain.
     compares = transport is not None and not transport.tolerant
     recorded.end(clock_offset(transport) if transport is not None and compares else None)
     if transport is not None:

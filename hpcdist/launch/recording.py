@@ -84,8 +84,8 @@ class RankRecorder:
     def end(self, clocks: ClockOffset | None = None) -> None:
         """Write all that the job has recorded, if a trace is wanted.
 
-        ``clocks``: how far the clocks are from each other now; the drift since is corrected. What
-        cannot be written is told: the script has ended well.
+        ``clocks``: how far the clocks are from each other now; the drift since is corrected. If it
+        cannot be written, a warning says so: the script has ended well.
         """
         if self.trace is None:
             return

@@ -78,9 +78,9 @@ class RankFacts:
 
 
 def decide(ranks: Sequence[RankFacts]) -> Cluster:
-    """Return who is who in a job of two or more ranks; every rank decides the same.
+    """Return the role of each rank in a job of two or more; every rank decides the same.
 
-    Without servers all ranks are trainers, who train collectively.
+    Without servers all ranks are trainers, which train collectively.
     """
     pservers = _agreed("--pservers", ranks, lambda r: r.pservers)
     role_map = _agreed("--role-map", ranks, lambda r: r.role_map)

@@ -52,7 +52,7 @@ def code_of_script(asked: Options) -> int:
 def run_script(asked: Options) -> None:
     """Run the script as ``python script.py`` would, its random numbers seeded.
 
-    A script of torch's seeds its own: under torchrun nobody else does.
+    A PyTorch script sets its own seeds, as under torchrun.
     """
     preemption.listen()
     logs.show_messages(logging.WARNING if asked.quiet else logging.INFO, asked.log_level)

@@ -48,7 +48,7 @@ def problem_with(asked: Options) -> str:
 
 
 def of_rank(asked: Options, of: RankOfJob, ranks: int, job: str) -> Watch | None:
-    """Return what tells of this rank, if anything is to; ``job`` is told of where Slurm is not.
+    """Return the writer of this rank's status, if asked for; ``job`` names a job outside Slurm.
 
     A job that the script starts is another one: it does not write into this one's directories.
     """

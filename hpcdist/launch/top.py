@@ -267,7 +267,7 @@ def fitted(rows: Sequence[tuple[str, ...]], width: int) -> list[int]:
 
 
 def drawn(view: TopView, width: int) -> Any:
-    """Return the view as rich draws it on so many columns."""
+    """Return the view as rich draws it in ``width`` columns."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

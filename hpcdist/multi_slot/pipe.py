@@ -17,7 +17,7 @@ CHUNK_BYTES = 1 << 20  # at once: enough that the work around a chunk does not c
 # Without a seed hash("text") is another number for each file, and on each trainer.
 _BEFORE = "set -o pipefail; export PYTHONHASHSEED=${PYTHONHASHSEED:-0}"
 _STOPPED = 128 + signal.SIGPIPE  # what comes behind has read enough, and has not failed
-_END_S = 5.0  # for a command that is told to end
+_END_S = 5.0  # for a command to end after SIGTERM
 
 
 def lines_of(path: str, command: str, within_s: float | None = None) -> Iterator[bytes]:
@@ -90,7 +90,7 @@ def _piped(
 
         try:
             yield from _whole_lines(lambda: _read(output, path, called, within_s), command_ended)
-        except BaseException:  # nobody reads on
+        except BaseException:  # the rest is not read
             output.close()
             process.terminate()
             try:

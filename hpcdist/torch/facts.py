@@ -40,7 +40,7 @@ MODES = ("sync", "async", "dc_asgd", "geo")
 
 @dataclass(frozen=True)
 class Initial(RowInitializer):
-    """How a row begins that nobody has touched; by default as torch's embeddings do."""
+    """The first values of a row; by default as torch's embeddings."""
 
     kind: str = "normal"
     a: float = 0.0

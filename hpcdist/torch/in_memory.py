@@ -58,7 +58,7 @@ class HostMemory:
         self.count = count = self.count + 1
         self.sync()
         self.heads[self.rank][0] = count
-        self.sync()  # who is about to sleep has said so, or sees the count
+        self.sync()  # a rank about to sleep has noted it, or sees the count
         for head in self.others:
             if head[SLEPT] == count:
                 self._counts[self.rank].wake()

@@ -80,7 +80,7 @@ def _begin(within_s: float | None) -> TorchJob:
             keeper.close()
 
     def leave_together() -> None:
-        world.barrier(None)  # rank 0 keeps the store until nobody needs it
+        world.barrier(None)  # rank 0 keeps the store until no rank needs it
         leave()
 
     if launched and not settings.RANK.is_set():  # no launcher of ours ends the job

@@ -25,7 +25,7 @@ class StepLog:
         self._counting: weakref.ref[Optimizer] | None = None
         self._others: set[int] = set()  # that have stepped since the counting one has
         self._number = self._details = 0
-        self._begin = 0  # when the first step began nobody knows
+        self._begin = 0  # unknown for the first step
 
     @torch._disable_dynamo  # which would warn of the clock, and compile anew for each number
     def __call__(self, optimizer: Optimizer, *_: Any) -> None:

@@ -73,7 +73,7 @@ class Tables:
         self.coming: dict[str, Array] = {}  # ids that the next step looks up, if they are known
         self._asked = False  # whether rows of the next step are asked for
         self._stepped: set[int] = set()  # optimizers, in this step
-        self._told: list[float] = []  # the rates that whoever moves rows has
+        self._told: list[float] = []  # the rates that the tables have now
         self.facts: Facts | None = None  # once settled
         self.local: dict[str, SparseTable] = {}  # this trainer's parts, without servers
         self.served: Served | None = None

@@ -55,7 +55,7 @@ def path_of(directory: str | Path, pid: int) -> Path:
 
 
 def remove_dead(directory: str | Path, sees_processes: bool) -> None:
-    """Remove files of this user whose process is no more, or that nobody has written for long.
+    """Remove files of this user whose process has ended, or that are old.
 
     The latter tells also where processes cannot be seen, or the number is another process's now.
     """

@@ -87,7 +87,7 @@ class Recorder:
             ) from None
 
     def begin(self, nbytes: int, *, always: bool = False) -> None:
-        """Begin anew with a ring of so many bytes; 0: note nothing.
+        """Start again with a ring of ``nbytes``; 0: record nothing.
 
         ``always``: note the details of every step.
         """

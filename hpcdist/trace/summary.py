@@ -237,7 +237,7 @@ def _messages(
 ) -> dict[tuple[int, int], list[tuple[float, float]]]:
     """Return the bytes and seconds of messages to servers whose receipt is noted, by their ends.
 
-    Trainers note theirs when all have come: of ways to them nothing is told.
+    Trainers record receipts only when all have come, so messages to them are left out.
     """
     servers = {rank.of.rank for rank in recordings if rank.of.role == "PSERVER"}
     came: dict[tuple[int, int, str, int], int] = {}
