@@ -65,10 +65,10 @@ def test_damaged_tables_of_people_are_refused(home, content, message):
 
 def test_files_that_are_nowhere_are_asked_for(home):
     assert not adult.available()
-    with pytest.raises(DataError, match="adult_train.csv: take adult.data .* HPCDIST_DATA_HOME"):
+    with pytest.raises(DataError, match="adult_train.csv: get adult.data .* HPCDIST_DATA_HOME"):
         adult.train()
     assert not movielens.available()
-    with pytest.raises(DataError, match="take ratings.csv of https://files.grouplens.org"):
+    with pytest.raises(DataError, match="get ratings.csv of https://files.grouplens.org"):
         movielens.test()
 
 
