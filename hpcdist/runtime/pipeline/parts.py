@@ -115,3 +115,18 @@ def joined(told: Sequence[bytes], of: OfRows, parts: Sequence[Part], meta: Meta)
     like = np.empty(meta.shape, meta.dtype)
     (value,) = unpack(told, [like], [of], division)
     return np.asarray(value)
+
+
+def unpacked(data: bytes, count: int) -> list[list[bytes]]:
+    """Return what a rank told of ``count`` values, each in one piece or more."""
+    counts = np.frombuffer(data, np.int64, count).tolist()
+    sizes = iter(np.frombuffer(data, np.int64, sum(counts), 8 * count).tolist())
+    begin = 8 * (count + sum(counts))
+    told: list[list[bytes]] = []
+    for some in counts:
+        told.append([])
+        for _ in range(some):
+            size = next(sizes)
+            told[-1].append(data[begin : begin + size])
+            begin += size
+    return told

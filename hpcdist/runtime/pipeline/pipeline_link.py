@@ -33,7 +33,7 @@ from hpcdist.runtime.collective.collective_link import CollectiveLink
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.job.set_values import SetValues
 from hpcdist.runtime.pipeline.meeting import Meeting
-from hpcdist.runtime.pipeline.parts import Part, Parts, joined, packed
+from hpcdist.runtime.pipeline.parts import Part, Parts, joined, packed, unpacked
 from hpcdist.runtime.pipeline.transfers import Transfers
 from hpcdist.transpiler.cluster import PLAIN
 from hpcdist.transpiler.pipeline_plan import ALL, make_pipeline_plan
@@ -263,7 +263,7 @@ class PipelineLink(Link):
         what = f"the values of {', '.join(elsewhere)} in step {here.step}"
         came = (
             [
-                _read(data, len(elsewhere))
+                unpacked(data, len(elsewhere))
                 for data in self._trainers.allgather_bytes(
                     counts + sizes + body, self._deadline_s, what
                 )
@@ -383,18 +383,3 @@ def _value(scope: Scope, name: str) -> Any:
     if variable is None or variable.value is None:
         raise PlanError(f"variable {name!r} is not initialized: run the startup program first")
     return variable.value
-
-
-def _read(data: bytes, count: int) -> list[list[bytes]]:
-    """Return what a rank told of ``count`` values, each in one piece or more."""
-    counts = np.frombuffer(data, np.int64, count).tolist()
-    sizes = iter(np.frombuffer(data, np.int64, sum(counts), 8 * count).tolist())
-    begin = 8 * (count + sum(counts))
-    told: list[list[bytes]] = []
-    for some in counts:
-        told.append([])
-        for _ in range(some):
-            size = next(sizes)
-            told[-1].append(data[begin : begin + size])
-            begin += size
-    return told
