@@ -15,7 +15,7 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.variable import Variable
-from hpcdist.ops.tensor import VALUE_ATTRS
+from hpcdist.ops.tensor.constant import VALUE_ATTRS
 
 
 class Initializer:

@@ -14,7 +14,7 @@ from hpcdist.graph.program import Program, program_guard
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant
 from hpcdist.layers.helper import LayerHelper
-from hpcdist.ops.auc import CURVES, area
+from hpcdist.ops.metric.auc import CURVES, area
 
 __all__ = [
     "Accuracy",

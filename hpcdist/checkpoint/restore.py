@@ -38,7 +38,7 @@ from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import MERGE_COUNTER
 from hpcdist.graph.variable import Variable
-from hpcdist.ops.dgc import COUNTER
+from hpcdist.ops.optimize.dgc import COUNTER
 from hpcdist.ps.table import SparseTable
 from hpcdist.trace.events import EventKind
 from hpcdist.trace.recorder import recorder

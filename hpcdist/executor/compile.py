@@ -52,7 +52,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import program_of
 from hpcdist.graph.registry import Call, Meta
 from hpcdist.ops.by_torch import Kernels, kernels_of
-from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.embedding.selected_rows import SelectedRows
 
 SENDING = ("send", "c_allreduce_sum")  # what they send keeps its place in memory
 

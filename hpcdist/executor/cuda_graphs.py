@@ -16,7 +16,7 @@ from hpcdist.executor.traced import TracedSegment
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call, Meta
 from hpcdist.ops.by_torch import torch_for
-from hpcdist.ops.optimize_update import UPDATES
+from hpcdist.ops.optimize.update import UPDATES
 
 # What they do follows from memory of the GPU alone: nothing is counted on the host, or waited for.
 _REPLAYED = {

@@ -17,7 +17,7 @@ from hpcdist.executor.control import Fits
 from hpcdist.executor.memory import nbytes_of
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Meta, lookup
-from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.embedding.selected_rows import SelectedRows
 
 HEADROOM = 1.25  # bytes set aside per byte needed, for values whose size changes
 

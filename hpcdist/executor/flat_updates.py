@@ -15,7 +15,7 @@ from hpcdist.executor.memory import adjacent, aligned_offsets, lay_contiguous
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call, Meta, lookup, own_attrs
-from hpcdist.ops.optimize_update import UPDATES, bind_updates, is_plain
+from hpcdist.ops.optimize.update import UPDATES, bind_updates, is_plain
 
 
 @dataclass(frozen=True)

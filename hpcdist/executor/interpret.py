@@ -25,8 +25,8 @@ from hpcdist.graph.names import EMPTY, GRAD_SUFFIX
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Meta, arguments, infer_outputs, lookup, own_attrs
 from hpcdist.graph.values import ARRAY, TensorArray, Value
-from hpcdist.ops.arrays import zeros_like
-from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.embedding.selected_rows import SelectedRows
+from hpcdist.ops.tensor.tensor_array import zeros_like
 
 
 class Interpreter:

@@ -14,7 +14,7 @@ from hpcdist.division import round_up
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.registry import Meta
-from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.embedding.selected_rows import SelectedRows
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 

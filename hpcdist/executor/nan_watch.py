@@ -13,7 +13,7 @@ from hpcdist.errors import NotFiniteError
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
 from hpcdist.lod_tensor import LoDTensor
-from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.embedding.selected_rows import SelectedRows
 
 logger = logging.getLogger("hpcdist")
 

@@ -11,8 +11,8 @@ from hpcdist.graph.names import EMPTY
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Meta, arguments, lookup, own_attrs
 from hpcdist.graph.roles import ROLE_ATTR
-from hpcdist.ops.mixed_precision import ROUNDINGS
-from hpcdist.ops.optimize_update import UPDATES
+from hpcdist.ops.optimize.mixed_precision import ROUNDINGS
+from hpcdist.ops.optimize.update import UPDATES
 from hpcdist.ops.torch_forms import forms
 
 TYPE = "torch_segment"

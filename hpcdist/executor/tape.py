@@ -17,7 +17,7 @@ from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.values import TensorArray, Value
-from hpcdist.ops.arrays import zeros_like
+from hpcdist.ops.tensor.tensor_array import zeros_like
 
 # What these give is one of the values they take, so its gradient is there already.
 SAME_VALUE = ("write_to_array", "read_from_array", "select_input")

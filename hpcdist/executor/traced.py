@@ -24,7 +24,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import arguments, define, lookup, own_attrs
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.by_torch import tensor_on, torch_for
-from hpcdist.ops.mixed_precision import ROUNDINGS
+from hpcdist.ops.optimize.mixed_precision import ROUNDINGS
 from hpcdist.ops.torch_forms import Checked, forms
 
 _CONVOLUTIONS = {"conv2d", "depthwise_conv2d", "conv2d_grad", "depthwise_conv2d_grad"}

@@ -15,7 +15,7 @@ from hpcdist import runtime
 from hpcdist.errors import FleetError
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.variable import Variable
-from hpcdist.ops.auc import area
+from hpcdist.ops.metric.auc import area
 
 __all__ = ["acc", "auc", "mae", "max", "min", "mse", "rmse", "sum"]
 

@@ -27,7 +27,7 @@ from hpcdist.io.program_desc import read_program, write_program
 from hpcdist.io.selection import is_persistable
 from hpcdist.io.variables import save_for_inference, save_vars
 from hpcdist.layers import scale
-from hpcdist.ops.lookup import NO_PADDING
+from hpcdist.ops.embedding.lookup import NO_PADDING
 from hpcdist.transpiler.table_metadata import LOOKUPS, is_distributed_lookup, tables_looked_up
 
 MODEL = "__model__"

@@ -12,7 +12,6 @@ from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.activation import sigmoid, tanh
 from hpcdist.layers.helper import LayerHelper
-from hpcdist.layers.linear_algebra import cumsum
 from hpcdist.layers.math import (
     clip,
     elementwise_add,
@@ -21,6 +20,7 @@ from hpcdist.layers.math import (
     matmul,
     scale,
 )
+from hpcdist.layers.norms_distances import cumsum
 from hpcdist.layers.param_attr import ParamAttr, ParamLike
 from hpcdist.layers.step_rnn import StaticRNN
 from hpcdist.layers.structure import assert_same_structure, flatten, map_structure, pack_sequence_as

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.cells import other_major
 from hpcdist.layers.control_flow import equal, less_equal
+from hpcdist.layers.creation import sampling_id
 from hpcdist.layers.decoders import Decoder
-from hpcdist.layers.made import sampling_id
 from hpcdist.layers.math import argmax, scale
-from hpcdist.layers.moved import pad
 from hpcdist.layers.nn import softmax
+from hpcdist.layers.rearrange import pad
 from hpcdist.layers.structure import map_structure
 from hpcdist.layers.tensor import (
     cast,

@@ -14,6 +14,7 @@ from hpcdist.graph.values import ARRAY
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.activation import log
 from hpcdist.layers.arrays import array_read, array_write, tensor_array_to_tensor
+from hpcdist.layers.beam_search import gather_tree
 from hpcdist.layers.cells import either, other_major
 from hpcdist.layers.control_flow import (
     equal,
@@ -23,10 +24,8 @@ from hpcdist.layers.control_flow import (
     logical_not,
     logical_or,
 )
-from hpcdist.layers.decoding import gather_tree
+from hpcdist.layers.gather_scatter import gather_nd
 from hpcdist.layers.helper import LayerHelper
-from hpcdist.layers.indexed import gather_nd
-from hpcdist.layers.linear_algebra import cumsum, reduce_all
 from hpcdist.layers.loops import While
 from hpcdist.layers.math import (
     elementwise_add,
@@ -38,6 +37,7 @@ from hpcdist.layers.math import (
 )
 from hpcdist.layers.metric import topk
 from hpcdist.layers.nn import softmax
+from hpcdist.layers.norms_distances import cumsum, reduce_all
 from hpcdist.layers.structure import flatten, map_structure
 from hpcdist.layers.tensor import (
     assign,

@@ -13,7 +13,7 @@ from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper, named
 from hpcdist.layers.param_attr import ParamLike
-from hpcdist.ops.lookup import NO_PADDING
+from hpcdist.ops.embedding.lookup import NO_PADDING
 
 __all__ = ["embedding", "one_hot"]
 

@@ -12,7 +12,7 @@ from hpcdist.layers import windows
 from hpcdist.layers.helper import LayerHelper, named
 from hpcdist.layers.param_attr import ParamAttr, ParamLike
 from hpcdist.layers.windows import Numbers, Padding
-from hpcdist.ops.windows import LAYOUTS
+from hpcdist.ops.convolution.windows import LAYOUTS
 
 __all__ = ["adaptive_pool2d", "batch_norm", "conv2d", "conv2d_transpose", "lrn", "pool2d"]
 

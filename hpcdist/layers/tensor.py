@@ -18,7 +18,7 @@ from hpcdist.layers.checks import check_shape
 from hpcdist.layers.extents import extents
 from hpcdist.layers.helper import LayerHelper, append, refuse_variables
 from hpcdist.layers.param_attr import ParamAttr
-from hpcdist.ops.tensor import VALUE_ATTRS
+from hpcdist.ops.tensor.constant import VALUE_ATTRS
 
 __all__ = [
     "assign",

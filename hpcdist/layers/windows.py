@@ -12,7 +12,7 @@ from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Normal
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.param_attr import ParamLike
-from hpcdist.ops.windows import image_shape
+from hpcdist.ops.convolution.windows import image_shape
 
 Numbers = int | Sequence[int]  # one for all axes, or one for each
 Padding = int | str | Sequence[Any]

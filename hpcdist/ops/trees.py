@@ -11,9 +11,9 @@ from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_row, not_on_rows
 from hpcdist.ops.common import define_with_grad, in_sequence
-from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
-from hpcdist.ops.host import run_on_host
-from hpcdist.ops.labels import range_check
+from hpcdist.ops.host_loops import run_on_host
+from hpcdist.ops.loss.labels import range_check
+from hpcdist.ops.random.counter import Draws, filler, key_of, part_of
 from hpcdist.ops.types import Array, Call, Operands
 
 

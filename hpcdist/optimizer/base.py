@@ -27,7 +27,7 @@ from hpcdist.graph.registry import default_attrs
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.initializer import Constant
-from hpcdist.ops.optimize import UPDATES
+from hpcdist.ops.optimize.operators import UPDATES
 from hpcdist.regularizer import WeightDecayRegularizer, append_regularization_ops, row_decay
 
 ParamGrads = list[tuple[Parameter, Variable]]

@@ -18,7 +18,7 @@ from hpcdist.graph.program import default_main_program, program_of
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.layers.control_flow import autoincreased_step_counter
-from hpcdist.ops.dgc import COUNTER, L1, L2, NO_DECAY
+from hpcdist.ops.optimize.dgc import COUNTER, L1, L2, NO_DECAY
 from hpcdist.optimizer.base import ParamGrads, create_persistable
 from hpcdist.optimizer.kinds import MomentumOptimizer
 from hpcdist.regularizer import L1DecayRegularizer, L2DecayRegularizer, WeightDecayRegularizer

@@ -10,7 +10,7 @@ from hpcdist.comm.cluster import PSERVER, Cluster
 from hpcdist.comm.progress import waiting_for
 from hpcdist.executor import control
 from hpcdist.executor.position import here
-from hpcdist.ops.sync_batch_norm import OPS
+from hpcdist.ops.normalization.sync_batch_norm import OPS
 from hpcdist.ps.table import TableStatistics
 from hpcdist.runtime.job.failure_policy import FailurePolicy, OnFailure
 from hpcdist.runtime.job.job import Job

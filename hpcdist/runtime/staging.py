@@ -11,7 +11,7 @@ from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
 from hpcdist.graph.registry import Call
 from hpcdist.ops.common import in_sequence
-from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.embedding.selected_rows import SelectedRows
 
 
 class Staging:

@@ -10,7 +10,7 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_ATTR, Role
-from hpcdist.ops.local_sgd import INTERVAL_OP
+from hpcdist.ops.optimize.local_sgd import INTERVAL_OP
 from hpcdist.transpiler.cluster import Group, group_of
 
 _START, _STEPS = "@LOCAL_SGD_START@", "@LOCAL_SGD_STEPS@"  # in front of a loss

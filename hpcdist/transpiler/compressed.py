@@ -10,7 +10,7 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import MERGED_STEPS, ROLE_ATTR, Role
-from hpcdist.ops.dgc import COUNTER
+from hpcdist.ops.optimize.dgc import COUNTER
 
 _SENT = ("Values", "Indices", "Count")
 

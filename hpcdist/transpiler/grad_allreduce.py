@@ -17,7 +17,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, default_main_program, default_startup_program, program_of
 from hpcdist.graph.roles import MERGED_STEPS, ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter
-from hpcdist.ops.local_sgd import INTERVAL_OP
+from hpcdist.ops.optimize.local_sgd import INTERVAL_OP
 from hpcdist.transpiler.cluster import Group, collective_group
 from hpcdist.transpiler.table_metadata import tables_looked_up
 

@@ -12,7 +12,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.roles import DEVICE_ATTR, MERGED_STEPS, Role
 from hpcdist.graph.variable import Parameter
-from hpcdist.ops.mixed_precision import ROUNDINGS
+from hpcdist.ops.optimize.mixed_precision import ROUNDINGS
 from hpcdist.recompute import AGAIN
 
 

@@ -19,7 +19,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_ATTR, Role
-from hpcdist.ops.optimize_update import UPDATES
+from hpcdist.ops.optimize.update import UPDATES
 from hpcdist.transpiler.cluster import Group, group_of
 
 

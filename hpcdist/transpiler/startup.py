@@ -13,7 +13,7 @@ from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_ATTR, Role
-from hpcdist.ops.tensor import VALUE_ATTRS
+from hpcdist.ops.tensor.constant import VALUE_ATTRS
 from hpcdist.transpiler.dc_asgd import append_backup_init
 from hpcdist.transpiler.distributed_table import rows_on_each
 from hpcdist.transpiler.plan import Plan

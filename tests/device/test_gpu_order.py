@@ -21,10 +21,11 @@ from hpcdist.errors import FeedError, HpcdistError
 from hpcdist.executor.backend import CupyBackend
 from hpcdist.executor.memory import adjacent, lay_contiguous
 from hpcdist.graph.registry import Meta
-from hpcdist.ops import labels, run_kernels
 from hpcdist.ops.by_torch import tensor_on
-from hpcdist.ops.run_kernels import add_at, add_runs
-from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.embedding import run_kernels
+from hpcdist.ops.embedding.run_kernels import add_at, add_runs
+from hpcdist.ops.embedding.selected_rows import SelectedRows
+from hpcdist.ops.loss import labels
 from tests import support_nccl
 from tests.support_device import JIT, MODULE, DeviceArray, asarray, install
 from tests.support_streams import LIMIT_S, MACHINE, Stream
@@ -316,7 +317,7 @@ def test_what_is_added_at_repeated_places_has_the_same_bits_in_every_order_of_th
 
 def test_operators_add_at_repeated_places_in_order():
     """CuPy's ``add.at`` adds as threads come, which other bits in every run show."""
-    ops = Path(run_kernels.__file__).parent
+    ops = Path(run_kernels.__file__).parents[1]
     lines = [line for path in ops.rglob("*.py") for line in path.read_text().splitlines()]
     atomic = [line.strip() for line in lines if ".add.at(" in line]
     assert sorted(atomic) == [

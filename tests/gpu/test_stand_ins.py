@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from hpcdist.executor.chains import join_chains
-from hpcdist.ops import batch_norm, mixed_precision, optimize_device
+from hpcdist.ops.normalization import batch_norm
+from hpcdist.ops.optimize import mixed_precision, update_device
 from hpcdist.update_rules import RULES
 from tests import support_device, support_nccl
 from tests.gpu.gpus import missing
@@ -130,7 +131,7 @@ def test_cupy_makes_cuda_of_our_kernels(cupy):
     """In the wheel's own words, without a GPU or a compiler: which types come out."""
     from cupyx.jit import _compile, _cuda_types
 
-    from hpcdist.ops.run_kernels import _kernel
+    from hpcdist.ops.embedding.run_kernels import _kernel
 
     _kernel.cache_clear()  # of the stand-in, perhaps
     kernel = _kernel(cupy)
@@ -184,7 +185,7 @@ def test_cupy_makes_one_kernel_of_a_rule(cupy, made, name, dtype):
     powers = [made((3, 1), dtype) for _ in range(rule.powers)]
     constants = [number(0.5)] * rule.constants
     args = (param, grad, number(1), made((1, 1), dtype), *states, *powers, *constants)
-    assert_one_kernel(cupy, optimize_device._kernel(cupy, name), *args)
+    assert_one_kernel(cupy, update_device._kernel(cupy, name), *args)
 
 
 def test_cupy_makes_one_kernel_of_each_part_of_batch_norm(cupy, made):

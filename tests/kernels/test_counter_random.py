@@ -7,8 +7,8 @@ import hpcdist as fluid
 from hpcdist.executor.states import OperatorStates
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.pipeline import of_micro_batch
-from hpcdist.ops import counter_random, random_kernels
-from hpcdist.ops.counter_random import (
+from hpcdist.ops.random import counter, seeded_kernels
+from hpcdist.ops.random.counter import (
     BatchPart,
     Draws,
     draw_as_reader,
@@ -33,14 +33,14 @@ ANSWERS = [
 
 @pytest.mark.parametrize("counter, key, words", ANSWERS)
 def test_the_generator_is_philox4x32_10(counter, key, words):
-    from hpcdist.ops import counter_random_kernels
+    from hpcdist.ops.random import counter_kernels
 
     first, second = (np.array([number], np.uint64) for number in counter[:2])
     drawn = [int(w[0]) for w in philox(np, (first, second, *counter[2:]), key)]
     assert " ".join(f"{word:08x}" for word in drawn) == words
     out = np.empty(4, np.uint32)
     pieces = np.array([0, 4])
-    counter_random_kernels.words(counter[0] * 4, *counter[1:], *key, pieces, out)
+    counter_kernels.words(counter[0] * 4, *counter[1:], *key, pieces, out)
     assert out.tolist() == drawn
 
 
@@ -80,7 +80,7 @@ def test_far_into_a_large_batch_both_ways_agree():
 def test_numbers_depend_on_seed_operator_reader_and_run(monkeypatch):
     part = BatchPart(1000, 1)
     first = draw(part)
-    monkeypatch.setattr(counter_random, "_reader", "")
+    monkeypatch.setattr(counter, "_reader", "")
     others = [draw(part, count=1)]
     for key in (key_of(4, "op"), key_of(3, "other")):
         others.append(filler(np, part, key, Draws("op"))().copy())
@@ -206,8 +206,8 @@ def test_normal_values_are_those_of_box_and_muller():
     words, others = (random.integers(0, 2**32, 3000, dtype=np.uint32) for _ in range(2))
     edges = np.array([0, 1, 2**30, 2**31 - 1, 2**31, 3 * 2**30, 2**32 - 2, 2**32 - 1], np.uint32)
     words[: len(edges)], others[-len(edges) :] = edges, edges
-    drawn = random_kernels.normal_of(words, others, 3.0, 2.0, np.inf)
+    drawn = seeded_kernels.normal_of(words, others, 3.0, 2.0, np.inf)
     radius = np.sqrt(-2 * np.log((words + 1.0) * 2.0**-32))
     wanted = radius * np.cos(2 * np.pi * others * 2.0**-32) * 2 + 3
     np.testing.assert_allclose(drawn, wanted, rtol=2e-7, atol=2e-7)
-    assert len(random_kernels.normal_of(words[:0], others[:0], 3.0, 2.0, np.inf)) == 0
+    assert len(seeded_kernels.normal_of(words[:0], others[:0], 3.0, 2.0, np.inf)) == 0

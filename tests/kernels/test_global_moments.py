@@ -7,7 +7,7 @@ import hpcdist as fluid
 from hpcdist.errors import FeedError
 from hpcdist.executor.backend import CPUPlace, backend_of
 from hpcdist.executor.control import Binding
-from hpcdist.ops.sync_batch_norm import joined_moments
+from hpcdist.ops.normalization.sync_batch_norm import joined_moments
 from hpcdist.runtime.batches.global_moments import bind_moments
 from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm
 

@@ -14,7 +14,7 @@ from hpcdist.jit import jit
 
 STEP = """
 import numpy as np
-from hpcdist.ops.optimize_kernels import PASSES
+from hpcdist.ops.optimize.update_kernels import PASSES
 
 p, rate, scale = np.ones(3, np.float32), np.array([0.5], np.float32), np.ones(1, np.float32)
 PASSES["sgd"](p, np.ones(3, np.float32), np.zeros(1, np.int64), rate, scale, ())
@@ -26,10 +26,10 @@ print(p[0], sum(PASSES["sgd"].stats.cache_hits.values()))
 def package(tmp_path: Path) -> Path:
     """The sources of optimizer kernels, copied."""
     source, copy = Path(hpcdist.__file__).parent, tmp_path / "hpcdist"
-    (copy / "ops").mkdir(parents=True)
-    for empty in ("__init__.py", "ops/__init__.py"):
+    (copy / "ops/optimize").mkdir(parents=True)
+    for empty in ("__init__.py", "ops/__init__.py", "ops/optimize/__init__.py"):
         (copy / empty).touch()
-    for name in ("jit.py", "update_rules.py", "ops/optimize_kernels.py"):
+    for name in ("jit.py", "update_rules.py", "ops/optimize/update_kernels.py"):
         shutil.copy(source / name, copy / name)
     return copy
 
@@ -47,11 +47,11 @@ def step_in_a_process(package: Path) -> tuple[float, int]:
 def test_kernels_are_found_again_until_their_rule_changes(package: Path) -> None:
     assert step_in_a_process(package) == (0.5, 0)
     assert step_in_a_process(package) == (0.5, 1)
-    old = {path.name for path in package.rglob("optimize_kernels.update_*sgd_rule*.nbc")}
+    old = {path.name for path in package.rglob("update_kernels.update_*sgd_rule*.nbc")}
     rules = package / "update_rules.py"
     rules.write_text(rules.read_text().replace("p - lr * g\n", "p - 100 * lr * g\n"))
     assert step_in_a_process(package) == (-49.0, 0)
-    new = {path.name for path in package.rglob("optimize_kernels.update_*sgd_rule*.nbc")}
+    new = {path.name for path in package.rglob("update_kernels.update_*sgd_rule*.nbc")}
     assert len(new) == len(old) == 1
     assert new != old
 

@@ -7,8 +7,8 @@ import pytest
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, infer_outputs
-from hpcdist.ops import correlate_cpu, correlate_device
-from hpcdist.ops.windows import Correlation, lay_windows
+from hpcdist.ops.convolution import correlate_cpu, correlate_device
+from hpcdist.ops.convolution.windows import Correlation, lay_windows
 from tests.support_ops import run_op
 
 RNG = np.random.default_rng(0)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from hpcdist.errors import GraphError
-from hpcdist.ops import optimize_device
-from hpcdist.ops.optimize import UPDATES, bind_sparse_update, bind_update
-from hpcdist.ops.optimize_sparse import found_by_search
-from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.embedding.selected_rows import SelectedRows
+from hpcdist.ops.optimize import update_device
+from hpcdist.ops.optimize.operators import UPDATES, bind_sparse_update, bind_update
+from hpcdist.ops.optimize.sparse_gradients import found_by_search
 from tests.support_device import asarray, install
 
 Arrays = list[np.ndarray]
@@ -102,7 +102,7 @@ def test_device_formulas_agree_with_the_compiled_ones(
     on_device = [asarray(array) for array in (other, rate, *other_state, *grads)]
     moved, lr, states, rows = on_device[0], on_device[1], on_device[2:-3], on_device[-3:]
     lr = lr if update.has_rate else moved
-    optimize_device.bind(cupy, update.rule(attrs), moved, lr, states, hyper, rows)()
+    update_device.bind(cupy, update.rule(attrs), moved, lr, states, hyper, rows)()
     other, other_state = moved.get(), [state.get() for state in states]
     assert param.dtype == other.dtype == dtype
     near = 2e-6 if dtype == np.float32 else 1e-13

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tests
 from hpcdist.graph import define, registry
 from hpcdist.ops.common import grad_by, like_inputs, same
-from hpcdist.ops.mixed_precision import ROUNDINGS
+from hpcdist.ops.optimize.mixed_precision import ROUNDINGS
 from tests.support_ops import CASES, Case, Draw, check_gradient
 
 for _module in pkgutil.iter_modules(tests.__path__):

@@ -60,7 +60,7 @@ ALWAYS_MIXED |= {"prroi_pool", "deformable_psroi_pooling", "roi_perspective_tran
 def _of_rows() -> list[str]:
     """Operators that are meant for rows of a batch."""
     table = {type: registry.lookup(type).rows for type in registry.defined()}
-    in_loops = "hpcdist.ops.arrays"  # tests/mpi/test_ragged.py runs loops on trainers
+    in_loops = "hpcdist.ops.tensor.tensor_array"  # tests/mpi/test_ragged.py runs loops on trainers
     known = [
         (t, rows) for t, rows in table.items() if rows not in (None, not_on_rows, constant, sized)
     ]

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
 
 import hpcdist as fluid  # noqa: E402
-from hpcdist.ops.volumes import _grid_sampler, sampled  # noqa: E402
+from hpcdist.ops.convolution.volumes import _grid_sampler, sampled  # noqa: E402
 from tests import support_device, support_graphs  # noqa: E402
 
 

@@ -20,9 +20,9 @@ from hpcdist.backward import gradients  # noqa: E402
 from hpcdist.graph.names import EMPTY  # noqa: E402
 from hpcdist.graph.registry import Meta, arguments, defined, lookup, own_attrs  # noqa: E402
 from hpcdist.lod_tensor import LoDTensor  # noqa: E402
-from hpcdist.ops.counter_random import Draws  # noqa: E402
-from hpcdist.ops.mixed_precision import ROUNDINGS  # noqa: E402
-from hpcdist.ops.optimize_update import UPDATES  # noqa: E402
+from hpcdist.ops.optimize.mixed_precision import ROUNDINGS  # noqa: E402
+from hpcdist.ops.optimize.update import UPDATES  # noqa: E402
+from hpcdist.ops.random.counter import Draws  # noqa: E402
 from hpcdist.ops.torch_forms import FAMILIES, forms  # noqa: E402
 from tests.cases_forward import WITHOUT_GRADIENT  # noqa: E402
 from tests.support_ops import CASES, Case, Draw, Graph, Seeded  # noqa: E402

@@ -23,7 +23,7 @@ from hpcdist.graph.program import (
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import NumpyArrayInitializer
 from hpcdist.layers.param_attr import ParamAttr
-from hpcdist.ops.optimize import UPDATES
+from hpcdist.ops.optimize.operators import UPDATES
 
 Arrays = list[np.ndarray]
 

@@ -7,7 +7,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist.errors import FeedError
-from hpcdist.ops.detection_map import Found
+from hpcdist.ops.metric.detection_map import Found
 
 # What Fluid 1.8.5 gives for the batches below: of each, and added up; reset before the fourth.
 OF_FLUID = [(0.25, 0.25), (0, 0.041667), (0.166667, 0.077778), (0.166667, 0.166667)]

@@ -9,7 +9,7 @@ import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.errors import FleetError, GraphError, GraphTypeError, PlanError
 from hpcdist.fleet import DistributedStrategy
-from hpcdist.ops.dgc import compress, most_sent, sent
+from hpcdist.ops.optimize.dgc import compress, most_sent, sent
 from hpcdist.transpiler.compressed import compression_of
 
 DGC = fluid.optimizer.DGCMomentumOptimizer

@@ -13,7 +13,7 @@ from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.ops import random
+from hpcdist.ops.random import seeded
 
 SHAPE = (6, 4)
 
@@ -117,14 +117,14 @@ def test_unseeded_values_follow_job_seed_and_name(monkeypatch: pytest.MonkeyPatc
     np.testing.assert_array_equal(run(filled(init.Uniform()))["w"], first)
     monkeypatch.setenv("HPCDIST_SEED", "1")
     assert not np.array_equal(run(filled(init.Uniform()))["w"], first)
-    assert random.job_seed("a") != random.job_seed("b")
+    assert seeded.job_seed("a") != seeded.job_seed("b")
 
 
 def test_unseeded_seed_is_the_same_in_every_process() -> None:
-    assert random.job_seed("fc_0.w_0") == 750488884
+    assert seeded.job_seed("fc_0.w_0") == 750488884
 
 
-@pytest.mark.parametrize("draw", [random.uniform, random.normal, random.truncated_normal])
+@pytest.mark.parametrize("draw", [seeded.uniform, seeded.normal, seeded.truncated_normal])
 @pytest.mark.parametrize("offset", [0, 1, 2, 7, 8])
 def test_a_slice_is_part_of_the_whole(draw: Any, offset: int) -> None:
     facts = {"min": -1.0, "max": 1.0, "mean": 0.0, "std": 1.0}
@@ -137,16 +137,16 @@ def test_a_slice_is_part_of_the_whole(draw: Any, offset: int) -> None:
 def test_jump_is_that_many_draws() -> None:
     state = 12345
     for _ in range(1000):
-        state = state * random.MULTIPLIER % random.MODULUS
-    assert random.jump(12345, 1000) == state
+        state = state * seeded.MULTIPLIER % seeded.MODULUS
+    assert seeded.jump(12345, 1000) == state
 
 
 def test_moments() -> None:
     n = 200_000
     for draw, facts, mean, std in (
-        (random.uniform, {"min": 1.0, "max": 3.0}, 2.0, 3**-0.5),
-        (random.normal, {"mean": 1.0, "std": 2.0}, 1.0, 2.0),
-        (random.truncated_normal, {"mean": 1.0, "std": 2.0}, 1.0, 2 * 0.87962566),
+        (seeded.uniform, {"min": 1.0, "max": 3.0}, 2.0, 3**-0.5),
+        (seeded.normal, {"mean": 1.0, "std": 2.0}, 1.0, 2.0),
+        (seeded.truncated_normal, {"mean": 1.0, "std": 2.0}, 1.0, 2 * 0.87962566),
     ):
         values = draw(7, 0, n, **facts)
         assert values.mean() == pytest.approx(mean, abs=0.02)

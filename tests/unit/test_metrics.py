@@ -7,7 +7,7 @@ import hpcdist as fluid
 from hpcdist import fleet, layers, metrics
 from hpcdist.compat.layer_helper import LayerHelper
 from hpcdist.errors import FeedError, FleetError, GraphError, HpcdistError
-from hpcdist.ops.auc import area
+from hpcdist.ops.metric.auc import area
 
 
 def scored(seed, rows=60):

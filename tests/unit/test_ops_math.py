@@ -9,7 +9,7 @@ import pytest
 
 from hpcdist import layers
 from hpcdist.errors import GraphError
-from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.embedding.selected_rows import SelectedRows
 from tests.support_ops import run_op
 
 RNG = np.random.default_rng(7)
@@ -165,7 +165,7 @@ def test_activations_survive_large_numbers(type):
 
 
 def test_erf_is_exact_to_thirteen_digits():
-    from hpcdist.ops.gelu import erf as ours
+    from hpcdist.ops.elementwise.gelu import erf as ours
 
     x = np.linspace(-8, 8, 4001)
     np.testing.assert_allclose(ours(np, x), erf(x), rtol=0, atol=1e-13)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hpcdist.errors import GraphError
-from hpcdist.ops.dropout import DOWNGRADE, UPSCALE
+from hpcdist.ops.random.dropout import DOWNGRADE, UPSCALE
 from tests.support_ops import Case, Graph
 
 ONES = np.ones((200, 50), np.float32)

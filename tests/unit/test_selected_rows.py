@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.embedding.selected_rows import SelectedRows
 
 
 def rows_of(rows, width=2, height=6):

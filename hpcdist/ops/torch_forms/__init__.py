@@ -67,7 +67,7 @@ class Form:
     wanted: the function takes a keyword ``wanted``, a bool for each output slot.
     outs: it takes a keyword ``outs``, the Meta of each output slot (a list for ``X*``).
     draws: it takes a keyword ``draw``, an int64 of shape (): how often the operator drew before;
-        a kernel has it from its state (`counter_random.Draws`).
+        a kernel has it from its state (`random.counter.Draws`).
     when: tells from attributes and the inputs' Metas whether the form holds; else use the kernel.
     checks: what is to be checked of the inputs, a `Checked`, a list of them or None; ask `checked`.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hpcdist.ops.activation_curves import slopes_of
+from hpcdist.ops.elementwise.rare_activation import slopes_of
 from hpcdist.ops.torch_forms import by_autograd, expressions, form
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcdist.ops.elementwise import broadcast_shapes
-from hpcdist.ops.tensor import VALUE_ATTRS
+from hpcdist.ops.elementwise.binary import broadcast_shapes
+from hpcdist.ops.tensor.constant import VALUE_ATTRS
 from hpcdist.ops.torch_forms import expressions, form
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hpcdist.ops.conv import correlation, transposed
-from hpcdist.ops.correlate_torch import Convolution, is_alike, padding_after
-from hpcdist.ops.interpolate import interpolation
+from hpcdist.ops.convolution.conv import correlation, transposed
+from hpcdist.ops.convolution.correlate_torch import Convolution, is_alike, padding_after
+from hpcdist.ops.convolution.interpolate import interpolation
+from hpcdist.ops.convolution.windows import lay_windows
 from hpcdist.ops.torch_forms import by_autograd, form
 from hpcdist.ops.torch_forms.layouts import back, first
-from hpcdist.ops.windows import lay_windows
 
 
 # -- convolutions ----------------------------------------------------------------------------------

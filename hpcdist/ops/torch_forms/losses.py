@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcdist.ops.softmax import FLOOR
+from hpcdist.ops.loss.softmax import FLOOR
 from hpcdist.ops.torch_forms import Checked, dtype_name, form
 
 

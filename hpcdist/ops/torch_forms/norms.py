@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hpcdist.ops.matmul import flat2d
-from hpcdist.ops.norm import SHORTEST
-from hpcdist.ops.normalizations import NOTHING
+from hpcdist.ops.algebra.matmul import flat2d
+from hpcdist.ops.normalization.group_instance_norm import NOTHING
+from hpcdist.ops.normalization.layer_norm import SHORTEST
 from hpcdist.ops.torch_forms import by_autograd, form
 from hpcdist.ops.torch_forms.layouts import back, first
 

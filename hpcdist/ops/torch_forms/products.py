@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hpcdist.ops.matmul import flat2d, product_views
-from hpcdist.ops.products import cross_axis
-from hpcdist.ops.reduce import kept_shape, reduced_axes
+from hpcdist.ops.algebra.matmul import flat2d, product_views
+from hpcdist.ops.algebra.products import cross_axis
+from hpcdist.ops.algebra.reduce import kept_shape, reduced_axes
 from hpcdist.ops.torch_forms import by_autograd, expressions, form
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hpcdist.ops.counter_random import LOW, key_of, philox_words
-from hpcdist.ops.dropout import UPSCALE, kept_from, kept_scale
-from hpcdist.ops.gru import weights_of
-from hpcdist.ops.philox import PER_BLOCK
+from hpcdist.ops.random.counter import LOW, key_of, philox_words
+from hpcdist.ops.random.dropout import UPSCALE, kept_from, kept_scale
+from hpcdist.ops.random.philox import PER_BLOCK
+from hpcdist.ops.recurrent.gru import weights_of
 from hpcdist.ops.torch_forms import by_autograd, form
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hpcdist.ops.common import resolve_axis
-from hpcdist.ops.join import split_extents
-from hpcdist.ops.parts import slices
+from hpcdist.ops.tensor.concat_split import split_extents
+from hpcdist.ops.tensor.slice import slices
 from hpcdist.ops.torch_forms import by_autograd, expressions, form
 
 

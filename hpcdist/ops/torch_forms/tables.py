@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hpcdist.ops.lookup import NO_PADDING
+from hpcdist.ops.embedding.lookup import NO_PADDING
 from hpcdist.ops.torch_forms import Checked, form
 from hpcdist.ops.types import Array
 

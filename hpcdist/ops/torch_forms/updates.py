@@ -7,9 +7,9 @@ from functools import partial
 import numpy as np
 
 from hpcdist import update_rules as rules
-from hpcdist.ops.average import MOST
-from hpcdist.ops.optimize_device import POWERS_TIMES, formula_of
-from hpcdist.ops.optimize_update import UPDATES
+from hpcdist.ops.optimize.average_accumulates import MOST
+from hpcdist.ops.optimize.update import UPDATES
+from hpcdist.ops.optimize.update_device import POWERS_TIMES, formula_of
 from hpcdist.ops.torch_forms import dtype_name, form
 
 

@@ -12,7 +12,7 @@ from hpcdist.executor.control import Fetched
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.ops.auc import area, counted
+from hpcdist.ops.metric.auc import area, counted
 from hpcdist.runtime.batches.gather_batch import Value
 from hpcdist.runtime.job.membership import Membership
 

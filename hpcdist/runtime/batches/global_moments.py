@@ -11,7 +11,7 @@ from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
-from hpcdist.ops.sync_batch_norm import OPS, bind_sync
+from hpcdist.ops.normalization.sync_batch_norm import OPS, bind_sync
 from hpcdist.runtime.staging import kept_fitting
 
 # (data, what): what every trainer gives, in trainer order; None of one that died. Collective.

@@ -20,7 +20,7 @@ from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import program_of
 from hpcdist.graph.registry import Call, Meta
-from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.runtime.staging import in_order
 from hpcdist.transpiler.cluster import Group, group_of
 

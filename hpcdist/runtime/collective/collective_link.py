@@ -28,7 +28,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program, ProgramCache, program_of
 from hpcdist.graph.registry import Call, Meta
-from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ps.table import SparseTable
 from hpcdist.runtime.batches.scatter_batch import weighted
 from hpcdist.runtime.collective.broadcasts import bind_broadcasts

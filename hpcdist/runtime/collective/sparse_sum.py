@@ -13,7 +13,7 @@ from hpcdist.executor.control import Binding
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
-from hpcdist.ops.dgc import COUNTER
+from hpcdist.ops.optimize.dgc import COUNTER
 from hpcdist.transpiler.cluster import required_group
 from hpcdist.transpiler.compressed import Compression, compression_of
 

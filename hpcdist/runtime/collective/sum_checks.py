@@ -13,7 +13,7 @@ from hpcdist.errors import HpcdistError, PlanError
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta
-from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.runtime.tables.pull_push import TABLE_OPS
 from hpcdist.transpiler.cluster import Group
 from hpcdist.transpiler.grad_allreduce import RING_OPS

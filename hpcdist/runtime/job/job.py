@@ -18,7 +18,7 @@ from hpcdist.graph.distribution import NOT_DISTRIBUTED
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.registry import Meta
-from hpcdist.ops.counter_random import draw_as_reader
+from hpcdist.ops.random.counter import draw_as_reader
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.table import TableStatistics
 from hpcdist.runtime.batches.global_moments import bind_moments, is_synchronized

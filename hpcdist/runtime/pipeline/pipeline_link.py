@@ -26,8 +26,8 @@ from hpcdist.graph.program import Program, program_of
 from hpcdist.graph.registry import Call, Meta, lookup
 from hpcdist.graph.rows import SAME
 from hpcdist.lod_tensor import LoDTensor
-from hpcdist.ops.counter_random import Draws
-from hpcdist.ops.pipeline import PIPELINE_OPS
+from hpcdist.ops.communication.pipeline import PIPELINE_OPS
+from hpcdist.ops.random.counter import Draws
 from hpcdist.runtime.batches.scatter_batch import batched_names, samples_of
 from hpcdist.runtime.collective.collective_link import CollectiveLink
 from hpcdist.runtime.job.link import Link

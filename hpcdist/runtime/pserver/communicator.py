@@ -20,7 +20,7 @@ from hpcdist import settings
 from hpcdist.comm.base import Array
 from hpcdist.errors import CommError
 from hpcdist.graph.registry import Call
-from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ps.client import PsClient
 from hpcdist.runtime.pserver.progress_thread import ProgressThread
 from hpcdist.runtime.pserver.row_partition import RowCut

@@ -17,10 +17,10 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Call, lookup, own_attrs
 from hpcdist.ops.common import in_sequence
-from hpcdist.ops.optimize import UPDATES
-from hpcdist.ops.optimize import bind_update as fused_pass
-from hpcdist.ops.optimize_sparse import bind_sparse_update
-from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.embedding.selected_rows import SelectedRows
+from hpcdist.ops.optimize.operators import UPDATES
+from hpcdist.ops.optimize.operators import bind_update as fused_pass
+from hpcdist.ops.optimize.sparse_gradients import bind_sparse_update
 from hpcdist.runtime.pserver.staged_updates import StagedUpdates
 from hpcdist.transpiler.pserver import ServerBlock
 

@@ -1,0 +1,1 @@
+"""Windows over images and volumes: convolutions, pools, resizing, patches."""

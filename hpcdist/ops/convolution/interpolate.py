@@ -1,0 +1,171 @@
+"""Images of another size: nearest_interp, bilinear_interp, trilinear_interp.
+
+Along each axis every result is a mean of two neighbours; the axes are done one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta
+from hpcdist.graph.rows import by_row
+from hpcdist.ops.common import define_with_grad
+from hpcdist.ops.embedding.run_kernels import add_at
+from hpcdist.ops.types import Array
+
+_ATTRS = {
+    "data_layout": "NCHW",
+    "out_d": 0,
+    "out_h": 0,
+    "out_w": 0,
+    "scale": 0.0,
+    "align_corners": True,
+    "align_mode": 1,
+}
+
+
+@dataclass(frozen=True)
+class _Taps:
+    """Along one axis: result i is (1 - weight[i]) x[low[i]] + weight[i] x[high[i]]."""
+
+    low: np.ndarray
+    high: np.ndarray
+    weight: np.ndarray
+
+
+def _taps(extent: int, size: int, linear: bool, align_corners: bool, align_mode: int) -> _Taps:
+    # In float32, as Fluid: where a source lies decides between neighbours.
+    ratio = np.float32(0)
+    if size > 1:
+        ratio = np.float32(extent - 1) / (size - 1) if align_corners else np.float32(extent) / size
+    places = np.arange(size, dtype=np.float32)
+    if not linear:
+        low = (ratio * places + np.float32(0.5 * align_corners)).astype(np.int64)
+        low = np.minimum(low, extent - 1)
+        return _Taps(low, low, np.zeros(size, np.float32))
+    centers = align_mode == 0 and not align_corners
+    source = ratio * (places + np.float32(0.5)) - np.float32(0.5) if centers else ratio * places
+    source = np.maximum(source, 0)
+    low = np.minimum(source.astype(np.int64), extent - 1)
+    return _Taps(low, np.minimum(low + 1, extent - 1), (source - low).astype(np.float32))
+
+
+def _spatial(rank: int, data_layout: str) -> list[int]:
+    first = 2 if data_layout in ("NCHW", "NCDHW") else 1
+    return list(range(first, first + rank - 2))
+
+
+def _sizes(extents: Sequence[int], out_d: int, out_h: int, out_w: int, scale: float) -> list[int]:
+    if scale > 0:
+        return [-1 if e < 0 else int(e * scale) for e in extents]
+    return [out_d, out_h, out_w][-len(extents) :]
+
+
+def _infer(
+    rank: int,
+    x: Meta,
+    size: Meta | None,
+    data_layout: str,
+    out_d: int,
+    out_h: int,
+    out_w: int,
+    scale: float,
+    **_,
+) -> Meta:
+    if len(x.shape) != rank:
+        raise GraphError(f"expected images of {rank} dimensions, got shape {x.shape}")
+    axes = _spatial(rank, data_layout)
+    sizes = _sizes([x.shape[a] for a in axes], out_d, out_h, out_w, scale)
+    if size is not None:  # it goes before the attributes; -1 until the Program is compiled
+        sizes = list(size.numbers or [-1] * len(axes))
+    if len(sizes) != len(axes):
+        raise GraphError(f"the new size must have {len(axes)} numbers, got {len(sizes)}")
+    if any(size == 0 or size < -1 for size in sizes):
+        raise GraphError(f"the new size must be positive, got {sizes}")
+    shape = list(x.shape)
+    for axis, extent in zip(axes, sizes):
+        shape[axis] = extent
+    return Meta(tuple(shape), x.dtype)
+
+
+def interpolation(small, large, linear: bool, data_layout: str, **how) -> list[Array]:
+    """Return (axis, taps) of every axis along which something happens."""
+    axes = _spatial(len(small.shape), data_layout)
+    keep = ("align_corners", "align_mode")
+    facts = {key: how[key] for key in keep}
+    return [(a, _taps(small.shape[a], large.shape[a], linear, **facts)) for a in axes]
+
+
+def _column(xp, taps: _Taps, axis: int, like) -> Array:
+    shape = [1] * like.ndim
+    shape[axis] = -1
+    return xp.asarray(taps.weight.astype(like.dtype.name)).reshape(shape)
+
+
+def _resize(linear: bool) -> Any:
+    def kernel(xp, x, size, out, data_layout: str, **how) -> None:
+        value = x
+        for axis, taps in interpolation(x, out, linear, data_layout, **how):
+            low = xp.take(value, xp.asarray(taps.low), axis=axis)
+            if linear:
+                weight = _column(xp, taps, axis, value)
+                high = xp.take(value, xp.asarray(taps.high), axis=axis)
+                low = low + weight * (high - low)
+            value = low
+        out[...] = value
+
+    return kernel
+
+
+def _collected(xp, value, places: np.ndarray, extent: int, axis: int) -> Array:
+    """Add parts of ``value`` up at ascending places along an axis."""
+    moved = xp.moveaxis(value, axis, 0)
+    summed = xp.zeros((extent, *moved.shape[1:]), value.dtype)
+    if xp is np:
+        starts = np.flatnonzero(np.diff(places, prepend=-1))
+        summed[places[starts]] = np.add.reduceat(moved, starts, axis=0)
+    else:
+        add_at(xp, summed, (xp.asarray(places),), moved)
+    return xp.moveaxis(summed, 0, axis)
+
+
+def _resize_grad(linear: bool) -> Any:
+    def kernel(xp, x, dout, dx, data_layout: str, **how) -> None:
+        value = dout
+        for axis, taps in reversed(interpolation(x, dout, linear, data_layout, **how)):
+            extent = x.shape[axis]
+            if linear:
+                weight = _column(xp, taps, axis, value)
+                high = _collected(xp, value * weight, taps.high, extent, axis)
+                value = high + _collected(xp, value * (1 - weight), taps.low, extent, axis)
+            else:
+                value = _collected(xp, value, taps.low, extent, axis)
+        dx[...] = value
+
+    return kernel
+
+
+def _rule(rank: int) -> Any:
+    return lambda x, size, **facts: _infer(rank, x, size, **facts)
+
+
+for _type, _rank, _linear in (
+    ("nearest_interp", 4, False),
+    ("bilinear_interp", 4, True),
+    ("trilinear_interp", 5, True),
+):
+    define_with_grad(
+        _type,
+        "X, OutSize? -> Out",
+        "X, Out@GRAD -> X@GRAD",
+        rows=by_row("X"),
+        attrs=_ATTRS,
+        infer=_rule(_rank),
+        kernel=_resize(_linear),
+        grad_kernel=_resize_grad(_linear),
+    )

@@ -1,0 +1,356 @@
+"""Volumes and sampled images, by torch: convolutions, pools, grids, deformed convolutions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.rows import by_row
+from hpcdist.ops.algebra.second_derivatives import bilinear
+from hpcdist.ops.by_torch import adds_in_order, define_by_torch
+from hpcdist.ops.types import Array
+
+Pairs = list[tuple[int, int]]
+
+
+def _first(x, data_format: str) -> Array:
+    """View values with their channels in dimension 1."""
+    return x.movedim(-1, 1) if data_format.endswith("C") else x
+
+
+def _last(x, data_format: str) -> Array:
+    return x.movedim(1, -1) if data_format.endswith("C") else x
+
+
+def _around(
+    extents: Sequence[int],
+    taps: Sequence[int],
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    padding_algorithm: str,
+) -> Pairs:
+    """Return the padding before and after each axis."""
+    if padding_algorithm == "VALID":
+        return [(0, 0)] * len(extents)
+    if padding_algorithm == "SAME":
+        lacking = [max((-(-e // s) - 1) * s + t - e, 0) for e, t, s in zip(extents, taps, strides)]
+        return [(lack // 2, lack - lack // 2) for lack in lacking]
+    if len(paddings) == len(extents):
+        return [(p, p) for p in paddings]
+    return list(zip(paddings[::2], paddings[1::2]))
+
+
+def _padded(torch, x, pairs: Pairs, value: float = 0.0) -> Array:
+    flat = [number for pair in reversed(pairs) for number in pair]
+    return torch.nn.functional.pad(x, flat, value=value) if any(flat) else x
+
+
+# -- convolutions of volumes -----------------------------------------------------------------------
+_CONV = {
+    "strides": (1, 1, 1),
+    "paddings": (0, 0, 0),
+    "dilations": (1, 1, 1),
+    "groups": 1,
+    "padding_algorithm": "EXPLICIT",
+    "data_format": "NCDHW",
+}
+
+
+def _conv3d(
+    torch,
+    x,
+    w,
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+    padding_algorithm: str,
+    data_format: str,
+) -> Array:
+    x = _first(x, data_format)
+    dilations = [1] * 3 if padding_algorithm == "SAME" else list(dilations)
+    pairs = _around(x.shape[2:], w.shape[2:], strides, paddings, padding_algorithm)
+    x = _padded(torch, x, pairs)
+    made = torch.nn.functional.conv3d(x, w, None, list(strides), 0, dilations, groups)
+    return _last(made, data_format)
+
+
+def _conv3d_transpose(
+    torch,
+    x,
+    w,
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+    padding_algorithm: str,
+    data_format: str,
+    output_size: Sequence[int],
+) -> Array:
+    x = _first(x, data_format)
+    dilations = [1] * 3 if padding_algorithm == "SAME" else list(dilations)
+    pairs = _around(x.shape[2:], w.shape[2:], strides, paddings, padding_algorithm)
+    least = [
+        (e - 1) * s - sum(pair) + d * (t - 1) + 1
+        for e, s, pair, d, t in zip(x.shape[2:], strides, pairs, dilations, w.shape[2:])
+    ]
+    wish = list(output_size) or least
+    if any(not a <= b < a + s for a, b, s in zip(least, wish, strides)):
+        raise GraphError(f"output_size must be {least} or up to a stride more, got {wish}")
+    made = torch.nn.functional.conv_transpose3d(
+        x, w, None, list(strides), 0, [b - a for a, b in zip(least, wish)], groups, dilations
+    )
+    # What is padding is cut off, and what the wish is longer is kept.
+    for axis, ((before, _), size) in enumerate(zip(pairs, wish), 2):
+        made = made.narrow(axis, before, size)
+    return _last(made, data_format)
+
+
+_CONVOLUTIONS: tuple[tuple[str, Any, dict[str, Any]], ...] = (
+    ("conv3d", _conv3d, {}),
+    ("conv3d_transpose", _conv3d_transpose, {"output_size": ()}),
+)
+for _type, _function, _more in _CONVOLUTIONS:
+    define_by_torch(
+        _type,
+        "Input, Filter -> Output",
+        _function,
+        rows=by_row("Input"),
+        attrs={**_CONV, **_more},
+        wrt=("Input", "Filter"),
+        second=bilinear(_type, "Input", "Filter", "Output"),
+    )
+
+
+# -- pools of volumes ------------------------------------------------------------------------------
+def _pool3d(
+    torch,
+    x,
+    pooling_type: str,
+    ksize: Sequence[int],
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    padding_algorithm: str,
+    global_pooling: bool,
+    adaptive: bool,
+    ceil_mode: bool,
+    exclusive: bool,
+    data_format: str,
+) -> Array:
+    f = torch.nn.functional
+    x = _first(x, data_format)
+    if global_pooling or adaptive:
+        size = [1] * 3 if global_pooling else list(ksize)
+        pool = f.adaptive_max_pool3d if pooling_type == "max" else f.adaptive_avg_pool3d
+        return _last(pool(x, size), data_format)
+    pairs = _around(x.shape[2:], ksize, strides, paddings, padding_algorithm)
+    if ceil_mode:  # a last window may reach over the edge
+        windows = [
+            (e + sum(pair) - k + s - 1) // s + 1
+            for e, pair, k, s in zip(x.shape[2:], pairs, ksize, strides)
+        ]
+        for n, (before, _), s, e in zip(windows, pairs, strides, x.shape[2:]):
+            if (n - 1) * s - before >= e and (exclusive or pooling_type == "max"):
+                raise GraphError(
+                    f"the last of {n} windows has no element of an extent of {e}: use less padding "
+                    "or ceil_mode=False"
+                )
+        pairs = [
+            (a, max(b, (n - 1) * s + k - e - a))
+            for (a, b), n, s, k, e in zip(pairs, windows, strides, ksize, x.shape[2:])
+        ]
+    ksize, strides = list(ksize), list(strides)
+    if pooling_type == "max":
+        made = f.max_pool3d(_padded(torch, x, pairs, -math.inf), ksize, strides)
+        return _last(made, data_format)
+    made = f.avg_pool3d(_padded(torch, x, pairs), ksize, strides)
+    if exclusive:  # of the elements within the volume
+        inside = _padded(torch, torch.ones_like(x[:1, :1]), pairs)
+        made = made / f.avg_pool3d(inside, ksize, strides)
+    return _last(made, data_format)
+
+
+define_by_torch(
+    "pool3d",
+    "X -> Out",
+    _pool3d,
+    rows=by_row(),
+    attrs={
+        "pooling_type": "max",
+        "ksize": (1, 1, 1),
+        "strides": (1, 1, 1),
+        "paddings": (0, 0, 0),
+        "padding_algorithm": "EXPLICIT",
+        "global_pooling": False,
+        "adaptive": False,
+        "ceil_mode": False,
+        "exclusive": True,
+        "data_format": "NCDHW",
+    },
+    wrt=("X",),
+    unordered=lambda pooling_type, global_pooling, adaptive, **_: (
+        not global_pooling if pooling_type == "avg" else global_pooling or adaptive
+    ),
+)
+
+
+def _max_pool3d_with_index(
+    torch,
+    x,
+    ksize: Sequence[int],
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    global_pooling: bool,
+    adaptive: bool,
+) -> Array:
+    f = torch.nn.functional
+    if global_pooling or adaptive:
+        size = [1] * 3 if global_pooling else list(ksize)
+        made, index = f.adaptive_max_pool3d(x, size, return_indices=True)
+    else:
+        how = list(ksize), list(strides), list(paddings)
+        made, index = f.max_pool3d(x, *how, return_indices=True)
+    return made, index.to(torch.int32)
+
+
+define_by_torch(
+    "max_pool3d_with_index",
+    "X -> Out, Mask",
+    _max_pool3d_with_index,
+    rows=by_row(),
+    attrs={
+        "ksize": (1, 1, 1),
+        "strides": (1, 1, 1),
+        "paddings": (0, 0, 0),
+        "global_pooling": False,
+        "adaptive": False,
+    },
+    wrt=("X",),
+    unordered=lambda global_pooling, adaptive, **_: global_pooling or adaptive,
+)
+
+
+# -- grids: where in an image each result is taken from --------------------------------------------
+def _grid_sampler(torch, x, grid) -> Array:
+    if adds_in_order(torch):  # which the slopes of torch's own function do not
+        height, width = x.shape[2:]
+        places = ((grid.flatten(1, 2) + 1) / 2).unbind(2)
+        read = sampled(torch, x, places[1] * (height - 1), places[0] * (width - 1))
+        return read.unflatten(2, grid.shape[1:3])
+    return torch.nn.functional.grid_sample(x, grid, align_corners=True)
+
+
+def _affine_grid(torch, theta, output_shape: Sequence[int]) -> Array:
+    size = [len(theta), *list(output_shape)[1:]]
+    return torch.nn.functional.affine_grid(theta, size, align_corners=True)
+
+
+define_by_torch(
+    "grid_sampler", "X, Grid -> Output", _grid_sampler, rows=by_row(), wrt=("X", "Grid")
+)
+define_by_torch(
+    "affine_grid",
+    "Theta -> Output",
+    _affine_grid,
+    rows=by_row(),
+    attrs={"output_shape": ()},
+    wrt=("Theta",),
+)
+
+
+# -- deformable convolution (Dai et al., 2017; with a mask Zhu et al., 2019) -----------------------
+def sampled(torch, x, y, across) -> Array:
+    """Read images [B, C, H, W] at places [B, P] between pixels; 0 outside."""
+    b, c, height, width = x.shape
+    flat = x.reshape(b, c, -1)
+    top, left = torch.floor(y), torch.floor(across)
+    total = None
+    for down in (0, 1):
+        for right in (0, 1):
+            row, column = top + down, left + right
+            # Without abs, whose slope is 0 where a place lies on a pixel, as all do at first.
+            far_y = row - y if down else y - row
+            far_x = column - across if right else across - column
+            weight = (1 - far_y) * (1 - far_x)
+            inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+            place = torch.where(inside, row * width + column, 0)  # a place may be NaN, too
+            index = place.long().unsqueeze(1).expand(-1, c, -1)
+            part = flat.gather(2, index) * (weight * inside).unsqueeze(1)
+            total = part if total is None else total + part
+    return total
+
+
+def _deformable(
+    torch,
+    x,
+    offset,
+    mask,
+    w,
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+    deformable_groups: int,
+    im2col_step: int,
+) -> Array:
+    n, c = x.shape[:2]
+    filters, _, rows, columns = w.shape
+    height, width = offset.shape[2:]
+    taps, parts = rows * columns, deformable_groups
+    facts = {"dtype": x.dtype, "device": x.device}
+    grids = []
+    for i, (size, count) in enumerate(((height, rows), (width, columns))):
+        begin = torch.arange(size, **facts) * strides[i] - paddings[i]
+        tap = torch.arange(count, **facts) * dilations[i]
+        grids.append((begin, tap))
+    base_y = grids[0][1].repeat_interleave(columns).reshape(-1, 1, 1) + grids[0][0].reshape(
+        1, -1, 1
+    )
+    base_x = grids[1][1].repeat(rows).reshape(-1, 1, 1) + grids[1][0].reshape(1, 1, -1)
+    moved = offset.reshape(n, parts, taps, 2, height, width)
+    y, across = moved[:, :, :, 0] + base_y, moved[:, :, :, 1] + base_x
+    flat = (n * parts, taps * height * width)
+    read = sampled(
+        torch, x.reshape(n * parts, c // parts, *x.shape[2:]), y.reshape(flat), across.reshape(flat)
+    )
+    read = read.reshape(n, parts, c // parts, taps, height * width)
+    if mask is not None:
+        read = read * mask.reshape(n, parts, 1, taps, height * width)
+    read = read.reshape(n, groups, c // groups * taps, height * width)
+    weights = w.reshape(groups, filters // groups, -1)
+    made = torch.einsum("gok,ngkp->ngop", weights, read)
+    return made.reshape(n, filters, height, width)
+
+
+def _deformable_v1(torch, x, offset, w, **facts) -> Array:
+    return _deformable(torch, x, offset, None, w, **facts)
+
+
+_DEFORMABLE = {
+    "strides": (1, 1),
+    "paddings": (0, 0),
+    "dilations": (1, 1),
+    "groups": 1,
+    "deformable_groups": 1,
+    "im2col_step": 64,
+}
+
+
+define_by_torch(
+    "deformable_conv",
+    "Input, Offset, Mask, Filter -> Output",
+    _deformable,
+    rows=by_row("Input", "Offset", "Mask"),
+    attrs=_DEFORMABLE,
+    wrt=("Input", "Offset", "Mask", "Filter"),
+)
+define_by_torch(
+    "deformable_conv_v1",
+    "Input, Offset, Filter -> Output",
+    _deformable_v1,
+    rows=by_row("Input", "Offset", "Mask"),
+    attrs=_DEFORMABLE,
+    wrt=("Input", "Offset", "Filter"),
+)

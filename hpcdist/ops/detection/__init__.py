@@ -1,0 +1,1 @@
+"""Object detection: boxes, anchors, proposals, regions of interest, non-maximum suppression."""

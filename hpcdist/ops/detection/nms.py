@@ -1,0 +1,231 @@
+"""Which of the boxes that detectors find are kept: by decay, by merging, of several levels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpcdist.errors import FeedError, GraphError
+from hpcdist.graph.lod import Lod
+from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import not_on_rows
+from hpcdist.graph.values import Value
+from hpcdist.ops.detection.proposals import decoded, joined, kept_apart, same_counts
+from hpcdist.ops.tensor.where_unique import NMS
+from hpcdist.ops.types import Array, Operands
+
+
+def _nothing(images: int, dtype) -> Value:
+    """Say as Fluid does that there are no boxes at all."""
+    lod = Lod.of_lengths([[1] + [0] * (images - 1)])
+    return Value(np.full((1, 1), -1, dtype), lod)
+
+
+# -- matrix_nms (Wang et al., 2020) ----------------------------------------------------------------
+def _matrix(
+    boxes: Value,
+    scores: Value,
+    background_label: int,
+    score_threshold: float,
+    post_threshold: float,
+    nms_top_k: int,
+    keep_top_k: int,
+    normalized: bool,
+    use_gaussian: bool,
+    gaussian_sigma: float,
+) -> tuple[Value, Value]:
+    from hpcdist.ops.detection.nms_kernels import decay
+
+    if use_gaussian and not gaussian_sigma > 0:
+        raise FeedError(f"matrix_nms: gaussian_sigma must be above 0, got {gaussian_sigma}")
+    dtype = boxes.array.dtype
+    rows, places = [], []
+    for image, own in enumerate(scores.array):
+        found = []
+        for label, chance in enumerate(own):
+            if label == background_label:
+                continue
+            order = np.argsort(-chance, kind="stable")
+            order = order[chance[order] > score_threshold]
+            order = order[:nms_top_k] if nms_top_k > -1 else order
+            lower = np.empty(len(order), dtype)
+            held = np.ascontiguousarray(boxes.array[image, order])
+            sigma = gaussian_sigma if use_gaussian else 0.0
+            decay(held, chance[order], 0.0 if normalized else 1.0, sigma, lower)
+            found += [(s, label, i) for s, i in zip(lower, order) if s > post_threshold]
+        found.sort(key=lambda item: -item[0])
+        found = found[:keep_top_k] if keep_top_k > -1 else found
+        rows.append(np.array([[c, s, *boxes.array[image, i]] for s, c, i in found], dtype))
+        places.append(np.array([image * boxes.array.shape[1] + i for _, _, i in found], np.int32))
+    return joined(rows, 6, dtype), joined(places, 1, np.int32)
+
+
+define(
+    "matrix_nms",
+    "BBoxes, Scores -> Out, Index",
+    rows=not_on_rows,
+    attrs={
+        "background_label": 0,
+        "score_threshold": 0.0,
+        "post_threshold": 0.0,
+        "nms_top_k": -1,
+        "keep_top_k": -1,
+        "normalized": True,
+        "use_gaussian": False,
+        "gaussian_sigma": 2.0,
+    },
+    infer=lambda boxes, scores, **_: (
+        Meta((-1, 6), boxes.dtype, lod=Lod(1)),
+        Meta((-1, 1), "int32", lod=Lod(1)),
+    ),
+    values=_matrix,
+)
+
+
+# -- locality_aware_nms (Zhou et al., 2017) --------------------------------------------------------
+def _is_convex(boxes) -> Array:
+    """Tell of polygons [..., corners, 2] whether they turn to one side only."""
+    sides = np.roll(boxes, -1, -2) - boxes
+    after = np.roll(sides, -1, -2)
+    turns = sides[..., 0] * after[..., 1] - sides[..., 1] * after[..., 0]
+    return (turns >= 0).all(-1) | (turns <= 0).all(-1)
+
+
+def _merged(
+    boxes: Value,
+    scores: Value,
+    background_label: int,
+    score_threshold: float,
+    nms_top_k: int,
+    nms_threshold: float,
+    nms_eta: float,
+    keep_top_k: int,
+    normalized: bool,
+) -> Value:
+    from hpcdist.ops.detection.nms_kernels import keep_polygons_apart, merge_neighbours
+
+    images, count, width = boxes.array.shape
+    polygons = boxes.array.reshape(images, count, width // 2, 2)
+    if width > 4 and not _is_convex(polygons).all():
+        image, box = np.argwhere(~_is_convex(polygons))[0]
+        raise FeedError(
+            f"locality_aware_nms: box {box} of image {image} is a polygon that is not convex; "
+            "split it, or give rectangles [N, M, 4]"
+        )
+    room = np.empty((2, 2 * width, 2), polygons.dtype)
+    more = 0.0 if normalized else 1.0
+    found = []
+    for held, own in zip(polygons.copy(), scores.array[:, 0].copy()):
+        last = np.zeros(count, np.bool_)
+        if background_label != 0:
+            merge_neighbours(held, own, nms_threshold, more, room, last)
+        places = np.flatnonzero(last & (own > score_threshold))
+        order = places[np.argsort(-own[places], kind="stable")]
+        order = order[:nms_top_k] if nms_top_k > -1 else order
+        kept = np.empty(len(order), np.int64)
+        size = keep_polygons_apart(held[order], nms_threshold, nms_eta, more, room, kept)
+        order = order[kept[:size]]
+        order = order[:keep_top_k] if keep_top_k > -1 else order
+        label = np.zeros((len(order), 1))
+        found.append(
+            np.concatenate([label, own[order, None], held[order].reshape(-1, width)], axis=1)
+        )
+    dtype = boxes.array.dtype
+    return joined(found, width + 2, dtype) if any(map(len, found)) else _nothing(images, dtype)
+
+
+def _merged_infer(boxes: Meta, scores: Meta, **_) -> Meta:
+    if len(scores.shape) != 3 or scores.shape[1] != 1:
+        raise GraphError(f"scores must be [N, 1, boxes], of one class, got {scores.shape}")
+    if boxes.shape[2] not in (4, 8, 16, 24, 32):
+        raise GraphError(f"boxes must have 4, 8, 16, 24 or 32 numbers, got {boxes.shape[2]}")
+    return Meta((-1, boxes.shape[2] + 2), boxes.dtype, lod=Lod(1))
+
+
+define(
+    "locality_aware_nms",
+    "BBoxes, Scores -> Out",
+    rows=not_on_rows,
+    attrs={**NMS, "background_label": -1},
+    infer=_merged_infer,
+    values=_merged,
+)
+
+
+# -- retinanet_detection_output --------------------------------------------------------------------
+def _of_level(scores, deltas, anchors, info, threshold: float, most: int) -> Operands:
+    """Return classes, scores and boxes of a level that are likely enough, the best first."""
+    flat = scores.reshape(-1)
+    order = np.argsort(-flat, kind="stable")
+    order = order[flat[order] > threshold]
+    order = order[:most] if most > -1 else order
+    anchor, label = np.divmod(order, scores.shape[1])
+    made = decoded(anchors[anchor], deltas[anchor]) / info[2]
+    edge = np.floor(info[[1, 0, 1, 0]] / info[2] + 0.5) - 1
+    return label, flat[order], np.maximum(np.minimum(made, edge), 0)
+
+
+def _detected(
+    boxes: Sequence[Value],
+    scores: Sequence[Value],
+    anchors: Sequence[Value],
+    info: Value,
+    score_threshold: float,
+    nms_top_k: int,
+    nms_threshold: float,
+    keep_top_k: int,
+    nms_eta: float,
+) -> Value:
+    for k, (chances, deltas) in enumerate(zip(scores, boxes, strict=True)):
+        counts = {f"Scores[{k}]": len(chances.array), f"BBoxes[{k}]": len(deltas.array)}
+        same_counts("retinanet_detection_output", "images", **counts, ImInfo=len(info.array))
+    found = []
+    for image, size in enumerate(info.array):
+        levels = []
+        for k, (level, deltas, anchor) in enumerate(zip(scores, boxes, anchors)):
+            least = 0.0 if k == len(scores) - 1 else score_threshold  # the highest has them all
+            own = level.array[image], deltas.array[image], anchor.array.reshape(-1, 4)
+            levels.append(_of_level(*own, size, least, nms_top_k))
+        label, chance, made = (np.concatenate(parts) for parts in zip(*levels))
+        rows = []
+        for kind in np.unique(label):
+            places = np.flatnonzero(label == kind)
+            places = places[np.argsort(-chance[places], kind="stable")]
+            rows.append(places[kept_apart(made[places], nms_threshold, nms_eta, False)])
+        kept = np.concatenate([np.zeros(0, np.int64), *rows])
+        kept = kept[np.argsort(-chance[kept], kind="stable")][:keep_top_k]
+        told = np.stack([label[kept] + 1, chance[kept]], 1)  # class 0 is the background
+        found.append(np.concatenate([told, made[kept]], 1))
+    dtype = scores[0].array.dtype
+    if any(map(len, found)):
+        return joined(found, 6, dtype)
+    return Value(np.zeros((1, 1), dtype), Lod.of_lengths([[1] + [0] * (len(found) - 1)]))
+
+
+def _detected_infer(
+    boxes: Sequence[Meta], scores: Sequence[Meta], anchors: Sequence[Meta], info: Meta, **how
+) -> Meta:
+    if not len(boxes) == len(scores) == len(anchors):
+        raise GraphError(
+            f"boxes of {len(boxes)} levels, scores of {len(scores)}, anchors of {len(anchors)}"
+        )
+    if how["keep_top_k"] < 0:
+        raise GraphError(f"keep_top_k must not be negative, got {how['keep_top_k']}")
+    return Meta((-1, 6), scores[0].dtype, lod=Lod(1))
+
+
+define(
+    "retinanet_detection_output",
+    "BBoxes*, Scores*, Anchors*, ImInfo -> Out",
+    rows=not_on_rows,
+    attrs={
+        "score_threshold": 0.05,
+        "nms_top_k": 1000,
+        "nms_threshold": 0.3,
+        "keep_top_k": 100,
+        "nms_eta": 1.0,
+    },
+    infer=_detected_infer,
+    values=_detected,
+)

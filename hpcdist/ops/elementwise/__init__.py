@@ -1,0 +1,1 @@
+"""Functions of one value or two, element by element: activations, arithmetic, comparisons."""

@@ -1,0 +1,1 @@
+"""Tables read by ids: look-ups, their sparse gradients (SelectedRows), sums of repeated rows."""

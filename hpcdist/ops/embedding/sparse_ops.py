@@ -1,0 +1,63 @@
+"""Operators on SelectedRows only.
+
+The number of rows of a result is fixed when a Program is compiled, so merging keeps it: the rows
+that became free are zeros, which change no sum, no norm and no update.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import not_on_rows
+from hpcdist.ops.embedding.selected_rows import SelectedRows
+from hpcdist.ops.types import Call
+
+SPARSE = "SELECTED_ROWS"
+
+
+def merge_into(x: SelectedRows, out: SelectedRows) -> int:
+    """Write every row of x once, repeats added up, then zeros; return the number of rows."""
+    merged = x.merged()
+    n = len(merged.rows)
+    out.rows[:n], out.rows[n:] = merged.rows, merged.rows[:1]
+    out.value[:n], out.value[n:] = merged.value, 0
+    return n
+
+
+def _merge_infer(x: Meta) -> Meta:
+    _expect_sparse("merge_selected_rows", x)
+    return x
+
+
+def _expect_sparse(type: str, x: Meta) -> None:
+    if x.type != SPARSE:
+        raise GraphError(f"{type}: expected SelectedRows, got a dense value of {x.shape}")
+
+
+define(
+    "merge_selected_rows",
+    "X -> Out",
+    rows=not_on_rows,
+    infer=_merge_infer,
+    bind=lambda xp, x, out: partial(merge_into, x, out),
+)
+
+
+def _rows_of_infer(x: Meta) -> Meta:
+    _expect_sparse("get_tensor_from_selected_rows", x)
+    return Meta((x.rows, *x.shape[1:]), x.dtype)
+
+
+def _rows_of_bind(xp, x: SelectedRows, out) -> Call:
+    return partial(xp.copyto, out, x.value)
+
+
+define(
+    "get_tensor_from_selected_rows",
+    "X -> Out",
+    rows=not_on_rows,
+    infer=_rows_of_infer,
+    bind=_rows_of_bind,
+)

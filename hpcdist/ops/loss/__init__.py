@@ -1,0 +1,1 @@
+"""Losses, softmax, losses over large vocabularies, and the check of labels."""

@@ -1,0 +1,132 @@
+"""hierarchical_sigmoid: a path of decisions to every class (Morin, Bengio, 2005)."""
+
+from __future__ import annotations
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import Applied, OfRows, by_row
+from hpcdist.ops.common import define_with_grad, same
+from hpcdist.ops.loss.labels import range_check
+from hpcdist.ops.loss.sampled_softmax import (
+    of_classes,
+    table_gradient,
+    with_rows_of_its_own,
+    with_tables,
+    write_rows,
+)
+from hpcdist.ops.types import Array, Metas
+
+_HS_ATTRS = {"num_classes": 2, "is_sparse": False, "remote_prefetch": False}
+_CLIP = 40.0
+
+
+def _depth(num_classes: int, table) -> int:
+    return table.shape[1] if table is not None else int(num_classes - 1).bit_length()
+
+
+def _path(xp, label, table, code, num_classes: int) -> tuple[Array, Array, Array]:
+    """Return the decisions on the way to each row's class: their rows of W, bits, which count.
+
+    Without a table: the way up from leaf ``label + num_classes`` of a heap, whose root is 1.
+    """
+    if table is not None:
+        # A path ends at the first number below 0.
+        there = xp.cumsum(table < 0, axis=1) == 0
+        return xp.where(there, table, 0), (code != 0) & there, there
+    leaf = label.reshape(-1, 1) + num_classes
+    level = xp.arange(_depth(num_classes, None))
+    place = leaf >> (level + 1)
+    there = place > 0
+    return xp.where(there, place - 1, 0), ((leaf >> level) & 1 == 1) & there, there
+
+
+def _hs_infer(
+    x: Meta,
+    w: Meta,
+    label: Meta,
+    table: Meta | None,
+    code: Meta | None,
+    bias: Meta | None,
+    num_classes: int,
+    **_,
+) -> Metas:
+    if len(x.shape) != 2 or w.shape[-1:] != x.shape[1:]:
+        raise GraphError(f"rows of {x.shape} do not fit weights {w.shape}")
+    rows = x.shape[0]
+    return Meta((rows, 1), x.dtype), Meta((rows, _depth(num_classes, table)), x.dtype)
+
+
+def _hs(xp, x, w, label, table, code, bias, out, pre, num_classes: int, **_) -> None:
+    if table is None:
+        range_check(xp, label, num_classes, "hierarchical_sigmoid", "classes")()
+    places, bits, there = _path(xp, label, table, code, num_classes)
+    scores = xp.einsum("nd,nkd->nk", x, of_classes(w, places))
+    if bias is not None:
+        scores += of_classes(bias.reshape(-1, 1) if bias.ndim < 3 else bias, places)[..., 0]
+    scores = xp.clip(xp.where(there, scores, 0), -_CLIP, _CLIP)
+    # As Fluid: places after the end of a path count with a score of 0, a constant log(2) each.
+    soft = xp.log1p(xp.exp(scores))
+    if pre is not None:
+        pre[...] = soft
+    out[...] = (soft - scores * bits).sum(1, keepdims=True)
+
+
+def _hs_grad(
+    xp, x, w, label, table, code, bias, pre, dout, dx, dw, dbias, num_classes: int, **_
+) -> None:
+    places, bits, there = _path(xp, label, table, code, num_classes)
+    slopes = (-xp.expm1(-pre) - bits) * there * dout
+    if dx is not None:
+        dx[...] = xp.einsum("nk,nkd->nd", slopes, of_classes(w, places))
+    write_rows(xp, dbias, places, slopes)
+    if dw is not None:
+        write_rows(xp, dw, places, slopes[..., None] * x[:, None, :])
+
+
+def _hs_grad_infer(
+    x: Meta,
+    w: Meta,
+    label: Meta,
+    table: Meta | None,
+    code: Meta | None,
+    bias: Meta | None,
+    pre: Meta,
+    dout: Meta,
+    is_sparse: bool,
+    **_,
+) -> Metas:
+    wide = table_gradient(w, pre.size, is_sparse)
+    return same(x), wide, None if bias is None else table_gradient(bias, pre.size, is_sparse)
+
+
+def _hs_rows(op: Applied) -> OfRows:
+    return with_tables(op, "X", "Label", "PathTable", "PathCode", tables=("W", "Bias"))
+
+
+def _hs_path(xp, label, table, out, num_classes: int) -> None:
+    if table is None:
+        range_check(xp, label, num_classes, "hierarchical_sigmoid", "classes")()
+    out[...] = _path(xp, label, table, table, num_classes)[0]
+
+
+define_with_grad(
+    "hierarchical_sigmoid",
+    "X, W, Label, PathTable?, PathCode?, Bias? -> Out, PreOut",
+    "X, W, Label, PathTable?, PathCode?, Bias?, PreOut, Out@GRAD -> X@GRAD?, W@GRAD?, Bias@GRAD?",
+    rows=_hs_rows,
+    attrs=_HS_ATTRS,
+    infer=_hs_infer,
+    kernel=_hs,
+    grad_infer=_hs_grad_infer,
+    grad_bind=with_rows_of_its_own(_hs_grad),
+)
+define(
+    "hierarchical_sigmoid_path",
+    "Label, PathTable? -> Out",
+    rows=by_row("Label", "PathTable"),
+    attrs={"num_classes": 2},
+    infer=lambda label, table, num_classes: Meta(
+        (label.shape[0], _depth(num_classes, table)), "int64"
+    ),
+    kernel=_hs_path,
+)

@@ -1,0 +1,117 @@
+"""sample_logits: the scores of some classes only, the same ones for all rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta
+from hpcdist.graph.rows import by_row
+from hpcdist.ops.common import define_with_grad, same
+from hpcdist.ops.embedding.run_kernels import add_at
+from hpcdist.ops.loss.labels import range_check
+from hpcdist.ops.loss.sampled_softmax import FAR, LOG_UNIFORM, chance, log_uniform
+from hpcdist.ops.random.counter import Draw, Draws, filler, key_of, part_of
+from hpcdist.ops.types import Call, Metas
+
+_SL_ATTRS = {
+    "use_customized_samples": False,
+    "uniq": True,
+    "remove_accidental_hits": True,
+    "num_samples": 1,
+    "seed": 0,
+}
+
+
+def _sl_infer(
+    logits: Meta, labels: Meta, samples: Meta | None, chances: Meta | None, num_samples: int, **_
+) -> Metas:
+    rows, trues = labels.shape
+    if num_samples > logits.shape[1]:
+        raise GraphError(f"cannot draw {num_samples} different classes of {logits.shape[1]}")
+    shape = (rows, trues + num_samples)
+    drawn = Meta(shape, "int64")
+    return drawn, Meta(shape, logits.dtype), Meta(shape, logits.dtype), Meta((rows, trues), "int64")
+
+
+def _different(draw: Draw, count: int) -> tuple[np.ndarray, int]:
+    """Draw until ``count`` different numbers are there; return them and how many were drawn."""
+    found: dict[int, None] = {}
+    tries = 0
+    while len(found) < count:
+        for number in draw():
+            tries += 1
+            found.setdefault(int(number))
+            if len(found) == count:
+                break
+    return np.array(list(found)), tries
+
+
+def _sl_bind(
+    xp,
+    logits,
+    labels,
+    given,
+    given_chances,
+    samples,
+    chances,
+    sampled,
+    sampled_labels,
+    use_customized_samples: bool,
+    remove_accidental_hits: bool,
+    num_samples: int,
+    seed: int,
+    state: Draws,
+    **_,
+) -> Call:
+    classes, trues = logits.shape[1], labels.shape[1]
+    part = part_of(np.empty(2 * num_samples + 16), None, None)
+    words = filler(np, part, key_of(seed, state.name), state)
+    check = range_check(xp, labels, classes, "sample_logits", "classes")
+
+    def draw() -> None:
+        numbers, tries = _different(
+            lambda: log_uniform(np, words(), classes + 1, classes), num_samples
+        )
+        samples[:, :trues] = labels
+        samples[:, trues:] = xp.asarray(numbers)
+        one = chance(xp, samples, classes + 1, LOG_UNIFORM, None)
+        # How often a class is expected among the samples, all of which are different.
+        chances[...] = (
+            one * num_samples if tries == num_samples else -xp.expm1(tries * xp.log1p(-one))
+        )
+
+    def run() -> None:
+        check()
+        if use_customized_samples:
+            samples[...], chances[...] = given, given_chances
+        else:
+            draw()
+        scores = xp.take_along_axis(logits, samples, 1)
+        if remove_accidental_hits:
+            hits = (samples[:, trues:, None] == samples[:, None, :trues]).any(2)
+            scores[:, trues:] -= hits * logits.dtype.type(FAR)
+        sampled[...] = xp.clip(scores - xp.log(chances), -FAR, FAR)
+        sampled_labels[...] = xp.arange(trues)
+
+    return run
+
+
+def _sl_grad(xp, logits, samples, dsampled, dlogits, **_) -> None:
+    dlogits.fill(0)
+    add_at(xp, dlogits, (xp.arange(len(logits)).reshape(-1, 1), samples), dsampled)
+
+
+define_with_grad(
+    "sample_logits",
+    "Logits, Labels, CustomizedSamples?, CustomizedProbabilities? -> "
+    "Samples, Probabilities, SampledLogits, SampledLabels",
+    "Logits, Samples, SampledLogits@GRAD -> Logits@GRAD",
+    rows=by_row(),
+    attrs=_SL_ATTRS,
+    infer=_sl_infer,
+    bind=_sl_bind,
+    state=Draws,
+    grad_infer=lambda logits, samples, dsampled, **_: same(logits),
+    grad_kernel=_sl_grad,
+)

@@ -1,0 +1,284 @@
+"""Losses over large vocabularies that touch few classes of a row: nce, sampled logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import Applied, OfRows, by_row, each_row
+from hpcdist.ops.common import define_with_grad, same
+from hpcdist.ops.embedding.selected_rows import SelectedRows
+from hpcdist.ops.loss.labels import range_check
+from hpcdist.ops.random.counter import Draws, filler, key_of, part_of
+from hpcdist.ops.types import Array, Call, Kernel, Metas
+
+UNIFORM, LOG_UNIFORM, CUSTOM = range(3)
+FAR = 1e20  # what is taken from the score of a sample that is a label by accident
+
+
+def chance(xp, classes, count: int, sampler: int, chances) -> Array:
+    """Return with which probability a sampler draws each of these classes."""
+    if sampler == UNIFORM:
+        return xp.full(classes.shape, 1 / count)
+    if sampler == LOG_UNIFORM:
+        return xp.log((classes + 2.0) / (classes + 1.0)) / math.log(count)
+    return chances[classes]
+
+
+def log_uniform(xp, words, count: int, modulus: int) -> Array:
+    drawn = xp.exp(words * (2.0**-32 * math.log(count))).astype("int64") - 1
+    return drawn % modulus
+
+
+# -- nce: noise contrastive estimation (Gutmann, Hyvaerinen, 2010) ---------------------------------
+_NCE_ATTRS = {
+    "num_total_classes": 1,
+    "num_neg_samples": 10,
+    "seed": 0,
+    "sampler": UNIFORM,
+    "is_sparse": False,
+    "remote_prefetch": False,
+    "custom_neg_classes": (),
+}
+_NCE_IN = (
+    "Input, Label, Weight, Bias?, SampleWeight?, CustomDistProbs?, CustomDistAlias?, "
+    "CustomDistAliasProbs?"
+)
+
+
+def _columns(label: Meta, negatives: int) -> int:
+    """Return how many classes each row has: its labels, and those that are drawn."""
+    return (label.shape[1] if len(label.shape) == 2 else 1) + negatives
+
+
+def _nce_infer(
+    x: Meta,
+    label: Meta,
+    weight: Meta,
+    *others,
+    num_total_classes: int,
+    num_neg_samples: int,
+    custom_neg_classes: Sequence[int],
+    **_,
+) -> Metas:
+    shape = (x.shape[0], _columns(label, len(custom_neg_classes) or num_neg_samples))
+    looked_up = others[-1] is not None  # classes, and weights of these
+    wanted = shape[1:] if looked_up else (num_total_classes,)
+    if len(x.shape) != 2 or weight.shape[looked_up:] != (*wanted, x.shape[1]):
+        raise GraphError(
+            f"rows of {x.shape} need weights {(*wanted, x.shape[-1])}, got {weight.shape}"
+        )
+    return Meta((x.shape[0], 1), x.dtype), Meta(shape, x.dtype), Meta(shape, "int64")
+
+
+def _drawing(
+    xp,
+    label,
+    alias,
+    alias_chances,
+    rows,
+    classes,
+    num_total_classes: int,
+    seed: int,
+    sampler: int,
+    custom_neg_classes: Sequence[int],
+    state: Draws,
+    stream: str = "",
+    **_,
+) -> Callable[[], None]:
+    """Return what fills ``classes``: each row's labels, and after them what is drawn."""
+    trues = label.reshape(len(classes), -1)
+    many = trues.shape[1]
+    negatives = classes[:, many:]
+    part = part_of(negatives, rows, None)
+    words = filler(xp, part, key_of(seed, stream or state.name), state)
+    check = range_check(xp, label, num_total_classes, "nce", "classes")
+    custom = xp.asarray(custom_neg_classes, classes.dtype)
+
+    def draw() -> Array:
+        drawn = words().reshape(negatives.shape)
+        if sampler == LOG_UNIFORM:
+            return log_uniform(xp, drawn, num_total_classes, max(num_total_classes - 1, 1))
+        places = (drawn * (num_total_classes * 2.0**-32)).astype("int64")
+        if sampler == UNIFORM:
+            return places
+        aside = words().reshape(negatives.shape) * 2.0**-32 > alias_chances[places]
+        return xp.where(aside & (alias[places] >= 0), alias[places], places)
+
+    def run() -> None:
+        check()
+        classes[:, :many] = trues
+        negatives[...] = custom if custom_neg_classes else draw()
+
+    return run
+
+
+def _nce_bind(
+    xp,
+    x,
+    label,
+    weight,
+    bias,
+    sample_weight,
+    chances,
+    alias,
+    alias_chances,
+    rows,
+    given,
+    cost,
+    activations,
+    classes,
+    num_total_classes: int,
+    sampler: int,
+    **attrs,
+) -> Call:
+    many = label.reshape(len(x), -1).shape[1]
+    attrs |= {"num_total_classes": num_total_classes, "sampler": sampler}
+    if given is None:
+        find = _drawing(xp, label, alias, alias_chances, rows, classes, **attrs)
+    else:
+        find = partial(xp.copyto, classes, given)
+
+    def run() -> None:
+        find()
+        scores = xp.einsum("nd,nkd->nk", x, of_classes(weight, classes))
+        if bias is not None:
+            scores += of_classes(bias, classes)[..., 0]
+        activations[...] = 1 / (1 + xp.exp(-scores))
+        noise = _noise(xp, classes, many, num_total_classes, sampler, chances)
+        chosen = activations / (activations + noise)
+        missed = noise / (activations + noise)
+        terms = -xp.log(xp.concatenate([chosen[:, :many], missed[:, many:]], 1))
+        total = terms.sum(1, keepdims=True)
+        cost[...] = total if sample_weight is None else total * sample_weight.reshape(-1, 1)
+
+    return run
+
+
+def of_classes(table, classes) -> Array:
+    """Return a table's rows of classes [n, k]; one of three dimensions has been looked up."""
+    return table if table.ndim == 3 else table.reshape(len(table), -1)[classes]
+
+
+def _noise(xp, classes, many: int, count: int, sampler: int, chances) -> Array:
+    return (classes.shape[1] - many) * chance(xp, classes, count, sampler, chances)
+
+
+def _nce_slopes(xp, label, activations, classes, noise, weight, dcost) -> Array:
+    many = label.reshape(len(activations), -1).shape[1]
+    share = activations / (activations + noise)
+    slopes = share * (1 - activations)
+    slopes[:, :many] = (1 - share[:, :many]) * (activations[:, :many] - 1)
+    slopes *= dcost.reshape(-1, 1)
+    return slopes if weight is None else slopes * weight.reshape(-1, 1)
+
+
+def _nce_grad_infer(
+    x: Meta, label: Meta, weight: Meta, bias: Meta | None, *others, is_sparse: bool, **_
+) -> Metas:
+    classes = others[-2]
+    wide = table_gradient(weight, classes.size, is_sparse)
+    return same(x), wide, None if bias is None else table_gradient(bias, classes.size, is_sparse)
+
+
+def table_gradient(table: Meta, touched: int, is_sparse: bool) -> Meta:
+    if is_sparse and len(table.shape) < 3:
+        return Meta(table.shape, table.dtype, "SELECTED_ROWS", touched)
+    return same(table)
+
+
+def write_rows(xp, grad, classes, values) -> None:
+    """Write rows of a table's gradient: values [..., width] for classes [...]."""
+    flat, rows = classes.reshape(-1), values.reshape(classes.size, -1)
+    if isinstance(grad, SelectedRows):
+        grad.rows[...] = flat
+        grad.value[...] = rows.reshape(grad.value.shape)
+    elif grad is not None and grad.ndim == 3:  # rows that have been looked up
+        grad[...] = rows.reshape(grad.shape)
+    elif grad is not None:
+        grad.fill(0)
+        SelectedRows(flat, rows.reshape(len(rows), *grad.shape[1:]), len(grad)).add_to(grad)
+
+
+def with_rows_of_its_own(kernel: Kernel) -> Callable[..., Callable[[], None]]:
+    """Bind a kernel to its own rows: a sum over trainers puts those of all in their place."""
+
+    def bind(xp, *arrays, **attrs) -> Callable[[], None]:
+        held = [replace(a) if isinstance(a, SelectedRows) else a for a in arrays]
+        return partial(kernel, xp, *held, **attrs)
+
+    return bind
+
+
+def _nce_grad(
+    xp,
+    x,
+    label,
+    weight,
+    bias,
+    sample_weight,
+    chances,
+    alias,
+    alias_chances,
+    activations,
+    classes,
+    dcost,
+    dx,
+    dweight,
+    dbias,
+    num_total_classes: int,
+    sampler: int,
+    **_,
+) -> None:
+    many = label.reshape(len(x), -1).shape[1]
+    noise = _noise(xp, classes, many, num_total_classes, sampler, chances)
+    slopes = _nce_slopes(xp, label, activations, classes, noise, sample_weight, dcost)
+    slopes = slopes.astype(x.dtype)
+    if dx is not None:
+        dx[...] = xp.einsum("nk,nkd->nd", slopes, of_classes(weight, classes))
+    write_rows(xp, dbias, classes, slopes)
+    if dweight is not None:
+        write_rows(xp, dweight, classes, slopes[..., None] * x[:, None, :])
+
+
+def with_tables(op: Applied, *slots: str, tables: Sequence[str]) -> OfRows:
+    """Treat tables as rows of the batch, too, if they are what has been looked up for it."""
+    looked_up = len(op.inputs[tables[0]][0].shape) == 3
+    return each_row(op, *slots, *(tables if looked_up else ()))
+
+
+def _nce_rows(op: Applied) -> OfRows:
+    slots = ("Input", "Label", "SampleWeight", "Classes")
+    return with_tables(op, *slots, tables=("Weight", "Bias"))
+
+
+define_with_grad(
+    "nce",
+    # Rows: see `random.counter.BatchPart`. Classes: those whose Weight and Bias are looked up.
+    f"{_NCE_IN}, Rows?, Classes? -> Cost, SampleLogits, SampleLabels",
+    f"{_NCE_IN}, SampleLogits, SampleLabels, Cost@GRAD -> Input@GRAD?, Weight@GRAD?, Bias@GRAD?",
+    rows=_nce_rows,
+    attrs=_NCE_ATTRS,
+    infer=_nce_infer,
+    bind=_nce_bind,
+    state=Draws,
+    grad_infer=_nce_grad_infer,
+    grad_bind=with_rows_of_its_own(_nce_grad),
+)
+define(
+    "nce_classes",
+    "Label, CustomDistProbs?, CustomDistAlias?, CustomDistAliasProbs?, Rows? -> Out",
+    rows=by_row("Label"),
+    attrs={**_NCE_ATTRS, "stream": ""},
+    infer=lambda label, *_, num_neg_samples, custom_neg_classes, **__: Meta(
+        (label.shape[0], _columns(label, len(custom_neg_classes) or num_neg_samples)), "int64"
+    ),
+    bind=lambda xp, label, _, *tables_rows_out, **attrs: _drawing(
+        xp, label, *tables_rows_out, **attrs
+    ),
+    state=Draws,
+)

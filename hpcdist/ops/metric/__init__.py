@@ -1,0 +1,1 @@
+"""What is counted about predictions: accuracy, areas under curves, mean average precision."""

@@ -1,0 +1,1 @@
+"""Normalizations by batch, layer, group, instance and neighbouring channels."""

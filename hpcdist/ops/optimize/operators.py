@@ -1,0 +1,73 @@
+"""Optimizer operators: they move a parameter and its state in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import not_on_rows
+from hpcdist.ops.embedding.selected_rows import SelectedRows
+from hpcdist.ops.optimize.sparse_gradients import bind_sparse_update, sparse_refusal
+from hpcdist.ops.optimize.update import UPDATES, Update, bind_update
+from hpcdist.ops.types import Array, Call
+
+
+def _infer(type: str, param: Meta, grad: Meta, *rest: Meta, **attrs) -> tuple[Meta, ...]:
+    update = UPDATES[type]
+    if grad.type == "SELECTED_ROWS" and update.sparse(attrs) is None:
+        raise GraphError(sparse_refusal(type))
+    if tuple(grad.shape) != tuple(param.shape):
+        raise GraphError(f"the gradient is {grad.shape}, but the parameter is {param.shape}")
+    rate, state = (rest[:1], rest[1:]) if update.has_rate else ((), rest)
+    if any(meta.size != 1 for meta in rate):
+        raise GraphError(f"the learning rate must be one number, got shape {rate[0].shape}")
+    written = [m for m, out in zip(state, update.state.values()) if out is not None]
+    return param, *written
+
+
+def _bind(type: str, xp, param, grad, *rest, **attrs) -> Call:
+    update = UPDATES[type]
+    inputs = len(update.state) + update.has_rate
+    rate, state = (rest[0], list(rest[1:inputs])) if update.has_rate else (param, rest[:inputs])
+    state, outputs, copies = list(state), list(rest[inputs:]), []
+    into = outputs.pop(0)
+    if into is not None and into is not param:
+        copies.append((into, param))
+        param = into
+    for i, out_slot in enumerate(update.state.values()):
+        out = outputs.pop(0) if out_slot is not None else None
+        if out is not None and out is not state[i]:
+            copies.append((out, state[i]))
+            state[i] = out
+    if isinstance(grad, SelectedRows):
+        apply = bind_sparse_update(xp, type, attrs, param, rate, state)
+        step: Call = partial(apply, grad)
+    else:
+        step = bind_update(xp, type, attrs, param, rate, state, grad[None])
+    return partial(_copy_and_call, copies, step) if copies else step
+
+
+def _copy_and_call(copies: Sequence[tuple[Array, Array]], step: Call) -> None:
+    for target, source in copies:
+        target[...] = source
+    step()
+
+
+def _define(type: str, update: Update) -> None:
+    inputs = ["Param", "Grad", *(["LearningRate"] if update.has_rate else []), *update.state]
+    written = {"Param": "ParamOut", **{s: o for s, o in update.state.items() if o is not None}}
+    define(
+        type,
+        f"{', '.join(inputs)} -> {', '.join(written.values())}",
+        rows=not_on_rows,
+        attrs=update.attrs,
+        infer=partial(_infer, type),
+        bind=partial(_bind, type),
+        inplace={out: source for source, out in written.items()},
+    )
+
+
+for _type, _update in UPDATES.items():
+    _define(_type, _update)

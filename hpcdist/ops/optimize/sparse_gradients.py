@@ -1,0 +1,157 @@
+"""Sparse gradients: which rows of a table an optimizer moves, and how repeated rows count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from hpcdist import settings
+from hpcdist.errors import GraphError
+from hpcdist.ops.embedding.selected_rows import SelectedRows, library_of
+from hpcdist.ops.optimize.update import UPDATES, bind_update
+from hpcdist.ops.types import Array, Attrs, Operands
+
+Apply = Callable[[SelectedRows], None]
+
+
+def bind_sparse_update(
+    xp, type: str, attrs: Attrs, param, rate, state: Operands, scale: float = 1.0
+) -> Apply:
+    """Return what moves ``param`` by ``scale`` times a sparse gradient, of any number of rows.
+
+    Arrays are read and written in place, as in `bind_update`. A gradient without rows changes
+    nothing, neither moments nor powers.
+    """
+    moved = UPDATES[type].sparse(attrs)
+    if moved is None:
+        raise GraphError(sparse_refusal(type))
+    factor = param.dtype.type(scale)
+    if moved == "each":
+        return partial(_subtract_each, xp, param, rate, factor)
+    state, advance = _powers_ahead(state, attrs) if type == "adam" else (state, _nothing)
+    moving = (_bind_all if moved == "all" else _bind_listed)(xp, type, attrs, param, rate, state)
+
+    def apply(gradient: SelectedRows) -> None:
+        if len(gradient.rows):
+            advance()
+            moving(_scaled(gradient, factor))
+
+    return apply
+
+
+def sparse_refusal(type: str) -> str:
+    """Say that an optimizer takes no sparse gradients, and which do."""
+    others = sorted(name for name, update in UPDATES.items() if update.sparse(update.attrs))
+    return (
+        f"{type} cannot apply a sparse gradient (SelectedRows): use embedding(is_sparse=False) "
+        f"or one of {', '.join(others)}"
+    )
+
+
+def _scaled(gradient: SelectedRows, factor) -> SelectedRows:
+    if factor == 1:
+        return gradient
+    return SelectedRows(gradient.rows, gradient.value * factor, gradient.height)
+
+
+def _subtract_each(xp, param, rate, factor, gradient: SelectedRows) -> None:
+    """sgd: every listed row by itself, repeats included."""
+    if xp is not np:
+        totals = _scaled(gradient, factor).totals()
+        param[totals.rows] -= rate.reshape(-1)[0] * totals.value
+        return
+    if not len(gradient.rows):
+        return
+    from hpcdist.ops.optimize import update_kernels
+
+    values = gradient.value.reshape(len(gradient.rows), -1)
+    update_kernels.sgd_rows(param.reshape(-1), gradient.rows, values, factor, rate.reshape(-1))
+
+
+def _powers_ahead(state: Operands, attrs: Attrs) -> tuple[Sequence[Array], Callable[[], None]]:
+    """Let adam see its powers of beta a step ahead: Fluid's sparse kernel multiplies them first."""
+    *moments, power1, power2 = state
+    seen1, seen2 = power1.copy(), power2.copy()
+
+    def advance() -> None:
+        for power, seen, beta in ((power1, seen1, "beta1"), (power2, seen2, "beta2")):
+            power *= power.dtype.type(attrs[beta])
+            seen[...] = power
+
+    return [*moments, seen1, seen2], advance
+
+
+def _nothing() -> None:
+    pass
+
+
+def _bind_all(xp, type: str, attrs: Attrs, param, rate, state: Operands) -> Apply:
+    """Move every row of the table; those not listed by a gradient of zero."""
+    dense = xp.zeros(param.shape, param.dtype)
+    move = bind_update(xp, type, attrs, param, rate, state, dense[None])
+    merge = SelectedRows.totals if type == "adam" or _exact() else _totals_as_fluid
+
+    def apply(gradient: SelectedRows) -> None:
+        merged = merge(gradient)
+        dense[merged.rows] = merged.value
+        move()
+        dense[merged.rows] = 0
+
+    return apply
+
+
+def _bind_listed(xp, type: str, attrs: Attrs, param, rate, state: Operands) -> Apply:
+    """Move the listed rows only, after adding up repeats."""
+    per_row = [param, *(s for s in state if s.shape == param.shape)]
+
+    def apply(gradient: SelectedRows) -> None:
+        merged = gradient.totals()
+        picked = {id(array): array[merged.rows] for array in per_row}
+        own = [picked.get(id(s), s) for s in state]
+        bind_update(xp, type, attrs, picked[id(param)], rate, own, merged.value[None])()
+        for array in per_row:
+            array[merged.rows] = picked[id(array)]
+
+    return apply
+
+
+# -- Fluid's search ------------------------------------------------------------------------------
+def _exact() -> bool:
+    return settings.SPARSE_ROWS.read() == "exact"
+
+
+def _totals_as_fluid(gradient: SelectedRows) -> SelectedRows:
+    """Return the rows that Fluid's momentum and rmsprop see: some of an unsorted list are lost.
+
+    Fluid 1.8.5 finds a row's gradient by binary search, in a list that it has sorted only if rows
+    repeat. The published losses contain that; HPCDIST_SPARSE_ROWS=exact uses every row instead.
+    """
+    totals = gradient.totals()
+    if len(totals.rows) < len(gradient.rows):
+        return totals
+    seen = found_by_search(gradient.rows)
+    if not isinstance(seen, np.ndarray):  # how many are lost, if any, only the GPU knows
+        repeats = totals.rows[1:] == totals.rows[:-1]
+        kept = seen[library_of(seen).argsort(gradient.rows)] | repeats.any()
+        totals.value *= kept.reshape(-1, *[1] * (totals.value.ndim - 1))
+        return totals
+    return SelectedRows(gradient.rows[seen], gradient.value[seen], gradient.height)
+
+
+def found_by_search(rows) -> Array:
+    """Tell for each element whether a binary search of the list, sorted or not, finds it."""
+    low = rows * 0
+    high = low + len(rows) - 1
+    found = low > 0
+    for _ in range(len(rows).bit_length()):
+        middle = (low + high) >> 1
+        seen = rows[middle.clip(0, len(rows) - 1)]
+        open_ = low <= high
+        found |= open_ & (seen == rows)
+        low, high = (
+            low + (middle + 1 - low) * (seen < rows),
+            high + (middle - 1 - high) * (seen > rows),
+        )
+    return found

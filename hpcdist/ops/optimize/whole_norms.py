@@ -1,0 +1,61 @@
+"""What needs norms of a whole parameter or gradient, of which a server may hold a part only."""
+
+from __future__ import annotations
+
+import math
+
+from hpcdist import update_rules as rules
+from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import not_on_rows
+from hpcdist.ops.embedding.selected_rows import SelectedRows
+
+CHUNK = 1 << 16  # elements whose squares are added at once, in double precision
+
+
+def _squared_norm(xp, x, out) -> None:
+    """Add up squares; repeated rows of a sparse gradient count with their sum."""
+    flat = (x.totals(again=False).value if isinstance(x, SelectedRows) else x).reshape(-1)
+    parts = (flat[i : i + CHUNK].astype("float64") for i in range(0, flat.size, CHUNK))
+    out[...] = math.fsum(float(xp.dot(part, part)) for part in parts)
+
+
+define(
+    "squared_l2_norm",
+    "X -> Out",
+    rows=not_on_rows,
+    infer=lambda x: Meta((1,), x.dtype),
+    kernel=_squared_norm,
+)
+
+
+def _lars(
+    xp,
+    param,
+    grad,
+    rate,
+    velocity,
+    param_norm,
+    grad_norm,
+    param_out,
+    velocity_out,
+    mu: float,
+    lars_coeff: float,
+    lars_weight_decay: float,
+) -> None:
+    number = param.dtype.type
+    coeff, decay = number(lars_coeff), number(lars_weight_decay)
+    norms = xp.sqrt(param_norm), xp.sqrt(grad_norm)
+    own = rules.lars_rate.py_func(rate, coeff, decay, *norms)
+    moved, speed = rules.lars_rule.py_func(param, grad, velocity, own, number(mu), decay)
+    param_out[...], velocity_out[...] = moved, speed
+
+
+define(
+    "lars_momentum_of_norms",
+    "Param, Grad, LearningRate, Velocity, SquaredParamNorm, SquaredGradNorm"
+    " -> ParamOut, VelocityOut",
+    rows=not_on_rows,
+    attrs={"mu": 0.9, "lars_coeff": 0.001, "lars_weight_decay": 0.0005},
+    infer=lambda param, grad, rate, velocity, *_, **__: (param, velocity),
+    kernel=_lars,
+)

@@ -1,0 +1,1 @@
+"""Random numbers: Fluid's seeded streams, numbers by counter, dropout, shuffled batches."""

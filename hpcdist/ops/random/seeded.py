@@ -1,0 +1,162 @@
+"""Random values: Fluid's seeded streams, bit for bit, and without a seed new ones in every run.
+
+With a seed, and in initializers, an operator starts its own stream: x <- 48271 x mod (2^31 - 1),
+the minimal standard generator (Park and Miller, 1993). A slice says where it begins (``offset``,
+elements) in the whole variable (``full_size``), and whose stream it takes (``stream``, the whole's
+name). Without both, what is drawn follows from where an element is; see `random.counter`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from hpcdist import settings
+from hpcdist.device import upload
+from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import like_batch, sized
+from hpcdist.ops.common import shape_given, shaped_like_batch
+from hpcdist.ops.random.counter import Draws, filler, key_of, part_of
+from hpcdist.ops.types import Attrs, Call
+
+MODULUS = 2**31 - 1
+MULTIPLIER = 48271
+
+
+def job_seed(stream: str) -> int:
+    """Return the seed of an unseeded operator: the same in every process and every run.
+
+    It follows from HPCDIST_SEED (0) and the name of the variable.
+    """
+    return zlib.crc32(f"{settings.SEED.read()}/{stream}".encode()) % (MODULUS - 1) + 1
+
+
+def start_of(seed: int) -> int:
+    """Return the generator's state for a seed, as C++'s ``std::minstd_rand`` sets it."""
+    return seed % MODULUS or 1
+
+
+def jump(state: int, steps: int) -> int:
+    """Return the state ``steps`` draws later."""
+    return state * pow(MULTIPLIER, steps, MODULUS) % MODULUS
+
+
+def _infer(tensor, listed, shape, dtype: str, **_) -> Meta:
+    return Meta(shape_given(shape, tensor, listed), dtype)
+
+
+def _bind(
+    draw: Callable[..., np.ndarray],
+    xp,
+    tensor,
+    listed,
+    out,
+    seed: int,
+    stream: str,
+    offset: int,
+    full_size: int,
+    state: Draws,
+    **a,
+) -> Call:
+    if not (seed or stream or full_size):
+        return _bind_unseeded(draw, out, None, state, a)
+    state_of_stream = start_of(seed or job_seed(stream))
+    return partial(_fill, out, lambda size: draw(state_of_stream, int(offset), size, **a))
+
+
+def _bind_unseeded(draw: Callable[..., np.ndarray], out, rows, draws: Draws, attrs) -> Call:
+    """Return what draws other values in every run, those of the ``rows`` that are here."""
+    from hpcdist.ops.random import seeded_kernels
+
+    words = filler(np, part_of(out, rows, None), key_of(0, draws.name), draws)
+    if draw is uniform:
+        low, high = np.float32(attrs["min"]), np.float32(attrs["max"])
+        return partial(_fill, out, lambda size: seeded_kernels.uniform_of(words(), low, high))
+    bound = 2.0 if draw is truncated_normal else np.inf
+    mean, std = attrs["mean"], attrs["std"]
+    return partial(
+        _fill, out, lambda size: seeded_kernels.normal_of(words().copy(), words(), mean, std, bound)
+    )
+
+
+def _bind_like(
+    draw: Callable[..., np.ndarray], xp, like, rows, out, seed: int, state: Draws, **a
+) -> Call:
+    if not seed:
+        return _bind_unseeded(draw, out, rows, state, a)
+    part, start = part_of(out, rows, None), start_of(seed)
+    return partial(_fill, out, lambda size: draw(start, part.skipped(), size, **a))
+
+
+def _fill(out, drawn: Callable[[int], np.ndarray]) -> None:
+    host = out if isinstance(out, np.ndarray) else np.empty(out.shape, out.dtype)
+    host[...] = drawn(host.size).reshape(host.shape)
+    if host is not out:
+        upload(out, host)
+
+
+def uniform(state: int, offset: int, size: int, min: float, max: float, **_) -> np.ndarray:
+    """Draw float32 values from [min, max]; ``offset`` values are skipped first."""
+    from hpcdist.ops.random import seeded_kernels
+
+    out = np.empty(size, np.float32)
+    seeded_kernels.uniform(jump(state, offset), np.float32(min), np.float32(max), out)
+    return out
+
+
+def normal(state: int, offset: int, size: int, mean: float, std: float, **_) -> np.ndarray:
+    """Draw normal float32 values. How far to skip depends on the values: it starts at the first."""
+    from hpcdist.ops.random import seeded_kernels
+
+    out = np.empty(size, np.float32)
+    seeded_kernels.normal(state, offset, np.float32(mean), np.float32(std), out)
+    return out
+
+
+def truncated_normal(
+    state: int, offset: int, size: int, mean: float, std: float, **_
+) -> np.ndarray:
+    """Draw normal float32 values within two standard deviations."""
+    from hpcdist.ops.random import seeded_kernels
+
+    out = np.empty(size, np.float32)
+    first = jump(state, offset)
+    seeded_kernels.truncated_normal(first, np.float32(mean), np.float32(std), out)
+    return out
+
+
+_SHAPED = {"shape": (1,), "dtype": "float32", "seed": 0}
+_LIKE = {**_SHAPED, "input_dim_idx": 0, "output_dim_idx": 0}
+_OF_STREAM = {"stream": "", "offset": 0, "full_size": 0}
+_UNIFORM = {"min": -1.0, "max": 1.0}
+_NORMAL = {"mean": 0.0, "std": 1.0}
+
+
+def _define(type: str, draw: Callable[..., np.ndarray], attrs: Attrs) -> None:
+    bind = partial(_bind, draw)
+    attrs = {**_SHAPED, **_OF_STREAM, **attrs}
+    signature = "ShapeTensor?, ShapeTensorList* -> Out"
+    define(type, signature, rows=sized, attrs=attrs, infer=_infer, bind=bind, state=Draws)
+
+
+def _define_like(type: str, draw: Callable[..., np.ndarray], attrs: Attrs) -> None:
+    define(
+        type,
+        "Input, Rows? -> Out",  # Rows: which of a shared batch are here, see `BatchPart`
+        rows=like_batch,
+        attrs={**_LIKE, **attrs},
+        infer=lambda like, rows, **a: shaped_like_batch(like, **a),
+        bind=partial(_bind_like, draw),
+        shape_only=("Input",),
+        state=Draws,
+    )
+
+
+_define("uniform_random", uniform, _UNIFORM)
+_define("gaussian_random", normal, _NORMAL)
+_define("truncated_gaussian_random", truncated_normal, _NORMAL)
+_define_like("uniform_random_batch_size_like", uniform, _UNIFORM)
+_define_like("gaussian_random_batch_size_like", normal, _NORMAL)

@@ -1,0 +1,1 @@
+"""Recurrent networks: LSTM, GRU, cuDNN's LSTM over padded input."""

@@ -1,0 +1,1 @@
+"""Values created, copied, reshaped, rearranged, cut, joined, gathered and scattered."""

@@ -1,0 +1,294 @@
+"""Values made of nothing or of coordinates: identity matrices, drawn numbers, grids, encodings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import Applied, How, OfRows, by_row, constant, not_on_rows, sized
+from hpcdist.graph.sequence_rows import by_row_of_sequence
+from hpcdist.ops.common import define_with_grad, same
+from hpcdist.ops.random.counter import Draw, Draws, filler, key_of, part_of
+from hpcdist.ops.types import Array, Call, Metas, Operands
+
+
+# -- made of nothing -------------------------------------------------------------------------------
+def _eye_bind(xp, out, num_rows: int, num_columns: int, dtype: str) -> Call:
+    held = (xp.arange(num_rows).reshape(-1, 1) == xp.arange(out.shape[1])).astype(dtype)
+    return partial(xp.copyto, out, held)
+
+
+define(
+    "eye",
+    " -> Out",
+    rows=constant,
+    attrs={"num_rows": 1, "num_columns": -1, "dtype": "float32"},
+    infer=lambda num_rows, num_columns, dtype: Meta(
+        (num_rows, num_rows if num_columns < 0 else num_columns), dtype
+    ),
+    bind=_eye_bind,
+)
+
+
+def _range_infer(start: Meta, end: Meta, step: Meta) -> Meta:
+    if start.numbers is None or end.numbers is None or step.numbers is None:
+        return Meta((-1,), start.dtype)
+    if not step.numbers[0]:
+        raise GraphError("range: step must not be 0")
+    count = len(range(start.numbers[0], end.numbers[0], step.numbers[0]))
+    return Meta((count,), start.dtype)
+
+
+def _range(xp, start, end, step, out) -> None:
+    out[...] = xp.arange(len(out), dtype=out.dtype) * step + start
+
+
+define(
+    "range",
+    "Start, End, Step -> Out",
+    rows=sized,
+    infer=_range_infer,
+    kernel=_range,
+    folds=True,
+)
+
+
+def _words(xp, like, rows, seed: int, state: Draws) -> Draw:
+    return filler(xp, part_of(like, rows, None), key_of(seed, state.name), state)
+
+
+def _randint_bind(xp, out, shape, low: int, high: int, dtype: str, seed: int, state: Draws) -> Call:
+    words = _words(xp, out, None, seed, state)
+    # The upper bits of a product: as many words for each number, but for one part in 2^32.
+    spread = float(high - low) * 2.0**-32
+
+    def run() -> None:
+        out[...] = (words() * spread).astype(dtype).reshape(out.shape) + low
+
+    return run
+
+
+def _randint_infer(shape: Sequence[int], low: int, high: int, dtype: str, seed: int) -> Meta:
+    if low >= high:
+        raise GraphError(f"no whole number is at least {low} and less than {high}")
+    return Meta(tuple(shape), dtype)
+
+
+define(
+    "randint",
+    " -> Out",
+    rows=constant,
+    attrs={"shape": (1,), "low": 0, "high": 1, "dtype": "int64", "seed": 0},
+    infer=_randint_infer,
+    bind=_randint_bind,
+    state=Draws,
+)
+
+
+def _randperm_bind(xp, out, n: int, dtype: str, seed: int, state: Draws) -> Call:
+    words = _words(xp, out, None, seed, state)
+
+    def run() -> None:
+        out[...] = xp.argsort(words(), kind="stable").astype(dtype)
+
+    return run
+
+
+define(
+    "randperm",
+    " -> Out",
+    rows=constant,
+    attrs={"n": 1, "dtype": "int64", "seed": 0},
+    infer=lambda n, dtype, seed: Meta((n,), dtype),
+    bind=_randperm_bind,
+    state=Draws,
+)
+
+
+# -- drawn for each row ----------------------------------------------------------------------------
+def _sampling_id_bind(xp, x, rows, out, min: float, max: float, seed: int, state: Draws) -> Call:
+    words = _words(xp, out, rows, seed, state)
+
+    def run() -> None:
+        drawn = (words() * ((max - min) * 2.0**-32) + min).reshape(-1, 1)
+        out[...] = xp.minimum((xp.cumsum(x, axis=1) <= drawn).sum(1), x.shape[1] - 1)
+
+    return run
+
+
+define(
+    "sampling_id",
+    "X, Rows? -> Out",  # Rows: which of a shared batch are here, see `random.counter.BatchPart`
+    rows=by_row("X"),
+    attrs={"min": 0.0, "max": 1.0, "seed": 0},
+    infer=lambda x, rows, **_: Meta(x.shape[:1], "int64"),
+    bind=_sampling_id_bind,
+    state=Draws,
+)
+
+
+def _random_crop_infer(x: Meta, rows: Meta | None, shape: Sequence[int], startup_seed: int) -> Meta:
+    kept = x.shape[: len(x.shape) - len(shape)]
+    if not kept or any(0 <= a < b for a, b in zip(x.shape[len(kept) :], shape)):
+        raise GraphError(f"cannot crop {list(shape)} from every sample of {x.shape}")
+    return Meta((*kept, *shape), x.dtype)
+
+
+def _random_crop_bind(
+    xp, x, rows, out, shape: Sequence[int], startup_seed: int, state: Draws
+) -> Call:
+    count = len(shape)
+    samples, pieces = x.reshape(-1, *x.shape[-count:]), out.reshape(-1, *shape)
+    words = _words(
+        np, np.empty((len(out), len(pieces) // max(len(out), 1), count)), rows, startup_seed, state
+    )
+    room = np.array([a - b + 1 for a, b in zip(x.shape[-count:], shape)])
+
+    def run() -> None:
+        begins = (words().reshape(-1, count) * (room * 2.0**-32)).astype(int)
+        for sample, piece, begin in zip(samples, pieces, begins):
+            piece[...] = sample[tuple(slice(b, b + d) for b, d in zip(begin, shape))]
+
+    return run
+
+
+define(
+    "random_crop",
+    "X, Rows? -> Out",
+    rows=by_row("X"),
+    attrs={"shape": (), "startup_seed": 0},
+    infer=_random_crop_infer,
+    bind=_random_crop_bind,
+    state=Draws,
+)
+
+
+# -- of coordinates --------------------------------------------------------------------------------
+def _grid_infer(xs: Sequence[Meta]) -> Metas:
+    if any(len(x.shape) != 1 for x in xs):
+        raise GraphError(f"a grid is made of vectors, got {[x.shape for x in xs]}")
+    shape = tuple(x.shape[0] for x in xs)
+    return ([Meta(shape, x.dtype) for x in xs],)
+
+
+def _along(x, axis: int, rank: int) -> Array:
+    return x.reshape([-1 if i == axis else 1 for i in range(rank)])
+
+
+def _meshgrid(xp, xs: Operands, outs: Operands) -> None:
+    for i, (x, out) in enumerate(zip(xs, outs)):
+        if out is not None:
+            out[...] = _along(x, i, len(xs))
+
+
+def _meshgrid_grad(xp, xs: Operands, douts: Sequence[Array], dxs: Operands) -> None:
+    for i, (dout, dx) in enumerate(zip(douts, dxs)):
+        if dx is not None:
+            dx[...] = dout.sum(tuple(k for k in range(len(xs)) if k != i))
+
+
+def _grid_rows(op: Applied) -> dict[str, OfRows]:
+    return {}  # every vector is repeated along the rows of the others
+
+
+define_with_grad(
+    "meshgrid",
+    "X* -> Out*",
+    "X*, Out@GRAD* -> X@GRAD*",
+    rows=_grid_rows,
+    infer=_grid_infer,
+    kernel=_meshgrid,
+    grad_kernel=_meshgrid_grad,
+)
+
+
+def _encoding_infer(x: Meta, alpha: float, beta: float) -> Meta:
+    if len(x.shape) != (2 if x.lod is not None else 3) or x.shape[-1] % 2:
+        raise GraphError(f"positions in rows of an even width are encoded, got shape {x.shape}")
+    return replace(same(x), lod=x.lod)
+
+
+def _encoding_bind(xp, x, out, alpha: float, beta: float, lods) -> Call:
+    """out = alpha x + beta (sin | cos)(position / 10000^(k / (half - 1)))."""
+    half = x.shape[-1] // 2
+    if lods[0] is None:
+        position = np.arange(x.shape[1])
+    else:
+        bounds = np.asarray(lods[0].offsets[-1])
+        position = np.arange(len(x)) - np.repeat(bounds[:-1], np.diff(bounds))
+    power = np.arange(half) / (half - 1) if half > 1 else np.ones(1)
+    angle = position[:, None] / 10000.0**power
+    waves = xp.asarray(
+        (beta * np.concatenate([np.sin(angle), np.cos(angle)], 1)).astype(x.dtype.name)
+    )
+
+    def run() -> None:
+        xp.multiply(x, alpha, out=out)
+        xp.add(out, waves, out=out)
+
+    return run
+
+
+def _encoding_rows(op: Applied) -> OfRows:
+    ragged = op.operands[0].of.how is How.RAGGED
+    return by_row_of_sequence(op) if ragged else by_row()(op)  # type: ignore[return-value]
+
+
+define_with_grad(
+    "add_position_encoding",
+    "X -> Out",
+    "Out@GRAD -> X@GRAD",
+    rows=_encoding_rows,
+    attrs={"alpha": 1.0, "beta": 1.0},
+    infer=_encoding_infer,
+    kernel=None,
+    bind=_encoding_bind,
+    grad_kernel=lambda xp, dout, dx, alpha, beta: xp.multiply(dout, alpha, out=dx),
+    lods=("X",),
+)
+
+
+# -- about values ----------------------------------------------------------------------------------
+define(
+    "size",
+    "Input -> Out",
+    rows=not_on_rows,
+    infer=lambda x: Meta((1,), "int64"),
+    bind=lambda xp, x, out: partial(out.fill, x.size),
+    shape_only=("Input",),
+)
+
+
+def _mean_iou(xp, found, truth, mean, wrong, correct, num_classes: int) -> None:
+    """Mean over the classes that occur of |found and true| / |found or true|."""
+    found, truth = found.reshape(-1), truth.reshape(-1)
+    hit = found == truth
+    hits = xp.bincount(truth[hit], minlength=num_classes)
+    missed = xp.bincount(truth[~hit], minlength=num_classes)
+    missed = missed + xp.bincount(found[~hit], minlength=num_classes)
+    either = hits + missed
+    there = either > 0
+    mean[...] = (hits / xp.maximum(either, 1)).sum() / max(int(there.sum()), 1)
+    if wrong is not None:
+        wrong[...] = missed
+    if correct is not None:
+        correct[...] = hits
+
+
+define(
+    "mean_iou",
+    "Predictions, Labels -> OutMeanIou, OutWrong, OutCorrect",
+    rows=not_on_rows,
+    attrs={"num_classes": 2},
+    infer=lambda found, truth, num_classes: (
+        Meta((1,)),
+        Meta((num_classes,), "int32"),
+        Meta((num_classes,), "int32"),
+    ),
+    kernel=_mean_iou,
+)

@@ -1,0 +1,331 @@
+"""Operators that move elements: turned, shifted, padded, cropped, cut out, regrouped.
+
+Each is one function of arrays; what becomes of the numbers 1, 2, 3, ... under it tells the gradient
+where every element went (0: nowhere, it is padding).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta, parse_signature
+from hpcdist.graph.rows import Applied, Treatment, by_row, linear, off_rows
+from hpcdist.ops.common import define_with_grad, resolve_axis
+from hpcdist.ops.embedding.run_kernels import add_at
+from hpcdist.ops.types import Array, Call
+
+Function = Callable[..., Any]  # (xp, x, shapes of the other inputs, **attrs) -> what x becomes
+# Extents to try where one is not known: those of a result that differ are not known either.
+_TRIED = (24, 48)
+
+
+def _move(
+    type: str,
+    function: Function,
+    rows: Treatment,
+    signature: str = "X -> Out",
+    moves: str = "X",
+    **attrs,
+) -> None:
+    """Enter an operator that moves the elements of ``moves``; of other inputs it reads shapes."""
+    inputs, outputs = parse_signature(signature)
+    names = [slot.name for slot in inputs]
+    (out,) = (slot.name for slot in outputs)
+    at = names.index(moves)
+
+    def infer(*metas: Meta | None, **given) -> Meta:
+        found = [_tried(function, at, metas, extent, given) for extent in _TRIED]
+        if len(found[0]) != len(found[1]):
+            raise GraphError("the number of dimensions of the result depends on the batch")
+        x = metas[at]
+        assert x is not None
+        return Meta(tuple(a if a == b else -1 for a, b in zip(*found)), x.dtype)
+
+    def bind(xp, *arrays, **given) -> Call:
+        *values, target = arrays
+        shapes = [None if v is None else v.shape for i, v in enumerate(values) if i != at]
+
+        def run() -> None:
+            target[...] = function(xp, values[at], *shapes, **given)
+
+        return run
+
+    grad_signature = f"{', '.join(map(str, inputs))}, {out}@GRAD -> {moves}@GRAD"
+
+    def grad_bind(xp, *arrays, **given) -> Call:
+        *values, dout, dx = arrays
+        shapes = [None if v is None else v.shape for i, v in enumerate(values) if i != at]
+        given = {**given, "pad_value": 0} if "pad_value" in given else given
+        numbers = xp.arange(1, dx.size + 1).reshape(dx.shape)
+        where = xp.ascontiguousarray(function(xp, numbers, *shapes, **given)).reshape(-1)
+        kept = where[where > 0]
+        once = len(xp.unique(kept)) == len(kept)
+        taken = xp.empty(dx.size + 1, dx.dtype)
+
+        def run() -> None:
+            taken.fill(0)
+            if once:
+                taken[where] = dout.reshape(-1)
+            else:
+                add_at(xp, taken, (where,), dout.reshape(-1))
+            dx.reshape(-1)[...] = taken[1:]
+
+        return run
+
+    define_with_grad(
+        type,
+        signature,
+        grad_signature,
+        rows=rows,
+        attrs=attrs,
+        infer=infer,
+        bind=bind,
+        shape_only=[name for name in names if name != moves],
+        grad_infer=lambda *metas, **_: Meta(metas[at].shape, metas[at].dtype),
+        grad_bind=grad_bind,
+        grad_shape_only=names,
+    )
+
+
+def _tried(
+    function: Function, at: int, metas: Sequence[Meta | None], extent: int, attrs
+) -> tuple[int, ...]:
+    """Return the shape of the result, where extents that are not known are ``extent``."""
+    shapes = [
+        None if meta is None else tuple(extent if d < 0 else d for d in meta.shape)
+        for meta in metas
+    ]
+    own = shapes[at]
+    assert own is not None
+    dummy = np.zeros(own, np.int8)
+    try:
+        return function(np, dummy, *(s for i, s in enumerate(shapes) if i != at), **attrs).shape
+    except (ValueError, IndexError) as error:
+        raise GraphError(f"a value of shape {metas[at]} does not fit: {error}") from None
+
+
+def _beyond_rows(op: Applied) -> bool:
+    """Tell whether it works on the last two dimensions of more than two."""
+    return op.rank > 2
+
+
+# -- turned and shifted ----------------------------------------------------------------------------
+def _roll(xp, x, shifts: Sequence[int], dims: Sequence[int]) -> Array:
+    return xp.roll(x, tuple(shifts), tuple(dims)) if dims else xp.roll(x, shifts[0])
+
+
+def _flip(xp, x, dims: Sequence[int]) -> Array:
+    return xp.flip(x, tuple(dims))
+
+
+def _temporal_shift(xp, x, seg_num: int, shift_ratio: float) -> Array:
+    """Shift some channels one frame forth, as many one frame back (Lin et al., 2019)."""
+    _, channels, *image = x.shape
+    video = x.reshape(-1, seg_num, channels, *image)
+    first, second = int(channels * shift_ratio), int(channels * 2 * shift_ratio)
+    out = xp.zeros_like(video)
+    out[:, 1:, :first] = video[:, :-1, :first]
+    out[:, :-1, first:second] = video[:, 1:, first:second]
+    out[:, :, second:] = video[:, :, second:]
+    return out.reshape(x.shape)
+
+
+def _roll_rows(op: Applied) -> bool:
+    return bool(op.attrs["dims"]) and off_rows("dims")(op)
+
+
+def _frames_apart(op: Applied) -> bool:
+    return op.attrs["seg_num"] == 1  # else neighbours in the batch are frames of one video
+
+
+_move("roll", _roll, by_row(apart=_roll_rows), shifts=(), dims=())
+_move("flip", _flip, by_row(apart=off_rows("dims")), dims=())
+_move("temporal_shift", _temporal_shift, by_row(apart=_frames_apart), seg_num=1, shift_ratio=0.25)
+
+
+# -- triangles and diagonals -----------------------------------------------------------------------
+def _tril_triu(xp, x, diagonal: int, lower: bool) -> Array:
+    if x.ndim < 2:
+        raise GraphError(f"a triangle of a value of shape {x.shape}: expected 2 dimensions or more")
+    return (xp.tril if lower else xp.triu)(x, diagonal)
+
+
+def _diag(xp, x) -> Array:
+    return xp.diag(x)
+
+
+def _diag_embed(xp, x, offset: int, dim1: int, dim2: int) -> Array:
+    """Write the last dimension into the diagonal of matrices in dimensions dim1 and dim2."""
+    size = x.shape[-1] + abs(offset)
+    places = xp.arange(x.shape[-1])
+    out = xp.zeros((*x.shape[:-1], size, size), x.dtype)
+    out[..., places + max(-offset, 0), places + max(offset, 0)] = x
+    rank = x.ndim + 1
+    return xp.moveaxis(out, (-2, -1), (resolve_axis(dim1, rank), resolve_axis(dim2, rank)))
+
+
+def _diagonal_apart(op: Applied) -> bool:
+    return op.rank > 1 and all(op.attrs[d] % (op.rank + 1) for d in ("dim1", "dim2"))
+
+
+_move("tril_triu", _tril_triu, by_row(apart=_beyond_rows), diagonal=0, lower=True)
+_move("diag", _diag, by_row(apart=lambda op: False, totals=linear), "Diagonal -> Out", "Diagonal")
+_move(
+    "diag_embed",
+    _diag_embed,
+    by_row(apart=_diagonal_apart),
+    "Input -> Out",
+    "Input",
+    offset=0,
+    dim1=-2,
+    dim2=-1,
+)
+
+
+# -- padded and cropped ----------------------------------------------------------------------------
+def _pairs(flat: Sequence[int]) -> list[tuple[int, int]]:
+    return list(zip(flat[::2], flat[1::2]))
+
+
+def _pad(xp, x, paddings: Sequence[int], pad_value: float) -> Array:
+    if len(paddings) != 2 * x.ndim:
+        raise GraphError(f"expected 2 paddings for each dimension of {x.shape}, got {paddings}")
+    return xp.pad(x, _pairs(paddings), constant_values=pad_value)
+
+
+def _pad2d(xp, x, paddings: Sequence[int], mode: str, pad_value: float, data_format: str) -> Array:
+    pairs = [(0, 0), (0, 0), *_pairs(paddings)]
+    if data_format == "NHWC":
+        pairs = [(0, 0), *_pairs(paddings), (0, 0)]
+    if mode == "constant":
+        return xp.pad(x, pairs, constant_values=pad_value)
+    return xp.pad(x, pairs, mode={"reflect": "reflect", "edge": "edge"}[mode])
+
+
+def _pad_constant_like(xp, y, like: Sequence[int], pad_value: float) -> Array:
+    pairs = [(0, a - b) for a, b in zip(like, y.shape)]
+    return xp.pad(y, pairs, constant_values=pad_value)
+
+
+def _crop(xp, x, like: Sequence[int] | None, offsets: Sequence[int], shape: Sequence[int]) -> Array:
+    """Cut a piece of a shape (-1: all that is left) out at offsets."""
+    wanted = like if like is not None else shape
+    begins = list(offsets) or [0] * x.ndim
+    ends = [x.shape[i] if d == -1 else begins[i] + d for i, d in enumerate(wanted)]
+    for i, end in enumerate(ends):
+        if end > x.shape[i]:
+            raise GraphError(f"cannot crop {list(wanted)} at {begins} from shape {x.shape}")
+    return x[tuple(map(slice, begins, ends))]
+
+
+def _no_padded_rows(op: Applied) -> bool:
+    return not any(op.attrs["paddings"][:2])
+
+
+def _all_rows(op: Applied) -> bool:
+    first = (list(op.attrs["offsets"]) or [0])[0]
+    return first == 0 and op.inputs.get("Y") is None and op.attrs["shape"][0] == -1
+
+
+_move("pad", _pad, by_row(apart=_no_padded_rows), paddings=(), pad_value=0.0)
+_move(
+    "pad2d",
+    _pad2d,
+    by_row(),
+    paddings=(0, 0, 0, 0),
+    mode="constant",
+    pad_value=0.0,
+    data_format="NCHW",
+)
+_move("pad_constant_like", _pad_constant_like, by_row(), "X, Y -> Out", "Y", pad_value=0.0)
+_move("crop", _crop, by_row(apart=_all_rows), "X, Y? -> Out", offsets=(), shape=())
+_move(
+    "crop_tensor",
+    lambda xp, x, offsets, shape: _crop(xp, x, None, offsets, shape),
+    by_row(apart=_all_rows),
+    offsets=(),
+    shape=(),
+)
+
+
+def _expand_as(xp, x, like: Sequence[int]) -> Array:
+    if len(like) != x.ndim or any(b % a for a, b in zip(x.shape, like)):
+        raise GraphError(f"cannot repeat {x.shape} to make {tuple(like)}")
+    return xp.tile(x, tuple(b // a for a, b in zip(x.shape, like)))
+
+
+_move("expand_as", _expand_as, by_row(), "X, target_tensor -> Out")
+
+
+# -- pixels and channels ---------------------------------------------------------------------------
+def _pixel_shuffle(xp, x, upscale_factor: int) -> Array:
+    """Make r x r pixels of r^2 channels (Shi et al., 2016)."""
+    n, c, h, w = x.shape
+    r = upscale_factor
+    blocks = x.reshape(n, c // (r * r), r, r, h, w)
+    return blocks.transpose(0, 1, 4, 2, 5, 3).reshape(n, c // (r * r), h * r, w * r)
+
+
+def _shuffle_channel(xp, x, group: int) -> Array:
+    """Take channels of all groups in turn (Zhang et al., 2018)."""
+    n, c, *image = x.shape
+    return x.reshape(n, group, c // group, *image).swapaxes(1, 2).reshape(x.shape)
+
+
+def _space_to_depth(xp, x, blocksize: int) -> Array:
+    """Make channels of pixels, as Fluid does: blocks of channels become pixels, seen anew."""
+    n, c, h, w = x.shape
+    b = blocksize
+    blocks = x.reshape(n, b, b, c // (b * b), h, w).transpose(0, 3, 4, 1, 5, 2)
+    return blocks.reshape(n, c * b * b, h // b, w // b)
+
+
+def _unfold(
+    xp,
+    x,
+    kernel_sizes: Sequence[int],
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    dilations: Sequence[int],
+) -> Array:
+    """Write every window of an image as a column: [N, C kh kw, windows]."""
+    top, left, bottom, right = paddings
+    padded = xp.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    sizes = [
+        (padded.shape[2 + i] - dilations[i] * (kernel_sizes[i] - 1) - 1) // strides[i] + 1
+        for i in range(2)
+    ]
+    if min(sizes) < 1:
+        raise GraphError(f"windows {list(kernel_sizes)} are larger than an image {x.shape}")
+    pieces = [
+        padded[
+            :,
+            :,
+            i * dilations[0] : i * dilations[0] + strides[0] * (sizes[0] - 1) + 1 : strides[0],
+            j * dilations[1] : j * dilations[1] + strides[1] * (sizes[1] - 1) + 1 : strides[1],
+        ]
+        for i in range(kernel_sizes[0])
+        for j in range(kernel_sizes[1])
+    ]
+    columns = xp.stack(pieces, 2)
+    return columns.reshape(len(x), x.shape[1] * len(pieces), math.prod(sizes))
+
+
+_move("pixel_shuffle", _pixel_shuffle, by_row(), upscale_factor=1)
+_move("shuffle_channel", _shuffle_channel, by_row(), group=1)
+_move("space_to_depth", _space_to_depth, by_row(), blocksize=1)
+_move(
+    "unfold",
+    _unfold,
+    by_row(),
+    "X -> Y",
+    kernel_sizes=(),
+    strides=(1, 1),
+    paddings=(0, 0, 0, 0),
+    dilations=(1, 1),
+)
