@@ -150,9 +150,11 @@ def _bind(xp, x, y, pooling_type: str, data_format: str, **facts) -> Call:
     x, y = channels_first(x, data_format), channels_first(y, data_format)
     pool = lay_pool(x.shape[2:], pooling_type=pooling_type, **facts)
     if xp is np and pooling_type == "max":
-        return compiled("pool_kernels", "max_pool", x, y, *pool.bounds())
+        return compiled("convolution.pool_kernels", "max_pool", x, y, *pool.bounds())
     if xp is np:
-        return compiled("pool_kernels", "avg_pool", x, y, *pool.bounds(), pool.weights(y.dtype))
+        return compiled(
+            "convolution.pool_kernels", "avg_pool", x, y, *pool.bounds(), pool.weights(y.dtype)
+        )
     taps, weights = list(pool.taps()), xp.asarray(pool.weights(y.dtype))
 
     def run() -> None:
@@ -171,10 +173,15 @@ def _grad_bind(xp, x, y, dy, dx, pooling_type: str, data_format: str, **facts) -
     x, y, dy, dx = (channels_first(array, data_format) for array in (x, y, dy, dx))
     pool = lay_pool(x.shape[2:], pooling_type=pooling_type, **facts)
     if xp is np and pooling_type == "max":
-        return compiled("pool_kernels", "max_pool_back", x, y, dy, dx, *pool.bounds())
+        return compiled("convolution.pool_kernels", "max_pool_back", x, y, dy, dx, *pool.bounds())
     if xp is np:
         return compiled(
-            "pool_kernels", "avg_pool_back", dy, dx, *pool.bounds(), pool.weights(dx.dtype)
+            "convolution.pool_kernels",
+            "avg_pool_back",
+            dy,
+            dx,
+            *pool.bounds(),
+            pool.weights(dx.dtype),
         )
     taps = list(pool.taps())
     if pooling_type == "avg":
@@ -229,7 +236,7 @@ def _index_infer(x: Meta, **facts) -> Metas:
 def _index_bind(xp, x, y, index, **facts) -> Call:
     pool = lay_pool(x.shape[2:], pooling_type="max", **facts, **_FIXED)
     if xp is np:
-        return compiled("pool_kernels", "max_pool_index", x, y, index, *pool.bounds())
+        return compiled("convolution.pool_kernels", "max_pool_index", x, y, index, *pool.bounds())
     place = xp.arange(x.shape[2] * x.shape[3], dtype="int32").reshape(x.shape[2:])
     taps = list(pool.taps())
 
@@ -248,7 +255,7 @@ def _index_bind(xp, x, y, index, **facts) -> Call:
 
 def _index_grad_bind(xp, x, index, dy, dx, **facts) -> Call:
     if xp is np:
-        return compiled("pool_kernels", "max_pool_index_back", index, dy, dx)
+        return compiled("convolution.pool_kernels", "max_pool_index_back", index, dy, dx)
     pool = lay_pool(x.shape[2:], pooling_type="max", **facts, **_FIXED)
     place = xp.arange(x.shape[2] * x.shape[3], dtype="int32").reshape(x.shape[2:])
     taps = list(pool.taps())

@@ -69,7 +69,7 @@ def _gelu_grad(xp, x, dout, dx, approximate: bool) -> None:
 def _bind(xp, x, out, approximate: bool) -> Call:
     if kernels_of(xp) is Kernels.OWN:
         if xp is np and not approximate:
-            return compiled("gelu_kernels", "gelu", x.reshape(-1), out.reshape(-1))
+            return compiled("elementwise.gelu_kernels", "gelu", x.reshape(-1), out.reshape(-1))
         return partial(_gelu, xp, x, out, approximate)
     torch = torch_for("gelu")
     x, out = (tensor_on(torch, array) for array in (x, out))
@@ -80,7 +80,9 @@ def _bind(xp, x, out, approximate: bool) -> Call:
 def _grad_bind(xp, x, dout, dx, approximate: bool) -> Call:
     if kernels_of(xp) is Kernels.OWN:
         if xp is np and not approximate:
-            return compiled("gelu_kernels", "gelu_back", *(a.reshape(-1) for a in (x, dout, dx)))
+            return compiled(
+                "elementwise.gelu_kernels", "gelu_back", *(a.reshape(-1) for a in (x, dout, dx))
+            )
         return partial(_gelu_grad, xp, x, dout, dx, approximate)
     torch = torch_for("gelu")
     x, dout, dx = (tensor_on(torch, array) for array in (x, dout, dx))

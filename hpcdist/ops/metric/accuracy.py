@@ -37,7 +37,7 @@ def _top_k_bind(xp, x, out, indices, k: int) -> Call:
         )
     if xp is np and k <= FEW and x.dtype in LARGEST_OF:
         arrays = x.reshape(-1, x.shape[-1]), out.reshape(-1, k), indices.reshape(-1, k)
-        return compiled("top_k_kernels", "largest", *arrays)
+        return compiled("metric.top_k_kernels", "largest", *arrays)
     negated = xp.empty(x.shape, x.dtype)
     last = min(k, x.shape[-1] - 1)
 

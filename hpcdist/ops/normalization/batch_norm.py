@@ -97,7 +97,15 @@ def bind_batch_norm(
         if data_layout != "NCHW":
             x3, y3 = x3.swapaxes(1, 2), y3.swapaxes(1, 2)
         return compiled(
-            "batch_norm_kernels", kernel, x3, scale, bias, y3, moments, numbers, of_batch
+            "normalization.batch_norm_kernels",
+            kernel,
+            x3,
+            scale,
+            bias,
+            y3,
+            moments,
+            numbers,
+            of_batch,
         )
     return partial(_on_device, xp, x3, scale, bias, y3, moments, momentum, epsilon, of_batch)
 
@@ -198,7 +206,9 @@ def bind_batch_norm_grad(
             kernel = "normalize_channels_last_back"
             x3, dy3 = x3.swapaxes(1, 2), dy3.swapaxes(1, 2)
             outputs = (outputs[0].swapaxes(1, 2), dscale, dbias)
-        return compiled("batch_norm_kernels", kernel, x3, scale, *moments, dy3, *outputs, of_batch)
+        return compiled(
+            "normalization.batch_norm_kernels", kernel, x3, scale, *moments, dy3, *outputs, of_batch
+        )
     return partial(
         _back_on_device,
         *(xp, x3, scale, saved_mean, saved_deviation, dy3, dx3, dscale, dbias, of_batch),
