@@ -15,6 +15,7 @@ from hpcdist.errors import TraceError
 from hpcdist.executor.described import described
 from hpcdist.graph.registry import lookup, own_attrs
 from hpcdist.launch import graphs, job_report, plots
+from hpcdist.launch.operator_table import operators_of
 from hpcdist.trace import files, rates, summary
 from hpcdist.trace.events import EventKind
 from hpcdist.trace.files import RankOfJob
@@ -179,14 +180,14 @@ def test_the_table_of_operators_says_how_long_they_take_at_least_and_which_are_s
         rates = {"bytes_per_s": rate, "flops_per_s": 1e10, "call_s": 1e-6}
         of = RankOfJob(k, "TRAINER", k, "n", 1, **rates)
         found.append(rank.recording(of, programs=(facts,)))
-    told = {row["name"]: row for row in job_report.operators_of(found)}
+    told = {row["name"]: row for row in operators_of(found)}
     assert told["relu"]["least_us"] == pytest.approx(1 + 10)
     assert told["mul"]["least_us"] == pytest.approx(1 + 100)  # by its products
     assert told["mul"]["times"] == pytest.approx(1000 / 101)
     # Of what sort does only the bytes are known.
     assert [name for name, row in told.items() if row["slow"]] == ["mul"]
     older = [replace(rank, of=replace(rank.of, bytes_per_s=0.0)) for rank in found]
-    assert not any(row["times"] or row["slow"] for row in job_report.operators_of(older))
+    assert not any(row["times"] or row["slow"] for row in operators_of(older))
 
 
 def test_rates_are_measured_and_tell_the_least_time():
