@@ -8,6 +8,7 @@ expression is drawn. Inputs are texts: a kind and a shape, then perhaps ``lod`` 
     u 2 3        numbers in [0.05, 0.95]  a 2 3   numbers that lie apart: nothing ties
     i7 2 1       whole numbers below 7    b 2 3   truth values
     j7 2 1       the same, as int32       l 4     [2, 3, ...]: constants, see `_given`
+    h 2 3        -2, -1.5, ..., 2
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ def _array(spec, rng):
     elif kind == "a":
         count = int(np.prod(shape))
         value = (rng.permutation(count) - count // 2).reshape(shape) * 0.1
+    elif kind == "h":
+        value = rng.randint(-4, 5, shape) / 2.0
     elif kind == "b":
         return rng.rand(*shape) < 0.5, None
     else:

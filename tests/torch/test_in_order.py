@@ -33,6 +33,19 @@ def test_a_place_that_is_no_number_gives_none_and_reads_nothing_else():
     assert read[0, :, 1:].tolist() == [[1, 0]] * 2
 
 
+def test_a_move_that_is_no_number_gives_none():
+    with fluid.unique_name.guard(), fluid.program_guard(fluid.Program(), fluid.Program()):
+        x, moves = fluid.data("x", [1, 2, 4, 4]), fluid.data("moves", [2, 2, 1, 1])
+        regions = fluid.layers.assign(np.array([[0, 0, 3, 3], [1, 1, 3, 3]], np.float32))
+        regions = fluid.layers.lod_reset(regions, target_lod=[0, 2])
+        out = fluid.layers.deformable_roi_pooling(x, regions, moves, part_size=[1, 1])
+        feed = {"x": np.ones((1, 2, 4, 4), np.float32), "moves": np.zeros((2, 2, 1, 1), np.float32)}
+        feed["moves"][0, 1] = np.nan
+        (values,) = fluid.Executor(fluid.CPUPlace()).run(feed=feed, fetch_list=[out])
+    assert np.isnan(values).all((1, 2, 3)).tolist() == [True, False]
+    assert (values[1] == 1).all()
+
+
 def test_grids_are_read_in_order_as_torch_reads_them():
     rng = np.random.default_rng(1)
     x = torch.tensor(rng.standard_normal((2, 3, 4, 5)), requires_grad=True)

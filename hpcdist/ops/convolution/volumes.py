@@ -311,6 +311,9 @@ def _deformable(
     base_x = grids[1][1].repeat(rows).reshape(-1, 1, 1) + grids[1][0].reshape(1, 1, -1)
     moved = offset.reshape(n, parts, taps, 2, height, width)
     y, across = moved[:, :, :, 0] + base_y, moved[:, :, :, 1] + base_x
+    # A place a pixel outside counts as far outside, as in Fluid: nothing flows back to it. With
+    # padding 1 and offsets of 0 those of the edge lie there.
+    y, across = (torch.where(place <= -1, -2, place) for place in (y, across))
     flat = (n * parts, taps * height * width)
     read = sampled(
         torch, x.reshape(n * parts, c // parts, *x.shape[2:]), y.reshape(flat), across.reshape(flat)

@@ -102,25 +102,27 @@ def _deformed_bins(
         y = y + own[:, :, 1] * places[0][1].reshape(-1, 1, 1, 1, 1, 1)
         across = across + own[:, :, 0] * places[1][1].reshape(-1, 1, 1, 1, 1, 1)
     height, width = x.shape[2:]
-    inside = (y >= -0.5) & (y <= height - 0.5) & (across >= -0.5) & (across <= width - 0.5)
+    outside = (y < -0.5) | (y > height - 0.5) | (across < -0.5) | (across > width - 0.5)
     y, across = y.clamp(0, height - 1), across.clamp(0, width - 1)
     of_class = torch.arange(output_dim, device=x.device) // (output_dim // classes)
     channel = torch.arange(output_dim, device=x.device)[:, None, None] * group_size[0]
     channel = ((channel + groups[0][:, None]) * group_size[1] + groups[1])[None, ..., None, None]
     image = torch.tensor(owners_of(x, rois, lods), dtype=torch.long, device=x.device)
     image = image.reshape(-1, 1, 1, 1, 1, 1)
-    y, across, inside = (value[:, of_class] for value in (y, across, inside))
+    y, across, outside = (value[:, of_class] for value in (y, across, outside))
     top, left = y.floor(), across.floor()
     total = 0.0
     for down in (0, 1):
         for right in (0, 1):
-            row, column = (top + down).clamp(max=height - 1), (left + right).clamp(max=width - 1)
+            # A place on a pixel is between no two: as in Fluid its slope is 0. It may be NaN, too.
+            row = (y.ceil() if down else top).nan_to_num()
+            column = (across.ceil() if right else left).nan_to_num()
             weight = (y - top if down else 1 - y + top) * (
                 across - left if right else 1 - across + left
             )
             total = total + x[image, channel, row.long(), column.long()] * weight
-    there = inside.sum((-2, -1))
-    made = torch.where(inside, total, 0).sum((-2, -1)) / there.clamp(min=1)
+    there = (~outside).sum((-2, -1))
+    made = torch.where(outside, 0, total).sum((-2, -1)) / there.clamp(min=1)
     return made, there.to(x.dtype)
 
 

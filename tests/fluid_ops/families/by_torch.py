@@ -103,4 +103,14 @@ CASES = [
         {"x": "a 2 3 4 4"},
         {"s": [1.0, 0.5]},
     ),
+    (  # at places on pixels, as offsets of 0 give them, and a pixel outside
+        "layers.deformable_conv(x, o, m, 4, 3, 1, 1, 1, 1, 2, 1)",
+        {"x": "f 2 4 4 5", "o": "h 2 36 4 5", "m": "u 2 18 4 5"},
+    ),
+    (
+        "layers.deformable_roi_pooling(x, " + REGIONS + ", t, False, {s}, [1, 1], 2, 2, None, 2, "
+        "0.5)",
+        {"x": "f 2 4 6 6", "t": "h 3 4 2 2"},
+        {"s": [0.5, 1.0]},
+    ),
 ]
