@@ -122,7 +122,7 @@ class Landing:
         """Overwrite an array, as `upload` does."""
         begun, self._begun = self._begun, None
         if begun is not host:
-            self._guessed_wrong = begun is not None
+            self._guessed_wrong |= begun is not None
             self._copy(host)
         stream = self._cupy.cuda.get_current_stream()
         stream.wait_event(self._copied)

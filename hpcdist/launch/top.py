@@ -94,10 +94,10 @@ def find(job: str) -> Path:
     number, folder = _asked_of_slurm(job)
     looked = [Path(), *([] if folder is None else [folder])]
     for parent in looked:
-        for view in sorted(parent.glob(f"*/{status.JOB}")):
+        for file in sorted(parent.glob(f"*/{status.JOB}")):
             with contextlib.suppress(TraceError):  # other programs have files of this name, too
-                if status.read_job(view.parent).job == number:
-                    return view.parent
+                if status.read_job(file.parent).job == number:
+                    return file.parent
     places = " and ".join(sorted({str(place.absolute()) for place in looked}))
     raise TraceError(f"job {job} has no directory in {places}: give the directory of its --metrics")
 

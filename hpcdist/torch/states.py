@@ -153,7 +153,7 @@ def _plain(said: object) -> Any:
 
 
 def _dtype(said: str) -> torch.dtype:
-    tensor = getattr(torch, said, None)
-    if not isinstance(tensor, torch.dtype):
+    dtype = getattr(torch, said, None)
+    if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{said!r:.80} is no dtype")
-    return tensor
+    return dtype

@@ -174,7 +174,7 @@ def test_memory_of_feeds_is_taken_over_in_order():
 
 def test_after_a_wrong_guess_nothing_is_begun():
     landing, array = device.Landing(MODULE), MODULE.empty(8, np.float32)
-    for number, uploads in ((1, 2), (2, 1)):
+    for number, uploads in ((1, 2), (2, 1), (3, 1)):
         MACHINE.counts.clear()
         landing.begin(values(-1, 8))
         landing.fill(array, values(number, 8))

@@ -114,17 +114,17 @@ def shared_memory() -> tuple[int, int]:
 
 def interfaces(root: Path = Path("/sys/class/net")) -> dict[str, str]:
     """Return the network interfaces that are up, but for the loop, with their speed if told."""
-    environ = {}
+    states = {}
     with contextlib.suppress(OSError):
         for path in sorted(root.iterdir()):
             with contextlib.suppress(OSError):
                 if path.name == "lo" or (path / "operstate").read_text().strip() == "down":
                     continue
-                environ[path.name] = "up"
+                states[path.name] = "up"
                 with contextlib.suppress(OSError, ValueError):
                     speed = int((path / "speed").read_text())
-                    environ[path.name] = f"{speed} Mbit/s" if speed > 0 else "up"
-    return environ
+                    states[path.name] = f"{speed} Mbit/s" if speed > 0 else "up"
+    return states
 
 
 def infiniband(root: Path = Path("/sys/class/infiniband")) -> tuple[str, ...]:
