@@ -32,14 +32,21 @@ class TableModule(nn.Module):
         *,
         name: str | None = None,
         initial: Initial = NORMAL,
+        **torchs: object,
     ) -> None:
         """``num_embeddings``: how many different ids there may be; None or -1: any number.
 
         ``padding_idx``: the id that stands for nothing, and gives zeros. ``name`` is the same on
         all ranks; default: in the order in which a script makes its tables. TableError for
-        arguments that do not fit.
+        arguments that do not fit, and for ``torchs``, which only torch's modules take.
         """
         super().__init__()
+        if torchs:
+            raise TableError(
+                f"hpcdist.torch.{type(self).__name__} does not take {', '.join(sorted(torchs))}: "
+                "leave it out (gradients are always rows; first values come from initial=), or "
+                f"use torch.nn.{type(self).__name__}, which every rank keeps whole"
+            )
         most = -1 if num_embeddings is None else num_embeddings
         for value in (most, embedding_dim, 0 if padding_idx is None else padding_idx):
             if not isinstance(value, int):
@@ -118,11 +125,14 @@ class EmbeddingBag(TableModule):
         include_last_offset: bool = False,
         name: str | None = None,
         initial: Initial = NORMAL,
+        **torchs: object,
     ) -> None:
         """``mode``: "sum", "mean" or "max". The others are those of `TableModule` and torch's."""
         if mode not in ("sum", "mean", "max"):
             raise TableError(f"mode: expected sum, mean or max, got {mode!r}")
-        super().__init__(num_embeddings, embedding_dim, padding_idx, name=name, initial=initial)
+        super().__init__(
+            num_embeddings, embedding_dim, padding_idx, name=name, initial=initial, **torchs
+        )
         self.mode = mode
         self.include_last_offset = include_last_offset
 
@@ -135,8 +145,16 @@ class EmbeddingBag(TableModule):
         """Return float32 [bags, embedding_dim].
 
         ``input`` [bags, ids of each], or [ids] with ``offsets``, where bags begin. Weights, which
-        are like the ids, are for "sum".
+        are like the ids, are for "sum". TableError for offsets that fall.
         """
+        if isinstance(offsets, torch.Tensor) and offsets.dim() == 1:  # others torch refuses
+            falls = offsets.diff() < 0
+            if falls.any():  # torch adds up memory that is not its own for these
+                k = int(falls.int().argmax())
+                raise TableError(
+                    f"table {self.name!r}: expected offsets that do not fall, got "
+                    f"{offsets[k : k + 2].tolist()} at {k}: each is where a bag begins"
+                )
         ids = self.flat(input)
         rows = self._rows(ids)
         plain = offsets is None and per_sample_weights is None and self.padding_idx is None

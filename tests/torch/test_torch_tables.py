@@ -240,6 +240,9 @@ def test_what_cannot_be_is_refused():
         ours.Embedding(None, 4, padding_idx=-1)
     with pytest.raises(TableError, match="sum, mean or max"):
         ours.EmbeddingBag(4, 4, "median")
+    for make in (ours.Embedding, ours.EmbeddingBag):
+        with pytest.raises(TableError, match=f"torch.{make.__name__} does not take max_norm, sp"):
+            make(4, 4, sparse=True, max_norm=1.0)
     module = ours.Embedding(None, 4, name="words")
     with pytest.raises(TableError, match="two tables 'words'"):
         ours.Embedding(None, 4, name="words")
@@ -269,6 +272,9 @@ def test_what_cannot_be_is_refused():
         ours.TableOptimizer(module, lr=0.1)
     with pytest.raises(TableError, match="expected a tensor of int64"):
         module(torch.tensor([1.0]))
+    bags = ours.EmbeddingBag(None, 4)
+    with pytest.raises(TableError, match=r"expected offsets that do not fall, got \[2, 1\] at 1"):
+        bags(torch.arange(3), torch.tensor([0, 2, 1]))
     with pytest.raises(TableError, match=r"state_dict\(\).*'words'"):
         nn.Sequential(module).state_dict()
 
