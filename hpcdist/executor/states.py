@@ -40,10 +40,8 @@ class OperatorStates:
     def positions(self) -> dict[str, int]:
         """Return how far every operator is, as plain data."""
         positions = dict(self._taken_up)
-        for (
-            name,
-            state,
-        ) in self._states.items():  # a test draws less than its micro-batches
+        # A test program draws less often than the micro-batches of its training program.
+        for name, state in self._states.items():
             of_all = _of_all(name)
             positions[of_all] = max(state.count, positions.get(of_all, 0))
         return positions

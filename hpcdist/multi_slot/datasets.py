@@ -178,7 +178,7 @@ class FileInstantDataset(QueueDataset):
 class InMemoryDataset(DatasetBase):
     """Samples that are loaded once, and may be shuffled, here or over all workers.
 
-    As in Fluid zeros of ragged slots are left out; a sample that has nothing else keeps one.
+    As in Fluid zeros of ragged slots are left out; of a slot that has nothing else one is kept.
     Shuffles follow from HPCDIST_SEED and how many there have been.
     """
 
