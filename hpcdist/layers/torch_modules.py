@@ -33,7 +33,8 @@ def torch_module(
     sliced, served and saved like others; the module itself keeps its own, unchanged. ``by_row``:
     whether row i of every result follows from row i of the inputs alone, so that trainers may
     divide a batch; None: it is tried on a few rows. Returns a Variable, or a list if it makes
-    several. GraphError for a module that has state beside parameters, such as running means.
+    several. GraphError for a module that has state beside parameters, such as running means, or
+    that returns anything but tensors.
     """
     torch = torch_for(TYPE)
     helper = LayerHelper(TYPE, name)
@@ -52,8 +53,10 @@ def torch_module(
         for own, value in parameters.items()
     ]
     held = _held(torch, module, tuple(parameters))
-    alone = _by_row(torch, held, parameters, given) if by_row is None else by_row
-    attrs = {"number": registered(held), "module": _said(torch, module), "by_row": alone}
+    if by_row is None:  # a module that counts its calls must not count these
+        copied = copy.deepcopy(module) if isinstance(module, torch.nn.Module) else module
+        by_row = _by_row(torch, _held(torch, copied, tuple(parameters)), parameters, given)
+    attrs = {"number": registered(held), "module": _said(torch, module), "by_row": by_row}
     count = _count(torch, helper.name, held, parameters, given)
     outs = [helper.new_var() for _ in range(count)]
     helper.append_op(TYPE, {"X": given, "Param": variables}, {"Out": outs}, attrs)

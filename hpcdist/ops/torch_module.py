@@ -53,8 +53,15 @@ def _of(number: int) -> HeldModule:
 
 
 def results(made) -> list[Any]:
-    """Return what a module has made as a list."""
-    return list(made) if isinstance(made, (tuple, list)) else [made]
+    """Return what a module has made as a list; GraphError for what is no tensor."""
+    found = list(made) if isinstance(made, (tuple, list)) else [made]
+    other = [type(value).__name__ for value in found if not hasattr(value, "dim")]
+    if other:
+        raise GraphError(
+            "torch_module: expected that the module returns a tensor, or a tuple or list of them, "
+            f"got a {other[0]}: put it into a torch.nn.Module that returns only tensors"
+        )
+    return found
 
 
 def _infer(x: Sequence[Meta], params: Sequence[Meta], number: int, **_) -> tuple[list[Meta]]:
@@ -139,7 +146,7 @@ def _grad_bind(
             allow_unused=True,
         )
         for (_, target), gradient in zip(wanted, gradients, strict=True):
-            target.zero_() if gradient is None else target.copy_(gradient)
+            target.zero_() if gradient is None else target.copy_(gradient.to_dense())
 
     return run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 
 import numpy as np
@@ -37,6 +38,19 @@ class First(torch.nn.Module):
 
     def forward(self, x):
         return self.module(x)[0]
+
+
+class Counts(torch.nn.Module):
+    """What depends on how often it was called, of a table whose gradients torch keeps as rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = torch.nn.Embedding(7, 2, sparse=True)
+        self.calls = 0
+
+    def forward(self, ids):
+        self.calls += 1
+        return self.calls * self.rows(ids[:, 0])
 
 
 def trained(build, optimizer, feeds):
@@ -96,6 +110,27 @@ def test_a_module_trains_as_in_torch():
     assert set(found) == {"net.rows.weight", "net.out.weight", "net.unused"}
     for name, value in module.named_parameters():
         np.testing.assert_allclose(found[f"net.{name}"], value.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_calls_are_counted_from_the_first_step_and_sparse_gradients_train():
+    torch.manual_seed(1)
+    module, data = Counts(), feeds(3)
+    like = copy.deepcopy(module)
+
+    def build():
+        _, ids, y = inputs()
+        scores = fluid.layers.torch_module(module, ids, "net")
+        return fluid.layers.mean(fluid.layers.square_error_cost(scores, y))
+
+    losses, found = trained(build, lambda: fluid.optimizer.SGD(0.3), data)
+    optimizer = torch.optim.SGD(like.parameters(), 0.3)
+    for step, feed in enumerate(data):
+        loss = (like(torch.from_numpy(feed["ids"])) - torch.from_numpy(feed["y"])).square().mean()
+        assert losses[step] == pytest.approx(loss.item(), rel=1e-5)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    np.testing.assert_allclose(found["net.rows.weight"], like.rows.weight.detach(), rtol=1e-5)
 
 
 def test_gradients_flow_to_layers_before_it():
@@ -213,6 +248,10 @@ def test_what_cannot_be_is_refused():
         x = fluid.data("x", [None, 3])
         with pytest.raises(GraphError, match=r"state beside its parameters \('running_mean'\)"):
             fluid.layers.torch_module(torch.nn.BatchNorm1d(3), x)
+        with pytest.raises(GraphError, match="returns a tensor.*got a tuple"):
+            fluid.layers.torch_module(torch.nn.LSTM(3, 3), x)
+        with pytest.raises(GraphError, match="returns a tensor.*got a dict"):
+            fluid.layers.torch_module(lambda x: {"x": x}, x, by_row=True)
         with pytest.raises(GraphError, match="expected a torch.nn.Module or a function"):
             fluid.layers.torch_module("relu", x)
         with pytest.raises(GraphError, match="is torch.float64"):
