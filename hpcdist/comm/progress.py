@@ -202,7 +202,8 @@ def deadline_error(describe: Callable[[], str], deadline_s: float) -> DeadlineEr
     """Return the error that says what was waited for, from whom, how long, and what to do."""
     error = DeadlineError(
         f"{describe()}: nothing came within {deadline_s:g} s; a rank is stuck, dead or slower than "
-        f"the deadline (raise FLAGS_rpc_deadline, in ms, if it is only slow)"
+        "the deadline (if it is only slow, raise FLAGS_rpc_deadline, in ms, or the timeout that "
+        "the script gives)"
     )
     if isinstance(describe, NamesRanks):
         error.missing = describe.missing_ranks()
