@@ -392,10 +392,3 @@ def test_values_computed_together_must_have_equally_many_rows_of_each_sample():
     ):
         assert unlike(feed, shared.alike_in(feed)).startswith(named)
         assert bool(unlike(feed, shared.alike_in(feed))) is bool(named)
-
-
-def test_batches_of_different_numbers_of_sequences_are_not_divided():
-    feed = {"x": create_lod_tensor(np.zeros((3, 1)), [[1, 2]]), "y": np.zeros((3, 1))}
-    cut, division = cut_feed(feed, frozenset({"x", "y"}), 1, 2)
-    assert "equal numbers of rows, got {'x': 2, 'y': 3}" in division.why_whole
-    assert cut == feed

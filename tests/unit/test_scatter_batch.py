@@ -5,6 +5,7 @@ import pytest
 
 from hpcdist.errors import FeedError
 from hpcdist.graph.rows import SAME, How, OfRows
+from hpcdist.lod_tensor import create_lod_tensor
 from hpcdist.runtime.batches.scatter_batch import cut_feed, share_of
 from hpcdist.runtime.batches.shared_program import loss_weight
 
@@ -53,3 +54,10 @@ def test_rows_that_do_not_match_are_not_divided():
 def test_an_empty_batch_is_refused():
     with pytest.raises(FeedError, match="empty"):
         cut_feed({"x": np.zeros((0, 3))}, frozenset("x"), 0, 2)
+
+
+def test_batches_of_different_numbers_of_sequences_are_not_divided():
+    feed = {"x": create_lod_tensor(np.zeros((3, 1)), [[1, 2]]), "y": np.zeros((3, 1))}
+    cut, division = cut_feed(feed, frozenset({"x", "y"}), 1, 2)
+    assert "equal numbers of rows, got {'x': 2, 'y': 3}" in division.why_whole
+    assert cut == feed
