@@ -13,44 +13,44 @@ MAX_INTEGER = 1 << 62
 MAX_FLOAT = sys.float_info.max
 
 
-def made(kind: Any, said: Any) -> Any:
-    """Return JSON's ``said`` as a value of type ``kind``; ValueError or KeyError if it is none.
+def typed(kind: Any, plain: Any) -> Any:
+    """Return JSON's ``plain`` as a value of type ``kind``; ValueError or KeyError if it is none.
 
     ``kind`` is a dataclass, or what its fields may be: numbers, text, tuples, Mappings, or one of
     these or None. Integers count or measure something: they are from 0 to 2**62.
     """
     arguments = get_args(kind)
     if kind is Any:
-        return said
+        return plain
     if isinstance(kind, type) and is_dataclass(kind):
-        given = _of(dict, said)
-        known = {
-            name: made(hint, given[name])
+        by_name = _of(dict, plain)
+        values = {
+            name: typed(hint, by_name[name])
             for name, (hint, needed) in _fields(kind).items()
-            if needed or name in given
+            if needed or name in by_name
         }
-        return kind(**known)
+        return kind(**values)
     if get_origin(kind) is UnionType:  # with None
-        return None if said is None else made(arguments[0], said)
+        return None if plain is None else typed(arguments[0], plain)
     if get_origin(kind) is tuple:
-        items = _of(list, said)
+        items = _of(list, plain)
         if arguments[-1] is not ...:
-            return tuple(made(k, item) for k, item in zip(arguments, items, strict=True))
+            return tuple(typed(k, item) for k, item in zip(arguments, items, strict=True))
         if arguments[0] is int:  # there are millions of them
             return _integers(items)
-        return tuple(made(arguments[0], item) for item in items)
+        return tuple(typed(arguments[0], item) for item in items)
     if get_origin(kind) is Mapping:
-        return {name: made(arguments[1], item) for name, item in _of(dict, said).items()}
+        return {name: typed(arguments[1], item) for name, item in _of(dict, plain).items()}
     if kind is int:
-        return _integers([said])[0]
+        return _integers([plain])[0]
     if kind is float:
-        _of((int, float), said)
-        if not -MAX_FLOAT <= said <= MAX_FLOAT:  # nor NaN; an integer may have hundreds of digits
-            raise ValueError(f"{said!r:.80} is not a finite number")
-        return float(said)
+        _of((int, float), plain)
+        if not -MAX_FLOAT <= plain <= MAX_FLOAT:  # nor NaN; an integer may have hundreds of digits
+            raise ValueError(f"{plain!r:.80} is not a finite number")
+        return float(plain)
     if kind is str:
-        _of(str, said).encode()  # refuses what no file name can hold
-    return _of(kind, said)
+        _of(str, plain).encode()  # refuses what no file name can hold
+    return _of(kind, plain)
 
 
 @cache
@@ -63,16 +63,18 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
     }
 
 
-def _of(kind: Any, said: Any) -> Any:
-    if not isinstance(said, kind) or (isinstance(said, bool) and kind is not bool):
-        raise ValueError(f"expected {getattr(kind, '__name__', kind)}, got {said!r:.80}")
-    return said
+def _of(kind: Any, plain: Any) -> Any:
+    if not isinstance(plain, kind) or (isinstance(plain, bool) and kind is not bool):
+        raise ValueError(f"expected {getattr(kind, '__name__', kind)}, got {plain!r:.80}")
+    return plain
 
 
-def _integers(said: list[Any]) -> tuple[int, ...]:
-    if said and (set(map(type, said)) != {int} or min(said) < 0 or max(said) >= MAX_INTEGER):
-        raise ValueError(f"expected integers from 0 on, got {said!r:.80}")
-    return tuple(said)
+def _integers(numbers: list[Any]) -> tuple[int, ...]:
+    if numbers and (
+        set(map(type, numbers)) != {int} or min(numbers) < 0 or max(numbers) >= MAX_INTEGER
+    ):
+        raise ValueError(f"expected integers from 0 on, got {numbers!r:.80}")
+    return tuple(numbers)
 
 
 def no_number(text: str) -> Any:

@@ -117,7 +117,7 @@ def _await(path: Path, deadline_s: float) -> tuple[PartFile, Part]:
 def _without_repeats(parts: list[tuple[PartFile, Part]]) -> list[tuple[PartFile, Part]]:
     """Let a variable that several writers have alike be that of the first of them."""
     seen: set[object] = set()
-    kept = []
+    unrepeated = []
     for file, part in parts:
         pieces = []
         for piece in part.pieces:
@@ -125,5 +125,5 @@ def _without_repeats(parts: list[tuple[PartFile, Part]]) -> list[tuple[PartFile,
             if key not in seen:
                 pieces.append(piece)
             seen.add(key)
-        kept.append((file, replace(part, pieces=tuple(pieces))))
-    return kept
+        unrepeated.append((file, replace(part, pieces=tuple(pieces))))
+    return unrepeated

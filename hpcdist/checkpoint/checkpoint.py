@@ -53,10 +53,10 @@ class Checkpoint:
         self.files: list[StoredFile] = []
         try:
             for part in self.facts.files:
-                where = manifest.parent / part.file
-                if not os.path.lexists(where):
-                    raise CheckpointError(f"{where}: missing; {manifest} needs it")
-                self.files.append(StoredFile(where, part.facts))
+                part_path = manifest.parent / part.file
+                if not os.path.lexists(part_path):
+                    raise CheckpointError(f"{part_path}: missing; {manifest} needs it")
+                self.files.append(StoredFile(part_path, part.facts))
             self._check_parts()
         except BaseException:
             self.close()
@@ -276,11 +276,11 @@ def prune(root: str | Path, keep: int, saved: int) -> None:
     What crashed saves have left before step ``saved`` goes too. A checkpoint that cannot be read is
     not deleted, and does not count.
     """
-    kept = {saved}
+    newest = {saved}
     for step, path in reversed(steps(root)):
-        if len(kept) < keep or step in kept:
+        if len(newest) < keep or step in newest:
             if unreadable(path) is None:
-                kept.add(step)
+                newest.add(step)
         elif (reason := unreadable(path)) is None:
             # Under this name it is no checkpoint any more, wherever a crash may come.
             path = path.rename(path.with_name(path.name + PRUNED))

@@ -31,16 +31,16 @@ def filters(compression: str) -> dict[str, Any]:
         raise CheckpointError(
             "a compressed checkpoint needs hdf5plugin: pip install hpcdist[compression]"
         ) from None
-    made = hdf5plugin.LZ4() if compression == "lz4" else hdf5plugin.Zstd(clevel=3)
-    return {"fletcher32": True, "fillvalue": None, **made}
+    codec = hdf5plugin.LZ4() if compression == "lz4" else hdf5plugin.Zstd(clevel=3)
+    return {"fletcher32": True, "fillvalue": None, **codec}
 
 
 class Unpacker:
     """Decompresses chunks of ``nbytes`` bytes; ``where`` names them in errors."""
 
-    def __init__(self, nbytes: int, where: str) -> None:
+    def __init__(self, nbytes: int, place: str) -> None:
         self._nbytes = nbytes
-        self._where = where
+        self._where = place
         name = f"chunk-{next(_numbers)}"  # HDF5 takes files in memory of one name for the same
         self._file = h5py.File(name, "w", driver="core", backing_store=False)
 
@@ -53,14 +53,14 @@ class Unpacker:
     def unpack(self, packed: bytes) -> np.ndarray:
         """Return the bytes, uint8 [nbytes], of a chunk; CheckpointError if it is malformed."""
         compression = "zstd" if packed.startswith(_ZSTD) else "lz4"
-        said = _zstd_bytes(packed) if compression == "zstd" else _lz4_bytes(packed)
-        if said != self._nbytes:
+        nbytes = _zstd_bytes(packed) if compression == "zstd" else _lz4_bytes(packed)
+        if nbytes != self._nbytes:
             raise CheckpointError(
-                f"{self._where}: a chunk would be {said} bytes, expected {self._nbytes}"
+                f"{self._where}: a chunk would be {nbytes} bytes, expected {self._nbytes}"
             )
         if compression not in self._file:
             self._file.create_dataset(
-                compression, (said,), np.uint8, chunks=(said,), **filters(compression)
+                compression, (nbytes,), np.uint8, chunks=(nbytes,), **filters(compression)
             )
         dataset = self._file[compression]
         try:

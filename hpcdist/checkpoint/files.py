@@ -28,7 +28,7 @@ def open_below(directory: Path, name: str) -> Any:
     Raises CheckpointError if it cannot be read, is not a regular file, or if ``name`` leads out of
     the directory, be it by ``..`` or by a symbolic link.
     """
-    where = directory / name
+    path = directory / name
     *folders, last = name.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in (*folders, last)):
         raise CheckpointError(f"{directory}: {name!r} is not the name of a file in it")
@@ -45,14 +45,14 @@ def open_below(directory: Path, name: str) -> Any:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise CheckpointError(
-                f"{where}: is a symbolic link, which is not followed: give the file itself"
+                f"{path}: is a symbolic link, which is not followed: give the file itself"
             ) from None
-        raise CheckpointError(f"{where}: cannot be read: {error.strerror}") from None
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:  # a name that the system cannot have
-        raise CheckpointError(f"{where}: cannot be read: {error}") from None
+        raise CheckpointError(f"{path}: cannot be read: {error}") from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise CheckpointError(f"{where}: is not a regular file")
+        raise CheckpointError(f"{path}: is not a regular file")
     return os.fdopen(descriptor, "rb", buffering=0)
 
 

@@ -47,8 +47,8 @@ def path_of(name: str) -> str:
 
 def name_of(path: str) -> str:
     """Return the variable whose `path_of` is ``path``; of other paths the variable Fluid means."""
-    known = {escape: part for part, escape in _ESCAPED.items()}
-    parts = [known.get(part, part) for part in path.split("/")]
+    unescaped = {escape: part for part, escape in _ESCAPED.items()}
+    parts = [unescaped.get(part, part) for part in path.split("/")]
     return "/".join(part.replace("%00", "\0").replace("%25", "%") for part in parts)
 
 
@@ -161,7 +161,7 @@ def parse_head(data: bytes, file: str) -> Head:
             f"{file}: not a checkpoint of hpcdist (it does not begin with {MAGIC!r})"
         )
     try:
-        magic, facts, whole, _head, _end = lines
+        magic, facts, sizes, _head, _end = lines
         version = magic.removeprefix(MAGIC).strip()
         if version != str(VERSION):
             raise CheckpointError(
@@ -169,7 +169,7 @@ def parse_head(data: bytes, file: str) -> Head:
                 f"version {VERSION}"
             )
         _, offset, length, facts_sum = facts.split(" ")
-        _, total, rest = whole.split(" ")
+        _, total, rest = sizes.split(" ")
         head = Head(int(offset), int(length), facts_sum, int(total), rest)
     except CheckpointError:
         raise
@@ -180,8 +180,8 @@ def parse_head(data: bytes, file: str) -> Head:
     return head
 
 
-def damaged(file: str, what: str) -> CheckpointError:
+def damaged(file: str, section: str) -> CheckpointError:
     """Return the error of a file whose bytes are not those that were written."""
     return CheckpointError(
-        f"{file}: {what} is damaged (its checksum differs): take an older checkpoint"
+        f"{file}: {section} is damaged (its checksum differs): take an older checkpoint"
     )

@@ -60,11 +60,11 @@ class Content:
         """Copy everything, in a few threads; ``memory`` is kept from one snapshot to the next."""
         jobs = []
         for i, (piece, array) in enumerate(zip(self._pieces, self._arrays)):
-            kept = memory.get(piece.path)
-            if kept is None or kept.shape != array.shape or kept.dtype != array.dtype:
-                kept = memory[piece.path] = np.empty(array.shape, array.dtype)
-            jobs += _copies(array, kept)
-            self._arrays[i] = kept
+            copy = memory.get(piece.path)
+            if copy is None or copy.shape != array.shape or copy.dtype != array.dtype:
+                copy = memory[piece.path] = np.empty(array.shape, array.dtype)
+            jobs += _copies(array, copy)
+            self._arrays[i] = copy
         run(jobs)
         self._runs = [run for table in self._tables for run in self._runs_of(table)]
 
@@ -167,9 +167,9 @@ def take_up(checkpoint: Source, variables: Sequence[LocalPiece], scope: Scope) -
 
 
 def _jobs_for(checkpoint: Source, piece: Piece, out: np.ndarray) -> Any:
-    known = checkpoint.has(piece.name)
+    is_saved = checkpoint.has(piece.name)
     base = piece.name.rpartition(".trainer_")[0] or piece.name.removesuffix(SNAPSHOT)
-    if not known and base and base != piece.name and checkpoint.has(base):
+    if not is_saved and base and base != piece.name and checkpoint.has(base):
         if piece.name.endswith(SNAPSHOT):  # the parameter when trainers last averaged it
             return checkpoint.jobs(base, piece.begin, piece.end, out)
         return _counted(checkpoint, piece, base, out)
@@ -269,5 +269,5 @@ def _own_rows(
                 jobs += file.jobs(f"{part.path}/state", first, last, state)
             run(jobs)
             check_order(part, first, ids, file.name)
-            mine = owners_of(ids, servers) == server
-            yield ids[mine], rows[mine], state[mine]
+            local = owners_of(ids, servers) == server
+            yield ids[local], rows[local], state[local]

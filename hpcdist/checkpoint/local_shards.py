@@ -63,10 +63,10 @@ def persistables(program: Program) -> Iterator[Variable]:
             yield var
 
 
-def program_of_job(given: Program | None) -> Program:
+def program_of_job(chosen: Program | None) -> Program:
     """Return the Program whose variables are saved; CheckpointError if none is given or meant."""
-    program = given if given is not None else default_main_program()
-    if given is None and next(persistables(program), None) is None:
+    program = chosen if chosen is not None else default_main_program()
+    if chosen is None and next(persistables(program), None) is None:
         raise CheckpointError(
             "main_program: expected the Program that trains, got none, and the default main "
             "program keeps no variables"
@@ -119,12 +119,12 @@ def individual(program: Program) -> set[str]:
         for name in op.output_arg_names
         if not name.endswith(SNAPSHOT)
     }
-    kept = {var.name for var in persistables(program)}
-    written |= _follow(program, written & kept)
+    names = {var.name for var in persistables(program)}
+    written |= _follow(program, written & names)
     written |= merged_gradients(program)
     for op in compressed_updates(program):
         written |= {*op.input("Velocity"), *op.input("Residual")}
-    return kept & written
+    return names & written
 
 
 def _follow(program: Program, names: set[str]) -> set[str]:
@@ -227,15 +227,15 @@ def recomputed(program: Program) -> set[str]:
     read: set[str] = set()
     written: set[str] = set()
     for schedule in _plan(program).schedules:
-        here: set[str] = set()
+        computed: set[str] = set()
         waiting = list(reversed(program.block(schedule).ops)) if schedule >= 0 else []
         while waiting:
             op = waiting.pop()
-            read |= set(op.input_arg_names) - here
-            here |= set(op.output_arg_names)
+            read |= set(op.input_arg_names) - computed
+            computed |= set(op.output_arg_names)
             if "sub_block" in op.attrs:
                 waiting += reversed(program.block(op.attrs["sub_block"]).ops)
-        written |= here
+        written |= computed
     return written - read
 
 
@@ -274,11 +274,11 @@ def _made_anew(program: Program, plan: ServerPlan) -> set[str]:
     for block in plan.blocks:
         ops = program.block(block.block).ops
         moving = [op for op in ops if op.input("Param")]
-        kept = {
+        persistent = {
             name for op in moving for name in op.input_arg_names if name not in op.input("Grad")
         }
         names.update(n for op in ops if op not in moving for n in op.output_arg_names)
-        names -= kept
+        names -= persistent
     return names
 
 

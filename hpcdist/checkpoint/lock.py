@@ -22,7 +22,7 @@ from pathlib import Path
 from hpcdist.checkpoint.files import open_plain, read_whole
 from hpcdist.comm.process_manager import slurm_job
 from hpcdist.errors import CheckpointError
-from hpcdist.plain_data import made
+from hpcdist.plain_data import typed
 
 NAME = ".lock"
 BEAT_S = 5.0  # between two signs of life
@@ -104,18 +104,18 @@ def take(directory: Path) -> None:
         raise CheckpointError(f"{directory}: cannot be made: {error.strerror}") from None
     path = directory.resolve() / NAME
     while not _created(path, owner):
-        other = _read(path)
-        dead = _dead(path, other, owner)
-        if not dead and other is not None and other.job == owner.job:
+        holder = _read(path)
+        dead = _dead(path, holder, owner)
+        if not dead and holder is not None and holder.job == owner.job:
             break  # another process of this job, or this one
         if not dead:
             raise CheckpointError(
-                f"{directory}: {_words(other)} saves into this directory: give each job its own, "
+                f"{directory}: {_words(holder)} saves into this directory: give each job its own, "
                 f"or end that one (if you are sure that it has ended, delete {path})"
             )
-        if other is None or other.job != owner.job:
-            logger.warning("%s: taking over from %s, which has died", directory, _words(other))
-        _remove(path, other)
+        if holder is None or holder.job != owner.job:
+            logger.warning("%s: taking over from %s, which has died", directory, _words(holder))
+        _remove(path, holder)
     with _beating:
         _held.add(path)
     _start_heart()
@@ -137,11 +137,11 @@ def locked(directory: Path) -> Iterator[None]:
 def check(directory: Path) -> None:
     """Raise CheckpointError if this job had the lock of a directory and has lost it."""
     path = directory.resolve() / NAME
-    other = _read(path)
-    if path in _held and (other is None or other.job != job_name()):
+    holder = _read(path)
+    if path in _held and (holder is None or holder.job != job_name()):
         _held.discard(path)
         raise CheckpointError(
-            f"{directory}: {_words(other)} has taken over this directory, as this job gave "
+            f"{directory}: {_words(holder)} has taken over this directory, as this job gave "
             f"no sign of life for {DEAD_S:g} s"
         )
 
@@ -167,7 +167,7 @@ def _created(path: Path, owner: Owner) -> bool:
 def _read(path: Path) -> Owner | None:
     """Return the owner that a lock names; None if it names none, or is gone."""
     try:
-        owner: Owner = made(Owner, json.loads(read_whole(path, MAX_BYTES)))
+        owner: Owner = typed(Owner, json.loads(read_whole(path, MAX_BYTES)))
     except (CheckpointError, KeyError, ValueError, RecursionError):
         return None
     return owner if owner.host.isprintable() and owner.job.isalnum() else None
@@ -189,16 +189,20 @@ def _remove(path: Path, owner: Owner | None) -> None:
     aside.unlink(missing_ok=True)
 
 
-def _dead(path: Path, other: Owner | None, mine: Owner) -> bool:
-    if other == mine:
+def _dead(path: Path, holder: Owner | None, mine: Owner) -> bool:
+    if holder == mine:
         return False
-    if other is not None and other.machine == mine.machine:
-        return _began(other.pid) != other.began
-    if other is not None and other.job == mine.job:
+    if holder is not None and holder.machine == mine.machine:
+        return _began(holder.pid) != holder.began
+    if holder is not None and holder.job == mine.job:
         return True  # this was trainer 0 of this job
-    if other is not None and mine.slurm[:1] == other.slurm[:1] != (0,) and mine.slurm > other.slurm:
+    if (
+        holder is not None
+        and mine.slurm[:1] == holder.slurm[:1] != (0,)
+        and mine.slurm > holder.slurm
+    ):
         return True  # Slurm has ended it before it started this one
-    logger.warning("%s names %s: waiting %g s for a sign of life", path, _words(other), DEAD_S)
+    logger.warning("%s names %s: waiting %g s for a sign of life", path, _words(holder), DEAD_S)
     first, until = _sign_of_life(path), time.monotonic() + DEAD_S
     while time.monotonic() < until:
         time.sleep(POLL_S)

@@ -94,8 +94,8 @@ def _source(file: str, path: str, shape: tuple[int, ...], dtype: object) -> Any:
 
 def variable_attrs(name: str, role: str, dtype: Any, of: Manifest | Part) -> dict[str, Any]:
     """Return what people and tools see of a variable."""
-    known = {"name": name.replace("\0", "%00"), "role": role, "dtype": np.dtype(dtype).name}
-    return {**known, "step": of.step, "program": of.program}
+    attrs = {"name": name.replace("\0", "%00"), "role": role, "dtype": np.dtype(dtype).name}
+    return {**attrs, "step": of.step, "program": of.program}
 
 
 def _absent(dtype: Any) -> Any:
@@ -129,9 +129,9 @@ def _add_table(file: Any, manifest: Manifest, name: str) -> None:
                 layout[begin : begin + table.count] = virtual
             begin += table.count
         fill = _absent(np.dtype(dtype))
-        made = file.create_virtual_dataset(f"{path_of(name)}/{member}", layout, fillvalue=fill)
+        joined = file.create_virtual_dataset(f"{path_of(name)}/{member}", layout, fillvalue=fill)
         role = "parameter" if member in ("ids", "rows") else "optimizer"
-        made.attrs.update(variable_attrs(name, role, dtype, manifest))
+        joined.attrs.update(variable_attrs(name, role, dtype, manifest))
 
 
 def _members(table: TablePart) -> Iterator[tuple[str, str, slice | None]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcdist.checkpoint.layout import BUCKETS, MAX_FACTS, VERSION, ChunkCut
 from hpcdist.errors import CheckpointError
-from hpcdist.plain_data import MAX_INTEGER, made, no_number
+from hpcdist.plain_data import MAX_INTEGER, no_number, typed
 
 PARAMETER, OPTIMIZER, RATE, COUNTER, OTHER = (
     "parameter",
@@ -146,9 +146,9 @@ class Manifest:
 def to_json(facts: Part | Manifest) -> bytes:
     """Return facts as JSON."""
     kind = type(facts).__name__.lower()
-    said = {"format": VERSION, "kind": kind, **asdict(facts)}
+    record = {"format": VERSION, "kind": kind, **asdict(facts)}
     try:
-        data = json.dumps(said, allow_nan=False, separators=(",", ":")).encode()
+        data = json.dumps(record, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"what is to be saved is not plain data: {error}; give numbers, text, lists and dicts"
@@ -164,11 +164,11 @@ def from_json(data: bytes, file: str) -> Part | Manifest:
             raise ValueError("too long")
         if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS:
             raise ValueError("too many lists")
-        said = json.loads(data, parse_constant=no_number)
-        kind = said["kind"]
+        record = json.loads(data, parse_constant=no_number)
+        kind = record["kind"]
         if kind not in ("part", "manifest"):
             raise ValueError(f"expected a part or a manifest, got {kind!r}")
-        facts: Part | Manifest = made(Part if kind == "part" else Manifest, said)
+        facts: Part | Manifest = typed(Part if kind == "part" else Manifest, record)
         _check(facts)
         return facts
     except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -207,12 +207,12 @@ def _check(facts: Part | Manifest) -> None:
 
 def _check_array(shape: tuple[int, ...], dtype: str) -> None:
     """Raise ValueError unless numpy can have such an array of plain numbers."""
-    known = np.dtype(dtype)
-    if known.name != dtype or known.kind not in "biuf":
+    parsed = np.dtype(dtype)
+    if parsed.name != dtype or parsed.kind not in "biuf":
         raise ValueError(f"elements of type {dtype!r}")
     if not 1 <= len(shape) <= MAX_DIMENSIONS:
         raise ValueError(f"an array of {len(shape)} dimensions")
-    if math.prod(max(1, d) for d in shape) * known.itemsize >= MAX_INTEGER:
+    if math.prod(max(1, d) for d in shape) * parsed.itemsize >= MAX_INTEGER:
         raise ValueError(f"an array of shape {shape}")
 
 

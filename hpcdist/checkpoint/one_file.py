@@ -35,10 +35,13 @@ def check_possible(group: Transport | None, *, asynchronous: bool, compression: 
             "docs/checkpoints.md says how to build one; or leave single_file out: a file for each "
             "writer restores on any number of ranks as well"
         )
-    for what, asked in (("asynchronous", asynchronous), ("compression", compression is not None)):
-        if asked:
+    for option, requested in (
+        ("asynchronous", asynchronous),
+        ("compression", compression is not None),
+    ):
+        if requested:
             raise CheckpointError(
-                f"single_file=True: all ranks write at the same time, which excludes {what}=: "
+                f"single_file=True: all ranks write at the same time, which excludes {option}=: "
                 "leave one of them out"
             )
     if group is not None and (group.tolerant or group.native is None):
@@ -87,7 +90,7 @@ def _write(
         for path, shape, dtype, attrs in (entry for entries in planned for entry in entries):
             file.create_dataset(path, tuple(shape), dtype).attrs.update(attrs)
         written = _agreed(group, lambda: _write_own(file, content, label, below))
-        part = _joined([_part_of(said) for said in written])
+        part = _joined([_part_of(encoded) for encoded in written])
         facts = to_json(part)
         text = h5py.string_dtype("utf-8", len(facts))
         dataset = file.create_dataset(FACTS, (), text)
@@ -134,8 +137,8 @@ def write_array(dataset: Any, array: np.ndarray) -> Stored:
     return stored_at(array, int(dataset.id.get_offset()))
 
 
-def _part_of(said: str) -> Part:
-    part = from_json(said.encode(), "what another rank has written")
+def _part_of(encoded: str) -> Part:
+    part = from_json(encoded.encode(), "what another rank has written")
     assert isinstance(part, Part)
     return part
 
@@ -164,6 +167,6 @@ def _on_disk(path: Path, write: Callable[[int], Any] | None = None) -> None:
         os.close(descriptor)
 
 
-def _agreed(group: Transport, what: Callable[[], object]) -> list[Any]:
+def _agreed(group: Transport, compute: Callable[[], object]) -> list[Any]:
     """Do something on every rank of a group; return all results, or raise on all. Collective."""
-    return agreed(lambda data: group.allgather_bytes(data, None, WHAT), what, "writer")
+    return agreed(lambda data: group.allgather_bytes(data, None, WHAT), compute, "writer")

@@ -43,10 +43,10 @@ def _joined(name: str, numbers: Sequence[int], pieces: Sequence[Piece], file: st
     first = pieces[numbers[0]]
     facts = (first.role, first.dtype, first.whole, first.copy)
     for i in numbers:
-        other = pieces[i]
-        if (other.role, other.dtype, other.whole, other.copy) != facts:
+        piece = pieces[i]
+        if (piece.role, piece.dtype, piece.whole, piece.copy) != facts:
             raise CheckpointError(
-                f"{file}: the parts disagree on {name!r}: {_words(first)} and {_words(other)}"
+                f"{file}: the parts disagree on {name!r}: {_words(first)} and {_words(piece)}"
             )
     if first.copy:
         return Saved(name, *facts[:3], pieces=(numbers[0],), copies=tuple(numbers))

@@ -50,11 +50,11 @@ class OnlyTrainer:
     def announce(self, data: bytes) -> None:
         """There are no others."""
 
-    def hear(self, what: str) -> bytes | None:
+    def hear(self, awaited: str) -> bytes | None:
         """Nobody announces anything."""
         return None
 
-    def ask(self, what: object) -> list[Any]:
+    def ask(self, request: object) -> list[Any]:
         """Nobody is asked."""
         return []
 
@@ -89,41 +89,41 @@ def peers_here() -> Peers:
     return peers
 
 
-def with_the_living(what: Callable[P, T]) -> Callable[P, T]:
-    """Make ``what``, which all trainers do together, begin anew if some of them die meanwhile."""
+def with_the_living(function: Callable[P, T]) -> Callable[P, T]:
+    """Repeat ``function``, which all trainers call together, if some of them die meanwhile."""
 
-    @functools.wraps(what)
+    @functools.wraps(function)
     def until_none_dies(*args: P.args, **kwargs: P.kwargs) -> T:
         while True:
             with contextlib.suppress(TrainersDied):
-                return what(*args, **kwargs)
+                return function(*args, **kwargs)
 
     return until_none_dies
 
 
-def together(peers: Peers, what: Callable[[], T]) -> list[T]:
+def together(peers: Peers, compute: Callable[[], T]) -> list[T]:
     """Do something on every trainer; return the results, which are plain data, of all of them.
 
     If it fails on some, CheckpointError on all, with the words of the first. Collective.
     """
-    return agreed(peers.gather, what, "trainer")
+    return agreed(peers.gather, compute, "trainer")
 
 
-def agreed(gather: Callable[[bytes], list[bytes]], what: Callable[[], T], who: str) -> list[T]:
-    """Do what `together` does among any ranks, who are called ``who`` and a number."""
+def agreed(gather: Callable[[bytes], list[bytes]], compute: Callable[[], T], role: str) -> list[T]:
+    """Do what `together` does among any ranks; errors call them ``role`` and their number."""
     error: HpcdistError | None = None
-    said: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     try:
-        said["result"] = what()
+        result["result"] = compute()
     except HpcdistError as failed:
-        error, said["error"] = failed, str(failed)
-    everyone = [json.loads(data) for data in gather(json.dumps(said).encode())]
+        error, result["error"] = failed, str(failed)
+    everyone = [json.loads(data) for data in gather(json.dumps(result).encode())]
     if error is not None:
         raise error
-    for number, other in enumerate(everyone):
-        if "error" in other:
-            raise CheckpointError(f"{who} {number}: {other['error']}")
-    return [other["result"] for other in everyone]
+    for number, outcome in enumerate(everyone):
+        if "error" in outcome:
+            raise CheckpointError(f"{role} {number}: {outcome['error']}")
+    return [outcome["result"] for outcome in everyone]
 
 
 # -- what trainer 0 does alone ---------------------------------------------------------------------
@@ -163,9 +163,9 @@ def done_by_first(
     if peers.trainers == 1:
         do()
         return
-    what = f"{verb} {directory / (name or '')}"
+    action = f"{verb} {directory / (name or '')}"
     place = f"{verb} {name or ''} {_place_in_script()}"
-    named, placed = _key(what), _key(f"{place} {_calls[place]}")
+    named, placed = _key(action), _key(f"{place} {_calls[place]}")
     _calls[place] += 1
     if peers.trainer == 0:
         outcome = ""
@@ -177,26 +177,26 @@ def done_by_first(
         finally:
             peers.announce(f"{named} {placed} {outcome}".encode()[:ANNOUNCED])
         return
-    call, heard = _calls[what], _outcomes.setdefault(named, [])
-    _calls[what] += 1
+    call, heard = _calls[action], _outcomes.setdefault(named, [])
+    _calls[action] += 1
     while len(heard) <= call and placed not in _outcomes:
-        said = peers.hear(f"trainer 0 to {what}")
-        if said is None:
-            logger.warning("trainer 0 died before it could %s", what)
+        message = peers.hear(f"trainer 0 to {action}")
+        if message is None:
+            logger.warning("trainer 0 died before it could %s", action)
             return
-        *keys, outcome = said.decode(errors="replace").split(" ", 2)
+        *keys, outcome = message.decode(errors="replace").split(" ", 2)
         for key in keys:
             _outcomes.setdefault(key, []).append(outcome)
-    here = len(heard) > call
-    outcome = heard[call] if here else _outcomes[placed][0]
+    already_heard = len(heard) > call
+    outcome = heard[call] if already_heard else _outcomes[placed][0]
     if outcome:
         raise CheckpointError(f"trainer 0: {outcome}")
-    if not here:
+    if not already_heard:
         in_own()
 
 
-def _key(what: str) -> str:
-    return xxhash.xxh3_128_hexdigest(what.encode())
+def _key(action: str) -> str:
+    return xxhash.xxh3_128_hexdigest(action.encode())
 
 
 def _place_in_script() -> str:

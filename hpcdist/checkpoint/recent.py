@@ -23,5 +23,5 @@ def newest() -> Path | None:
 
     Reads no data, so it is quick, and may be called from any thread.
     """
-    known = [steps(root) for root in reversed(_roots)]
-    return next((there[-1][1] for there in known if there), None)
+    by_root = [steps(root) for root in reversed(_roots)]
+    return next((checkpoints[-1][1] for checkpoints in by_root if checkpoints), None)

@@ -87,13 +87,13 @@ def restore(
     if directory is None:
         return None
 
-    asked = {"path": str(Path(directory).resolve())}
+    request = {"path": str(Path(directory).resolve())}
     opened: list[tuple[Checkpoint, list[LocalPiece]]] = []
     tables = [] if peers.servers else tables_of(program, scope)
 
     def check() -> None:
         if peers.trainer == 0:
-            peers.ask({"do": CHECK, "data": here.step > 0, **asked})
+            peers.ask({"do": CHECK, "data": here.step > 0, **request})
         checkpoint = stack.enter_context(Checkpoint(directory))
         _check_merged(checkpoint, program, peers.trainers)
         _check_compressed(checkpoint, program, peers.trainers)
@@ -108,7 +108,7 @@ def restore(
 
     def load() -> Any:
         if peers.trainer == 0:
-            peers.ask({"do": LOAD, **asked})
+            peers.ask({"do": LOAD, **request})
         ((checkpoint, pieces),) = opened
         take_up(checkpoint, pieces, scope)
         for table in tables:
@@ -199,8 +199,8 @@ def _own(
     chosen = []
     for h in variables:
         as_saved = individually(h, trainer)
-        known = h.local in individually_kept and checkpoint.has(as_saved.piece.name)
-        chosen.append(as_saved if known else h)
+        is_saved = h.local in individually_kept and checkpoint.has(as_saved.piece.name)
+        chosen.append(as_saved if is_saved else h)
     return chosen
 
 

@@ -85,11 +85,11 @@ class Resumable:
             return
         set_random_state(self._began)
         samples = iter(self._reader())
-        given = sum(1 for _ in itertools.islice(samples, self.position))
-        if given < self.position:
+        count = sum(1 for _ in itertools.islice(samples, self.position))
+        if count < self.position:
             raise CheckpointError(
                 f"the reader had given {self.position} batches of epoch {self.epoch} when the "
-                f"checkpoint was saved, but now it ends after {given}: its data has changed"
+                f"checkpoint was saved, but now it ends after {count}: its data has changed"
             )
         set_random_state(current)
         following = list(itertools.islice(samples, 1))
@@ -100,10 +100,10 @@ class Resumable:
             self.epoch, self.position = self.epoch + 1, 0
 
 
-def _count(said: object) -> int:
-    if type(said) is not int or not 0 <= said < 1 << 62:
-        raise ValueError(f"position {said!r:.80}")
-    return said
+def _count(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise ValueError(f"position {value!r:.80}")
+    return value
 
 
 def resumable(reader: Callable[[], Iterable[Any]]) -> Resumable:
@@ -192,11 +192,11 @@ def take_up_state(
         # Stages of a pipeline know how far their own operators are only: others', which a test
         # has there, have not drawn.
         streams: dict[str, Any] = {}
-        for known in (*states, state):
-            drawn = {n: p for n, p in known["streams"].items() if p or n not in streams}
+        for earlier in (*states, state):
+            drawn = {n: p for n, p in earlier["streams"].items() if p or n not in streams}
             streams.update(drawn)
         executor.states.take_up(streams, here.step)
-        counted = {str(what): int(number) for what, number in state.get("counted", {}).items()}
+        counted = {str(name): int(number) for name, number in state.get("counted", {}).items()}
         if reader is not None and state["reader"] is not None:
             reader.resume(state["reader"], state["random"])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:

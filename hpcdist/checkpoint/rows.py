@@ -134,14 +134,14 @@ def check_fits(table: SparseTable, part: TablePart, file: str) -> None:
             f"wanted {len(table.shared)}: the program differs"
         )
     ours = facts_of(table)
-    for what, saved in part.facts.items():
-        if what in ours and ours[what] != saved:
+    for fact, saved in part.facts.items():
+        if fact in ours and ours[fact] != saved:
             raise CheckpointError(
-                f"{file}: table {table.name!r} was saved with {what} {saved}, the program has "
-                f"{ours[what]}: "
+                f"{file}: table {table.name!r} was saved with {fact} {saved}, the program has "
+                f"{ours[fact]}: "
                 + (
                     "start the job with the same --seed"
-                    if what == "seed"
+                    if fact == "seed"
                     else "build it as it was saved"
                 )
             )

@@ -173,12 +173,12 @@ def _check_finite(peers: Peers, content: Content, target: AttemptTarget) -> None
         if peers.trainer == 0:
             answers = peers.ask({"do": FINITE})
             culprits += [(f"server {k}", name) for k, name in enumerate(answers)]
-        return [[who, name] for who, name in culprits if name is not None]
+        return [[rank_name, name] for rank_name, name in culprits if name is not None]
 
-    for who, name in (culprits for ranks in together(peers, look) for culprits in ranks):
+    for rank_name, name in (culprits for ranks in together(peers, look) for culprits in ranks):
         if peers.trainer == 0:
             drop_unfinished(Path(target.directory))
-        raise NotFiniteError(f"{who}: {name!r} holds NaN or infinity")
+        raise NotFiniteError(f"{rank_name}: {name!r} holds NaN or infinity")
 
 
 def _awaited(

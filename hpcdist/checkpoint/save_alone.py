@@ -72,12 +72,12 @@ def save_rows(
     Trainer 0 alone calls this. The rows are the servers', if there are any, else this process's.
     """
     check_names([*(h.piece.name for h in variables), *tables])
-    here = [] if peers.servers else [_table(name) for name in tables]
+    local_tables = [] if peers.servers else [_table(name) for name in tables]
     target = AttemptTarget(*new_target(directory, manifest, None))
     label = Label("trainer 0", 0, program)
     peers.ask({**request(target, label, None), "rows_of": list(tables)})
     path = target.path("trainer", 0, 1)
-    Content(variables, scope, here, inference_runs).write(path, label)
+    Content(variables, scope, local_tables, inference_runs).write(path, label)
     awaited = [target.path("server", k, peers.servers) for k in range(peers.servers)]
     complete(target, [*awaited, path], peers.deadline_s, (), None)
 

@@ -17,7 +17,7 @@ from hpcdist.checkpoint.metadata import Stored, TablePart
 from hpcdist.checkpoint.read import StoredFile
 from hpcdist.checkpoint.rows import BY_MIX, ORDER
 from hpcdist.errors import CheckpointError, TableError
-from hpcdist.plain_data import made
+from hpcdist.plain_data import typed
 from hpcdist.ps.batch import owners_of
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 
@@ -58,15 +58,15 @@ class SavedRows:
         owners = owners_of(ids, len(self._parts))
         for k, part in enumerate(self._parts):
             chosen = np.flatnonzero(owners == k) if len(self._parts) > 1 else slice(None)
-            wanted = ids[chosen]
-            places = part.find(wanted)
-            rows = np.empty((len(wanted), self.dim), np.float32)
-            known = places >= 0
-            rows[known] = part.rows(places[known])
-            if not known.all():
-                new = np.empty((len(wanted) - np.count_nonzero(known), self.dim), np.float32)
-                self._never_trained.read(wanted[~known], new)
-                rows[~known] = new
+            chosen_ids = ids[chosen]
+            places = part.find(chosen_ids)
+            rows = np.empty((len(chosen_ids), self.dim), np.float32)
+            trained = places >= 0
+            rows[trained] = part.rows(places[trained])
+            if not trained.all():
+                new = np.empty((len(chosen_ids) - np.count_nonzero(trained), self.dim), np.float32)
+                self._never_trained.read(chosen_ids[~trained], new)
+                rows[~trained] = new
             out[chosen] = rows
 
 
@@ -83,14 +83,14 @@ class _Part:
         self._by_row = self._rows.bytes.reshape(part.count, self._row_bytes)
         self.find(np.empty(0, np.int64))  # so that it is compiled now, not at the first look-up
 
-    def find(self, wanted: np.ndarray) -> np.ndarray:
+    def find(self, ids: np.ndarray) -> np.ndarray:
         """Return where each id stands, -1 where it does not."""
         from hpcdist.ps import batch_kernels
 
-        places = np.empty(len(wanted), np.int64)
-        buckets = owners_of(wanted, len(self._begins) - 1)
+        places = np.empty(len(ids), np.int64)
+        buckets = owners_of(ids, len(self._begins) - 1)
         self._ids.check(8 * self._begins[buckets], 8 * self._begins[buckets + 1])
-        batch_kernels.find(wanted, self.ids, self._begins, places)
+        batch_kernels.find(ids, self.ids, self._begins, places)
         return places
 
     def rows(self, places: np.ndarray) -> np.ndarray:
@@ -117,9 +117,9 @@ class _Mapped:
         """Raise CheckpointError if the bytes between are not what was written."""
         if self._all_good:
             return
-        some = begins < ends
-        firsts = np.searchsorted(self._starts, begins[some], side="right") - 1
-        lasts = np.searchsorted(self._starts, ends[some], side="left") - 1
+        nonempty = begins < ends
+        firsts = np.searchsorted(self._starts, begins[nonempty], side="right") - 1
+        lasts = np.searchsorted(self._starts, ends[nonempty], side="left") - 1
         for first, last in np.unique(np.stack([firsts, lasts]), axis=1).T:
             for chunk in range(first, last + 1):
                 if not self._good[chunk]:
@@ -152,8 +152,8 @@ def _first_byte(stored: Stored, file: str, path: str) -> int:
 def _beginning(part: TablePart, file: str) -> SparseTable:
     """Return an empty table, which knows how rows begin that nobody has trained."""
     try:
-        initializer = made(RowInitializer, part.facts["initializer"])
-        seed = made(int, part.facts["seed"])
+        initializer = typed(RowInitializer, part.facts["initializer"])
+        seed = typed(int, part.facts["seed"])
         return SparseTable(part.name, part.dim, RowOptimizer("sgd"), initializer, seed)
     except (KeyError, ValueError, TableError) as error:
         raise CheckpointError(

@@ -207,9 +207,11 @@ class Saver:
             return preemption.warned(), self._due()
         if self.step < self._look_at:
             return False, False
-        told = together(peers, lambda: [preemption.warned(), self._until_next_look(), self._due()])
-        self._look_at = self.step + told[0][1]
-        return any(warned for warned, _, _ in told), bool(told[0][2])
+        gathered = together(
+            peers, lambda: [preemption.warned(), self._until_next_look(), self._due()]
+        )
+        self._look_at = self.step + gathered[0][1]
+        return any(warned for warned, _, _ in gathered), bool(gathered[0][2])
 
     def _due(self) -> bool:
         return self._every_s is not None and time.monotonic() - self._saved[1] >= self._every_s

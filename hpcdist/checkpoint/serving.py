@@ -73,7 +73,7 @@ class ServerStore:
         self._memory: dict[str, np.ndarray] = {}
         self._background = Background()
 
-    def answer(self, asked: Any) -> Any:
+    def answer(self, request: Any) -> Any:
         """Do what trainer 0 asks for, and return the answer."""
         actions: dict[str, Callable[..., Any]] = {
             SAVE: self._save,
@@ -84,10 +84,10 @@ class ServerStore:
             FINITE: lambda: self._content().not_finite(),
         }
         try:
-            action = actions[asked["do"]]
-            arguments = {k: v for k, v in asked.items() if k != "do"}
+            action = actions[request["do"]]
+            arguments = {k: v for k, v in request.items() if k != "do"}
         except (KeyError, TypeError, AttributeError):
-            raise CheckpointError(f"unknown request {asked!r}") from None
+            raise CheckpointError(f"unknown request {request!r}") from None
         return action(**arguments)
 
     def close(self) -> None:

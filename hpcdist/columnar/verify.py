@@ -14,7 +14,7 @@ import numpy as np
 from hpcdist.columnar.certificate import VERSION, digest_of
 from hpcdist.columnar.order import Numbers, Order, Shuffle
 from hpcdist.errors import DataError
-from hpcdist.plain_data import made, no_number
+from hpcdist.plain_data import no_number, typed
 
 MAX_LANES = 1 << 20  # a divisor of the rows of a batch
 _NAME = re.compile(r"[\w-]+")
@@ -173,7 +173,7 @@ def _head(line: str) -> Head:
     numbers = {"window": window, "lanes": lanes, "chunk": chunk}
     fits = seed is None or type(seed) is int  # any whole number, also one below 0
     shuffle = {"seed": None, **numbers}
-    head: Head = made(Head, {**said, "shuffle": shuffle})
+    head: Head = typed(Head, {**said, "shuffle": shuffle})
     if not fits or not 0 < lanes <= MAX_LANES or not window or not chunk:
         raise ValueError(f"shuffle {said['shuffle']!r:.80}")
     if not all(map(_NAME.fullmatch, (head.data, head.run))):
@@ -185,7 +185,7 @@ def _files(path: Path) -> Files:
     """Return names of files and rows of their blocks, as an index says."""
     try:
         said = json.loads(path.read_text(encoding="utf-8"))["files"]
-        files: Files = made(Files, said)
+        files: Files = typed(Files, said)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path} is missing or damaged: {error!r:.200}") from None
     return files

@@ -126,19 +126,19 @@ class Transport(Protocol):
         self,
         data: bytes,
         deadline_s: float | None = DEADLINE_S,
-        what: str = "the others' data",
+        awaited: str = "the others' data",
     ) -> list[bytes]:
-        """Return every rank's ``data``, in rank order; errors call it ``what``. Collective."""
+        """Return every rank's ``data``, in rank order; errors call it ``awaited``. Collective."""
         ...
 
     def allgather_living(
-        self, data: bytes, deadline_s: float | None, what: str
+        self, data: bytes, deadline_s: float | None, awaited: str
     ) -> list[bytes | None]:
         """Return every rank's ``data``, None for ranks that died before they gave it. Collective.
 
         Survivors of a rank may or may not have what it gave last.
         """
-        return [*self.allgather_bytes(data, deadline_s, what)]
+        return [*self.allgather_bytes(data, deadline_s, awaited)]
 
     def broadcast_bytes(self, data: bytes | None, root: int = 0) -> bytes:
         """Return the root's ``data``; the other ranks' is ignored. Collective."""

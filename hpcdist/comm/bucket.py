@@ -65,15 +65,15 @@ def buckets(gradients: Sequence[Gradient], fusing: Fusing) -> tuple[Bucket, ...]
     Every gradient is in exactly one bucket, and those of one bucket are of one type. Buckets come
     in the order in which the backward pass fills them.
     """
-    made: list[Bucket] = []
+    result: list[Bucket] = []
     # dict.fromkeys keeps the order of first appearance: the same on every rank.
     for dtype in dict.fromkeys(g.dtype for g in gradients):
         layers: dict[str, list[int]] = {}
         for index, gradient in enumerate(gradients):
             if gradient.dtype == dtype:
                 layers.setdefault(gradient.layer, []).append(index)
-        made += _joined(gradients, list(layers.values()), fusing)
-    return tuple(sorted(made, key=max))
+        result += _joined(gradients, list(layers.values()), fusing)
+    return tuple(sorted(result, key=max))
 
 
 def _joined(gradients: Sequence[Gradient], layers: list[list[int]], fusing: Fusing) -> list[Bucket]:

@@ -75,8 +75,12 @@ def offset_from(rounds: Iterable[tuple[int, int, int]]) -> ClockOffset:
     Rank 0 answered between the two others, so each round bounds the offset from both sides.
     """
     least, most, at = -(2**62), 2**62, 0
-    for asked, told, answered in rounds:
-        least, most, at = max(least, told - answered), min(most, told - asked), answered
+    for asked_ns, remote_ns, answered in rounds:
+        least, most, at = (
+            max(least, remote_ns - answered),
+            min(most, remote_ns - asked_ns),
+            answered,
+        )
     offset = _narrowed(least, most)
     return ClockOffset(offset.offset_ns, offset.error_ns, at)
 
@@ -117,10 +121,10 @@ def clock_offset(
             _answer(transport, peer)
     elif transport.rank in firsts:
         base = _ask(transport)
-    told = transport.allgather_bytes(_TOLD.pack(base.offset_ns, base.error_ns, base.at_ns))
+    offsets = transport.allgather_bytes(_TOLD.pack(base.offset_ns, base.error_ns, base.at_ns))
     name = names[transport.rank]
     source = names.index(name) if name else transport.rank
-    return ClockOffset(*_TOLD.unpack(told[source]))
+    return ClockOffset(*_TOLD.unpack(offsets[source]))
 
 
 def _reads_another(names: list[str], rank: int) -> bool:
@@ -134,19 +138,19 @@ def _describe() -> str:
 
 
 def _answer(transport: Transport, peer: int) -> None:
-    ask, told = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    ask, clock = np.zeros(1, np.int64), np.zeros(1, np.int64)
     for _ in range(ROUNDS):
         transport.wait_all([transport.irecv(ask, peer, TAG)], _describe)
-        told[0] = time.monotonic_ns()
-        transport.wait_all([transport.isend(told, peer, TAG)], _describe)
+        clock[0] = time.monotonic_ns()
+        transport.wait_all([transport.isend(clock, peer, TAG)], _describe)
 
 
 def _ask(transport: Transport) -> ClockOffset:
-    ask, told = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    ask, clock = np.zeros(1, np.int64), np.zeros(1, np.int64)
     rounds = []
     for _ in range(ROUNDS):
-        answer = transport.irecv(told, 0, TAG)
-        asked = time.monotonic_ns()
+        answer = transport.irecv(clock, 0, TAG)
+        asked_ns = time.monotonic_ns()
         transport.wait_all([transport.isend(ask, 0, TAG), answer], _describe)
-        rounds.append((asked, int(told[0]), time.monotonic_ns()))
+        rounds.append((asked_ns, int(clock[0]), time.monotonic_ns()))
     return offset_from(rounds)

@@ -32,12 +32,12 @@ class RankGroup:
 
     def lacking(
         self,
-        what: Callable[[], str],
+        operation: Callable[[], str],
         missing: Callable[[], Sequence[int]],
         cause: Cause = Cause.SUM,
     ) -> Lacking:
         """Return what describes a wait of this rank for ``missing()``."""
-        return Lacking(self, what, missing, cause)
+        return Lacking(self, operation, missing, cause)
 
 
 @dataclass(frozen=True)

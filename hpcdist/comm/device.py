@@ -65,12 +65,12 @@ class StreamJob:
 class CopyPhase:
     """A copy between a GPU and pinned host memory, as a phase of a sum."""
 
-    def __init__(self, group: RankGroup, job: StreamJob, what: Callable[[], str]) -> None:
+    def __init__(self, group: RankGroup, job: StreamJob, operation: Callable[[], str]) -> None:
         self.start = job.start
         self.test = job.ended
         self.wait = group.transport.waiter(
             job.ended,
-            lambda: f"rank {group.names[group.rank]} waiting for its GPU, to copy {what()}",
+            lambda: f"rank {group.names[group.rank]} waiting for its GPU, to copy {operation()}",
             group.deadline_s,
         )
 
@@ -126,7 +126,7 @@ class StagedCollective:
         summed = self._host.allreduce_init(staging, ordered=ordered, describe=describe)
         if self.size == 1:
             return summed
-        what = describe or (lambda: f"{array.dtype}{list(array.shape)}")
+        operation = describe or (lambda: f"{array.dtype}{list(array.shape)}")
 
         def down(stream: object) -> None:
             array.get(stream=stream, out=staging, blocking=False)
@@ -134,7 +134,7 @@ class StagedCollective:
         def up(stream: object) -> None:
             array.set(staging, stream=stream)
 
-        copied = CopyPhase(self.group, self._stream.job(down), what)
+        copied = CopyPhase(self.group, self._stream.job(down), operation)
         return StagedReduction(copied, summed, self._stream.job(up, behind_kernels=False))
 
     def broadcast(self, array: Buffer, root: int = 0) -> None:
@@ -163,8 +163,8 @@ class AwareCollective(StagedCollective):
         """Collective; CommError on all ranks if the MPI of one cannot do it."""
         transport = host.group.transport
         able = b"1" if transport.takes_device_memory else b""
-        told = transport.allgather_bytes(able, host.group.deadline_s, "the others' word")
-        without = [str(host.group.names[rank]) for rank, word in enumerate(told) if not word]
+        replies = transport.allgather_bytes(able, host.group.deadline_s, "the others' word")
+        without = [str(host.group.names[rank]) for rank, word in enumerate(replies) if not word]
         if without:
             raise CommError(
                 f"{settings.ALLREDUCE.name}=mpi-cuda-aware: MPI was built without CUDA on rank "
@@ -179,21 +179,23 @@ class AwareCollective(StagedCollective):
         if ordered:  # MPI adds in an order of its own
             return super().allreduce_init(array, ordered=True, describe=describe)
         agreed(self.group, summable(on_device(self._cupy, array)), ordered)
-        what = describe or (lambda: f"the sum of {array.dtype}{list(array.shape)}")
-        return AwareReduction(self._cupy, self.group, array, what)
+        operation = describe or (lambda: f"the sum of {array.dtype}{list(array.shape)}")
+        return AwareReduction(self._cupy, self.group, array, operation)
 
 
 class AwareReduction:
     """A sum by MPI of an array in GPU memory."""
 
-    def __init__(self, cupy: Any, group: RankGroup, array: Buffer, what: Callable[[], str]) -> None:
+    def __init__(
+        self, cupy: Any, group: RankGroup, array: Buffer, operation: Callable[[], str]
+    ) -> None:
         self._current = cupy.cuda.get_current_stream
         self._transport = group.transport
         self._array = array
         self._requests: list[Any] = [None]
-        others = [peer for peer in range(group.size) if peer != group.rank]
+        peers = [peer for peer in range(group.size) if peer != group.rank]
         self.wait = group.transport.waiter_all(
-            self._requests, group.lacking(what, lambda: others), group.deadline_s
+            self._requests, group.lacking(operation, lambda: peers), group.deadline_s
         )
 
     def start(self) -> None:

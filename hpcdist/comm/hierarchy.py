@@ -130,23 +130,23 @@ class HierarchicalCollective(OverFlat):
         if not self.nodes.have_two_levels:
             return self.flat.allreduce_init(array, ordered=ordered, describe=describe)
         place = self.flat.agree(array, ordered)
-        what = describe or partial(sum_of, array)
+        operation = describe or partial(sum_of, array)
         memory = self.flat.memory
         if place is not None and memory is not None and memory.group.names == self._inner.names:
-            return self._shared(array, memory, place, what)
+            return self._shared(array, memory, place, operation)
         flat = array.reshape(-1)
         bounds = self._bounds(flat)
         tag = self.flat.tag
         return self.flat.chain(
             [
-                reduce_scatter(self._inner, flat, bounds, tag(), what),
-                *self._among_nodes(shares(flat, bounds)[self._inner.rank], what),
-                all_gather(self._inner, flat, bounds, tag(), what),
+                reduce_scatter(self._inner, flat, bounds, tag(), operation),
+                *self._among_nodes(shares(flat, bounds)[self._inner.rank], operation),
+                all_gather(self._inner, flat, bounds, tag(), operation),
             ]
         )
 
     def _shared(
-        self, array: Array, memory: SharedMemory, place: SharedAddress, what: Callable[[], str]
+        self, array: Array, memory: SharedMemory, place: SharedAddress, operation: Callable[[], str]
     ) -> Reduction:
         from hpcdist.comm.ordered_sum import add_rows  # numba takes 0.3 s to import
 
@@ -163,25 +163,25 @@ class HierarchicalCollective(OverFlat):
 
         return self.flat.chain(
             [
-                memory.meeting(what, add),
-                *self._among_nodes(share, what, spread),
-                memory.meeting(what),
+                memory.meeting(operation, add),
+                *self._among_nodes(share, operation, spread),
+                memory.meeting(operation),
             ]
         )
 
     def _among_nodes(
-        self, share: Array, what: Callable[[], str], then: Action | None = None
+        self, share: Array, operation: Callable[[], str], then: Action | None = None
     ) -> list[Exchange]:
         """Return the phases that sum this rank's share over the nodes."""
         tags = self.flat.tag(), self.flat.tag()
         if self._inner.rank >= self.nodes.owners:
             return []
         if self._rail.size == 2:
-            return [exchange_whole(self._rail, share, tags[0], what, then)]
+            return [exchange_whole(self._rail, share, tags[0], operation, then)]
         bounds = cuts(share.size, self._rail.size, self._rail.size)
         return [
-            reduce_scatter(self._rail, share, bounds, tags[0], what),
-            all_gather(self._rail, share, bounds, tags[1], what, then),
+            reduce_scatter(self._rail, share, bounds, tags[0], operation),
+            all_gather(self._rail, share, bounds, tags[1], operation, then),
         ]
 
     def _bounds(self, flat: Array) -> list[int]:

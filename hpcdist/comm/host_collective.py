@@ -63,21 +63,21 @@ class HostCollective:
         self, array: Array, *, ordered: bool = False, describe: Callable[[], str] | None = None
     ) -> Reduction:
         place = self.agree(array, ordered)
-        what = describe or partial(sum_of, array)
+        operation = describe or partial(sum_of, array)
         if self.size == 1:
             return AloneReduction()
         if place is not None and self.memory is not None and self.memory.group.size == self.size:
-            return self.chain(shared_sum(self.memory, place, array, what))
+            return self.chain(shared_sum(self.memory, place, array, operation))
         if not ordered and array.nbytes < EXCHANGE_FROM * self.size:
-            return TransportReduction(self.group, array, what)
+            return TransportReduction(self.group, array, operation)
         flat = array.reshape(-1)
         if array.nbytes <= WHOLE_TO:
-            return self.chain([exchange_whole(self.group, flat, self.tag(), what)])
+            return self.chain([exchange_whole(self.group, flat, self.tag(), operation)])
         bounds = cuts(flat.size, self.size, self.size)
         return self.chain(
             [
-                reduce_scatter(self.group, flat, bounds, self.tag(), what),
-                all_gather(self.group, flat, bounds, self.tag(), what),
+                reduce_scatter(self.group, flat, bounds, self.tag(), operation),
+                all_gather(self.group, flat, bounds, self.tag(), operation),
             ]
         )
 
@@ -108,11 +108,11 @@ class HostCollective:
             self._wait([transport.isend(array, root, 0)], "its array to be taken", [root])
             return
         flat = array.reshape(-1)
-        others = [peer for peer in range(self.size) if peer != root]
-        rows: Any = np.empty((len(others), flat.size), flat.dtype)
-        requests = [transport.irecv(row, p, 0) for row, p in zip(rows, others, strict=True)]
+        peers = [peer for peer in range(self.size) if peer != root]
+        rows: Any = np.empty((len(peers), flat.size), flat.dtype)
+        requests = [transport.irecv(row, p, 0) for row, p in zip(rows, peers, strict=True)]
         self._wait(requests, "arrays to add")
-        if others:
+        if peers:
             from hpcdist.comm.ordered_sum import add_rows  # numba takes 0.3 s to import
 
             add_rows(rows, flat, root, flat)
@@ -157,9 +157,11 @@ class HostCollective:
         offered = [place.region, place.offset] if place else None
         return place if agreed(self.group, array, ordered, offered) else None
 
-    def _wait(self, requests: list[Request], what: str, peers: Sequence[int] | None = None) -> None:
+    def _wait(
+        self, requests: list[Request], awaited: str, peers: Sequence[int] | None = None
+    ) -> None:
         others = [peer for peer in range(self.size) if peer != self.rank]
-        describe = self.group.lacking(lambda: what, lambda: peers or others)
+        describe = self.group.lacking(lambda: awaited, lambda: peers or others)
         self.group.transport.wait_all(requests, describe, self.group.deadline_s)
 
     def _checked(self, root: int) -> int:
@@ -169,7 +171,7 @@ class HostCollective:
 
 
 def shared_sum(
-    memory: SharedMemory, place: SharedAddress, like: Array, what: Callable[[], str]
+    memory: SharedMemory, place: SharedAddress, like: Array, operation: Callable[[], str]
 ) -> list[Reduction]:
     """Return the phases that sum arrays in shared memory over the ranks of one host."""
     from hpcdist.comm.ordered_sum import add_in_all  # numba takes 0.3 s to import
@@ -177,18 +179,21 @@ def shared_sum(
     rows = memory.rows(place, like)
     size, rank = memory.group.size, memory.group.rank
     begin, end = cuts(like.size, size, size)[rank : rank + 2]
-    return [memory.meeting(what, partial(add_in_all, rows, begin, end)), memory.meeting(what)]
+    return [
+        memory.meeting(operation, partial(add_in_all, rows, begin, end)),
+        memory.meeting(operation),
+    ]
 
 
 class TransportReduction(Reduction):
     """A sum by the transport itself, in whatever order it finds fastest."""
 
-    def __init__(self, group: RankGroup, array: Array, what: Callable[[], str]) -> None:
+    def __init__(self, group: RankGroup, array: Array, operation: Callable[[], str]) -> None:
         self._transport = group.transport
         self._array = array
         self._requests: list[Any] = [None]  # one list for ever: the waiter is made once
-        others = [peer for peer in range(group.size) if peer != group.rank]
-        describe = group.lacking(what, lambda: others)
+        peers = [peer for peer in range(group.size) if peer != group.rank]
+        describe = group.lacking(operation, lambda: peers)
         self._wait = group.transport.waiter_all(self._requests, describe, group.deadline_s)
 
     def start(self) -> None:
@@ -230,11 +235,11 @@ def agreed(group: RankGroup, array: Any, ordered: bool, place: object = None) ->
     Collective.
     """
     signature = [array.dtype.name, array.size, ordered]
-    told = json.dumps([signature, place]).encode()
+    encoded = json.dumps([signature, place]).encode()
     everyone = [
         json.loads(data)
         for data in group.transport.allgather_bytes(
-            told, group.deadline_s, "the shapes of the others' sums"
+            encoded, group.deadline_s, "the shapes of the others' sums"
         )
     ]
     first = everyone[0][0]

@@ -95,11 +95,11 @@ class Operation:
         self,
         group: RankGroup,
         steps: Steps,
-        what: Callable[[], str],
+        operation: Callable[[], str],
         deadline_s: float | None,
         on_end: Callable[[], None] | None = None,
     ) -> None:
-        """``what()`` says in errors what it is; ``on_end`` is called once, by any thread."""
+        """``operation()`` names it in errors; ``on_end`` is called once, by any thread."""
         self.done = False
         self.error: CommError | None = None
         self._group = group
@@ -108,7 +108,7 @@ class Operation:
         self._began: float | None = None
         self._wait: Wait | None = None
         self._on_end = on_end
-        self.describe = group.lacking(what, self._missing)
+        self.describe = group.lacking(operation, self._missing)
 
     def advance(self) -> bool:
         """Go on as far as possible now; return whether it has ended, well or not."""

@@ -177,9 +177,9 @@ class LoopbackTransport(Transport):
         self,
         data: bytes,
         deadline_s: float | None = DEADLINE_S,
-        what: str = "the others' data",
+        awaited: str = "the others' data",
     ) -> list[bytes]:
-        return self._everyones(data, what, deadline_s)
+        return self._everyones(data, awaited, deadline_s)
 
     def broadcast(self, array: Array, root: int = 0) -> None:
         target = writable(array)
@@ -232,9 +232,9 @@ class LoopbackTransport(Transport):
                 hosts = [self._world.hosts[rank] for rank in ranks]
                 fresh = _World(hosts, self._world.job, self._world.clock)
                 self._world.subsets[key] = fresh, set()
-            shared, here = self._world.subsets[key]
-            here.add(self.rank)
-            if len(here) == len(ranks):
+            shared, members = self._world.subsets[key]
+            members.add(self.rank)
+            if len(members) == len(ranks):
                 del self._world.subsets[key]
         return LoopbackTransport(shared, [*ranks].index(self.rank))
 
@@ -253,9 +253,9 @@ class LoopbackTransport(Transport):
     def abort(self, code: int) -> None:
         job = self._world.job
         job.aborted = f"rank {self.rank} aborted the job with code {code}"
-        for each in list(job.worlds):
-            with each.changed:
-                each.changed.notify_all()
+        for world in list(job.worlds):
+            with world.changed:
+                world.changed.notify_all()
 
     # -- inside; with ``changed`` held: _add, _match, _queue, _all_ended, _newly_ended, _fail_.. --
 
@@ -276,8 +276,8 @@ class LoopbackTransport(Transport):
         if not opposite[request.channel]:
             self._queue(request).append(request)
             return
-        other = opposite[request.channel].popleft()
-        send, receive = (request, other) if request.sends else (other, request)
+        matching = opposite[request.channel].popleft()
+        send, receive = (request, matching) if request.sends else (matching, request)
         if send.bytes.size > receive.bytes.size:
             receive.error = (
                 f"message {send.channel} truncated: {send.bytes.size} bytes came, the receiver "
@@ -315,7 +315,7 @@ class LoopbackTransport(Transport):
             raise RankFailure(f"rank {self.rank}", tuple(sorted(dead)), tuple(ended))
 
     def _everyones(
-        self, value: object, what: str, deadline_s: float | None = DEADLINE_S
+        self, value: object, awaited: str, deadline_s: float | None = DEADLINE_S
     ) -> list[Any]:
         number, self._round = self._round, self._round + 1
         with self._world.changed:
@@ -324,7 +324,7 @@ class LoopbackTransport(Transport):
             if len(values) == self.size:
                 del self._world.rounds[number]
             self._world.changed.notify_all()
-        describe = f"rank {self.rank} waiting for {what}"
+        describe = f"rank {self.rank} waiting for {awaited}"
         self._wait(lambda: len(values) == self.size, lambda: describe, deadline_s)
         return [values[rank] for rank in range(self.size)]
 

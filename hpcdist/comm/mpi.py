@@ -130,12 +130,12 @@ class MpiTransport(Transport):
         self,
         data: bytes,
         deadline_s: float | None = DEADLINE_S,
-        what: str = "the others' data",
+        awaited: str = "the others' data",
     ) -> list[bytes]:
         lengths = np.zeros(self.size, np.int64)
         own_length = np.array([len(data)], np.int64)
         request = self._comm.Iallgather(own_length, lengths)
-        self._finish([request], what, deadline_s)
+        self._finish([request], awaited, deadline_s)
         payload = np.frombuffer(data, np.uint8)
         received: list[list[bytes]] = [[] for _ in lengths]
         most = MOST_BYTES
@@ -147,7 +147,7 @@ class MpiTransport(Transport):
             request = self._comm.Iallgatherv(
                 payload[begin : begin + most], [everyone, counts.tolist()]
             )
-            self._finish([request], what, deadline_s)
+            self._finish([request], awaited, deadline_s)
             ends = np.cumsum(counts)
             for parts, b, e in zip(received, ends - counts, ends, strict=True):
                 parts.append(everyone[b:e].tobytes())
@@ -227,15 +227,15 @@ class MpiTransport(Transport):
         return part
 
     def _finish(
-        self, requests: Sequence[Request], what: str, deadline_s: float | None = DEADLINE_S
+        self, requests: Sequence[Request], awaited: str, deadline_s: float | None = DEADLINE_S
     ) -> None:
-        self.wait_all(requests, _Awaited(self, what), deadline_s)
+        self.wait_all(requests, _Awaited(self, awaited), deadline_s)
 
     def others_in_world(self) -> tuple[int, ...]:
         """Return the other ranks of this communicator, as MPI's world numbers them."""
-        others = [rank for rank in range(self.size) if rank != self.rank]
+        peers = [rank for rank in range(self.size) if rank != self.rank]
         world = self._mpi.COMM_WORLD.Get_group()
-        ranks = self._mpi.Group.Translate_ranks(self._comm.Get_group(), others, world)
+        ranks = self._mpi.Group.Translate_ranks(self._comm.Get_group(), peers, world)
         return tuple(map(int, ranks))
 
     def _bytes(self, array: Array) -> Any:
@@ -288,8 +288,8 @@ def library() -> tuple[str, str]:
     )
     if done.returncode == 0:
         return done.stdout.strip(), ""
-    said = done.stderr.splitlines() or [f"python ended with {done.returncode}"]
-    return "", NO_LIBRARY.format(reason=said[-1])
+    lines = done.stderr.splitlines() or [f"python ended with {done.returncode}"]
+    return "", NO_LIBRARY.format(reason=lines[-1])
 
 
 @dataclass(frozen=True)
@@ -318,9 +318,9 @@ def start() -> tuple[MPI.Comm, WaitPolicy]:
     for core in os.sched_getaffinity(0):
         if core < len(cores):
             cores[core] = 1
-    mine = np.frombuffer(cores, np.uint8)
-    anyone = np.zeros_like(mine)
-    host.Allreduce(mine, anyone, MPI.MAX)
+    local = np.frombuffer(cores, np.uint8)
+    anyone = np.zeros_like(local)
+    host.Allreduce(local, anyone, MPI.MAX)
     policy = policy_for(host.Get_size(), int(anyone.sum()))
     host.Free()
     return comm, policy

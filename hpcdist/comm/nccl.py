@@ -44,25 +44,25 @@ class NcclCollective:
     def _connected(self) -> Any:
         """Return the NCCL communicator; its creation waits for all ranks and cannot be polled."""
         token = broadcast_id(self.group, self.nccl)
-        made: list[Any] = []
+        outcome: list[Any] = []
 
         def connect() -> None:
             try:
                 self.use_device()
-                made.append(new_communicator(self.nccl, self.size, token, self.rank))
+                outcome.append(new_communicator(self.nccl, self.size, token, self.rank))
             except Exception as error:
-                made.append(error)
+                outcome.append(error)
 
         threading.Thread(target=connect, daemon=True).start()
-        others = [peer for peer in range(self.size) if peer != self.rank]
+        peers = [peer for peer in range(self.size) if peer != self.rank]
         self.group.transport.waiter(
-            lambda: bool(made),
-            self.group.lacking(lambda: "an NCCL communicator", lambda: others),
+            lambda: bool(outcome),
+            self.group.lacking(lambda: "an NCCL communicator", lambda: peers),
             self.group.deadline_s,
         )()
-        problem = f"{made[0]}" if isinstance(made[0], Exception) else ""
+        problem = f"{outcome[0]}" if isinstance(outcome[0], Exception) else ""
         all_well(self.group, problem, "make an NCCL communicator")
-        return made[0]
+        return outcome[0]
 
     def empty(self, nbytes: int) -> Buffer:
         """Return uninitialized bytes on this rank's GPU."""
@@ -75,15 +75,15 @@ class NcclCollective:
         kind = self.kind(array)
         if self.size == 1:
             return AloneReduction()
-        what = describe or (lambda: f"the sum of {array.dtype}{list(array.shape)}")
+        operation = describe or (lambda: f"the sum of {array.dtype}{list(array.shape)}")
         if ordered:
-            return NcclReduction([self], _RankOrder(self, array, kind), what)
+            return NcclReduction([self], _RankOrder(self, array, kind), operation)
 
         def enqueue(stream: Any) -> None:
             ptr = array.data.ptr  # of an array that lives as long as its sum
             self.comm.allReduce(ptr, ptr, array.size, kind, self.nccl.NCCL_SUM, stream.ptr)
 
-        return NcclReduction([self], enqueue, what)
+        return NcclReduction([self], enqueue, operation)
 
     def broadcast(self, array: Buffer, root: int = 0) -> None:
         kind, ptr = self.kind(array, numbers=False), array.data.ptr
@@ -127,10 +127,10 @@ class NcclCollective:
     def close(self) -> None:
         """Destroy the communicator, once its work has ended. Collective."""
         if self._comm is not None:
-            others = [peer for peer in range(self.size) if peer != self.rank]
+            peers = [peer for peer in range(self.size) if peer != self.rank]
             self.group.transport.waiter(
                 lambda: bool(self.stream.stream.done),
-                self.group.lacking(lambda: "the last sums", lambda: others),
+                self.group.lacking(lambda: "the last sums", lambda: peers),
                 self.group.deadline_s,
             )()
             self.check()
@@ -187,9 +187,9 @@ class NcclCollective:
         kind: int = number
         return kind
 
-    def run(self, enqueue: Enqueue, what: str) -> None:
+    def run(self, enqueue: Enqueue, operation: str) -> None:
         """Do something once, and wait for its end."""
-        once = NcclReduction([self], enqueue, lambda: what)
+        once = NcclReduction([self], enqueue, lambda: operation)
         once.start()
         once.settle()
 
@@ -213,15 +213,15 @@ class NcclReduction(Reduction):
     unaided = True  # it goes on though nobody tests it
 
     def __init__(
-        self, owners: Sequence[NcclCollective], enqueue: Enqueue, what: Callable[[], str]
+        self, owners: Sequence[NcclCollective], enqueue: Enqueue, operation: Callable[[], str]
     ) -> None:
         """``owners`` are the communicators that work together, on the stream of the first."""
         self._owners = owners
         self._job = owners[0].stream.job(enqueue)
         self._under_way = False
         group = owners[0].group
-        others = [peer for peer in range(group.size) if peer != group.rank]
-        self._lacking = group.lacking(what, lambda: others)
+        peers = [peer for peer in range(group.size) if peer != group.rank]
+        self._lacking = group.lacking(operation, lambda: peers)
         self._deadline_s = group.deadline_s
         self._wait = group.transport.waiter(self._ended, self._lacking, group.deadline_s)
 

@@ -80,9 +80,13 @@ def broadcast_id(group: RankGroup, nccl: Any) -> bytes:
     token, problem = b"", ""
     if group.rank == 0:
         try:
-            made = nccl.get_unique_id()
+            identifier = nccl.get_unique_id()
             # CuPy 14 gives bytes; CuPy 13 a tuple of signed numbers.
-            token = made if isinstance(made, bytes) else bytes(part & 0xFF for part in made)
+            token = (
+                identifier
+                if isinstance(identifier, bytes)
+                else bytes(part & 0xFF for part in identifier)
+            )
         except FAILURES as error:
             problem = str(error)
     all_well(group, problem, "make an NCCL id")
@@ -100,8 +104,10 @@ def new_communicator(nccl: Any, size: int, token: bytes, rank: int) -> Any:
 
 def all_well(group: RankGroup, problem: str, doing: str) -> None:
     """Raise on all ranks if there is a problem on one. Collective."""
-    told = group.transport.allgather_bytes(problem.encode(), group.deadline_s, "the others' word")
-    _refuse(group, [text.decode() for text in told], doing)
+    problems = group.transport.allgather_bytes(
+        problem.encode(), group.deadline_s, "the others' word"
+    )
+    _refuse(group, [text.decode() for text in problems], doing)
 
 
 def _refuse(group: RankGroup, problems: list[str], doing: str) -> None:

@@ -45,8 +45,8 @@ class HierarchicalNcclCollective(OverFlat):
                 leaders.comm.allReduce(ptr, ptr, count, kind, add, stream.ptr)
             inner.broadcast(ptr, ptr, count, kind, 0, stream.ptr)
 
-        what = describe or (lambda: f"the sum of {array.dtype}{list(array.shape)}")
-        return NcclReduction(self._levels, enqueue, what)
+        operation = describe or (lambda: f"the sum of {array.dtype}{list(array.shape)}")
+        return NcclReduction(self._levels, enqueue, operation)
 
     def close(self) -> None:
         for level in (*self._levels, self.flat):

@@ -24,20 +24,20 @@ def _add(row: Array, total: Array) -> None:
 
 
 @jit
-def add_rows(rows: Array, mine: Array, at: int, out: Array) -> None:
-    """Write the sum of len(rows) + 1 vectors into ``out``, ``mine`` being number ``at`` of them.
+def add_rows(rows: Array, local: Array, at: int, out: Array) -> None:
+    """Write the sum of len(rows) + 1 vectors into ``out``, ``local`` being number ``at`` of them.
 
-    The others are ``rows`` [n, length], in order. ``out`` may be ``mine`` or one of the rows.
+    The others are ``rows`` [n, length], in order. ``out`` may be ``local`` or one of the rows.
     """
     scratch = np.empty(CHUNK, out.dtype)
     for begin in range(0, len(out), CHUNK):
         end = min(begin + CHUNK, len(out))
         total = scratch[: end - begin]
-        _copy(mine[begin:end] if at == 0 else rows[0, begin:end], total)
+        _copy(local[begin:end] if at == 0 else rows[0, begin:end], total)
         for k in range(1, at):
             _add(rows[k, begin:end], total)
         if at > 0:
-            _add(mine[begin:end], total)
+            _add(local[begin:end], total)
         for k in range(at, len(rows)):
             _add(rows[k, begin:end], total)
         _copy(total, out[begin:end])

@@ -117,9 +117,9 @@ def while_waiting(call: Callable[[], None]) -> Callable[[], None]:
     return lambda: ticks.remove(call)
 
 
-def as_comm_error(error: Exception, what: str) -> CommError:
-    """Return the error about a transport that failed while ``what`` was waited for."""
-    return CommError(f"{what}: {error}")
+def as_comm_error(error: Exception, operation: str) -> CommError:
+    """Return the error about a transport that failed while ``operation`` was waited for."""
+    return CommError(f"{operation}: {error}")
 
 
 def policy_for(ranks_on_host: int, usable_cores: int) -> WaitPolicy:

@@ -56,16 +56,16 @@ class Exchange(Reduction):
         sends: Sequence[tuple[int, Array]],
         receives: Sequence[tuple[int, Array]],
         tag: int,
-        what: Callable[[], str],
+        operation: Callable[[], str],
         then: Action | None = None,
     ) -> None:
-        """``sends`` and ``receives`` are pairs (peer, array); ``what()`` is told in errors."""
+        """``sends`` and ``receives`` are pairs (peer, array); errors name ``operation()``."""
         self._transport = transport = group.transport
         self._receives = [(p, transport.recv_init(a, p, tag)) for p, a in receives if a.size]
         self._requests: list[Request] = [request for _, request in self._receives]
         self._requests += [transport.send_init(a, p, tag) for p, a in sends if a.size]
         self._then = then
-        describe = group.lacking(what, self._missing)
+        describe = group.lacking(operation, self._missing)
         self._wait = transport.waiter_all(self._requests, describe, group.deadline_s)
 
     def start(self) -> None:
@@ -109,21 +109,21 @@ def shares(flat: Array, bounds: Sequence[int]) -> list[Array]:
 
 
 def reduce_scatter(
-    group: RankGroup, flat: Array, bounds: Sequence[int], tag: int, what: Callable[[], str]
+    group: RankGroup, flat: Array, bounds: Sequence[int], tag: int, operation: Callable[[], str]
 ) -> Exchange:
     """Return the phase after which every rank's share of ``flat`` is the sum, in rank order."""
     from hpcdist.comm.ordered_sum import add_rows  # numba takes 0.3 s to import
 
     parts = shares(flat, bounds)
     part = parts[group.rank]
-    others = [peer for peer in range(group.size) if peer != group.rank]
-    rows: Any = np.empty((len(others), part.size), flat.dtype)
+    peers = [peer for peer in range(group.size) if peer != group.rank]
+    rows: Any = np.empty((len(peers), part.size), flat.dtype)
     return Exchange(
         group,
-        [(peer, parts[peer]) for peer in others],
-        list(zip(others, rows, strict=True)),
+        [(peer, parts[peer]) for peer in peers],
+        list(zip(peers, rows, strict=True)),
         tag,
-        what,
+        operation,
         partial(add_rows, rows, part, group.rank, part) if part.size else None,
     )
 
@@ -133,24 +133,28 @@ def all_gather(
     flat: Array,
     bounds: Sequence[int],
     tag: int,
-    what: Callable[[], str],
+    operation: Callable[[], str],
     then: Action | None = None,
 ) -> Exchange:
     """Return the phase after which every rank has the shares of ``flat`` of all."""
     parts = shares(flat, bounds)
-    others = [peer for peer in range(group.size) if peer != group.rank]
+    peers = [peer for peer in range(group.size) if peer != group.rank]
     return Exchange(
         group,
-        [(peer, parts[group.rank]) for peer in others],
-        [(peer, parts[peer]) for peer in others],
+        [(peer, parts[group.rank]) for peer in peers],
+        [(peer, parts[peer]) for peer in peers],
         tag,
-        what,
+        operation,
         then,
     )
 
 
 def exchange_whole(
-    group: RankGroup, flat: Array, tag: int, what: Callable[[], str], then: Action | None = None
+    group: RankGroup,
+    flat: Array,
+    tag: int,
+    operation: Callable[[], str],
+    then: Action | None = None,
 ) -> Exchange:
     """Return one phase after which ``flat`` is the sum, in rank order: every rank adds all rows.
 
@@ -158,13 +162,13 @@ def exchange_whole(
     """
     from hpcdist.comm.ordered_sum import add_rows  # numba takes 0.3 s to import
 
-    others = [peer for peer in range(group.size) if peer != group.rank]
-    rows: Any = np.empty((len(others), flat.size), flat.dtype)
+    peers = [peer for peer in range(group.size) if peer != group.rank]
+    rows: Any = np.empty((len(peers), flat.size), flat.dtype)
 
     def add() -> None:
         add_rows(rows, flat, group.rank, flat)
         if then is not None:
             then()
 
-    received = list(zip(others, rows, strict=True))
-    return Exchange(group, [(peer, flat) for peer in others], received, tag, what, add)
+    received = list(zip(peers, rows, strict=True))
+    return Exchange(group, [(peer, flat) for peer in peers], received, tag, operation, add)

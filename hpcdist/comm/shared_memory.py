@@ -61,7 +61,7 @@ class SharedMemory:
         raw = region.rows[:, place.offset : place.offset + like.nbytes]
         return raw.view(like.dtype)
 
-    def meeting(self, what: Callable[[], str], then: Action | None = None) -> HostBarrier:
+    def meeting(self, operation: Callable[[], str], then: Action | None = None) -> HostBarrier:
         """Return a new phase in which all ranks of the host meet. Collective."""
         per_region = PAGE // LINE
         if self._flags_used % per_region == 0:
@@ -73,7 +73,7 @@ class SharedMemory:
         self._flags_used += 1
         region = self._flags[-1]
         flags = region.rows[:, line : line + 8].view(np.int64)[:, 0]
-        return HostBarrier(self.group, flags, region.sync, what, then)
+        return HostBarrier(self.group, flags, region.sync, operation, then)
 
     def close(self) -> None:
         """Free all regions: arrays in them must not be used any more. Collective."""
@@ -92,7 +92,7 @@ class HostBarrier(Reduction):
         group: RankGroup,
         flags: Array,
         sync: Action,
-        what: Callable[[], str],
+        operation: Callable[[], str],
         then: Action | None,
     ) -> None:
         """``flags`` [size] counts how often each rank has come."""
@@ -101,7 +101,7 @@ class HostBarrier(Reduction):
         self._sync = sync
         self._then = then
         self._count = 0
-        describe = group.lacking(what, self._missing)
+        describe = group.lacking(operation, self._missing)
         self._wait = group.transport.waiter(self._met, describe, group.deadline_s)
 
     def start(self) -> None:

@@ -50,16 +50,16 @@ class SplitAllgather(Protocol):
         """Return the ranks' keys in the round that was waited for."""
 
 
-def split_allgather(group: RankGroup, nbytes: int, what: Callable[[], str]) -> SplitAllgather:
+def split_allgather(group: RankGroup, nbytes: int, operation: Callable[[], str]) -> SplitAllgather:
     """Return rounds of notes of ``nbytes`` bytes, a multiple of 8. Collective.
 
-    ``what()`` says in errors what is waited for.
+    ``operation()`` says in errors what is waited for.
     """
     host = group.transport.on_host()
     region = host.share(_SharedAllgather.room(nbytes)) if host.size == group.size else None
     if region is not None:
-        return _SharedAllgather(group, region, nbytes, what)
-    return _SummedAllgather(group, nbytes, what)
+        return _SharedAllgather(group, region, nbytes, operation)
+    return _SummedAllgather(group, nbytes, operation)
 
 
 class _SharedAllgather(SplitAllgather):
@@ -69,7 +69,7 @@ class _SharedAllgather(SplitAllgather):
     """
 
     def __init__(
-        self, group: RankGroup, region: SharedRows, nbytes: int, what: Callable[[], str]
+        self, group: RankGroup, region: SharedRows, nbytes: int, operation: Callable[[], str]
     ) -> None:
         self._sync = region.sync
         self._rank, self._size = group.rank, group.size
@@ -86,7 +86,7 @@ class _SharedAllgather(SplitAllgather):
         self.notes: Sequence[Array] = list(
             flat[begin:end].reshape(2, group.size, padded)[:, :, :nbytes]
         )
-        describe = group.lacking(what, self._missing, Cause.ROUND)
+        describe = group.lacking(operation, self._missing, Cause.ROUND)
         self._wait = group.transport.waiter(self._met, describe, group.deadline_s)
 
     @staticmethod
@@ -128,7 +128,7 @@ class _SharedAllgather(SplitAllgather):
 class _SummedAllgather(SplitAllgather):
     """By one sum of integers, to which every rank gives its own row, the others zeros."""
 
-    def __init__(self, group: RankGroup, nbytes: int, what: Callable[[], str]) -> None:
+    def __init__(self, group: RankGroup, nbytes: int, operation: Callable[[], str]) -> None:
         # Nothing else may come between: a rank that ends starts a round that it does not wait for.
         self._transport = transport = group.transport.split(0, group.rank)
         self._rank = group.rank
@@ -138,8 +138,8 @@ class _SummedAllgather(SplitAllgather):
         self.at = 0
         self._under_way = False
         self._requests: list[Any] = [None]  # one list for ever: the waiter is made once
-        others = [peer for peer in range(group.size) if peer != group.rank]
-        describe = group.lacking(what, lambda: others, Cause.ROUND)
+        peers = [peer for peer in range(group.size) if peer != group.rank]
+        describe = group.lacking(operation, lambda: peers, Cause.ROUND)
         self._wait = transport.waiter_all(self._requests, describe, group.deadline_s)
 
     def begin(self) -> None:

@@ -80,11 +80,11 @@ class UlfmTransport(MpiTransport):
     ) -> Callable[[], list[int]]:
         statuses: list[Any] = []
 
-        def explained(error: Exception, what: str) -> CommError:
+        def explained(error: Exception, awaited: str) -> CommError:
             # A failed test does not return the requests that it has ended; their statuses tell.
             came = {(s.Get_source(), s.Get_tag()) for s in statuses if not s.Get_error()}
             ended = [i for i, r in enumerate(requests) if self._ends.get(id(r)) in came]
-            return self._explained(error, what, tuple(ended))
+            return self._explained(error, awaited, tuple(ended))
 
         poll: Callable[[], Any] = partial(self._mpi.Request.Testsome, requests, statuses)
         return self._waiter(poll, describe, deadline_s, explained)
@@ -97,7 +97,7 @@ class UlfmTransport(MpiTransport):
         self.allgather_living(b"", deadline_s, "a barrier")
 
     def allgather_living(
-        self, data: bytes, deadline_s: float | None, what: str
+        self, data: bytes, deadline_s: float | None, awaited: str
     ) -> list[bytes | None]:
         peers = [k for k in range(self.size) if k != self.rank and k not in self.failed()]
         lengths = np.zeros((self.size, 1), np.int64)
@@ -106,24 +106,24 @@ class UlfmTransport(MpiTransport):
         sends = [self.isend(lengths[self.rank], k, LENGTH_TAG) for k in peers]
         sends += [self.isend(sent, k, DATA_TAG) for k in peers if len(sent)]
         heads = [self.irecv(lengths[k], k, LENGTH_TAG) for k in peers]
-        here = self._finish_living(heads, what, deadline_s)
-        peers = [k for k, ended in zip(peers, here) if ended]
+        heads_ended = self._finish_living(heads, awaited, deadline_s)
+        peers = [k for k, ended in zip(peers, heads_ended) if ended]
         buffers = {k: np.zeros(int(lengths[k, 0]), np.uint8) for k in peers}
         bodies = [self.irecv(buffers[k], k, DATA_TAG) for k in peers if len(buffers[k])]
-        whole = self._finish_living(bodies, what, deadline_s)
-        came = dict(zip([k for k in peers if len(buffers[k])], whole))
-        self._finish_living(sends, what, deadline_s)
+        complete = self._finish_living(bodies, awaited, deadline_s)
+        came = dict(zip([k for k in peers if len(buffers[k])], complete))
+        self._finish_living(sends, awaited, deadline_s)
         received = {k: buffers[k].tobytes() for k in peers if came.get(k, True)} | {self.rank: data}
         return [received.get(k) for k in range(self.size)]
 
     def _finish_living(
-        self, requests: Sequence[Request], what: str, deadline_s: float | None
+        self, requests: Sequence[Request], awaited: str, deadline_s: float | None
     ) -> list[bool]:
         """Wait for each request, or the death of its other end; return which have ended well."""
         ended = []
         for request in requests:
             try:
-                self._finish([request], what, deadline_s)
+                self._finish([request], awaited, deadline_s)
                 ended.append(True)
             except RankFailure:
                 ended.append(False)
@@ -140,12 +140,12 @@ class UlfmTransport(MpiTransport):
     ) -> Callable[[], Any]:
         return waiter(poll, self.policy, describe, deadline_s, self._mpi.Exception, explained)
 
-    def _explained(self, error: Exception, what: str, ended: tuple[int, ...] = ()) -> CommError:
+    def _explained(self, error: Exception, awaited: str, ended: tuple[int, ...] = ()) -> CommError:
         failed = self._comm.Get_failed()
         if not failed.Get_size():
-            return as_comm_error(error, what)
+            return as_comm_error(error, awaited)
         ranks = self._translated(failed, self._mpi.COMM_WORLD.Get_group())
-        return RankFailure(what, tuple(ranks), ended)
+        return RankFailure(awaited, tuple(ranks), ended)
 
     def _translated(self, ranks: object, group: object) -> list[int]:
         return sorted(self._mpi.Group.Translate_ranks(ranks, None, group))

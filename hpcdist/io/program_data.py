@@ -17,7 +17,7 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR
 from hpcdist.graph.variable import Parameter, Variable
-from hpcdist.plain_data import made
+from hpcdist.plain_data import typed
 
 VERSION = 1
 
@@ -88,7 +88,7 @@ def _variable(var: Variable) -> dict[str, Any]:
 
 
 def _as_variable(block: Block, said: Mapping[str, Any]) -> Variable:
-    facts = vars(made(_Facts, said)).copy()
+    facts = vars(typed(_Facts, said)).copy()
     facts["shape"] = tuple(int(d) for d in facts["shape"])
     name = str(said["name"])
     if not said["parameter"]:
@@ -125,8 +125,8 @@ def _as_operator(block: Block, said: Mapping[str, Any]) -> Operator:
     for slot in definition.inputs:
         if not slot.optional and len(inputs.get(slot.name, ())) != 1:
             raise ValueError(f"operator {said['type']} with {slot.name} = {inputs.get(slot.name)}")
-    made(tuple[str, ...], attrs.get(ROLE_VAR_ATTR, []))
-    made(int, attrs.get(ROLE_ATTR, 0))
+    typed(tuple[str, ...], attrs.get(ROLE_VAR_ATTR, []))
+    typed(int, attrs.get(ROLE_ATTR, 0))
     return Operator(block, str(said["type"]), inputs, outputs, attrs)
 
 

@@ -36,8 +36,8 @@ class AsyncShards(Shards):
     def finished(self) -> bool:
         return len(self._sent) == self._trainers and all(
             count >= sent
-            for k, wanted in self._sent.items()
-            for count, sent in zip(self._counts[k], wanted)
+            for k, expected in self._sent.items()
+            for count, sent in zip(self._counts[k], expected)
         )
 
     @property

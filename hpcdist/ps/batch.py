@@ -177,7 +177,7 @@ class LookupBatch:
         """Add values to rows: those at the address ``values[k]`` to the rows that `take` copies."""
         self._kernels.add_rows(*self._lying(table), starts, values)
 
-    def check_finite(self, what: str) -> None:
+    def check_finite(self, quantity: str) -> None:
         """Refuse rows that hold NaN or infinity, before any of them is sent or applied."""
         # All bytes at once first: what lies between tables' rows may tell wrongly of a bad one.
         if all(self._first_not_finite(rows.view(np.uint32)) < 0 for rows in self.rows):
@@ -188,7 +188,7 @@ class LookupBatch:
             if bad >= 0:
                 row = rows[where[bad] : where[bad] + table.width]
                 raise TableError(
-                    f"table {table.name!r}: {what} of id {self._unique[t][bad]} is not finite "
+                    f"table {table.name!r}: {quantity} of id {self._unique[t][bad]} is not finite "
                     f"({_sample(row)}); no table is changed in this step; look for a "
                     "division by zero or an overflow, or lower the learning rate"
                 )
@@ -198,7 +198,7 @@ class LookupBatch:
     def _once_each(self, ids: Sequence[Array]) -> list[Array]:
         self._unique, self._places, self._where = [], [], []
         owners: list[Array] = []
-        for t, (table, given) in enumerate(zip(self.tables, ids, strict=True)):
+        for t, (table, table_ids) in enumerate(zip(self.tables, ids, strict=True)):
             twin = self._twin(t, ids)
             if twin is not None:
                 self._unique.append(self._unique[twin])
@@ -206,7 +206,7 @@ class LookupBatch:
                 self._where.append(np.empty(len(self._unique[twin]), np.int64))
                 owners.append(owners[twin])
                 continue
-            n = len(given)
+            n = len(table_ids)
             if n > len(self._scratch[t][0]):
                 self._scratch[t] = _scratch(_roomy(n))
             unique, places, where = (array[:n] for array in self._scratch[t])
@@ -215,7 +215,7 @@ class LookupBatch:
                 self._heads = np.empty(heads, np.int32)
             padding = 0 if table.padding is None else table.padding
             different = self._kernels.once_each(
-                given, padding, table.padding is not None, self._heads[:heads], unique, places
+                table_ids, padding, table.padding is not None, self._heads[:heads], unique, places
             )
             self._unique.append(unique[:different])
             self._places.append(places)

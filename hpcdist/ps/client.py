@@ -87,7 +87,7 @@ class PsClient(PacketExchange):
 
     def beside(self, plans: Sequence[ServerArrays]) -> PsClient:
         """Return what exchanges the packets of another Program; it closes with this one."""
-        other = PsClient(
+        client = PsClient(
             self._transport,
             self._cluster,
             self._trainer,
@@ -95,9 +95,9 @@ class PsClient(PacketExchange):
             sync_mode=self._sync_mode,
             deadline_s=self._deadline_s,
         )
-        other.prepare(plans)
-        self._beside.append(other)
-        return other
+        client.prepare(plans)
+        self._beside.append(client)
+        return client
 
     def wait_receives(self) -> None:
         """End the step: wait for all answers, and until what was pushed may be overwritten."""
@@ -151,7 +151,7 @@ class PsClient(PacketExchange):
             raise CommError(f"{describe()}: {payload}")
         transport.wait_all(values, describe, self._deadline_s)
 
-    def ask(self, what: object) -> list[Any]:
+    def ask(self, payload: object) -> list[Any]:
         """Ask every server about checkpoints; return their answers, in the order of the servers.
 
         They answer between steps, however long that takes. Works before ``connect``. Raises
@@ -160,15 +160,17 @@ class PsClient(PacketExchange):
         transport, name = self._transport, self._name
         answers: list[Any] = []
         refusals: list[Any] = []
-        asked = [
-            r for e in self._cluster.endpoints for r in self._post(e, MessageKind.CHECKPOINT, what)
+        requests = [
+            r
+            for e in self._cluster.endpoints
+            for r in self._post(e, MessageKind.CHECKPOINT, payload)
         ]
 
         @waits_for_cause(Cause.CHECKPOINT)
         def describe() -> str:
             return f"{name}, after step {self.step}: waiting for servers to save or load"
 
-        transport.wait_all(asked, describe, None)
+        transport.wait_all(requests, describe, None)
         for server in self._cluster.servers:
             header, answer = receive_message(transport, server, REPLY_TAG, describe, None)
             (answers if header.kind is MessageKind.VALUE else refusals).append(answer)
@@ -187,8 +189,8 @@ class PsClient(PacketExchange):
             dead = ", ".join(map(str, sorted(witness.dead)))
             return f"{self._name} agreeing with all others to go on without trainers {dead}"
 
-        asked = self._post(endpoint, MessageKind.DIED, witness.payload())
-        self._transport.wait_all(asked, describe, self._deadline_s)
+        requests = self._post(endpoint, MessageKind.DIED, witness.payload())
+        self._transport.wait_all(requests, describe, self._deadline_s)
         server = self._cluster.rank_of_endpoint(endpoint)
         _, verdict = receive_message(
             self._transport, server, VERDICT_TAG, describe, self._deadline_s

@@ -52,9 +52,9 @@ class Verdicts:
         """Drop what a trainer knew: it has died."""
         self._heard.pop(trainer, None)
 
-    def reached(self, left: Iterable[int]) -> tuple[Witness, tuple[int, ...]] | None:
-        """Return the verdict and whom to tell, once all trainers that are ``left`` were heard."""
-        if not self._heard or not self._heard.keys() >= set(left):
+    def reached(self, trainers: Iterable[int]) -> tuple[Witness, tuple[int, ...]] | None:
+        """Return the verdict and whom to tell, once ``trainers`` were all heard."""
+        if not self._heard or not self._heard.keys() >= set(trainers):
             return None
         heard, self._heard = self._heard, {}
         dead = frozenset.intersection(*(w.dead for w in heard.values()))

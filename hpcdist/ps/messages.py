@@ -184,11 +184,11 @@ def difference(expected: Hello, got: Hello) -> str | None:
         return f"number of trainers: expected {expected.trainers}, got {got.trainers}"
     if got.sync_mode != expected.sync_mode:
         return f"sync_mode: expected {expected.sync_mode}, got {got.sync_mode}"
-    for what, ours, theirs in (
+    for label, ours, theirs in (
         ("gradient", expected.gradients, got.gradients),
         ("parameter", expected.parameters, got.parameters),
     ):
-        differing = _packets_difference(what, ours, theirs)
+        differing = _packets_difference(label, ours, theirs)
         if differing:
             return differing
     if got.tables != expected.tables:
@@ -207,21 +207,21 @@ def difference(expected: Hello, got: Hello) -> str | None:
 
 
 def _packets_difference(
-    what: str, expected: tuple[Packet, ...], got: tuple[Packet, ...]
+    label: str, expected: tuple[Packet, ...], got: tuple[Packet, ...]
 ) -> str | None:
-    wanted = {spec.name: spec for packet in expected for spec in packet.variables}
+    specs = {spec.name: spec for packet in expected for spec in packet.variables}
     came = {spec.name: spec for packet in got for spec in packet.variables}
-    for name, spec in wanted.items():
+    for name, spec in specs.items():
         if came.get(name) != spec:
-            return f"{what} {name}: expected {spec}, got {came.get(name, 'no such variable')}"
+            return f"{label} {name}: expected {spec}, got {came.get(name, 'no such variable')}"
     for name, spec in came.items():
-        if name not in wanted:
-            return f"{what} {name}: expected no such variable, got {spec}"
+        if name not in specs:
+            return f"{label} {name}: expected no such variable, got {spec}"
     for ours, theirs in zip(expected, got, strict=False):
         if ours != theirs:
-            return f"{what} packet {ours.tag}: expected ({ours}), got ({theirs})"
+            return f"{label} packet {ours.tag}: expected ({ours}), got ({theirs})"
     if len(expected) != len(got):
-        return f"{what} packets: expected {len(expected)}, got {len(got)}"
+        return f"{label} packets: expected {len(expected)}, got {len(got)}"
     return None
 
 

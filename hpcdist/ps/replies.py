@@ -53,20 +53,20 @@ class Answers:
 
     def next(self, may: Callable[[int], bool]) -> bool:
         """Answer a trainer that waits and may be answered, reads first; return whether one did."""
-        for asked, answer in (
+        for queue, answer in (
             (self._reads, self._answer_read),
             (self._checkpoints, self._answer_checkpoint),
         ):
-            for i, (trainer, *_) in enumerate(asked):
+            for i, (trainer, *_) in enumerate(queue):
                 if may(trainer):
-                    answer(*asked.pop(i))
+                    answer(*queue.pop(i))
                     return True
         return False
 
     def forget(self, trainer: int) -> None:
         """Drop what a trainer has asked: it has died."""
-        self._reads = [asked for asked in self._reads if asked[0] != trainer]
-        self._checkpoints = [asked for asked in self._checkpoints if asked[0] != trainer]
+        self._reads = [request for request in self._reads if request[0] != trainer]
+        self._checkpoints = [request for request in self._checkpoints if request[0] != trainer]
 
     def who(self, trainer: int) -> str:
         """Name a trainer."""

@@ -62,12 +62,12 @@ class RowExchangeServer:
         """Answer a trainer no more: it has died."""
         self._pulls = [pull for pull in self._pulls if pull[0] != trainer]
 
-    def _receive(self, trainer: int, tag: int, arrays: Sequence[Array], what: str) -> None:
+    def _receive(self, trainer: int, tag: int, arrays: Sequence[Array], awaited: str) -> None:
         rank = self._ranks[trainer]
         self._transport.wait_all(
             [self._transport.irecv(array, rank, tag) for array in arrays],
             waits_for_cause(Cause.GRADIENTS)(
-                lambda: f"waiting for {what} from trainer {trainer} (rank {rank})"
+                lambda: f"waiting for {awaited} from trainer {trainer} (rank {rank})"
             ),
             self._deadline_s,
         )

@@ -382,8 +382,8 @@ class PsServer:
             step = self._shards.step + 1
             return f"{self._name}, after step {step}: waiting for {', '.join(packets)}"
         step, packet, missing = self._shards.missing()
-        said = f"waiting for {packets[packet]} from {self._whos(missing)}"
-        return f"{self._name}, after step {step}: {said}"
+        awaited = f"waiting for {packets[packet]} from {self._whos(missing)}"
+        return f"{self._name}, after step {step}: {awaited}"
 
     @waits_for_cause(Cause.SENDS)
     def _unsent(self) -> str:

@@ -166,8 +166,8 @@ class SyncShards(Shards):
         return sum(min(applied[p] for p in members) for members in self._members if members)
 
     def heard(self, trainer: int) -> int:
-        here = [needed & ~awaited for needed, awaited in zip(self._needed, self._awaited)]
-        return sum(self._applied) + sum(bits >> trainer & 1 for bits in here)
+        arrived = [needed & ~awaited for needed, awaited in zip(self._needed, self._awaited)]
+        return sum(self._applied) + sum(bits >> trainer & 1 for bits in arrived)
 
     def waits(self, trainer: int) -> bool:
         return any(
@@ -176,8 +176,8 @@ class SyncShards(Shards):
         )
 
     def settled(self, trainer: int) -> bool:
-        here = (needed & ~awaited for needed, awaited in zip(self._needed, self._awaited))
-        return not any(bits >> trainer & 1 for bits in here)
+        arrived = (needed & ~awaited for needed, awaited in zip(self._needed, self._awaited))
+        return not any(bits >> trainer & 1 for bits in arrived)
 
     def missing(self) -> tuple[int, int, tuple[int, ...]]:
         waited = [p for p, needed in enumerate(self._needed) if self._awaited[p] != needed]
@@ -191,11 +191,11 @@ class SyncShards(Shards):
         self._sent[trainer] = tuple(sent)
         due = []
         for packet, needed in enumerate(self._needed):
-            here = needed & ~self._awaited[packet]
+            arrived = needed & ~self._awaited[packet]
             self._expect(packet)
             needed = self._needed[packet]
-            self._awaited[packet] = needed & ~here
-            if needed & here and not self._awaited[packet]:
+            self._awaited[packet] = needed & ~arrived
+            if needed & arrived and not self._awaited[packet]:
                 due.append(self._due(packet))
         return due
 

@@ -85,8 +85,8 @@ class RowClient(RowExchangeClient):
         def describe() -> str:
             return f"trainer {self._trainer}, step {step + 1}: waiting for changed rows of {table}"
 
-        asked = self._post(rank, MessageKind.CHANGED, step, [table, gradient], ())
-        self._transport.wait_all(asked, describe, self._deadline_s)
+        requests = self._post(rank, MessageKind.CHANGED, step, [table, gradient], ())
+        self._transport.wait_all(requests, describe, self._deadline_s)
         header, count = receive_message(
             self._transport, rank, REPLY_TAG, describe, self._deadline_s
         )

@@ -270,21 +270,21 @@ class SparseTable:
                 f"column {column}; none of the {len(ids)} rows of this push has been changed"
             )
 
-    def _checked_ids(self, ids: Array, what: str) -> Array:
+    def _checked_ids(self, ids: Array, operation: str) -> Array:
         if not isinstance(ids, np.ndarray) or ids.dtype != np.int64 or ids.ndim != 1:
             raise TableError(
-                f"table {self.name!r}, {what}: expected ids int64 [n], got {_described(ids)}"
+                f"table {self.name!r}, {operation}: expected ids int64 [n], got {_described(ids)}"
             )
         return _plain(ids)
 
-    def _check_values(self, values: Array, shape: tuple[int, int], what: str) -> None:
+    def _check_values(self, values: Array, shape: tuple[int, int], quantity: str) -> None:
         if (
             not isinstance(values, np.ndarray)
             or values.dtype != np.float32
             or values.shape != shape
         ):
             raise TableError(
-                f"table {self.name!r}: expected {what} float32 {list(shape)}, "
+                f"table {self.name!r}: expected {quantity} float32 {list(shape)}, "
                 f"got {_described(values)}"
             )
 

@@ -74,12 +74,12 @@ class TableMemory:
 
     def grow(self) -> None:
         """Get the memory for want of which a kernel has stopped."""
-        wanted = int(self.book[kernels.WANTED])
+        segment = int(self.book[kernels.WANTED])
         try:
-            if wanted == kernels.NO_ROOM:
+            if segment == kernels.NO_ROOM:
                 self._add_chunk()
             else:
-                self._grow_segment(wanted)
+                self._grow_segment(segment)
         except OSError as error:
             raise TableError(
                 f"table {self.name!r} has {self.rows} rows in {self.nbytes / 2**30:.1f} GiB and "

@@ -198,15 +198,15 @@ class TableServer(RowExchangeServer):
             self._replies[trainer] = line_aligned(total + total // 4)
         reply = self._replies[trainer][:total]
         pieces, sent = _pieces(reply), 0
-        for table, begin, asked, rows in zip(
+        for table, begin, table_ids, rows in zip(
             self._tables, begins, ids, rows_of(self._specs, counts, reply)
         ):
             row_bytes = 4 * table.dim
             step = max(1, PIECE // row_bytes)
-            for first in range(0, len(asked), step):
+            for first in range(0, len(table_ids), step):
                 part = slice(first, first + step)
-                table.pull(asked[part], rows[part], create=create)
-                ready = begin + min(first + step, len(asked)) * row_bytes
+                table.pull(table_ids[part], rows[part], create=create)
+                ready = begin + min(first + step, len(table_ids)) * row_bytes
                 while (sent + 1) * PIECE <= ready:
                     self._send(trainer, pieces[sent])
                     sent += 1

@@ -125,12 +125,12 @@ def advice(dead: Sequence[int]) -> str:
     return "" if _job is None else _job.failure_policy.advice(dead)
 
 
-def everyones(data: bytes, what: str) -> list[bytes]:
-    """Return what every trainer gives, in trainer order; ``what`` says it in messages.
+def everyones(data: bytes, awaited: str) -> list[bytes]:
+    """Return what every trainer gives, in trainer order; ``awaited`` says it in messages.
 
     Collective among trainers; a process that trains alone gets its own back.
     """
-    return [data] if _job is None else _job.everyones(data, what)
+    return [data] if _job is None else _job.everyones(data, awaited)
 
 
 def where() -> str:

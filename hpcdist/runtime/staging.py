@@ -89,5 +89,5 @@ def kept_fitting(binding: Binding, make: Callable[[], Callable[[], object] | Non
 
 def in_order(*calls: Callable[[], object] | None) -> Callable[[], object] | None:
     """Return what makes these calls one after the other; None if there is nothing to call."""
-    some = [call for call in calls if call is not None]
-    return in_sequence(*some) if some else None
+    present = [call for call in calls if call is not None]
+    return in_sequence(*present) if present else None

@@ -15,21 +15,21 @@ from hpcdist.torch.memory import described
 OneOrList: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
 
 
-def options(made: Any, *given: Any, **named: Any) -> Any:
-    """Return a collective's options: ``made``, with what its call has given, or the call's own.
+def options(opts: Any, *positional: Any, **named: Any) -> Any:
+    """Return a collective's options: ``opts``, with what its call has given, or the call's own.
 
     torch lets callers give a root, a ReduceOp, a time-out in place of options, by order or name.
     """
-    for value in (*given, *named.values()):
+    for value in (*positional, *named.values()):
         if isinstance(value, timedelta):
-            made.timeout = value
+            opts.timeout = value
         elif isinstance(value, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
-            made.reduceOp = value
+            opts.reduceOp = value
         elif isinstance(value, int):
-            made.rootRank = value
+            opts.rootRank = value
         elif value is not None:
-            made = value
-    return made
+            opts = value
+    return opts
 
 
 def one(tensors: OneOrList) -> list[torch.Tensor]:
@@ -41,14 +41,14 @@ def one(tensors: OneOrList) -> list[torch.Tensor]:
 
 
 def one_for_each(
-    kind: str, tensors: Sequence[torch.Tensor], own: torch.Tensor | None, rank: int, size: int
+    kind: str, tensors: Sequence[torch.Tensor], local: torch.Tensor | None, rank: int, size: int
 ) -> None:
-    """Refuse a list that has not a tensor for each of ``size`` ranks, this one's like ``own``."""
-    if own is None or len(tensors) != size:
+    """Refuse a list that has not a tensor for each of ``size`` ranks, this one's like ``local``."""
+    if local is None or len(tensors) != size:
         raise CommError(f"{kind} over {size} ranks: expected {size} tensors, got {len(tensors)}")
     for k, tensor in enumerate(tensors):
-        if tensor.dtype != own.dtype or (k == rank and tensor.numel() != own.numel()):
+        if tensor.dtype != local.dtype or (k == rank and tensor.numel() != local.numel()):
             raise CommError(
-                f"{kind}: beside {described(own)} of this rank tensors of its dtype are needed, "
+                f"{kind}: beside {described(local)} of this rank tensors of its dtype are needed, "
                 f"number {rank} with as many elements; number {k} is {described(tensor)}"
             )

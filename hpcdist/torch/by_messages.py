@@ -66,25 +66,25 @@ def barrier(channel: Channel) -> Steps:
 
 def all_to_all(channel: Channel, inputs: Vectors, outputs: Vectors) -> Steps:
     """Send ``inputs[r]`` to rank r, receive ``outputs[r]`` from it; lengths may differ."""
-    others = channel.others
-    receives = [(peer, outputs[peer]) for peer in others]
-    wait = channel.exchange([(peer, inputs[peer]) for peer in others], receives)
+    peers = channel.others
+    receives = [(peer, outputs[peer]) for peer in peers]
+    wait = channel.exchange([(peer, inputs[peer]) for peer in peers], receives)
     outputs[channel.rank].copy_(inputs[channel.rank])
     yield wait
 
 
-def all_gather(channel: Channel, own: torch.Tensor, outputs: Vectors) -> Steps:
-    """Bring every rank's ``own`` to all, as ``outputs[r]``."""
-    return all_to_all(channel, [own] * channel.size, outputs)
+def all_gather(channel: Channel, vector: torch.Tensor, outputs: Vectors) -> Steps:
+    """Bring every rank's ``vector`` to all, as ``outputs[r]``."""
+    return all_to_all(channel, [vector] * channel.size, outputs)
 
 
-def gather(channel: Channel, own: torch.Tensor, outputs: Vectors, root: int) -> Steps:
-    """Bring every rank's ``own`` to the root, as ``outputs[r]`` there."""
+def gather(channel: Channel, vector: torch.Tensor, outputs: Vectors, root: int) -> Steps:
+    """Bring every rank's ``vector`` to the root, as ``outputs[r]`` there."""
     if channel.rank != root:
-        yield channel.exchange(sends=[(root, own)])
+        yield channel.exchange(sends=[(root, vector)])
         return
     wait = channel.exchange(receives=[(peer, outputs[peer]) for peer in channel.others])
-    outputs[root].copy_(own)
+    outputs[root].copy_(vector)
     yield wait
 
 
@@ -117,11 +117,11 @@ def broadcast(channel: Channel, vector: torch.Tensor, root: int) -> Steps:
 def reduce(channel: Channel, vector: torch.Tensor, reduction: TensorReduction, root: int) -> Steps:
     """Overwrite the root's ``vector`` with the reduction of all."""
     for block in rounds(vector, channel.size):
-        given = reduction.prepare(block)
+        prepared = reduction.prepare(block)
         if channel.rank != root:
-            yield channel.exchange(sends=[(root, given)])
+            yield channel.exchange(sends=[(root, prepared)])
             continue
-        rows = _rows(channel, given)
+        rows = _rows(channel, prepared)
         yield channel.exchange(receives=[(peer, rows[peer]) for peer in channel.others])
         reduction.fold(rows, block)
 
@@ -147,17 +147,17 @@ def reduce_scatter(
 def all_reduce(channel: Channel, vector: torch.Tensor, reduction: TensorReduction) -> Steps:
     """Overwrite every rank's ``vector`` with the reduction of all."""
     for block in rounds(vector, channel.size):
-        given = reduction.prepare(block)
+        prepared = reduction.prepare(block)
         if block.nbytes <= WHOLE_TO:
-            rows = _rows(channel, given)
+            rows = _rows(channel, prepared)
             yield channel.exchange(
-                [(peer, given) for peer in channel.others],
+                [(peer, prepared) for peer in channel.others],
                 [(peer, rows[peer]) for peer in channel.others],
             )
             reduction.fold(rows, block)
             continue
         bounds = cuts(block.numel(), channel.size, channel.size)
-        parts = shares(given, bounds)
+        parts = shares(prepared, bounds)
         rows = _rows(channel, parts[channel.rank])
         yield channel.exchange(
             [(peer, parts[peer]) for peer in channel.others],
@@ -179,7 +179,7 @@ def rounds(vector: torch.Tensor, ranks: int) -> Iterator[torch.Tensor]:
         yield vector[begin : begin + step]
 
 
-def _rows(channel: Channel, own: torch.Tensor) -> list[torch.Tensor]:
-    """Return room for what each rank gives, like this one's ``own``, which is among them."""
-    scratch = own.new_empty((channel.size - 1, own.numel())).unbind(0)
-    return [*scratch[: channel.rank], own, *scratch[channel.rank :]]
+def _rows(channel: Channel, local: torch.Tensor) -> list[torch.Tensor]:
+    """Return room for what each rank gives, like this one's ``local``, which is among them."""
+    scratch = local.new_empty((channel.size - 1, local.numel())).unbind(0)
+    return [*scratch[: channel.rank], local, *scratch[channel.rank :]]

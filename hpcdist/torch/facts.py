@@ -170,16 +170,16 @@ class Facts:
                 rate = layers.create_global_var(
                     [1], self.rates[number], "float32", persistable=True, name=rate_name(number)
                 )
-                made = optimizer_of(facts, rate)
-                made.apply_gradients([pair for pair in pairs if of[pair[0].name] == number])
+                rule = optimizer_of(facts, rate)
+                rule.apply_gradients([pair for pair in pairs if of[pair[0].name] == number])
         return main, startup
 
     @property
     def numbers(self) -> dict[str, float]:
         """What servers keep beside rows and parameters, and its first values: rates, powers."""
         main, startup = self.programs
-        known = main.global_block().vars
-        return {name: v for name, v in constants_of(startup) if known[name].shape == (1,)}
+        variables = main.global_block().vars
+        return {name: v for name, v in constants_of(startup) if variables[name].shape == (1,)}
 
     def transpiled_for(self, cluster: Cluster, trainer: int) -> DistributeTranspiler:
         """Return the transpiler that has planned who keeps what, for a job with servers."""
@@ -191,8 +191,8 @@ class Facts:
         config.geo_sgd_need_push_nums = self.mode.push_every
         config.dense = "pserver"  # those that the script gives to servers
         make = GeoSgdTranspiler if self.mode.name == "geo" else DistributeTranspiler
-        made = make(config)
-        made.transpile(
+        transpiler = make(config)
+        transpiler.transpile(
             trainer,
             program=main,
             pservers=",".join(cluster.endpoints),
@@ -200,7 +200,7 @@ class Facts:
             sync_mode=config.sync_mode,
             startup_program=startup,
         )
-        return made
+        return transpiler
 
 
 def rate_name(number: int) -> str:
@@ -217,10 +217,10 @@ def optimizer_of(facts: OptimizerFacts, rate: object) -> optimizer.Optimizer:
     make: Callable[..., Any] = getattr(optimizer, facts.kind)
     decay = {"regularization": L2Decay(facts.l2_decay)} if facts.l2_decay else {}
     try:
-        made: optimizer.Optimizer = make(rate, **facts.arguments, **decay)
+        rule: optimizer.Optimizer = make(rate, **facts.arguments, **decay)
     except TypeError as error:
         raise PlanError(f"optimizer {facts.kind}: {error}") from None
-    return made
+    return rule
 
 
 def _looked_up(table: TableFacts) -> Any:

@@ -74,13 +74,13 @@ class GroupQueue:
         return self.go(work, steps, lambda: f"{call} (number {number})", opts)
 
     def go(
-        self, work: MpiWork, steps: Steps, what: Callable[[], str], opts: object = None
+        self, work: MpiWork, steps: Steps, describe: Callable[[], str], opts: object = None
     ) -> MpiWork:
         """Put an operation at the end of its handle's lane, and move it on as far as it goes."""
         timeout = getattr(opts, "timeout", default_pg_timeout)
-        given = timeout >= timedelta(0) and timeout != default_pg_timeout  # torch: -1 ms is unset
-        deadline_s = timeout.total_seconds() if given else self.group.deadline_s
-        work.operation = Operation(self.group, steps, what, deadline_s, work.tell)
+        is_set = timeout >= timedelta(0) and timeout != default_pg_timeout  # torch: -1 ms is unset
+        deadline_s = timeout.total_seconds() if is_set else self.group.deadline_s
+        work.operation = Operation(self.group, steps, describe, deadline_s, work.tell)
         work.lane.add(work.operation)
         if work.lane.move() and getattr(opts, "asyncOp", True):
             self.mover.watch(work.lane)
@@ -109,8 +109,8 @@ class GroupQueue:
         elif self.checks:
             message = call.encoded()
             everyone = torch.empty(self.channel.size, dtype=torch.int64)
-            told = torch.tensor([message])
-            yield from by_messages.all_gather(self.channel, told, everyone.split(1))
+            encoded = torch.tensor([message])
+            yield from by_messages.all_gather(self.channel, encoded, everyone.split(1))
             agree(message, everyone.tolist(), self.group.names, self.group.rank, number)
         if self.memory is None or memory is None:
             yield from messages(self.channel)

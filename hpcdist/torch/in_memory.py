@@ -85,8 +85,8 @@ class HostMemory:
     def agree(self, call: int, number: int) -> None:
         """Refuse ranks that have told other calls before they met."""
         at = 2 - self.count % 2
-        told = [head[at] for head in self.heads]
-        agree(call, told, self._names, self.rank, number)
+        codes = [head[at] for head in self.heads]
+        agree(call, codes, self._names, self.rank, number)
 
     def _slice(
         self, turn: int, dtype: torch.dtype, length: int, begin: int
@@ -149,10 +149,10 @@ def broadcast(memory: HostMemory, vector: torch.Tensor, root: int) -> Steps:
             part.copy_(rows[root])
 
 
-def all_gather(memory: HostMemory, own: torch.Tensor, outputs: Sequence[torch.Tensor]) -> Steps:
-    """Bring every rank's ``own`` to all, as ``outputs[r]``."""
+def all_gather(memory: HostMemory, vector: torch.Tensor, outputs: Sequence[torch.Tensor]) -> Steps:
+    """Bring every rank's ``vector`` to all, as ``outputs[r]``."""
     targets = zip(*(pieces(out, CHUNK) for out in outputs), strict=True)
-    for part, into in zip(pieces(own, CHUNK), targets, strict=True):
+    for part, into in zip(pieces(vector, CHUNK), targets, strict=True):
         rows = memory.rows(part.dtype, part.numel())
         rows[memory.rank].copy_(part)
         yield memory.meet()
@@ -170,12 +170,12 @@ def all_to_all(
     step = CHUNK // memory.size // LINE_BYTES * LINE_BYTES
     sources = zip(*(pieces(vector, step) for vector in inputs), strict=True)
     targets = zip(*(pieces(vector, step) for vector in outputs), strict=True)
-    for given, into in zip(sources, targets, strict=True):
-        for peer, part in enumerate(given):
+    for source, into in zip(sources, targets, strict=True):
+        for peer, part in enumerate(source):
             if peer != memory.rank:
                 memory.rows(part.dtype, part.numel(), peer * step)[memory.rank].copy_(part)
-        rows = memory.rows(given[0].dtype, given[0].numel(), memory.rank * step)
-        rows[memory.rank] = given[memory.rank]
+        rows = memory.rows(source[0].dtype, source[0].numel(), memory.rank * step)
+        rows[memory.rank] = source[memory.rank]
         yield memory.meet()
         for row, out in zip(rows, into, strict=True):
             out.copy_(row)
@@ -190,8 +190,8 @@ def reduce_scatter(
     """Write the reduction of all ranks' ``inputs[r]``, all of one length, into rank r's ``out``."""
     step = CHUNK // memory.size // LINE_BYTES * LINE_BYTES
     sources = zip(*(pieces(vector, step) for vector in inputs), strict=True)
-    for given, into in zip(sources, pieces(out, step), strict=True):
-        prepared = [reduction.prepare(part) for part in given]
+    for source, into in zip(sources, pieces(out, step), strict=True):
+        prepared = [reduction.prepare(part) for part in source]
         for peer, part in enumerate(prepared):
             if peer != memory.rank:
                 memory.rows(part.dtype, part.numel(), peer * step)[memory.rank].copy_(part)
@@ -223,10 +223,10 @@ def all_reduce(memory: HostMemory, vector: torch.Tensor, reduction: TensorReduct
         # Of two ranks each reduces all: it costs no more than to fetch the other's half of the
         # results, and takes half as many phases.
         for part in pieces(vector, CHUNK):
-            rows, own = memory.rows(dtype, part.numel()), reduction.prepare(part)
-            rows[rank].copy_(own)
+            rows, prepared = memory.rows(dtype, part.numel()), reduction.prepare(part)
+            rows[rank].copy_(prepared)
             yield memory.meet()
-            rows[rank] = own
+            rows[rank] = prepared
             reduction.fold(rows, part)
         return
     # Each rank reduces a share of a piece, of which it needs no copy. In the phase in which they
@@ -236,9 +236,9 @@ def all_reduce(memory: HostMemory, vector: torch.Tensor, reduction: TensorReduct
     for part in [*pieces(vector, HALF), None]:
         if before is not None:
             begin, end = before.bounds[rank : rank + 2]
-            given = [row[begin:end] for row in before.rows]
-            given[rank] = before.own[begin:end]
-            reduction.fold(given, memory.rows(dtype, end - begin, HALF)[rank])
+            contributions = [row[begin:end] for row in before.rows]
+            contributions[rank] = before.own[begin:end]
+            reduction.fold(contributions, memory.rows(dtype, end - begin, HALF)[rank])
             places = list(pairwise(before.bounds))
             results = [memory.rows(dtype, e - b, HALF)[k] for k, (b, e) in enumerate(places)]
         now = None

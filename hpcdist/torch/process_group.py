@@ -101,20 +101,20 @@ class MpiProcessGroup(dist.ProcessGroup):
     # -- reductions --
 
     def allreduce(self, tensors: OneOrList, *opts: Any, **named: Any) -> MpiWork:
-        (tensor,), given = one(tensors), options(dist.AllreduceOptions(), *opts, **named)
+        (tensor,), parsed = one(tensors), options(dist.AllreduceOptions(), *opts, **named)
         if tensor.layout == torch.sparse_coo:
-            return self._all_reduce_sparse(tensor, given)
-        return self.allreduce_coalesced([tensor], given)
+            return self._all_reduce_sparse(tensor, parsed)
+        return self.allreduce_coalesced([tensor], parsed)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> MpiWork:
         opts = opts or dist.AllreduceCoalescedOptions()
         vector = joined(tensors)
-        how = reduction(opts.reduceOp, vector.dtype, self._size)
-        call = Call("all_reduce", vector.dtype, vector.numel(), how.name)
+        reducer = reduction(opts.reduceOp, vector.dtype, self._size)
+        call = Call("all_reduce", vector.dtype, vector.numel(), reducer.name)
         return self.queue.add(
             call,
-            lambda memory: in_memory.all_reduce(memory, vector, how),
-            lambda channel: by_messages.all_reduce(channel, vector, how),
+            lambda memory: in_memory.all_reduce(memory, vector, reducer),
+            lambda channel: by_messages.all_reduce(channel, vector, reducer),
             lambda: put_back_joined(vector, tensors),
             tensors,
             opts,
@@ -123,12 +123,12 @@ class MpiProcessGroup(dist.ProcessGroup):
     def reduce(self, tensors: OneOrList, *how_and_where: Any, **named: Any) -> MpiWork:
         tensors, opts = one(tensors), options(dist.ReduceOptions(), *how_and_where, **named)
         vector, root = joined(tensors), self._root(opts)
-        how = reduction(opts.reduceOp, vector.dtype, self._size)
-        call = Call("reduce", vector.dtype, vector.numel(), how.name, root)
+        reducer = reduction(opts.reduceOp, vector.dtype, self._size)
+        call = Call("reduce", vector.dtype, vector.numel(), reducer.name, root)
         return self.queue.add(
             call,
-            lambda memory: in_memory.reduce(memory, vector, how, root),
-            lambda channel: by_messages.reduce(channel, vector, how, root),
+            lambda memory: in_memory.reduce(memory, vector, reducer, root),
+            lambda channel: by_messages.reduce(channel, vector, reducer, root),
             lambda: put_back_joined(vector, tensors),
             tensors,
             opts,
@@ -139,9 +139,9 @@ class MpiProcessGroup(dist.ProcessGroup):
     ) -> MpiWork:
         if isinstance(outputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
-        given = options(dist.ReduceScatterOptions(), *opts, **named)
+        parsed = options(dist.ReduceScatterOptions(), *opts, **named)
         pairs = list(zip(outputs, inputs, strict=True))
-        return _last([self._reduce_scatter(*pair, given) for pair in pairs], outputs)
+        return _last([self._reduce_scatter(*pair, parsed) for pair in pairs], outputs)
 
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: object = None
@@ -179,9 +179,9 @@ class MpiProcessGroup(dist.ProcessGroup):
     ) -> MpiWork:
         if isinstance(inputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
-        given = options(AllgatherOptions(), *opts, **named)
+        parsed = options(AllgatherOptions(), *opts, **named)
         pairs = zip(outputs, inputs, strict=True)
-        return _last([self._all_gather(own, list(into), given) for into, own in pairs], outputs)
+        return _last([self._all_gather(part, list(into), parsed) for into, part in pairs], outputs)
 
     def all_gather_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: object = None
@@ -213,14 +213,14 @@ class MpiProcessGroup(dist.ProcessGroup):
         if isinstance(inputs, torch.Tensor):
             outputs, inputs = [outputs] if outputs else [], [inputs]
         opts = options(dist.GatherOptions(), *where, **named)
-        (own,), root = inputs, self._root(opts)
+        (part,), root = inputs, self._root(opts)
         targets = list(outputs[0]) if outputs else []
-        checked([own, *targets])
+        checked([part, *targets])
         if self.rank() == root:
-            one_for_each("gather", targets, own, root, self._size)
-        vector, vectors = flat(own), [flat(target) for target in targets]
+            one_for_each("gather", targets, part, root, self._size)
+        vector, vectors = flat(part), [flat(target) for target in targets]
         return self.queue.add(
-            Call("gather", own.dtype, root=root),
+            Call("gather", part.dtype, root=root),
             None,
             lambda channel: by_messages.gather(channel, vector, vectors, root),
             lambda: put_back(vectors, targets),
@@ -253,13 +253,13 @@ class MpiProcessGroup(dist.ProcessGroup):
         checked([*outputs, *inputs])
         me = self.rank()
         for tensors in (outputs, inputs):
-            own = outputs[me] if len(outputs) > me else None
-            one_for_each("all_to_all", tensors, own, me, self._size)
-        given, into = [flat(tensor) for tensor in inputs], [flat(out) for out in outputs]
+            local = outputs[me] if len(outputs) > me else None
+            one_for_each("all_to_all", tensors, local, me, self._size)
+        sources, into = [flat(tensor) for tensor in inputs], [flat(out) for out in outputs]
         return self.queue.add(
             Call("all_to_all", outputs[0].dtype),
             None,
-            lambda channel: by_messages.all_to_all(channel, given, into),
+            lambda channel: by_messages.all_to_all(channel, sources, into),
             lambda: put_back(into, outputs),
             outputs,
             options(dist.AllToAllOptions(), *opts, **named),
@@ -278,13 +278,13 @@ class MpiProcessGroup(dist.ProcessGroup):
         checked([output, input])
         vector = flat(output)
         into = parts_by_rows(vector, output, output_splits, self._size)
-        given = parts_by_rows(flat(input), input, input_splits, self._size)
-        one_for_each("all_to_all", given, into[self.rank()], self.rank(), self._size)
+        sources = parts_by_rows(flat(input), input, input_splits, self._size)
+        one_for_each("all_to_all", sources, into[self.rank()], self.rank(), self._size)
         equal = not output_splits and not input_splits
         return self.queue.add(
             Call("all_to_all", output.dtype, input.numel() if equal else None),
-            (lambda memory: in_memory.all_to_all(memory, given, into)) if equal else None,
-            lambda channel: by_messages.all_to_all(channel, given, into),
+            (lambda memory: in_memory.all_to_all(memory, sources, into)) if equal else None,
+            lambda channel: by_messages.all_to_all(channel, sources, into),
             lambda: put_back([vector], [output]),
             [output],
             options(dist.AllToAllOptions(), *opts, **named),
@@ -294,8 +294,8 @@ class MpiProcessGroup(dist.ProcessGroup):
 
     def barrier(self, *opts: Any, **named: Any) -> MpiWork:
         call = Call("barrier", torch.uint8, 0)
-        given = options(dist.BarrierOptions(), *opts, **named)
-        return self.queue.add(call, in_memory.barrier, by_messages.barrier, _nothing, [], given)
+        parsed = options(dist.BarrierOptions(), *opts, **named)
+        return self.queue.add(call, in_memory.barrier, by_messages.barrier, _nothing, [], parsed)
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
@@ -329,16 +329,16 @@ class MpiProcessGroup(dist.ProcessGroup):
         opts = opts or dist.ReduceScatterOptions()
         checked([out, *parts])
         one_for_each("reduce_scatter", parts, out, self.rank(), self._size)
-        vector, given = flat(out), [flat(part) for part in parts]
-        how = reduction(opts.reduceOp, out.dtype, self._size)
-        equal = len({part.numel() for part in given}) == 1
+        vector, sources = flat(out), [flat(part) for part in parts]
+        reducer = reduction(opts.reduceOp, out.dtype, self._size)
+        equal = len({part.numel() for part in sources}) == 1
         length = vector.numel() if equal else None
         return self.queue.add(
-            Call("reduce_scatter", out.dtype, length, how.name),
-            (lambda memory: in_memory.reduce_scatter(memory, given, vector, how))
+            Call("reduce_scatter", out.dtype, length, reducer.name),
+            (lambda memory: in_memory.reduce_scatter(memory, sources, vector, reducer))
             if equal
             else None,
-            lambda channel: by_messages.reduce_scatter(channel, given, vector, how),
+            lambda channel: by_messages.reduce_scatter(channel, sources, vector, reducer),
             lambda: put_back([vector], [out]),
             [out],
             opts,
@@ -346,34 +346,36 @@ class MpiProcessGroup(dist.ProcessGroup):
 
     def _all_gather(
         self,
-        own: torch.Tensor,
+        part: torch.Tensor,
         outputs: Tensors,
         opts: object,
-        whole: tuple[torch.Tensor, torch.Tensor] | None = None,
+        gathered: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> MpiWork:
-        """``whole`` is the vector that ``outputs`` are parts of, and the tensor it belongs to."""
-        checked([own, *outputs])
-        one_for_each("all_gather", outputs, own, self.rank(), self._size)
-        given = flat(own)
-        into = outputs if whole else [flat(out) for out in outputs]
-        vectors, tensors = ([whole[0]], [whole[1]]) if whole else (into, outputs)
+        """``gathered``: the vector of which ``outputs`` are parts, and its tensor."""
+        checked([part, *outputs])
+        one_for_each("all_gather", outputs, part, self.rank(), self._size)
+        source = flat(part)
+        into = outputs if gathered else [flat(out) for out in outputs]
+        vectors, tensors = ([gathered[0]], [gathered[1]]) if gathered else (into, outputs)
         equal = len({out.numel() for out in into}) == 1
         return self.queue.add(
-            Call("all_gather", own.dtype, given.numel() if equal else None),
-            (lambda memory: in_memory.all_gather(memory, given, into)) if equal else None,
-            lambda channel: by_messages.all_gather(channel, given, into),
+            Call("all_gather", part.dtype, source.numel() if equal else None),
+            (lambda memory: in_memory.all_gather(memory, source, into)) if equal else None,
+            lambda channel: by_messages.all_gather(channel, source, into),
             lambda: put_back(vectors, tensors),
-            [whole[1]] if whole else outputs,
+            [gathered[1]] if gathered else outputs,
             opts,
         )
 
     def _all_reduce_sparse(self, tensor: torch.Tensor, opts: Any) -> MpiWork:
-        how = reduction(opts.reduceOp, tensor.dtype, self._size)
-        if how.name != "SUM":
-            raise CommError(f"all_reduce of sparse tensors: expected ReduceOp.SUM, got {how.name}")
+        reducer = reduction(opts.reduceOp, tensor.dtype, self._size)
+        if reducer.name != "SUM":
+            raise CommError(
+                f"all_reduce of sparse tensors: expected ReduceOp.SUM, got {reducer.name}"
+            )
         sparse = tensor.detach().coalesce()
         return self.queue.add(
-            Call("all_reduce", tensor.dtype, None, how.name),
+            Call("all_reduce", tensor.dtype, None, reducer.name),
             None,
             lambda channel: sparse_sum.all_reduce(channel, tensor, sparse),
             _nothing,

@@ -29,8 +29,8 @@ _generations = count()
 def register() -> None:
     """Make torch know the backend, and let env:// find ranks by MPI. Once in a process."""
     dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
-    there = rendezvous._rendezvous_handlers["env"]
-    rendezvous._rendezvous_handlers["env"] = _by_mpi_unless(_is_other_job, there)
+    handler = rendezvous._rendezvous_handlers["env"]
+    rendezvous._rendezvous_handlers["env"] = _by_mpi_unless(_is_other_job, handler)
     _keep_handles_of_join()
 
 
@@ -56,17 +56,17 @@ def stand_in() -> None:
     For scripts that are written for torchrun. torch goes on calling them what the script does.
     """
     for scheme in ("env", "tcp"):
-        there = rendezvous._rendezvous_handlers[scheme]
-        rendezvous._rendezvous_handlers[scheme] = _by_mpi_unless(lambda: False, there)
+        handler = rendezvous._rendezvous_handlers[scheme]
+        rendezvous._rendezvous_handlers[scheme] = _by_mpi_unless(lambda: False, handler)
     make = distributed_c10d._new_process_group_helper
 
     def make_ours(
         group_size: int, group_rank: int, ranks: object, backend: object, *more: Any, **named: Any
     ) -> Any:
-        asked = NAME if _is_ours_to_replace(str(backend)) else backend
-        made_group = make(group_size, group_rank, ranks, asked, *more, **named)
+        name = NAME if _is_ours_to_replace(str(backend)) else backend
+        made_group = make(group_size, group_rank, ranks, name, *more, **named)
         group = made_group[0]
-        if asked == NAME and isinstance(group, dist.ProcessGroup):
+        if name == NAME and isinstance(group, dist.ProcessGroup):
             _, store = distributed_c10d._world.pg_map[group]
             distributed_c10d._world.pg_map[group] = (backend, store)
         return made_group
@@ -91,7 +91,7 @@ def _is_other_job() -> bool:
 
 
 def _by_mpi_unless(
-    leave_it: Callable[[], bool], other: Callable[..., Iterator[Any]]
+    leave_it: Callable[[], bool], handler: Callable[..., Iterator[Any]]
 ) -> Callable[..., Iterator[Any]]:
     """Return a handler of rendezvous that finds the ranks of this job by MPI."""
 
@@ -99,15 +99,16 @@ def _by_mpi_unless(
         url: str, timeout: timedelta = default_pg_timeout, **more: Any
     ) -> Iterator[tuple[dist.Store, int, int]]:
         if leave_it():
-            yield from other(url, timeout=timeout, **more)
+            yield from handler(url, timeout=timeout, **more)
             return
         ours = job(None if timeout == default_pg_timeout else timeout.total_seconds())
         rank, size = ours.transport.rank, ours.transport.size
         query = rendezvous._query_to_dict(rendezvous.urlparse(url).query)
-        asked = int(query.get("rank", rank)), int(query.get("world_size", size))
-        if asked not in ((rank, size), (-1, -1), (rank, -1), (-1, size)):
+        requested = int(query.get("rank", rank)), int(query.get("world_size", size))
+        if requested not in ((rank, size), (-1, -1), (rank, -1), (-1, size)):
             raise LaunchError(
-                f"rank {rank} of {size} under MPI asks torch to be rank {asked[0]} of {asked[1]}: "
+                f"rank {rank} of {size} under MPI asks torch to be rank {requested[0]} of "
+                f"{requested[1]}: "
                 "leave rank and world_size out, or take them from RANK and WORLD_SIZE"
             )
         yield dist.PrefixStore(f"init{next(_generations)}", ours.store), rank, size

@@ -24,7 +24,7 @@ from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
-from hpcdist.plain_data import made
+from hpcdist.plain_data import typed
 from hpcdist.torch.facts import rate_name
 from hpcdist.torch.job import job
 from hpcdist.torch.states import (
@@ -40,7 +40,7 @@ from hpcdist.torch.states import (
 )
 from hpcdist.torch.tables import tables
 
-SAID = "torch/states"  # the variable of plain data, as UTF-8
+STATES = "torch/states"  # the variable of plain data, as UTF-8
 
 
 class Saver(checkpoint.Saver):
@@ -54,15 +54,15 @@ class Saver(checkpoint.Saver):
     each trainer's own.
     """
 
-    def __init__(self, dirname: str | Path, objects: Mapping[str, Any], **how: Any) -> None:
-        """``how``: every, every_s, keep, best, on_nan, compression, single_file."""
+    def __init__(self, dirname: str | Path, objects: Mapping[str, Any], **options: Any) -> None:
+        """``options``: every, every_s, keep, best, on_nan, compression, single_file."""
         if runtime.current() is None and job().transport.size > 1:
             raise CheckpointError(
                 "several ranks save together only under our launcher: mpirun -n N python -m "
                 "hpcdist --as-torchrun train.py"
             )
         job()  # servers serve from here on
-        unknown = sorted(how.keys() & {"reader", "main_program", "scope"})
+        unknown = sorted(options.keys() & {"reader", "main_program", "scope"})
         if unknown:
             raise CheckpointError(f"{unknown[0]}: is for Programs; give objects with a state_dict")
         missing = set(tables().names) - tables_in(objects)
@@ -74,7 +74,7 @@ class Saver(checkpoint.Saver):
         self._objects = dict(objects)
         self._kept = Scope()
         super().__init__(
-            Executor(CPUPlace()), dirname, main_program=Program(), scope=self._kept, **how
+            Executor(CPUPlace()), dirname, main_program=Program(), scope=self._kept, **options
         )
 
     def restore(self, *, best: bool = False) -> Restored | None:
@@ -83,26 +83,26 @@ class Saver(checkpoint.Saver):
         path, plain = _met(lambda: _chosen(directory))[0]
         if path is None:
             return None
-        said: _Said = made(_Said, plain)
+        saved: _JobStates = typed(_JobStates, plain)
         tables().pause()
         names = self._objects.keys()
-        if names != said.objects.keys():
+        if names != saved.objects.keys():
             raise CheckpointError(
-                f"{path}: holds {', '.join(sorted(said.objects))}, wanted "
+                f"{path}: holds {', '.join(sorted(saved.objects))}, wanted "
                 f"{', '.join(sorted(names))}"
             )
-        trainers = said.trainers
+        trainers = saved.trainers
         me = peers_here().trainer
-        own = trainers[me] if me < len(trainers) else trainers[0]
+        trainer = trainers[me] if me < len(trainers) else trainers[0]
         tensors: dict[str, SavedTensor] = {}
-        states = {n: state_from(own.plain.get(n, said.objects[n]), tensors) for n in names}
+        states = {n: state_from(trainer.plain.get(n, saved.objects[n]), tensors) for n in names}
         arrays = {name: np.empty(*kept_as(tensor)) for name, tensor in tensors.items()}
-        self._declare({**arrays, SAID: encoded(plain)})
+        self._declare({**arrays, STATES: encoded(plain)})
         restored = super().restore(best=best)
         for name, obj in self._objects.items():
             state = put_together(states[name], lambda of: as_tensor(arrays[of.name], of))
             _load(obj, state, f"{path}: {name!r}")
-        torch.set_rng_state(_random_state(own.random))
+        torch.set_rng_state(_random_state(trainer.random))
         tables().restored()
         return restored
 
@@ -118,20 +118,20 @@ class Saver(checkpoint.Saver):
         random = b64encode(torch.get_rng_state().numpy().tobytes()).decode()
         arrays = {name: as_array(tensor) for name, tensor in tensors.items() if tensor.numel()}
         digests = {name: xxhash.xxh3_64_hexdigest(array.data) for name, array in arrays.items()}
-        mine: Any = {"objects": objects, "plain": plain, "random": random, "digests": digests}
-        each = _met(lambda: mine)
-        said = {
-            "objects": each[0]["objects"],
-            "trainers": [{"plain": one["plain"], "random": one["random"]} for one in each],
+        local: Any = {"objects": objects, "plain": plain, "random": random, "digests": digests}
+        gathered = _met(lambda: local)
+        record = {
+            "objects": gathered[0]["objects"],
+            "trainers": [{"plain": one["plain"], "random": one["random"]} for one in gathered],
         }
         for name in sorted(arrays):
-            told = [one["digests"].get(name) for one in each]
-            if None in told:
+            per_trainer = [one["digests"].get(name) for one in gathered]
+            if None in per_trainer:
                 raise CheckpointError(f"{name!r} is in the state of some trainers, not of all")
-            if len(set(told)) > 1:
+            if len(set(per_trainer)) > 1:
                 arrays[name] = arrays[name].copy()
                 peers_here().group.broadcast(arrays[name])
-        self._declare({**arrays, SAID: encoded(said)})
+        self._declare({**arrays, STATES: encoded(record)})
         return super()._save(directory, keep, extra, asynchronous=asynchronous)
 
     def _declare(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -163,14 +163,14 @@ class Saver(checkpoint.Saver):
         self._program = program
 
 
-def _met(what: Callable[[], Any]) -> list[Any]:
+def _met(compute: Callable[[], Any]) -> list[Any]:
     """Do something on every trainer; return all results, when all have come within the deadline."""
 
     def gather(data: bytes) -> list[bytes]:
-        others = "the other trainers' part of a checkpoint"
-        return [*tables().group.allgather_bytes(data, job().deadline_s, others)]
+        awaited = "the other trainers' part of a checkpoint"
+        return [*tables().group.allgather_bytes(data, job().deadline_s, awaited)]
 
-    return agreed(gather, what, "trainer")
+    return agreed(gather, compute, "trainer")
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class _OfTrainer:
 
 
 @dataclass(frozen=True)
-class _Said:
+class _JobStates:
     """What a checkpoint says of objects: states as `taken_apart` returns them."""
 
     objects: Mapping[str, Any]
@@ -197,50 +197,50 @@ def _chosen(directory: Path) -> list[Any]:
     if path is None:
         return [None, None]
     with Checkpoint(path) as checkpoint:
-        if not checkpoint.has(SAID):
+        if not checkpoint.has(STATES):
             raise CheckpointError(f"{path}: was not saved by hpcdist.torch.Saver")
         try:
-            said = json.loads(checkpoint.read(SAID).tobytes())
-            _check(made(_Said, said), checkpoint)
+            record = json.loads(checkpoint.read(STATES).tobytes())
+            _check(typed(_JobStates, record), checkpoint)
         except (ValueError, KeyError, RecursionError, RuntimeError) as error:
             raise CheckpointError(f"{path}: malformed states of objects ({error!r})") from None
-    return [str(path), said]
+    return [str(path), record]
 
 
-def _check(said: _Said, checkpoint: Checkpoint) -> None:
+def _check(record: _JobStates, checkpoint: Checkpoint) -> None:
     """Raise unless states can be put together from this checkpoint; it may be anybody's."""
     tensors: dict[str, SavedTensor] = {}
-    for state in said.objects.values():
+    for state in record.objects.values():
         state_from(state, tensors)
     for tensor in tensors.values():
         saved = checkpoint.saved(tensor.name)
-        if tensor.name == SAID or (saved.shape, saved.dtype) != kept_as(tensor):
+        if tensor.name == STATES or (saved.shape, saved.dtype) != kept_as(tensor):
             raise ValueError(f"{tensor.name!r:.80} is {saved.dtype}{list(saved.shape)}")
-    if not said.trainers:
+    if not record.trainers:
         raise ValueError("no trainers")
-    for trainer in said.trainers:
+    for trainer in record.trainers:
         torch.Generator().set_state(_random_state(trainer.random))
-        own: dict[str, SavedTensor] = {}
+        of_trainer: dict[str, SavedTensor] = {}
         for state in trainer.plain.values():
-            state_from(state, own)
-        if own:
-            raise ValueError(f"{min(own)!r:.80} is of one trainer only")
+            state_from(state, of_trainer)
+        if of_trainer:
+            raise ValueError(f"{min(of_trainer)!r:.80} is of one trainer only")
 
 
-def _random_state(said: str) -> torch.Tensor:
-    return torch.frombuffer(bytearray(b64decode(said)), dtype=torch.uint8)
+def _random_state(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(b64decode(text)), dtype=torch.uint8)
 
 
-def _load(obj: Any, state: Any, what: str) -> None:
+def _load(obj: Any, state: Any, name: str) -> None:
     """Have an object take up its state; CheckpointError if it raises, whatever that is."""
     try:
         obj.load_state_dict(state)
     except HpcdistError:
         raise
     except Exception as error:
-        raise CheckpointError(f"{what} does not take its state: {error!r}") from error
+        raise CheckpointError(f"{name} does not take its state: {error!r}") from error
 
 
-def encoded(said: object) -> np.ndarray:
+def encoded(record: object) -> np.ndarray:
     """Return plain data as bytes of JSON, shape [n], uint8."""
-    return np.frombuffer(bytearray(json.dumps(said).encode()), np.uint8)
+    return np.frombuffer(bytearray(json.dumps(record).encode()), np.uint8)

@@ -74,18 +74,19 @@ class ServedOptimizer(KeptOptimizer):
             raise TableError("ServedOptimizer: the model has no parameters to train")
         if twin is not None:
             _check_twin(twin, trained, begun=geo)
-        for own, tensor in trained.items():
+        for local_name, tensor in trained.items():
             plain = tensor.dtype == torch.float32 and tensor.device.type == "cpu"
             if not (plain and tensor.is_contiguous() and tensor.dim()):
                 raise TableError(
-                    f"parameter {own!r}: servers keep contiguous float32 of the CPU with at least "
-                    f"one dimension, got {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
+                    f"parameter {local_name!r}: servers keep contiguous float32 of the CPU "
+                    f"with at least one dimension, got {tensor.dtype} {tuple(tensor.shape)} "
+                    f"on {tensor.device}"
                 )
-        how = TrainingMode(mode, max_staleness, push_every)
-        check(facts, lr, how, MODES)
+        training_mode = TrainingMode(mode, max_staleness, push_every)
+        check(facts, lr, training_mode, MODES)
         prefix = PREFIX if name is None else f"{PREFIX}{name}."
-        served = {prefix + own: tensor for own, tensor in trained.items()}
-        number = tables().serve(served, facts, lr, how)
+        served = {prefix + local_name: tensor for local_name, tensor in trained.items()}
+        number = tables().serve(served, facts, lr, training_mode)
         super().__init__(number, trained.values(), lr)
         self._twin, self._facts, self._geo = twin, facts, geo
         self._stepping = False
@@ -133,14 +134,14 @@ def _check_twin(
     twin: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter], *, begun: bool
 ) -> None:
     """Refuse an optimizer of torch's that has other parameters, or has begun where it must not."""
-    own = {id(p) for group in twin.param_groups for p in group["params"] if p.requires_grad}
-    left = sorted(name for name, parameter in trained.items() if id(parameter) not in own)
-    if left or len(own) != len(trained):
-        what = f"leaves {left[0]!r} out" if left else "has others beside"
+    of_twin = {id(p) for group in twin.param_groups for p in group["params"] if p.requires_grad}
+    missing = sorted(name for name, parameter in trained.items() if id(parameter) not in of_twin)
+    if missing or len(of_twin) != len(trained):
+        difference = f"leaves {missing[0]!r} out" if missing else "has others beside"
         raise TableError(
-            f"torch.optim.{type(twin).__name__} {what}: servers train all parameters of the model "
-            "that require a gradient; give the part of the model that it is for, or freeze others "
-            "(requires_grad_(False))"
+            f"torch.optim.{type(twin).__name__} {difference}: servers train all parameters of the "
+            "model that require a gradient; give the part of the model that it is for, or "
+            "freeze others (requires_grad_(False))"
         )
     if not begun and any(state.get("step", state) for state in twin.state.values()):
         raise TableError(
@@ -149,29 +150,31 @@ def _check_twin(
         )
 
 
-def _share_groups(other: torch.optim.Optimizer, loaded: torch.optim.Optimizer) -> None:
-    other.param_groups = loaded.param_groups
+def _share_groups(twin: torch.optim.Optimizer, loaded: torch.optim.Optimizer) -> None:
+    twin.param_groups = loaded.param_groups
 
 
-def _of_torch(given: torch.optim.Optimizer) -> tuple[OptimizerFacts, float]:
+def _of_torch(torch_optimizer: torch.optim.Optimizer) -> tuple[OptimizerFacts, float]:
     """Return the facts and the rate of an optimizer of torch's; TableError if it differs.
 
     Its Adam adds epsilon to another root than Fluid's.
     """
-    if len(given.param_groups) != 1:
-        raise TableError(f"expected one group of parameters, got {len(given.param_groups)}")
-    group = dict(given.param_groups[0])
-    name = type(given).__name__
-    known: dict[str, Any] = {}
-    if type(given) is torch.optim.SGD:
+    if len(torch_optimizer.param_groups) != 1:
+        raise TableError(
+            f"expected one group of parameters, got {len(torch_optimizer.param_groups)}"
+        )
+    group = dict(torch_optimizer.param_groups[0])
+    name = type(torch_optimizer).__name__
+    arguments: dict[str, Any] = {}
+    if type(torch_optimizer) is torch.optim.SGD:
         kind, same = "SGD", ("dampening", "maximize")
         if group["momentum"]:
             kind = "Momentum"
-            known = {"momentum": group["momentum"], "use_nesterov": group["nesterov"]}
-    elif type(given) is torch.optim.Adagrad:
+            arguments = {"momentum": group["momentum"], "use_nesterov": group["nesterov"]}
+    elif type(torch_optimizer) is torch.optim.Adagrad:
         kind, same = "Adagrad", ("lr_decay", "maximize")
-        known = {"epsilon": group["eps"]}
-        known["initial_accumulator_value"] = group["initial_accumulator_value"]
+        arguments = {"epsilon": group["eps"]}
+        arguments["initial_accumulator_value"] = group["initial_accumulator_value"]
     else:
         raise TableError(
             f"torch.optim.{name} has no counterpart on the servers: give SGD, Adagrad, or the name "
@@ -180,4 +183,4 @@ def _of_torch(given: torch.optim.Optimizer) -> tuple[OptimizerFacts, float]:
     for argument in same:
         if group[argument]:
             raise TableError(f"torch.optim.{name}: servers cannot do {argument}={group[argument]}")
-    return OptimizerFacts(kind, known, float(group["weight_decay"])), float(group["lr"])
+    return OptimizerFacts(kind, arguments, float(group["weight_decay"])), float(group["lr"])

@@ -36,9 +36,9 @@ class Served:
 
     def __init__(self, job: Job, facts: Facts, parameters: Mapping[str, nn.Parameter]) -> None:
         """Plan, take the servers' values of ``parameters``, connect. Collective among trainers."""
-        made = facts.transpiled_for(job.cluster, job.role.index)
-        self.program: Program = made.get_trainer_program()
-        self._plan = _plan_of(made)
+        transpiler = facts.transpiled_for(job.cluster, job.role.index)
+        self.program: Program = transpiler.get_trainer_program()
+        self._plan = _plan_of(transpiler)
         self.specs: tuple[TableSpec, ...] = specs_of(self._plan)
         self._facts, self._parameters = facts, parameters
         self._gradients = {
@@ -71,7 +71,7 @@ class Served:
         self._note_answer()
 
     def _note_answer(self) -> None:
-        self._answered = {name: _trace(held) for name, held in self._parameters.items()}
+        self._answered = {name: _trace(parameter) for name, parameter in self._parameters.items()}
 
     def _gradient_blocks(self) -> dict[str, Array]:
         return {
@@ -171,8 +171,8 @@ def blocks_of(plan: Plan, values: Mapping[str, Array]) -> dict[str, Array]:
     }
 
 
-def _rows(whole: Array, piece: Slice) -> Array:
-    flat = whole.reshape(-1)
+def _rows(value: Array, piece: Slice) -> Array:
+    flat = value.reshape(-1)
     return flat[piece.offset : piece.offset + piece.size].reshape(piece.shape)
 
 
@@ -181,8 +181,8 @@ def _trace(parameter: nn.Parameter) -> tuple[int, int]:
     return parameter.data_ptr(), xxhash.xxh3_64_intdigest(parameter.detach().numpy().data)
 
 
-def _plan_of(made: DistributeTranspiler) -> Plan:
-    plan = trainer_plan(made.get_trainer_program())
+def _plan_of(transpiler: DistributeTranspiler) -> Plan:
+    plan = trainer_plan(transpiler.get_trainer_program())
     assert plan is not None, "this is what the transpiler makes"
     return plan
 
@@ -225,12 +225,12 @@ def serve() -> None:
         return
     if header.kind is not MessageKind.KEEP:
         raise CommError(f"server {job.role.index}: unexpected {header.kind.name} of trainer 0")
-    made = Facts.parse(payload).transpiled_for(job.cluster, 0)
-    serving, startup = made.get_pserver_programs(endpoint)
+    transpiler = Facts.parse(payload).transpiled_for(job.cluster, 0)
+    serving, startup = transpiler.get_pserver_programs(endpoint)
     executor, scope = Executor(CPUPlace()), Scope()
     executor.run(startup, scope=scope)
     coming = []
-    for _, piece in _plan_of(made).blocks_on(endpoint):
+    for _, piece in _plan_of(transpiler).blocks_on(endpoint):
         value = scope.var(piece.name).value
         coming.append(transport.irecv(value, first, VALUE_TAG))
     transport.wait_all(

@@ -63,15 +63,15 @@ class Call:
         return f"{text} with root {self.root}" if rooted else text
 
 
-def agree(own: int, everyone: list[int], names: tuple[int, ...], rank: int, number: int) -> None:
+def agree(local: int, everyone: list[int], names: tuple[int, ...], rank: int, number: int) -> None:
     """Refuse ranks that call different things; all ranks of the group come to the same words."""
-    if all(other == own for other in everyone):
+    if all(peer == local for peer in everyone):
         return
-    calls = [Call.decoded(other) for other in everyone]
+    calls = [Call.decoded(peer) for peer in everyone]
     first = calls[0]
-    other = next(k for k, call in enumerate(calls) if call != first)
+    peer = next(k for k, call in enumerate(calls) if call != first)
     raise CommError(
         f"rank {names[rank]}: ranks call different collectives as number {number} of their group: "
-        f"{first} on rank {names[0]}, {calls[other]} on rank {names[other]}; every rank must call "
+        f"{first} on rank {names[0]}, {calls[peer]} on rank {names[peer]}; every rank must call "
         "the same ones in the same order, with the same dtypes and numbers of elements"
     )

@@ -33,8 +33,8 @@ class SingleMessages:
             yield channel.exchange([(to, vector)])
 
         name = self._queue.group.names[to]
-        what = f"rank {name} to take {described(tensor)}, tag {tag}"
-        return self._queue.go(MpiWork(self._queue.mover, Lane(), []), steps(), lambda: what)
+        operation = f"rank {name} to take {described(tensor)}, tag {tag}"
+        return self._queue.go(MpiWork(self._queue.mover, Lane(), []), steps(), lambda: operation)
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> MpiWork:
         """Fill a tensor with a message of one rank."""
@@ -45,8 +45,10 @@ class SingleMessages:
             yield channel.exchange(receives=[(source, vector)])
             put_back([vector], [tensor])
 
-        what = _awaited(tensor, tag)
-        return self._queue.go(MpiWork(self._queue.mover, Lane(), [tensor]), steps(), lambda: what)
+        awaited = _awaited(tensor, tag)
+        return self._queue.go(
+            MpiWork(self._queue.mover, Lane(), [tensor]), steps(), lambda: awaited
+        )
 
     def receive_any(self, tensor: torch.Tensor, tag: int) -> MpiWork:
         """Fill a tensor with the next message of any rank; the handle's ``source`` is whose."""
@@ -61,8 +63,8 @@ class SingleMessages:
             yield channel.exchange(receives=[(message.peer, vector)])
             put_back([vector], [tensor])
 
-        what = _awaited(tensor, tag)
-        return self._queue.go(work, steps(), lambda: what)
+        awaited = _awaited(tensor, tag)
+        return self._queue.go(work, steps(), lambda: awaited)
 
     def _channel(self, tag: int) -> Channel:
         """Return how a message with a tag of the script's goes."""

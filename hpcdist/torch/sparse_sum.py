@@ -11,17 +11,17 @@ from hpcdist.torch import by_messages
 from hpcdist.torch.by_messages import Channel
 
 
-def all_reduce(channel: Channel, tensor: torch.Tensor, own: torch.Tensor) -> Steps:
-    """Overwrite ``tensor`` with the sum of all ranks' ``own``, coalesced, in rank order."""
-    indices, values = own.indices(), own.values()
+def all_reduce(channel: Channel, tensor: torch.Tensor, local: torch.Tensor) -> Steps:
+    """Overwrite ``tensor`` with the sum of all ranks' ``local``, coalesced, in rank order."""
+    indices, values = local.indices(), local.values()
     counts = torch.empty(channel.size, dtype=torch.int64)
-    mine = torch.tensor([values.shape[0]])
-    yield from by_messages.all_gather(channel, mine, counts.split(1))
+    row_count = torch.tensor([values.shape[0]])
+    yield from by_messages.all_gather(channel, row_count, counts.split(1))
     all_indices = [indices.new_empty((len(indices), n)) for n in counts.tolist()]
     all_values = [values.new_empty((n, *values.shape[1:])) for n in counts.tolist()]
-    for given, outs in ((indices, all_indices), (values, all_values)):
+    for part, outs in ((indices, all_indices), (values, all_values)):
         into = [out.reshape(-1) for out in outs]
-        yield from by_messages.all_gather(channel, given.reshape(-1), into)
+        yield from by_messages.all_gather(channel, part.reshape(-1), into)
     parts = [
         torch.sparse_coo_tensor(i, v, tensor.shape, is_coalesced=True)
         for i, v in zip(all_indices, all_values, strict=True)

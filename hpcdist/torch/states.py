@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from hpcdist.errors import CheckpointError
-from hpcdist.plain_data import MAX_INTEGER, made
+from hpcdist.plain_data import MAX_INTEGER, typed
 from hpcdist.torch.embedding import TableModule, dense_state_dict
 
 AS_THEY_ARE = (torch.float32, torch.float64, torch.int32, torch.int64)  # other dtypes: as bytes
@@ -73,21 +73,21 @@ def taken_apart(name: str, state: object, tensors: dict[str, torch.Tensor]) -> A
     return {"plain": state}
 
 
-def state_from(said: object, tensors: dict[str, SavedTensor]) -> Any:
+def state_from(state: object, tensors: dict[str, SavedTensor]) -> Any:
     """Return the state that JSON from anybody describes, with SavedTensors in place of tensors.
 
     Those that have elements are added to ``tensors``. ValueError if it describes no state.
     """
-    match said:
+    match state:
         case {"tensor": str(name), "shape": list(shape), "dtype": str(dtype)}:
-            tensor = SavedTensor(name, made(tuple[int, ...], shape), _dtype(dtype))
+            tensor = SavedTensor(name, typed(tuple[int, ...], shape), _dtype(dtype))
             if math.prod(extent for extent in tensor.shape if extent) >= MAX_INTEGER:
                 raise ValueError(f"tensor {name!r:.80} has too many elements")
             if 0 not in tensor.shape and tensors.setdefault(name, tensor) != tensor:
                 raise ValueError(f"tensor {name!r:.80} is described twice")
             return tensor
         case {"pairs": list(pairs)}:
-            described = made(tuple[tuple[Any, Any], ...], pairs)
+            described = typed(tuple[tuple[Any, Any], ...], pairs)
             return {_plain(key): state_from(value, tensors) for key, value in described}
         case {"list": list(items)}:
             return [state_from(item, tensors) for item in items]
@@ -95,7 +95,7 @@ def state_from(said: object, tensors: dict[str, SavedTensor]) -> Any:
             return tuple(state_from(item, tensors) for item in items)
         case {"plain": value}:
             return _plain(value)
-    raise ValueError(f"{said!r:.80} is no state")
+    raise ValueError(f"{state!r:.80} is no state")
 
 
 def put_together(state: object, tensor_of: Callable[[SavedTensor], torch.Tensor]) -> Any:
@@ -146,14 +146,14 @@ def _is_plain(value: object) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
-def _plain(said: object) -> Any:
-    if not _is_plain(said):
-        raise ValueError(f"expected a number or text, got {said!r:.80}")
-    return said
+def _plain(value: object) -> Any:
+    if not _is_plain(value):
+        raise ValueError(f"expected a number or text, got {value!r:.80}")
+    return value
 
 
-def _dtype(said: str) -> torch.dtype:
-    dtype = getattr(torch, said, None)
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{said!r:.80} is no dtype")
+        raise ValueError(f"{name!r:.80} is no dtype")
     return dtype

@@ -31,8 +31,8 @@ class StepLog:
     def __call__(self, optimizer: Optimizer, *_: Any) -> None:
         """Note the end of a step; torch calls it after each step of any optimizer."""
         if self._counting is None or self._counting() is not optimizer:
-            known = self._counting is not None and self._counting() is not None
-            if known and id(optimizer) not in self._others:
+            counted = self._counting is not None and self._counting() is not None
+            if counted and id(optimizer) not in self._others:
                 self._others.add(id(optimizer))
                 return
             self._counting = weakref.ref(optimizer)  # the one before has stepped its last

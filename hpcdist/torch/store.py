@@ -170,10 +170,10 @@ class MpiStore(dist.Store):
             replies.extend(find())
             return bool(replies)
 
-        what = (
+        request = (
             f"the store on rank {KEEPER} to answer {operation}({', '.join(map(repr, arguments))})"
         )
-        describe = self._group.lacking(lambda: what, lambda: [KEEPER])
+        describe = self._group.lacking(lambda: request, lambda: [KEEPER])
         self._transport.waiter(poll, describe, wait_s + self._deadline_s)()
         kind, value = replies
         if kind == LATE:
@@ -190,8 +190,8 @@ class MpiStore(dist.Store):
         """Send a request; return what looks for its answer: (kind, value), or nothing yet."""
         if self._keeper is not None:
             answer: list[Any] = []
-            here = partial(_note, answer)
-            self._keeper.ask(Request(here, operation, arguments, time.monotonic() + wait_s))
+            reply = partial(_note, answer)
+            self._keeper.ask(Request(reply, operation, arguments, time.monotonic() + wait_s))
             return lambda: answer
         tag = FIRST_ANSWER_TAG + next(self._numbers) % ANSWER_TAGS
         words = json.dumps([tag, wait_s, operation, arguments]).encode()

@@ -39,14 +39,14 @@ class TableOptimizer(KeptOptimizer):
         ``epsilon``. In mode "async", with servers, ``max_staleness`` is how many steps a trainer
         may be ahead of the slowest. TableError, or PlanError, for what cannot be.
         """
-        given = [modules] if isinstance(modules, nn.Module) else list(modules)
-        for module in given:
+        roots = [modules] if isinstance(modules, nn.Module) else list(modules)
+        for module in roots:
             if not isinstance(module, nn.Module):
                 raise TableError(
                     f"TableOptimizer: expected modules, got a {type(module).__name__}: give the "
                     "model itself, whose tables have no parameters"
                 )
-        with_tables = {m.name: m for g in given for m in g.modules() if isinstance(m, TableModule)}
+        with_tables = {m.name: m for g in roots for m in g.modules() if isinstance(m, TableModule)}
         if not with_tables:
             raise TableError("TableOptimizer: there is no table of hpcdist.torch among the modules")
         if kind not in ROW_KINDS:

@@ -127,9 +127,9 @@ def read(path: str | Path) -> RankRecording:
             events = archive["events"]
         if about.pop("format") != FORMAT or events.dtype != EVENT:
             raise ValueError(f"expected format {FORMAT}")
-        names = plain_data.made(tuple[str, ...], about.pop("names"))
+        names = plain_data.typed(tuple[str, ...], about.pop("names"))
         _check_events(events, len(names))
-        noted = plain_data.made(int, about.pop("noted"))
+        noted = plain_data.typed(int, about.pop("noted"))
         ran = tuple(map(programs.from_plain, about.pop("programs", ())))
         recording = Recording(events, names, noted, ran)
         return RankRecording(made(RankOfJob, about), recording)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpcdist.plain_data import made
+from hpcdist.plain_data import typed
 
 MOST_PROGRAMS = 8  # of a rank, the first that it runs
 MOST_OPERATORS = 4000  # of a Program, its first
@@ -75,7 +75,7 @@ class ProgramFacts:
 
 def from_plain(plain: object) -> ProgramFacts:
     """Return a Program from JSON of a file; ValueError or KeyError if it is none."""
-    facts: ProgramFacts = made(ProgramFacts, plain)
+    facts: ProgramFacts = typed(ProgramFacts, plain)
     if facts.kind not in (TRAINS, SERVES, STARTS, RUNS):
         raise ValueError(f"unknown kind of Program: {facts.kind!r:.80}")
     return facts

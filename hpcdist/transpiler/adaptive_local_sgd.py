@@ -48,14 +48,14 @@ def _main(program: Program, group: Group) -> Program:
     ring = {"ring_id": 0, "use_calc_stream": False}
     chosen = {"Loss": average, "LearningRate": rate, "Start": start, "Steps": steps}
     moved = {"StartOut": start, "StepsOut": steps}
-    how = {"init_k_steps": group.k_steps, "begin_step": group.begin_step}
+    attrs = {"init_k_steps": group.k_steps, "begin_step": group.begin_step}
     for op in (
         Operator(block, "scale", {"X": loss}, {"Out": average}, {**mean, **role}),
         Operator(block, "c_allreduce_sum", {"X": average}, {"Out": average}, {**ring, **role}),
         Operator(
             block, "c_sync_comm_stream", {"X": average}, {"Out": average}, {"ring_id": 0, **role}
         ),
-        Operator(block, INTERVAL_OP, chosen, moved, {**how, **role}),
+        Operator(block, INTERVAL_OP, chosen, moved, {**attrs, **role}),
     ):
         block.add_op(op)
     return new
@@ -75,8 +75,8 @@ def _startup(startup: Program, groups: Sequence[Group]) -> Program:
 
 
 def _state(block: Block, group: Group) -> tuple[Any, Any]:
-    kept = {"persistable": True, "stop_gradient": True}
+    flags = {"persistable": True, "stop_gradient": True}
     return (
-        block.create_var(_START + group.adapts_to, shape=(3,), dtype="float32", **kept),
-        block.create_var(steps_of(group), shape=(1,), dtype="int64", **kept),
+        block.create_var(_START + group.adapts_to, shape=(3,), dtype="float32", **flags),
+        block.create_var(steps_of(group), shape=(1,), dtype="int64", **flags),
     )

@@ -81,14 +81,14 @@ def _check(program: Program) -> None:
 
 def _choice(block: Block, update: Operator, trainers: int) -> Operator:
     name = update.input("Grad")[0]
-    made = {
+    outputs = {
         slot: block.create_var(f"{name}@{slot.upper()}", dtype=dtype, stop_gradient=True)
         for slot, dtype in (("Values", "float32"), ("Indices", "int64"), ("Count", "int64"))
     }
     u, v = update.input("Velocity")[0], update.input("Residual")[0]
     inputs = {"U": u, "V": v, "Grad": name, "Param": update.input("Param")[0], "Step": COUNTER}
     attrs = {**update.attrs, "trainers": trainers, ROLE_ATTR: int(Role.BACKWARD)}
-    return Operator(block, "dgc", inputs, {"UOut": u, "VOut": v, **made}, attrs)
+    return Operator(block, "dgc", inputs, {"UOut": u, "VOut": v, **outputs}, attrs)
 
 
 def _sum(block: Block, choices: list[Operator]) -> Operator:

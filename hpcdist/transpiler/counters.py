@@ -33,18 +33,20 @@ def step_counter(program: Program, schedule: Sequence[int]) -> str | None:
             f"steps one by one, but {min(counters)!r} goes on by another number: increment it once "
             "in a step, by 1, or pass sync_mode=True"
         )
-    made = {name for op in nested(schedule_ops) for name in op.output_arg_names}
+    written = {name for op in nested(schedule_ops) for name in op.output_arg_names}
     for op in schedule_ops:
         read = [name for inner in nested([op]) for name in inner.input_arg_names]
         if op in counting:
             read = [name for name in read if name not in counters]
-        if kept := [name for name in read if name in made and program.global_block().has_var(name)]:
+        if counted := [
+            name for name in read if name in written and program.global_block().has_var(name)
+        ]:
             raise PlanError(
-                f"{op.place} {op} goes on with {kept[0]!r} from one step to the next, but in "
+                f"{op.place} {op} goes on with {counted[0]!r} from one step to the next, but in "
                 "asynchronous training servers have no steps: trainers count theirs, so compute "
                 "the rate from layers.learning_rate_scheduler's counter, or pass sync_mode=True"
             )
-        made.difference_update(name for inner in nested([op]) for name in inner.output_arg_names)
+        written.difference_update(name for inner in nested([op]) for name in inner.output_arg_names)
     return counters.pop() if counters else None
 
 

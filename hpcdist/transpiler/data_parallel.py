@@ -58,12 +58,12 @@ def data_parallel(
         new.global_block().var(name).is_data = True
     if devices > 1:
         _refuse_distributed_tables(new, devices)
-    made = _on_devices(new, devices) if devices > 1 else DataParallel(new, 1, {}, {})
+    result = _on_devices(new, devices) if devices > 1 else DataParallel(new, 1, {}, {})
     if group is not None:
         if trainers > 1:
             sum_over_trainers(new.global_block(), group.rings)
         new.distribution = replace(group, mode=RUNNING, devices=devices)
-    return made
+    return result
 
 
 def _refuse_distributed_tables(program: Program, devices: int) -> None:

@@ -263,10 +263,10 @@ def _with_older_arguments(
     return config
 
 
-def _program(argument: str, given: object, default: Program) -> Program:
-    if given is not None and not isinstance(given, Program):
-        raise PlanTypeError(f"{argument}: expected a Program, got {type(given).__name__}")
-    return default if given is None else given
+def _program(argument: str, program: object, default: Program) -> Program:
+    if program is not None and not isinstance(program, Program):
+        raise PlanTypeError(f"{argument}: expected a Program, got {type(program).__name__}")
+    return default if program is None else program
 
 
 def _group(

@@ -73,21 +73,21 @@ def fetch_rows(block: Block, plan: Plan) -> TableSteps:
             "is_distributed=False for the tables that such rows come from"
         )
     block.ops, position = placed
-    splits, merges, asked, answered = [], [], [], []
+    splits, merges, id_names, answered = [], [], [], []
     for number, ops in enumerate(lookups.values()):
         if ops:
             split, merge = _ask_for(block, plan, number, ops)
             splits.append(split)
             merges.append(merge)
-            asked += split.output("Out")
+            id_names += split.output("Out")
             answered += merge.input("X")
     where = {"epmap": list(plan.endpoints) * len(splits), "trainer_id": 0}  # always 0, as in Fluid
     forward = {ROLE_ATTR: int(Role.FORWARD)}
-    fetch = Operator(block, "prefetch", {"X": asked}, {"Out": answered}, {**where, **forward})
+    fetch = Operator(block, "prefetch", {"X": id_names}, {"Out": answered}, {**where, **forward})
     for op in reversed([*splits, fetch, *merges]):
         block.add_op(op, position)
     pulled = tuple(look_up_of(op) for op in everything)
-    return TableSteps(pulled, absent=frozenset([*asked, *answered]))
+    return TableSteps(pulled, absent=frozenset([*id_names, *answered]))
 
 
 def _ask_for(
@@ -97,15 +97,15 @@ def _ask_for(
     ids = [op.input("Ids")[0] for op in lookups]
     rows = [op.output("Out")[0] for op in lookups]
     servers = range(len(plan.endpoints))
-    asked, answered = ([name(plan, number, k) for k in servers] for name in (_asked, _answered))
+    id_names, answered = ([name(plan, number, k) for k in servers] for name in (_asked, _answered))
     id_var, row_var = block.var(ids[0]), block.var(rows[0])
-    for question, answer in zip(asked, answered):
+    for question, answer in zip(id_names, answered):
         block.create_var(question, shape=id_var.shape, dtype=id_var.dtype)
         block.create_var(answer, shape=row_var.shape, dtype=row_var.dtype)
     forward = {ROLE_ATTR: int(Role.FORWARD)}
-    merged = {"Ids": ids, "Rows": asked, "X": answered}
+    merged = {"Ids": ids, "Rows": id_names, "X": answered}
     return (
-        Operator(block, "split_ids", {"Ids": ids}, {"Out": asked}, forward),
+        Operator(block, "split_ids", {"Ids": ids}, {"Out": id_names}, forward),
         Operator(block, "merge_ids", merged, {"Out": rows}, forward),
     )
 
@@ -116,8 +116,8 @@ def push_rows(block: Block, plan: Plan, table: Table) -> tuple[Operator, Operato
     Third, what is pushed.
     """
     pushed, absent = gradient_of(block, table)
-    whose = f".trainer_{plan.trainer_id}" if plan.mode.averaged else ""
-    names = [f"{table.gradient}{whose}.pserver_{k}" for k in range(len(plan.endpoints))]
+    suffix = f".trainer_{plan.trainer_id}" if plan.mode.averaged else ""
+    names = [f"{table.gradient}{suffix}.pserver_{k}" for k in range(len(plan.endpoints))]
     for name in names:
         facts = {"shape": table.shape, "dtype": table.dtype, "type": VarType.SELECTED_ROWS}
         block.create_var(name, **facts)

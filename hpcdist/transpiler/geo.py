@@ -77,8 +77,8 @@ def geo_server(
         block.add_op(
             Operator(block, "sum", inputs, {"Out": piece.name}, {ROLE_ATTR: int(Role.FORWARD)})
         )
-        where = (block.idx, route.parameter, piece.name, piece.begin, piece.end)
-        blocks.append(ServerBlock(*where, delta, (delta,), route.sparse))
+        location = (block.idx, route.parameter, piece.name, piece.begin, piece.end)
+        blocks.append(ServerBlock(*location, delta, (delta,), route.sparse))
     optimize_blocks = [b.block for b in blocks] or [new.create_block(0).idx]
     new.current_block_idx = 0
     facts: dict[str, Any] = {"fingerprint": plan.fingerprint, "records": plan.records}

@@ -63,14 +63,14 @@ def collective_startup(startup: Program, main: Program, group: Group) -> Program
     """Return a startup program that ends with one communicator per ring, and broadcasts."""
     new = startup.clone()
     block = new.global_block()
-    others = [e for e in group.endpoints if e != group.current_endpoint]
+    other_endpoints = [e for e in group.endpoints if e != group.current_endpoint]
     for ring in range(group.rings):
         name = f"nccl_id_{ring}"
         block.create_var(name, type=VarType.RAW, persistable=True)
         facts: dict[str, Any] = {
             "rank": group.trainer_id,
             "endpoint": group.current_endpoint,
-            "other_endpoints": others,
+            "other_endpoints": other_endpoints,
         }
         block.add_op(_op(block, "c_gen_nccl_id", None, name, Role.FORWARD, **facts))
         rank = {"nranks": len(group.endpoints), "rank": group.trainer_id, "ring_id": ring}
@@ -104,8 +104,8 @@ def all_devices_startup(startup: Program) -> Program:
 
 
 def _parameters(block: Block, main: Program) -> list[str]:
-    known = {parameter.name for parameter in main.all_parameters()}
-    parameters = [v for v in block.vars.values() if isinstance(v, Parameter) or v.name in known]
+    trained = {parameter.name for parameter in main.all_parameters()}
+    parameters = [v for v in block.vars.values() if isinstance(v, Parameter) or v.name in trained]
     tables = tables_looked_up(main) | {  # and those of other Programs that the startup is for
         v.name for v in parameters if isinstance(v, Parameter) and v.is_distributed
     }
@@ -271,10 +271,10 @@ def _sync_rings(block: Block, index: int, name: str, role: Role, rings: int) -> 
         block.add_op(op, index + ring)
 
 
-def _refuse_distributed_tables(main: Program, why: str) -> None:
+def _refuse_distributed_tables(main: Program, reason: str) -> None:
     for name in sorted(tables_looked_up(main)):
         raise PlanError(
-            f"table {name!r} has is_distributed=True, and nobody has all of its rows: {why}; "
+            f"table {name!r} has is_distributed=True, and nobody has all of its rows: {reason}; "
             "use parameter servers, or sum gradients over trainers (nccl2, grad_allreduce)"
         )
 
@@ -361,8 +361,8 @@ def rewrite_in_place(startup: Program, main: Program, group: Group) -> None:
     """Make of both programs what `rewritten` returns; programs as they came out start over."""
     first, second = _origin_of(startup), _origin_of(main)
     new_startup, new = rewritten(first, second, group)
-    for program, origin, made in ((startup, first, new_startup), (main, second, new)):
-        program.become(made)
+    for program, origin, replacement in ((startup, first, new_startup), (main, second, new)):
+        program.become(replacement)
         program._origin = (origin, program.version)
     startup.main = main
 

@@ -26,21 +26,21 @@ def at_once(
     readers = (i for i, op in enumerate(before[:end]) if rows & set(op.input_arg_names))
     begin = min(readers, default=end)
     moved: list[Operator] = []
-    wanted = set(ids)
+    needed = set(ids)
     for op in reversed(before[begin:end]):
-        if _writes(op, wanted):
+        if _writes(op, needed):
             moved.insert(0, op)
-            wanted |= set(op.input_arg_names)
+            needed |= set(op.input_arg_names)
     passed: set[str] = set()  # names of the operators that others move before
     for op in before[begin:end]:
         if op not in moved:
             passed |= {*op.input_arg_names, *op.output_arg_names}
         elif _writes(op, passed) or "sub_block" in op.attrs:
             return None
-    if wanted & rows:
+    if needed & rows:
         return None
-    rest = [op for op in before[begin:] if op not in moved]
-    return [*before[:begin], *moved, *rest, *ops[last + 1 :]], begin + len(moved)
+    between = [op for op in before[begin:] if op not in moved]
+    return [*before[:begin], *moved, *between, *ops[last + 1 :]], begin + len(moved)
 
 
 def _writes(op: Operator, names: set[str]) -> bool:

@@ -44,23 +44,23 @@ def _leading_to_rates(block: Block) -> set[int]:
     read = [{name for op in nested([op]) for name in op.input_arg_names} for op in ops]
     written = [{name for op in nested([op]) for name in op.output_arg_names} for op in ops]
     scheduled = {i for i, op in enumerate(ops) if op.role & Role.LR_SCHED}
-    wanted = {name for i in scheduled for name in read[i]}
+    needed = {name for i in scheduled for name in read[i]}
     for op in ops:
         if op.role == Role.OPTIMIZE:
-            wanted.update(name for slot in _RATES for name in op.input(slot))
+            needed.update(name for slot in _RATES for name in op.input(slot))
     indices: set[int] = set()
     while more := {
         i
         for i, op in enumerate(ops)
-        if i not in indices and op.role == Role.FORWARD and written[i] & wanted
+        if i not in indices and op.role == Role.FORWARD and written[i] & needed
     }:
         indices |= more
-        wanted.update(name for i in more for name in read[i])
-    made = {name for i in indices for name in written[i]}
+        needed.update(name for i in more for name in read[i])
+    computed = {name for i in indices for name in written[i]}
     for i in _read_by_nobody(block, read, written):  # and so may follow a counter
-        if made & read[i]:
+        if computed & read[i]:
             indices.add(i)
-            made |= written[i]
+            computed |= written[i]
     indices = {i for i in indices if _repeatable(ops[i])}
     if any(MERGED_STEPS in op.attrs for op in ops):
         return set()
@@ -69,16 +69,18 @@ def _leading_to_rates(block: Block) -> set[int]:
         for name in read[i] if _on_servers(op) else ():
             first_update.setdefault(name, i)
     while indices:
-        others = {i for i in range(len(ops)) if i not in indices} - scheduled
-        moved = {name for i in others for name in written[i]}
-        seen = {name for i in others if not _on_servers(ops[i]) for name in read[i]}
-        made = {name for i in indices | scheduled for name in written[i]}
+        elsewhere = {i for i in range(len(ops)) if i not in indices} - scheduled
+        moved = {name for i in elsewhere for name in written[i]}
+        seen = {name for i in elsewhere if not _on_servers(ops[i]) for name in read[i]}
+        computed = {name for i in indices | scheduled for name in written[i]}
         bad = {
             i
             for i in indices
             if written[i] & (moved | seen)
             or any(first_update.get(name, i) < i for name in written[i])
-            or any(name in moved or not (name in made or _kept(block, name)) for name in read[i])
+            or any(
+                name in moved or not (name in computed or _kept(block, name)) for name in read[i]
+            )
         }
         if not bad:
             break
@@ -92,11 +94,11 @@ def _leading_to_rates(block: Block) -> set[int]:
 def _read_by_nobody(block: Block, read: list[set[str]], written: list[set[str]]) -> list[int]:
     """Return the positions of forward operators whose results no other operator needs."""
     indices: list[int] = []
-    wanted: set[str] = set()
+    needed: set[str] = set()
     for i, op in reversed(list(enumerate(block.ops))):
         stays = any(block.is_persistable(name) for name in written[i])
-        if op.role != Role.FORWARD or stays or not wanted.isdisjoint(written[i]):
-            wanted |= read[i]
+        if op.role != Role.FORWARD or stays or not needed.isdisjoint(written[i]):
+            needed |= read[i]
         else:
             indices.append(i)
     return indices[::-1]

@@ -40,14 +40,14 @@ def refuse_uncuttable(block: Block, phases: Sequence[Phase], several_parts: bool
     for op, phase in zip(block.ops, phases):
         if op.role & (Role.RPC | Role.DIST):
             raise PlanError(f"pipeline: {op.place} {op} was transpiled: do one of both")
-        for marks, what in (
+        for marks, feature in (
             (MERGED_STEPS in op.attrs, "gradient merge: more micro-batches do the same"),
             (op.type == "check_finite_and_unscale" or op.type in ROUNDINGS, "mixed precision"),
             (op.type.startswith("dgc"), "deep gradient compression"),
             (any(n.endswith(AGAIN) for n in op.output_arg_names), "recompute"),
         ):
             if marks:
-                raise PlanError(f"pipeline: it cannot be combined with {what}")
+                raise PlanError(f"pipeline: it cannot be combined with {feature}")
         if phase not in (Phase.FORWARD, Phase.BACKWARD):
             continue
         if "sub_block" in op.attrs:
@@ -76,10 +76,10 @@ def refuse_uncuttable(block: Block, phases: Sequence[Phase], several_parts: bool
                     "is_distributed=True, and arrays of arrays, cannot be cut into stages; use "
                     "embedding(is_sparse=False)"
                 )
-        kept = [n for n in op.output_arg_names if block.is_persistable(n)]
-        if kept and several_parts:
+        moved = [n for n in op.output_arg_names if block.is_persistable(n)]
+        if moved and several_parts:
             raise PlanError(
-                f"pipeline: {op.place} {op.type} changes {kept[0]!r} in the forward pass, by what "
+                f"pipeline: {op.place} {op.type} changes {moved[0]!r} in the forward pass, by what "
                 "it sees of a micro-batch: the values would not be those of one process; leave it "
                 "out of the program that trains (batch_norm: use layer_norm or group_norm), or "
                 "train without the pipeline"
@@ -111,12 +111,12 @@ def stages_by_devices(block: Block, forward: Sequence[Operator]) -> tuple[int, d
     """
     devices: list[str] = []
     stage_of: dict[int, int] = {}
-    made: dict[str, int] = {}
+    stages: dict[str, int] = {}
     for op in forward:
         device = op.attrs.get(DEVICE_ATTR, "")
         if device and device not in devices:
             devices.append(device)
-        least = max((made.get(name, 0) for name in op.input_arg_names), default=0)
+        least = max((stages.get(name, 0) for name in op.input_arg_names), default=0)
         stage = devices.index(device) if device else least
         if stage < least:
             raise PlanError(
@@ -124,7 +124,7 @@ def stages_by_devices(block: Block, forward: Sequence[Operator]) -> tuple[int, d
                 f"{least} computes: values of the forward pass go from a stage to later ones only"
             )
         stage_of[id(op)] = stage
-        made.update(dict.fromkeys(op.output_arg_names, stage))
+        stages.update(dict.fromkeys(op.output_arg_names, stage))
     if len(devices) < 2:
         raise PlanError(
             f"pipeline: expected operators of 2 devices or more, got {devices}: give "

@@ -159,8 +159,8 @@ class _Planner:
 
     def _stage_of(self, name: str) -> int | None:
         origin = name.split(GRAD_SUFFIX)[0]
-        for known in (origin, name):
-            stage = self._computed.get(known, self._keeper.get(known))
+        for candidate in (origin, name):
+            stage = self._computed.get(candidate, self._keeper.get(candidate))
             if stage is not None and stage != ALL:
                 return stage
         return None
@@ -226,9 +226,9 @@ class _Planner:
         for name in [*filter(self._block.is_persistable, schedule), *read]:
             if name not in changed:  # what only the startup program or a schedule moves
                 self._keeper.setdefault(name, ALL)
-        known = -1
-        while known != len(self._keeper):  # state may be read before what tells whose it is
-            known = len(self._keeper)
+        before = -1
+        while before != len(self._keeper):  # state may be read before what tells whose it is
+            before = len(self._keeper)
             for op in ops:
                 stages = self._read_from(op)
                 stage = min(stages) if len(stages) == 1 else ALL
@@ -247,9 +247,9 @@ class _Planner:
         return {source for source in sources if source is not None and source != ALL}
 
     def _source(self, name: str) -> int | None:
-        for known in (self._updated, self._keeper, self._computed):
-            if name in known:
-                return known[name]
+        for stages in (self._updated, self._keeper, self._computed):
+            if name in stages:
+                return stages[name]
         return None
 
     def _check_update(self, op: Operator) -> None:

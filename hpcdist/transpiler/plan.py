@@ -206,9 +206,9 @@ def make_plan(
     """Cut the parameters of a training program and hand their blocks to the servers."""
     roles = program_roles(program)
     if roles.following and not mode.lockstep:
-        what = program.global_block().ops[roles.following[0]].attrs[AFTER_UPDATES]
+        wrapper = program.global_block().ops[roles.following[0]].attrs[AFTER_UPDATES]
         raise PlanError(
-            f"{what} takes the parameters of every step, and with servers only synchronous "
+            f"{wrapper} takes the parameters of every step, and with servers only synchronous "
             "training has such: pass sync_mode=True, or train without servers (no --pservers)"
         )
     if not mode.geo:
@@ -303,14 +303,14 @@ def _dispatch(
 def _remote_tables(program: Program) -> set[str]:
     """Return the parameters that trainers read through sparse look-ups only."""
     lookups: set[str] = set()
-    others: set[str] = set()
+    elsewhere: set[str] = set()
     for block in program.blocks:
         for op in block.ops:
             if is_remote_lookup(op):
                 lookups.update(op.input("W"))
             elif op.role in (Role.FORWARD, Role.LOSS) or AFTER_UPDATES in op.attrs:
-                others.update(op.input_arg_names)
-    return lookups - others
+                elsewhere.update(op.input_arg_names)
+    return lookups - elsewhere
 
 
 def is_remote_lookup(op: Operator) -> bool:

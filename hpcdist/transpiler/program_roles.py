@@ -111,8 +111,8 @@ def program_roles(program: Program) -> ProgramRoles:
     schedule = tuple(i for i, op in enumerate(ops) if op.role in _SCHEDULE_ROLES)
     following = _following(program.global_block(), schedule)
     optimizing = [i for i, op in enumerate(ops) if op.role == Role.OPTIMIZE and i not in following]
-    copyable, kept = _copyable(program.global_block())
-    clip = _clip_ops(program, optimizing, kept)
+    copyable, server_only = _copyable(program.global_block())
+    clip = _clip_ops(program, optimizing, server_only)
     by_parameter: dict[str, list[int]] = {}
     gradients: dict[str, str] = {}
     for i in optimizing:
@@ -152,9 +152,9 @@ def _following(block: Block, schedule: Sequence[int]) -> tuple[int, ...]:
             scheduled.update(op.output_arg_names)
             counting.append(i)
     for i in reversed(counting):
-        made = set(ops[i].output_arg_names)
-        readers = {j for j, op in enumerate(ops) if not made.isdisjoint(op.input_arg_names)}
-        if readers and readers <= following and not any(map(block.is_persistable, made)):
+        written = set(ops[i].output_arg_names)
+        readers = {j for j, op in enumerate(ops) if not written.isdisjoint(op.input_arg_names)}
+        if readers and readers <= following and not any(map(block.is_persistable, written)):
             following.add(i)
     return tuple(sorted(following))
 
@@ -172,24 +172,26 @@ def refuse_unserved(program: Program, roles: ProgramRoles) -> None:
     moved = {name for op in nested(trainers) for name in op.output_arg_names}
     _refuse_moving_parameters(block, roles)
     schedule = [block.ops[i] for i in roles.schedule]
-    made = {name for op in nested(schedule) for name in op.output_arg_names}
+    on_servers = {name for op in nested(schedule) for name in op.output_arg_names}
     for op in schedule:
-        _refuse_what_trainers_have(op, made, moved)
-    made.update(n for op in block.ops if op.attrs.get(ON_SERVERS) for n in op.output_arg_names)
+        _refuse_what_trainers_have(op, on_servers, moved)
+    on_servers.update(
+        n for op in block.ops if op.attrs.get(ON_SERVERS) for n in op.output_arg_names
+    )
     for update in roles.updates:
         updated = {update.parameter, update.gradient}
         for i in update.on_server:
-            _refuse_what_trainers_have(block.ops[i], made | updated, moved)
+            _refuse_what_trainers_have(block.ops[i], on_servers | updated, moved)
             updated.update(block.ops[i].output_arg_names)
 
 
 def _refuse_moving_parameters(block: Block, roles: ProgramRoles) -> None:
     """Refuse other operators than updates that write a parameter: servers would go on without."""
     served = {update.parameter for update in roles.updates}
-    known = {*roles.following, *(i for update in roles.updates for i in update.ops)}
+    allowed = {*roles.following, *(i for update in roles.updates for i in update.ops)}
     for i, op in enumerate(block.ops):
         written = {name for inner in nested([op]) for name in inner.output_arg_names} & served
-        if written and i not in known:
+        if written and i not in allowed:
             raise PlanError(
                 f"{op.place} {op} writes parameter {min(written)!r}, which the parameter servers "
                 "hold and update: they would go on with a value of their own; let an optimizer, "
@@ -200,10 +202,12 @@ def _refuse_moving_parameters(block: Block, roles: ProgramRoles) -> None:
 def _refuse_counting_on_trainers(block: Block, roles: ProgramRoles) -> None:
     """Refuse forward operators that read a count of steps: it is kept where the schedule runs."""
     schedule = [block.ops[i] for i in roles.schedule]
-    kept = {n for op in nested(schedule) for n in op.output_arg_names if block.is_persistable(n)}
+    counters = {
+        n for op in nested(schedule) for n in op.output_arg_names if block.is_persistable(n)
+    }
     copied = {i for update in roles.updates for i in update.copies}
     for i, op in enumerate(block.ops):
-        read = kept.intersection(op.input_arg_names)
+        read = counters.intersection(op.input_arg_names)
         if read and op.role & ~Role.LOSS == Role.FORWARD and i not in {*roles.following, *copied}:
             raise PlanError(
                 f"{op.place} {op} reads {min(read)!r}, which the learning rate's schedule moves: "
@@ -213,23 +217,23 @@ def _refuse_counting_on_trainers(block: Block, roles: ProgramRoles) -> None:
             )
 
 
-def _refuse_what_trainers_have(op: Operator, made: set[str], moved: set[str]) -> None:
-    """Refuse an operator for servers that reads what is neither ``made`` nor kept there."""
+def _refuse_what_trainers_have(op: Operator, on_servers: set[str], moved: set[str]) -> None:
+    """Refuse an operator for servers that reads what is neither ``on_servers`` nor kept there."""
     inner = {name for i in nested([op]) for name in i.output_arg_names}
     for name in dict.fromkeys(name for i in nested([op]) for name in i.input_arg_names):
         var = op.block.find_var(name)
-        if name in made or name in inner or var is None:
+        if name in on_servers or name in inner or var is None:
             continue
         if var.is_data:
-            why = "is fed"
+            reason = "is fed"
         elif isinstance(var, Parameter):
-            why = "is another parameter, maybe on another server"
+            reason = "is another parameter, maybe on another server"
         elif name in moved or not var.persistable:
-            why = "trainers compute"
+            reason = "trainers compute"
         else:
             continue
         raise PlanError(
-            f"{op.place} {op} would run on parameter servers, but reads {name!r}, which {why}: "
+            f"{op.place} {op} would run on parameter servers, but reads {name!r}, which {reason}: "
             "they have a parameter, its gradient, constants, what element-wise operators make of "
             "these, and learning rates of layers.learning_rate_scheduler; change this, or train "
             "without servers (no --pservers)"
@@ -242,19 +246,19 @@ def refuse_uncut(block: Block, update: ParameterUpdate) -> None:
     moved = {update.parameter, update.gradient, *(n for op in ops for n in op.output_arg_names)}
     for i in update.on_server:
         op = block.ops[i]
-        why = ""
+        reason = ""
         if i > update.optimizer and op.type not in ELEMENTWISE:
-            why = "computes with the whole of it"
+            reason = "computes with the whole of it"
         if op.type == "fill_constant" and block.var(op.output("Out")[0]).shape == shape:
-            why = "fills as many rows as the whole has"
+            reason = "fills as many rows as the whole has"
         for name in op.input_arg_names:
             var = block.find_var(name)
             if name not in moved and var is not None and var.shape == shape:
-                why = f"reads {name!r}, which is not cut with it"
-        if why:
+                reason = f"reads {name!r}, which is not cut with it"
+        if reason:
             raise PlanError(
-                f"{op.place} {op}: servers hold parts of {update.parameter!r}, but this {why}; use "
-                "one server, config.slice_var_up = False, or no servers"
+                f"{op.place} {op}: servers hold parts of {update.parameter!r}, but this {reason}; "
+                "use one server, config.slice_var_up = False, or no servers"
             )
 
 
@@ -272,7 +276,7 @@ def _copyable(block: Block) -> tuple[dict[str, int], set[str]]:
     changing = moved.union(*(op.output_arg_names for op in nested(schedule)))
     scheduled: set[str] = set()
     positions: dict[str, int] = {}
-    kept: set[str] = set()
+    server_only: set[str] = set()
     for i, op in enumerate(block.ops):
         if op.role in _SCHEDULE_ROLES:
             scheduled.update(n for inner in nested([op]) for n in inner.output_arg_names)
@@ -286,9 +290,9 @@ def _copyable(block: Block) -> tuple[dict[str, int], set[str]]:
         ]
         if all(at or n in positions for at, n in zip(on_servers, op.input_arg_names)):
             positions.update(dict.fromkeys(op.output_arg_names, i))
-            if any(on_servers) or not kept.isdisjoint(op.input_arg_names):
-                kept.update(op.output_arg_names)
-    return positions, kept
+            if any(on_servers) or not server_only.isdisjoint(op.input_arg_names):
+                server_only.update(op.output_arg_names)
+    return positions, server_only
 
 
 def _copies(
@@ -296,12 +300,12 @@ def _copies(
 ) -> tuple[int, ...]:
     """Return the forward operators that an update needs the results of, in order."""
     copies: set[int] = set()
-    wanted = [name for i in update for name in ops[i].input_arg_names]
-    while wanted:
-        i = copyable.get(wanted.pop())
+    names = [name for i in update for name in ops[i].input_arg_names]
+    while names:
+        i = copyable.get(names.pop())
         if i is not None and i not in copies:
             copies.add(i)
-            wanted += ops[i].input_arg_names
+            names += ops[i].input_arg_names
     return tuple(sorted(copies))
 
 
@@ -313,14 +317,14 @@ def nested(ops: Sequence[Operator]) -> Iterator[Operator]:
             yield from nested(op.block.program.block(op.attrs["sub_block"]).ops)
 
 
-def _clip_ops(program: Program, optimizing: list[int], kept: set[str]) -> list[int]:
+def _clip_ops(program: Program, optimizing: list[int], server_only: set[str]) -> list[int]:
     """Return the operators that only turn gradients into other gradients.
 
     Nothing persistable (no parameter, no accumulator), nor what is made of such, flows into them,
     so trainers can run them.
     """
     block = program.global_block()
-    at_server = set(kept)  # names computed from what only servers have
+    at_server = set(server_only)  # names computed from what only servers have
     clip = []
     for i in optimizing:
         op = block.ops[i]

@@ -243,8 +243,10 @@ def _carry(origin: Block, name: str, target: Block) -> None:
     """Declare a variable of the original program on the server, kept from step to step."""
     var = origin.find_var(name)
     if var is not None and not target.has_var(name):
-        kept = var.persistable or var.type in (VarType.LOD_TENSOR, VarType.SELECTED_ROWS)
-        target.create_var(name, shape=var.shape, dtype=var.dtype, type=var.type, persistable=kept)
+        persists = var.persistable or var.type in (VarType.LOD_TENSOR, VarType.SELECTED_ROWS)
+        target.create_var(
+            name, shape=var.shape, dtype=var.dtype, type=var.type, persistable=persists
+        )
 
 
 def _add_update(
@@ -277,8 +279,8 @@ def _add_update(
         for name in (*op.input_arg_names, *op.output_arg_names):
             _declare_local(origin, name, home, shard)
         if op.attrs.get(SUMMED):
-            for made in summing_ops(op, shard.local, functools.partial(part_of, merged)):
-                block.add_op(made)
+            for summing in summing_ops(op, shard.local, functools.partial(part_of, merged)):
+                block.add_op(summing)
             parts += [(total, part_of(merged, total)) for total in totals_of(op)]
             continue
         for slots in (op.inputs, op.outputs):

@@ -97,10 +97,10 @@ def _main(program: Program, group: Group) -> Program:
         return new
     _check_order(block, updates, shards)
     # Others' updates go, and so does what else moves their state: the powers of Adamax and Lamb.
-    others = {name for name, owner in shards.state.items() if owner != group.trainer_id}
-    kept = [op for op in block.ops[: updates[-1] + 1] if not others & {*op.output_arg_names}]
-    rest = [op for op in block.ops[updates[-1] + 1 :] if not others & {*op.output_arg_names}]
-    block.ops = kept + _broadcasts(block, shards) + rest
+    elsewhere = {name for name, owner in shards.state.items() if owner != group.trainer_id}
+    before = [op for op in block.ops[: updates[-1] + 1] if not elsewhere & {*op.output_arg_names}]
+    behind = [op for op in block.ops[updates[-1] + 1 :] if not elsewhere & {*op.output_arg_names}]
+    block.ops = before + _broadcasts(block, shards) + behind
     return new
 
 
@@ -134,6 +134,6 @@ def _startup(startup: Program, main: Program, group: Group) -> Program:
     new = startup.clone()
     new.initialize_as(startup)
     block = new.global_block()
-    others = {name for name, owner in state.items() if owner != group.trainer_id}
-    block.ops = [op for op in block.ops if not others & {*op.output_arg_names}]
+    elsewhere = {name for name, owner in state.items() if owner != group.trainer_id}
+    block.ops = [op for op in block.ops if not elsewhere & {*op.output_arg_names}]
     return new

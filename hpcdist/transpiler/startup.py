@@ -151,13 +151,13 @@ def _initialize_from_others(
 
 def _made_from(op: Operator) -> list[Operator]:
     """Return the operators of a startup Program that an operator's inputs come from, in order."""
-    ops, wanted, makers = op.block.ops, {*op.input_arg_names}, []
+    ops, needed, makers = op.block.ops, {*op.input_arg_names}, []
     for before in reversed(ops[: ops.index(op)]):
-        if wanted & {*before.output_arg_names}:
+        if needed & {*before.output_arg_names}:
             makers.append(before)
-            wanted = (wanted - {*before.output_arg_names}) | {*before.input_arg_names}
-    if wanted:
-        raise PlanError(f"initializer {op} reads {min(wanted)!r}, which nothing initializes")
+            needed = (needed - {*before.output_arg_names}) | {*before.input_arg_names}
+    if needed:
+        raise PlanError(f"initializer {op} reads {min(needed)!r}, which nothing initializes")
     return makers[::-1]
 
 
@@ -175,16 +175,16 @@ def _initialize_table(op: Operator, home: Block, plan: Plan, table: Table, endpo
 
 def _cut(copied: Operator, op: Operator, name: str, shard: Shard, shape: tuple[int, ...]) -> None:
     """Let an initializer give one block of its variable the values it has in the whole."""
-    whole = op.block.program.global_block().var(name).shape
-    if shape == whole:
+    full_shape = op.block.program.global_block().var(name).shape
+    if shape == full_shape:
         return
     attrs: dict[str, Any] = {"shape": list(shape)}
     if op.type in RANDOM:
-        attrs.update(offset=shard.piece.offset, full_size=math.prod(whole))
+        attrs.update(offset=shard.piece.offset, full_size=math.prod(full_shape))
     elif op.type == "assign_value":
         for attr in VALUE_ATTRS.values():
             if np.size(op.attrs.get(attr, ())):
-                values = np.reshape(op.attrs[attr], whole)
+                values = np.reshape(op.attrs[attr], full_shape)
                 attrs[attr] = values[shard.piece.begin : shard.piece.end]
     elif op.type != "fill_constant":
         raise PlanError(

@@ -224,27 +224,27 @@ def untrained_tables(startup: Program) -> tuple[Table, ...]:
 
 # -- reading ---------------------------------------------------------------------------------------
 def _read(program: Program, name: str, lookups: Sequence[Operator]) -> Table:
-    said = f"table {name!r} has is_distributed=True"
+    prefix = f"table {name!r} has is_distributed=True"
     block = program.global_block()
     var = block.var(name)
     if any(op.block.idx for op in lookups):
-        raise PlanError(f"{said}: it cannot be looked up inside a conditional block")
+        raise PlanError(f"{prefix}: it cannot be looked up inside a conditional block")
     updates = [op for op in block.ops if op.input("Param") == [name]]
     gradient = updates[0].input("Grad")[0] if updates else ""
     if not all(op.attrs.get("is_sparse") for op in lookups) or not updates:
-        raise PlanError(f"{said}: it must be trained, with is_sparse=True")
+        raise PlanError(f"{prefix}: it must be trained, with is_sparse=True")
     if len(updates) > 1:
-        raise PlanError(f"{said}: {len(updates)} optimizers would move it, expected one")
+        raise PlanError(f"{prefix}: {len(updates)} optimizers would move it, expected one")
     _check_dtype(var)
     for op in _others(program, name, lookups, updates[0]):
         if op.role & Role.OPTIMIZE:
             raise PlanError(
-                f"{said}: a regularizer ({op.type}) would move every row, and no rank has them "
+                f"{prefix}: a regularizer ({op.type}) would move every row, and no rank has them "
                 "all; leave out ParamAttr(regularizer=) and the optimizer's regularization="
             )
-        raise PlanError(f"{said}: operator {op} reads the whole table, which no rank has")
+        raise PlanError(f"{prefix}: operator {op} reads the whole table, which no rank has")
     if block.var(gradient).type != VarType.SELECTED_ROWS:
-        raise PlanError(f"{said}: its gradient {gradient!r} is dense: use is_sparse=True")
+        raise PlanError(f"{prefix}: its gradient {gradient!r} is dense: use is_sparse=True")
     return _of_update(updates[0], gradient, padding_in(name, map(look_up_of, lookups)))
 
 
@@ -287,8 +287,8 @@ def _others(
     """Yield what reads a table beside its look-ups, their gradients and its update."""
     for block in program.blocks:
         for op in block.ops:
-            known = op in lookups or op is update or _is_lookup_grad(op)
-            if name in op.input_arg_names and not known:
+            expected = op in lookups or op is update or _is_lookup_grad(op)
+            if name in op.input_arg_names and not expected:
                 yield op
 
 
@@ -305,8 +305,8 @@ def _fill(table: Table, op: Operator | None) -> Fill:
             "on its id alone, so its initializer must be Constant, Uniform, Normal, "
             f"TruncatedNormal, Xavier or MSRA: constant or random; {filled_by}"
         )
-    kept = ("value", "min", "max", "mean", "std")
-    attrs = tuple((k, float(op.attrs[k])) for k in kept if k in op.attrs)
+    names = ("value", "min", "max", "mean", "std")
+    attrs = tuple((k, float(op.attrs[k])) for k in names if k in op.attrs)
     return Fill(op.type, attrs, int(op.attrs.get("seed", 0)))
 
 

@@ -45,17 +45,17 @@ def trainer_steps(program: Program, plan: Plan) -> Program:
     new.distribution = plan
     block = new.global_block()
     _drop_fills(block, names)
-    gone = [op for op in block.ops if _printed_only(op, absent)]
-    there = {name for op in gone for name in op.output_arg_names}  # pruned Programs lack some
-    pulled = [look_up for look_up in plan.table_steps.pulled if look_up.rows in there]
+    dropped = [op for op in block.ops if _printed_only(op, absent)]
+    printed = {name for op in dropped for name in op.output_arg_names}  # pruned Programs lack some
+    pulled = [look_up for look_up in plan.table_steps.pulled if look_up.rows in printed]
     gradients = {table.parameter: table.gradient for table in plan.tables}
-    pushed = [source for source in plan.table_steps.pushed if gradients[source.table] in there]
+    pushed = [source for source in plan.table_steps.pushed if gradients[source.table] in printed]
     if pulled:
-        fetch = next(op for op in gone if op.type == "prefetch")
+        fetch = next(op for op in dropped if op.type == "prefetch")
         _insert(block, _pull(block, pulled, create=bool(pushed)), fetch)
     if pushed:
-        _insert(block, _push(block, pushed), [op for op in gone if op.type == "send"][-1])
-    _drop(block, gone)
+        _insert(block, _push(block, pushed), [op for op in dropped if op.type == "send"][-1])
+    _drop(block, dropped)
     return new
 
 
@@ -103,8 +103,8 @@ def _printed_only(op: Operator, absent: Collection[str]) -> bool:
     return bool(reads) or _writes(op, absent)
 
 
-def _drop(block: Block, gone: Sequence[Operator]) -> None:
-    block.ops = [op for op in block.ops if op not in gone]
+def _drop(block: Block, dropped: Sequence[Operator]) -> None:
+    block.ops = [op for op in block.ops if op not in dropped]
     block.program.touch()
 
 

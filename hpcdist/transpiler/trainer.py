@@ -25,7 +25,7 @@ def trainer_program(program: Program, plan: Plan) -> Program:
     Updates and schedules are gone; clipping stays. Behind the last operator that writes a gradient
     it is cut and sent; at the end the parameters are received, and what averages them follows.
     """
-    whole, plan = plan, plan.of_this_turn()
+    complete, plan = plan, plan.of_this_turn()
     roles = program_roles(program)
     new = program.clone()
     block = new.global_block()
@@ -44,7 +44,7 @@ def trainer_program(program: Program, plan: Plan) -> Program:
     for name in optimizer_vars(program, roles):
         if block.has_var(name):
             block.remove_var(name)
-    new.distribution = replace(whole, table_steps=table_steps)
+    new.distribution = replace(complete, table_steps=table_steps)
     return new
 
 
@@ -137,8 +137,8 @@ def _insert_sends(
     ops = block.ops
     block.ops = []
     for i, op in enumerate(ops):
-        for kept in ([] if i in removed else [op]) + behind.get(i, []):
-            block.add_op(kept)
+        for remaining in ([] if i in removed else [op]) + behind.get(i, []):
+            block.add_op(remaining)
     numbered = {id(send) for send in sends.values()}
     for number, send in enumerate(op for op in block.ops if id(op) in numbered):
         send.outputs = {"Out": [control_name(number)]}

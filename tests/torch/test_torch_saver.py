@@ -85,7 +85,7 @@ def test_a_saver_restores_all_of_a_process_alone(tmp_path):
         {"pairs": [["weight", {**WEIGHT, "shape": [3, 2]}]]},
         {"pairs": [["weight", {**WEIGHT, "dtype": "load"}]]},
         {"pairs": [["weight", {**WEIGHT, "tensor": "nowhere"}]]},
-        {"pairs": [["weight", {**WEIGHT, "tensor": saver.SAID}]]},
+        {"pairs": [["weight", {**WEIGHT, "tensor": saver.STATES}]]},
         {"pairs": [["other", WEIGHT]]},
     ],
     ids=range(11),

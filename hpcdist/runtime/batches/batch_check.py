@@ -131,15 +131,15 @@ class BatchCheck:
         """
         if not record:
             self.refuse_ended(trainer)
-        mine = self._record()
-        if mine[1] != np.frombuffer(record, np.uint64)[1]:
+        local = self._record()
+        if local[1] != np.frombuffer(record, np.uint64)[1]:
             names = ", ".join(map(repr, self._set)) or "nothing"
             raise FeedError(
                 f"{self._step()}: before this step {self.name(self._trainer)} has "
                 f"set {names} by hand, and {self.name(trainer)} other values or other variables: "
                 "all trainers must begin a step with the same values; give random numbers a seed"
             )
-        if difference := _difference(mine, np.frombuffer(record, np.uint64), self._feed):
+        if difference := _difference(local, np.frombuffer(record, np.uint64), self._feed):
             raise FeedError(
                 f"{self._step()}: {self.name(trainer)} {difference} than "
                 f"{self.name(self._trainer)}: {CAUSES}"
@@ -161,14 +161,16 @@ class BatchCheck:
         return f"trainer {trainer}" + (f" (rank {self._ranks[trainer]})" if self._ranks else "")
 
 
-def _difference(mine: Array, other: Array, feed: Mapping[str, Any]) -> str:
+def _difference(local: Array, theirs: Array, feed: Mapping[str, Any]) -> str:
     """Say how another trainer's record differs from this one's; empty if it does not."""
-    if np.array_equal(mine, other):
+    if np.array_equal(local, theirs):
         return ""
     names = sorted(feed)
-    if other[2] != mine[2]:
+    if theirs[2] != local[2]:
         return f"feeds different variables from {', '.join(names)}"
-    differing = np.flatnonzero(mine[HEAD:] != other[HEAD:])
-    known = [name for k, name in enumerate(names) if min(k, WORDS - HEAD - 1) in differing]
-    rows = "" if mine[0] == other[0] else f" ({int(other[0])} rows where this one has {mine[0]})"
-    return f"feeds another {', '.join(map(repr, known))}{rows}"
+    differing = np.flatnonzero(local[HEAD:] != theirs[HEAD:])
+    different = [name for k, name in enumerate(names) if min(k, WORDS - HEAD - 1) in differing]
+    rows = (
+        "" if local[0] == theirs[0] else f" ({int(theirs[0])} rows where this one has {local[0]})"
+    )
+    return f"feeds another {', '.join(map(repr, different))}{rows}"

@@ -56,9 +56,9 @@ class BatchRounds:
         """Before the first step of a plain script. Collective; later calls do nothing."""
         if self._rounds is not None or self._trainers.size == 1 or self._membership.settles:
             return
-        what = "all trainers to begin a plain script"
-        told = self._trainers.allgather_bytes(b"begin", self._deadline_s, what)
-        for trainer, data in enumerate(told):
+        awaited = "all trainers to begin a plain script"
+        records = self._trainers.allgather_bytes(b"begin", self._deadline_s, awaited)
+        for trainer, data in enumerate(records):
             if not data:
                 self._check.refuse_ended(trainer)
         group = RankGroup(self._trainers, self._ranks, self._deadline_s)
@@ -108,8 +108,8 @@ class BatchRounds:
             return joined.read(rounds, fetched, division)
         assert self._scope is not None
         packed = joined.pack(fetched, division, self._scope)
-        told = self._membership.join(packed, _values_of(joined))
-        return joined.unpack(told, fetched, division, self._scope)
+        parts = self._membership.join(packed, _values_of(joined))
+        return joined.unpack(parts, fetched, division, self._scope)
 
     def _join_living(self, joined: JoinedFetch, fetched: Fetched) -> list[Any]:
         """Join the values of those who live, and compare their records."""
@@ -117,13 +117,13 @@ class BatchRounds:
         packed = b""
         if division is not None and scope is not None and joined.joins:
             packed = joined.pack(fetched, division, scope)
-        told = self._membership.join(self._check.record() + packed, _values_of(joined))
-        for trainer, data in zip(self._membership.among, told):
+        parts = self._membership.join(self._check.record() + packed, _values_of(joined))
+        for trainer, data in zip(self._membership.among, parts):
             if data is not None:
                 self._check.compare(trainer, data[:RECORD_BYTES])
         if division is None or scope is None or not joined.joins:
             return [value for _, value in fetched]
-        values = [None if data is None else data[RECORD_BYTES:] for data in told]
+        values = [None if data is None else data[RECORD_BYTES:] for data in parts]
         return joined.unpack(values, fetched, division, scope)
 
     def _tell_apart(self, joined: JoinedFetch, keys: Sequence[int]) -> None:
@@ -132,11 +132,11 @@ class BatchRounds:
             if key == ENDED:
                 self._check.refuse_ended(trainer)
         record = self._check.record()
-        asked = joined.key.to_bytes(8, "little")
-        what = f"what the other trainers feed in step {here.step}"
-        told = self._membership.join(asked + record, what)
-        for trainer, data in enumerate(told):
-            if data is not None and data[: len(asked)] != asked:
+        own_key = joined.key.to_bytes(8, "little")
+        awaited = f"what the other trainers feed in step {here.step}"
+        records = self._membership.join(own_key + record, awaited)
+        for trainer, data in enumerate(records):
+            if data is not None and data[: len(own_key)] != own_key:
                 raise FeedError(
                     f"step {here.step}: {self._check.name(trainer)} runs a different program from "
                     f"{self._check.name(self._trainers.rank)}, or fetches different values from "
@@ -145,7 +145,7 @@ class BatchRounds:
                     "values; only printing may be left to one of them"
                 )
             if data is not None:
-                self._check.compare(trainer, data[len(asked) :])
+                self._check.compare(trainer, data[len(own_key) :])
         raise FeedError(f"step {here.step}: trainers feed different batches")
 
 

@@ -44,14 +44,14 @@ class DistributedAuc:
         arrays = [np.asarray(var.get_tensor()) for var in variables if var is not None]
         return np.stack([counted(array, *_sizes(op)) for array in arrays])
 
-    def of_all(self, name: str, joined: Any, mine: Value) -> Any:
+    def of_all(self, name: str, joined: Any, local: Value) -> Any:
         """Return a value of the job from the sum of what the trainers added."""
         op = self._by_area.get(name)
         if op is not None:
             return np.array([area(joined[0], joined[1], op.attrs["curve"])], np.float64)
         op = self._by_counts.get(name)
         if op is not None and op.attrs["slide_steps"]:
-            joined[-1] = np.asarray(mine)[-1]  # the number of batches
+            joined[-1] = np.asarray(local)[-1]  # the number of batches
         return joined
 
 
@@ -62,9 +62,9 @@ class CountsOfAll:
     they add up.
     """
 
-    def __init__(self, program: Program, known: frozenset[str], membership: Membership) -> None:
+    def __init__(self, program: Program, names: frozenset[str], membership: Membership) -> None:
         self._areas = DistributedAuc(program)
-        self._names = sorted(self._areas.states & known)
+        self._names = sorted(self._areas.states & names)
         self._membership = membership
         self._scope: Scope | None = None
 
@@ -76,9 +76,11 @@ class CountsOfAll:
             if variable is None or variable.value is None:
                 continue  # not initialized: compiling says so
             counts = on_host(variable.value)
-            told = self._membership.join(counts.tobytes(), f"the other trainers' {name!r}")
+            gathered = self._membership.join(counts.tobytes(), f"the other trainers' {name!r}")
             came = [
-                np.frombuffer(t, counts.dtype).reshape(counts.shape) for t in told if t is not None
+                np.frombuffer(t, counts.dtype).reshape(counts.shape)
+                for t in gathered
+                if t is not None
             ]
             assign(variable.value, self._areas.of_all(name, np.sum(came, axis=0), counts))
 

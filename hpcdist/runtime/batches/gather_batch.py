@@ -23,8 +23,8 @@ Value = np.ndarray | LoDTensor
 def pack(values: Sequence[Value], ofs: Sequence[OfRows], share: Share) -> bytes:
     """Return what a trainer tells the others of its values: if its rows do not count, only what
     it keeps from other batches."""
-    told = {How.COUNTS} if not share.counted else set(How) - {How.SAME}
-    return b"".join(_packed(v, of.how) for v, of in zip(values, ofs) if of.how in told)
+    sent = {How.COUNTS} if not share.counted else set(How) - {How.SAME}
+    return b"".join(_packed(v, of.how) for v, of in zip(values, ofs) if of.how in sent)
 
 
 def _packed(value: Value, how: How) -> bytes:
@@ -55,8 +55,8 @@ class _Reader:
         (rows,) = self.read([1], np.int64)
         levels = len(like.lod()) if isinstance(like, LoDTensor) else 0
         lengths = [self.read([int(self.read([1], np.int64)[0])], np.int64) for _ in range(levels)]
-        mine = np.asarray(like)
-        array = self.read([rows, *mine.shape[1:]], mine.dtype)
+        local = np.asarray(like)
+        array = self.read([rows, *local.shape[1:]], local.dtype)
         return LoDTensor(array, Lod.of_lengths(lengths) if levels else None)
 
 
@@ -86,21 +86,21 @@ def unpack(
         if of.how is How.RAGGED:
             joined.append(concatenated([reader.read_ragged(value) for _, reader in readers]))
             continue
-        mine = np.asarray(value)
+        local = np.asarray(value)
         of_sample = division.share.end - division.share.begin
-        per_row = len(mine) // of_sample if of.how is How.ROWS else 0
+        per_row = len(local) // of_sample if of.how is How.ROWS else 0
         if of.how is How.COUNTS:
-            joined.append(np.sum([r.read(mine.shape, mine.dtype) for _, r in living], axis=0))
+            joined.append(np.sum([r.read(local.shape, local.dtype) for _, r in living], axis=0))
             continue
         parts = []
         for k, reader in readers:
-            shape = mine.shape
+            shape = local.shape
             if of.how is How.ROWS and not division.why_whole:
                 shape = (per_row * samples[k], *shape[1:])
-            parts.append(reader.read(shape, mine.dtype))
+            parts.append(reader.read(shape, local.dtype))
         weights = row_weights(of, division)
         counts = [weights[k] for k, _ in readers]
-        joined.append(_joined(parts, counts, of.how).astype(mine.dtype, copy=False))
+        joined.append(_joined(parts, counts, of.how).astype(local.dtype, copy=False))
     return joined
 
 
@@ -110,8 +110,8 @@ def join_rows(rows: np.ndarray, of: OfRows, division: Division) -> np.ndarray:
     It is a mean, sum, maximum or minimum; the bits are those of `unpack`.
     """
     weights = row_weights(of, division)
-    here = [k for k, counted in enumerate(division.counts[""]) if counted]
-    joined = _joined([rows[k] for k in here], [weights[k] for k in here], of.how)
+    with_rows = [k for k, counted in enumerate(division.counts[""]) if counted]
+    joined = _joined([rows[k] for k in with_rows], [weights[k] for k in with_rows], of.how)
     return joined.astype(rows.dtype, copy=False)
 
 

@@ -36,8 +36,8 @@ def bind_moments(op: Operator, binding: Binding, exchange: Exchange | None) -> C
             return bound
 
         def run() -> None:
-            told = bound.told()
-            everyones = [told] if exchange is None else _exchanged(op, told, exchange)
+            sums = bound.told()
+            everyones = [sums] if exchange is None else _exchanged(op, sums, exchange)
             bound.take(everyones)
 
         return run
@@ -45,14 +45,14 @@ def bind_moments(op: Operator, binding: Binding, exchange: Exchange | None) -> C
     return kept_fitting(binding, make)
 
 
-def _exchanged(op: Operator, told: np.ndarray, exchange: Exchange) -> list[np.ndarray]:
+def _exchanged(op: Operator, sums: np.ndarray, exchange: Exchange) -> list[np.ndarray]:
     outputs = op.output("Y") or op.output_arg_names[:1]
-    came = exchange(told.tobytes(), f"the other trainers' sums of {op.type} {outputs[0]!r}")
+    came = exchange(sums.tobytes(), f"the other trainers' sums of {op.type} {outputs[0]!r}")
     for trainer, data in enumerate(came):
-        if data is not None and len(data) != told.nbytes:
+        if data is not None and len(data) != sums.nbytes:
             raise FeedError(
                 f"trainers sum the moments of {outputs[0]!r} in step {here.step}, so all must "
-                f"take part: expected {told.nbytes} bytes, got {len(data)} from trainer {trainer}"
+                f"take part: expected {sums.nbytes} bytes, got {len(data)} from trainer {trainer}"
                 + ("; its script has ended" if not data else "")
                 + "; feed the same number of batches on all trainers"
             )

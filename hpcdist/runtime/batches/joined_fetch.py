@@ -140,9 +140,9 @@ class JoinedFetch:
             if weights is None or numbers is None:
                 values[k] = join_rows(notes.everyones[at][i], self._ofs[k], division)
                 continue
-            told, total, rows = numbers.tolist(), 0.0, 0
+            means, total, rows = numbers.tolist(), 0.0, 0
             for trainer, count in weights:
-                total += told[trainer] * count
+                total += means[trainer] * count
                 rows += count
             values[k] = joined = np.empty(notes.shapes[i], numbers.dtype)
             joined.fill(total / rows)
@@ -154,14 +154,14 @@ class JoinedFetch:
 
     def unpack(
         self,
-        told: Sequence[bytes | None],
+        parts: Sequence[bytes | None],
         fetched: Fetched,
         division: Division,
         scope: Scope,
     ) -> list[Any]:
         """Return the values of the whole batch from what everyone has packed."""
-        joined = unpack(told, self._parts(fetched, scope), self._ofs, division)
-        return [self._areas.of_all(n, value, mine) for (n, mine), value in zip(fetched, joined)]
+        joined = unpack(parts, self._parts(fetched, scope), self._ofs, division)
+        return [self._areas.of_all(n, value, local) for (n, local), value in zip(fetched, joined)]
 
     def _parts(self, fetched: Fetched, scope: Scope) -> list[Any]:
         return [self._areas.part(name, value, scope) for name, value in fetched]

@@ -153,9 +153,9 @@ def unlike(feed: Mapping[str, Any], alike: Sequence[tuple[str, str]]) -> str:
         ends = _row_ends(feed[other])
         expected = _row_ends(feed[one]) if one else np.arange(len(ends))
         if not np.array_equal(expected, ends):
-            wanted = f"as many as {one!r}: {np.diff(expected).tolist()}" if one else "one each"
+            lengths = f"as many as {one!r}: {np.diff(expected).tolist()}" if one else "one each"
             return (
-                f"{other!r} has {np.diff(ends).tolist()} rows of its samples, expected {wanted}, "
+                f"{other!r} has {np.diff(ends).tolist()} rows of its samples, expected {lengths}, "
                 "because the program combines them row by row"
             )
     return ""

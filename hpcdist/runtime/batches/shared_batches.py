@@ -122,9 +122,9 @@ class Batches:
         """When all trainers have left: end what is under way. Collective."""
         self._rounds.end()
 
-    def exchange(self, data: bytes, what: str) -> Sequence[bytes | None]:
+    def exchange(self, data: bytes, awaited: str) -> Sequence[bytes | None]:
         """Return what those who share this batch give; of one that died None. Collective."""
-        return self._membership.join(data, f"{what} of step {here.step}")
+        return self._membership.join(data, f"{awaited} of step {here.step}")
 
     # -- before a step -----------------------------------------------------------------------
     @property
@@ -225,17 +225,17 @@ class Batches:
             counted = bool(division.share.weight)
             loss = shared.rows.loss
             weight = loss_weight(loss, division.counts[loss.sequences], index)
-        told = weights(shared.rows, weight, counted)
+        variables = weights(shared.rows, weight, counted)
         if shared.draws_rows:
-            told[ROWS] = rows_here(None if division is None else division.share)
-        return TrainerPart(division, told)
+            variables[ROWS] = rows_here(None if division is None else division.share)
+        return TrainerPart(division, variables)
 
-    def _tell_whole(self, shared: SharedFacts, why: str) -> None:
+    def _tell_whole(self, shared: SharedFacts, reason: str) -> None:
         if not shared.told_whole and self._trainers.rank == 0 and self._trainers.size > 1:
             logger.warning(
                 "trainers cannot divide a batch of this program: %s. Every trainer computes the "
                 "whole batch: the results are those of one process, without a speedup",
-                why,
+                reason,
             )
         shared.told_whole = True
 
@@ -256,13 +256,13 @@ class Batches:
     def _counts(self, feed: Feed, shared: SharedProgram) -> dict[str, list[int]]:
         """Return how many rows each trainer feeds; 0 for one that has ended. Collective."""
         names = ["", *shared.counted]
-        mine = row_counts(feed, shared.batched, names)
-        told = self._trainers.allgather_bytes(
-            np.array(mine, np.int64).tobytes(),
+        local = row_counts(feed, shared.batched, names)
+        gathered = self._trainers.allgather_bytes(
+            np.array(local, np.int64).tobytes(),
             self._deadline_s,
             f"how many rows the other trainers have in step {here.step + 1}",
         )
-        counts = [np.frombuffer(data or bytes(8 * len(names)), np.int64) for data in told]
+        counts = [np.frombuffer(data or bytes(8 * len(names)), np.int64) for data in gathered]
         return {name: [int(of[k]) for of in counts] for k, name in enumerate(names)}
 
     # -- in a step ---------------------------------------------------------------------------

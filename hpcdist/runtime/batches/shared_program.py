@@ -50,8 +50,10 @@ class RowTreatment:
         self._before_loss = {id(op) for op in ops[:starts]}
         self._own: set[str] = set()  # that count steps of each trainer's own longest sequence
         for _ in range(2):  # what is kept from step to step is read as the last step left it
-            kept = {name: of for name, of in self._of.items() if self._block.is_persistable(name)}
-            self._of = kept | {name: self._of_data(name) for name in sorted(batched)}
+            persistable = {
+                name: of for name, of in self._of.items() if self._block.is_persistable(name)
+            }
+            self._of = persistable | {name: self._of_data(name) for name in sorted(batched)}
             for op in self._block.ops:
                 self._follow(op)
         self._of |= dict.fromkeys(self._own, _OWN_STEPS)
@@ -110,41 +112,41 @@ class RowTreatment:
         condition = op.input("Condition")[0]
         outs = op.output("Out")
         if self.of(condition).how is not How.SAME:
-            why = "how often a loop turns depends on rows of the batch"
-            return dict.fromkeys(outs, OfRows(How.MIXED, why=why))
+            reason = "how often a loop turns depends on rows of the batch"
+            return dict.fromkeys(outs, OfRows(How.MIXED, why=reason))
         if condition in self._own:
             self._own.update(n for n in outs if self.of(n).how is How.SAME)
         return {}
 
     def _results(self, op: Operator) -> dict[str, OfRows]:
         names = op.output_arg_names
-        given = {name: self.of(name) for name in op.input_arg_names}
+        inputs = {name: self.of(name) for name in op.input_arg_names}
         backward = self._is_backward(op)
         if backward:  # what it reads of the forward pass is as the loss is, or tells shapes only
             self._backward.update(names)
-        read = self._backward & given.keys() if backward else given.keys()
-        mixed = [given[name] for name in read if given[name].how is How.MIXED]
+        read = self._backward & inputs.keys() if backward else inputs.keys()
+        mixed = [inputs[name] for name in read if inputs[name].how is How.MIXED]
         treatment = lookup(op.type).rows
         if treatment is None or op.type == "conditional_block":  # may leave results as they were
-            given |= {name: self.of(name) for name in names}
+            inputs |= {name: self.of(name) for name in names}
         zero = backward and op.type == "fill_zeros_like"  # the gradient of what nobody reads
         if zero or is_loss_gradient(op):
             return dict.fromkeys(names, _GRADIENT)
-        if all(of.how is How.SAME for of in given.values()):
+        if all(of.how is How.SAME for of in inputs.values()):
             return dict.fromkeys(names, SAME)
         if op.type == "slice" and self._asks_beyond_rows(op):
             return dict.fromkeys(names, SAME)
         if mixed:
             return dict.fromkeys(names, mixed[0])
-        if any(of.how is How.GRADIENT for of in given.values()):
-            return dict.fromkeys(names, self._of_gradients(op, given))
+        if any(of.how is How.GRADIENT for of in inputs.values()):
+            return dict.fromkeys(names, self._of_gradients(op, inputs))
         if treatment is None:
             return dict.fromkeys(names, OfRows(How.MIXED, why=_undeclared(op)))
         try:
             results = treatment(self._applied(op))
         except MixesRows as error:
-            why = f"operator {op.type!r} cannot be divided by rows: {error}"
-            return dict.fromkeys(names, OfRows(How.MIXED, why=why))
+            reason = f"operator {op.type!r} cannot be divided by rows: {error}"
+            return dict.fromkeys(names, OfRows(How.MIXED, why=reason))
         by_slot = results if not isinstance(results, OfRows) else dict.fromkeys(op.outputs, results)
         left_out = OfRows(How.MIXED, why=f"operator {op.type!r} mixes rows")
         return {
@@ -156,11 +158,11 @@ class RowTreatment:
     def _asks_beyond_rows(self, op: Operator) -> bool:
         """Tell whether this takes extents of a shape that are the same for all rows."""
         var = op.block.find_var(op.input("Input")[0])
-        made = None if var is None else var.op
-        if made is None or made.type != "shape":
+        producer = None if var is None else var.op
+        if producer is None or producer.type != "shape":
             return False
         places = [slot for slot in op.inputs if slot != "Input" and op.inputs[slot]]
-        apart = self.of(made.input("Input")[0]).how in (How.SAME, How.ROWS, How.RAGGED)
+        apart = self.of(producer.input("Input")[0]).how in (How.SAME, How.ROWS, How.RAGGED)
         return apart and not places and list(op.attrs["axes"]) == [0] and op.attrs["starts"][0] > 0
 
     def _is_backward(self, op: Operator) -> bool:
@@ -197,17 +199,17 @@ class RowTreatment:
         if one != other:
             self.alike.add((min(one, other), max(one, other)))
 
-    def _of_gradients(self, op: Operator, given: dict[str, OfRows]) -> OfRows:
+    def _of_gradients(self, op: Operator, inputs: dict[str, OfRows]) -> OfRows:
         """Gradients are averaged over trainers before an update reads them, and only there."""
         if op.role & Role.BACKWARD:
             return _GRADIENT
         if not op.role & Role.OPTIMIZE:
-            why = f"operator {op.type!r} reads a gradient of its own rows"
-            return OfRows(How.MIXED, why=why, of_gradient=True)
-        for name, of in given.items():
+            reason = f"operator {op.type!r} reads a gradient of its own rows"
+            return OfRows(How.MIXED, why=reason, of_gradient=True)
+        for name, of in inputs.items():
             if of.how not in (How.SAME, How.GRADIENT):
-                why = f"operator {op.type!r} updates by {name!r}, which is {of.how.value}"
-                return OfRows(How.MIXED, why=why, of_gradient=True)
+                reason = f"operator {op.type!r} updates by {name!r}, which is {of.how.value}"
+                return OfRows(How.MIXED, why=reason, of_gradient=True)
         return SAME if all(map(self._block.is_persistable, op.output_arg_names)) else _GRADIENT
 
 
@@ -217,13 +219,13 @@ def _within_loop(op: Operator, of: OfRows) -> OfRows:
     if of.how in (How.SAME, How.MIXED):
         return of
     if op.type == "read_from_array" and of.how is How.ROWS:
-        why = "rows of samples meet sequences by length: memory(init=..., need_reorder=True)"
-        return OfRows(How.MIXED, why=why)
+        reason = "rows of samples meet sequences by length: memory(init=..., need_reorder=True)"
+        return OfRows(How.MIXED, why=reason)
     if op.type == "print":
         return of
     if of.how is not How.RAGGED or definition.lods or definition.state or op.type == "batch_norm":
-        why = f"within a loop, operator {op.type!r} does not keep rows of sequences apart"
-        return OfRows(How.MIXED, why=why)
+        reason = f"within a loop, operator {op.type!r} does not keep rows of sequences apart"
+        return OfRows(How.MIXED, why=reason)
     return of
 
 
@@ -263,13 +265,13 @@ class SharedProgram:
         self._refuse_error_clips(ops)
         updated = {n for op in ops if op.role & Role.OPTIMIZE for n in op.output_arg_names}
         fixed = (op for op in ops if self.draws_all_sequences(op))
-        why = next((f"{op.place} {op} draws for all sequences at once" for op in fixed), "")
+        reason = next((f"{op.place} {op} draws for all sequences at once" for op in fixed), "")
         for name, mixed in self._rows.mixed_states().items():
-            why = f"trainers would keep different values of {name!r}: {mixed}"
+            reason = f"trainers would keep different values of {name!r}: {mixed}"
             if name in updated:
-                raise PlanError(f"{why}; {_ELSE}")
+                raise PlanError(f"{reason}; {_ELSE}")
         if self.loss.how in (How.MEAN, How.SUM, How.SAME):
-            return why
+            return reason
         return ", ".join(f"{name!r} is {_told(of)}" for name, of in of_losses.items())
 
     def _refuse_error_clips(self, ops: Sequence[Operator]) -> None:
@@ -322,8 +324,10 @@ class SharedProgram:
     def why_whole_for(self, names: Sequence[str]) -> str:
         """Say why trainers must compute whole batches where these are fetched; empty if not."""
         of_names = ((name, self._of(name)) for name in names)
-        told = (f"{n!r}, which is fetched, is {_told(of)}" for n, of in of_names if _is_mixed(of))
-        return self.why_whole or next(told, "")
+        reasons = (
+            f"{n!r}, which is fetched, is {_told(of)}" for n, of in of_names if _is_mixed(of)
+        )
+        return self.why_whole or next(reasons, "")
 
     def of_rows(self, name: str) -> OfRows:
         """Tell how trainers' values of a variable are joined, if `why_whole_for` is done.

@@ -69,10 +69,10 @@ class SharedFacts:
 
 def weights(rows: SharedProgram, weight: float, counted: bool) -> dict[str, np.ndarray]:
     """Return what a Program is fed of how this trainer's rows count."""
-    told = {WEIGHT: np.array([weight], np.float32)}
+    variables = {WEIGHT: np.array([weight], np.float32)}
     if rows.counts_areas:
-        told[COUNTED] = np.array([counted], np.float32)
-    return told
+        variables[COUNTED] = np.array([counted], np.float32)
+    return variables
 
 
 def expect_divided(rows: SharedProgram) -> None:

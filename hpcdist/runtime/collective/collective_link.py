@@ -211,13 +211,13 @@ class CollectiveLink(Link):
         """Refuse to train together if trainers have built different Programs. Collective."""
         often = (group.k_steps, group.begin_step, group.adapts_to)
         kernels = settings.KERNELS.read()
-        made = (fusing_of(group), group.fused, way_of(group), group.sharded)
-        chosen = (*made, in_fixed_order(), often, kernels)
+        of_group = (fusing_of(group), group.fused, way_of(group), group.sharded)
+        chosen = (*of_group, in_fixed_order(), often, kernels)
         text = f"{group.fingerprint or exact_text(program)}\n{chosen}"
         digest = hashlib.sha256(text.encode()).digest()
-        what = "the other trainers' programs"
-        others = self._trainers.allgather_bytes(digest, self._deadline_s, what)
-        different = [trainer for trainer, other in enumerate(others) if other != digest]
+        awaited = "the other trainers' programs"
+        digests = self._trainers.allgather_bytes(digest, self._deadline_s, awaited)
+        different = [trainer for trainer, theirs in enumerate(digests) if theirs != digest]
         if different:
             raise CommError(
                 f"trainer {self._trainers.rank}: the program built here differs from that of "
@@ -346,8 +346,8 @@ class CollectiveLink(Link):
         """Tell the others that no more sums come from here."""
         self._stop_watching()
         steps = np.array([self._summed_steps], np.int64)
-        others = [peer for peer in range(self._trainers.size) if peer != self._trainers.rank]
-        self._leaving = [self._trainers.isend(steps, peer, _LEAVING) for peer in others]
+        peers = [peer for peer in range(self._trainers.size) if peer != self._trainers.rank]
+        self._leaving = [self._trainers.isend(steps, peer, _LEAVING) for peer in peers]
 
     def end(self) -> None:
         """Take in what all others said when they ended. Collective, after `close` on all."""

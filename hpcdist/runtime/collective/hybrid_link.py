@@ -40,10 +40,10 @@ class ServedTables:
 
         The first Program that trains connects. GraphError for tables that servers do not have.
         """
-        known = {table.parameter for table in self.plan.tables} if self.plan is not None else set()
+        served = {table.parameter for table in self.plan.tables} if self.plan is not None else set()
         for op in ops:
             for look_up in op.attrs["lookups"]:
-                if look_up.table not in known:
+                if look_up.table not in served:
                     raise GraphError(
                         f"table {look_up.table!r} is not on the servers: they keep those of the "
                         "program that trains: run it, or its startup program, first"
@@ -99,8 +99,8 @@ class HybridLink(CollectiveLink):
             self._refuse_written(main)
             return super().transpiled(mains, startup)
         check_counts(main, self._trainers.size)
-        made = self._script.transpiled(mains, startup)
-        return [made.get_trainer_program()], made.get_trainer_startup_program()
+        transpiler = self._script.transpiled(mains, startup)
+        return [transpiler.get_trainer_program()], transpiler.get_trainer_startup_program()
 
     def _refuse_written(self, main: Program) -> None:
         """Refuse a Program that servers do not know, but that changes what they compute with."""

@@ -82,13 +82,13 @@ class CompressedSteps:
 
     def of_this_step(self, program: Program, scope: Scope) -> Program:
         """Return a Program, or what it is once gradients are compressed."""
-        made = self.of(program)
-        if made.program is None:
+        compressed = self.of(program)
+        if compressed.program is None:
             return program
         variable = scope.find_var(COUNTER)
         if variable is None or variable.value is None:  # not initialized: compiling says so
             return program
-        return made.program if int(variable.value[0]) + 1 >= made.begin else program
+        return compressed.program if int(variable.value[0]) + 1 >= compressed.begin else program
 
     def of(self, program: Program) -> Compression:
         """Return how a Program that trains compresses its gradients."""
@@ -97,11 +97,11 @@ class CompressedSteps:
 
     def tell(self, program: Program, rank: int) -> None:
         """Say, on trainer 0, that results will be others than those of one process."""
-        made = self.of(program)
-        if made.program is not None and rank == 0:
+        compressed = self.of(program)
+        if compressed.program is not None and rank == 0:
             logger.warning(
                 "DGCMomentum: from step %d on trainers send only the largest elements of their "
                 "gradients, and the rest in later steps: losses are near those of one process, "
                 "which compresses nothing, and not equal to them",
-                made.begin + 1,
+                compressed.begin + 1,
             )

@@ -71,14 +71,14 @@ class JobPeers:
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return every trainer's ``data``, in trainer order, when all have come. Collective."""
-        what, deadline_s = "the others' part of a checkpoint", PATIENCE * self.deadline_s
+        awaited, deadline_s = "the others' part of a checkpoint", PATIENCE * self.deadline_s
         if not self.group.tolerant:
-            return [*self.group.allgather_bytes(data, deadline_s, what)]
+            return [*self.group.allgather_bytes(data, deadline_s, awaited)]
         living = self.living
-        came = self.group.allgather_living(_line(living) + data, deadline_s, what)
+        came = self.group.allgather_living(_line(living) + data, deadline_s, awaited)
         present = [k for k, part in enumerate(came) if part is not None]
         # Who died meanwhile may have reached some; what counts is who reached all that are left.
-        marks = self.group.allgather_living(_line(present), deadline_s, what)
+        marks = self.group.allgather_living(_line(present), deadline_s, awaited)
         agreed = set(present).intersection(*(_numbers(mark) for mark in marks if mark is not None))
         parts = [part.partition(b"\n") for k in sorted(agreed) if (part := came[k]) is not None]
         if any(_numbers(views) != agreed for views, _, _ in parts):
@@ -89,25 +89,25 @@ class JobPeers:
     def announce(self, data: bytes) -> None:
         """Send up to `ANNOUNCED` bytes to all other trainers, who may come for it or not."""
         message = np.frombuffer(data, np.uint8)
-        others = [k for k in self.living if k != self.group.rank]
-        sent = [self.group.isend(message, k, ANNOUNCE_TAG) for k in others]
+        peers = [k for k in self.living if k != self.group.rank]
+        sent = [self.group.isend(message, k, ANNOUNCE_TAG) for k in peers]
         _announced[:] = [(m, r) for m, r in _announced if not self.group.test_all(r)]
         _announced.append((message, sent))
 
-    def hear(self, what: str) -> bytes | None:
-        """Return what trainer 0 announces next; None if it has died. ``what`` is waited for."""
-        said = np.zeros(ANNOUNCED, np.uint8)
+    def hear(self, awaited: str) -> bytes | None:
+        """Return what trainer 0 announces next; None if it has died. ``awaited`` is waited for."""
+        message = np.zeros(ANNOUNCED, np.uint8)
         first = self.living[0]
         try:
-            request = self.group.irecv(said, first, ANNOUNCE_TAG)
-            self.group.wait_all([request], lambda: what, PATIENCE * self.deadline_s)
+            request = self.group.irecv(message, first, ANNOUNCE_TAG)
+            self.group.wait_all([request], lambda: awaited, PATIENCE * self.deadline_s)
         except RankFailure:
             return None
-        return said.tobytes().rstrip(b"\0")
+        return message.tobytes().rstrip(b"\0")
 
-    def ask(self, what: object) -> list[Any]:
+    def ask(self, request: object) -> list[Any]:
         """Ask every server; return their answers in order. They answer between steps."""
-        return [] if self.client is None else self.client().ask(what)
+        return [] if self.client is None else self.client().ask(request)
 
     def read(self, server: int, arrays: Mapping[str, Any]) -> None:
         """Overwrite each array with the server's present value of the variable of that name."""

@@ -26,7 +26,7 @@ class FailurePolicy:
         self,
         transport: Transport,
         cluster: Cluster,
-        asked: OnFailure | None = None,
+        requested: OnFailure | None = None,
         name_of: Callable[[int], str] | None = None,
         announce: Callable[[str], None] = print,
         stack_of: Callable[[int], str] | None = None,
@@ -35,7 +35,7 @@ class FailurePolicy:
         self._stack_of = stack_of or (lambda rank: "")
         self._transport = transport
         self._cluster = cluster
-        self._asked = asked
+        self._asked = requested
         self._name_of = name_of or (lambda rank: f"rank {rank} ({cluster.role_of(rank)})")
         self._announce = announce
         self._name_death = name_death or (lambda rank, text: announce(text))
@@ -98,11 +98,11 @@ class FailurePolicy:
         rank = self._cluster.trainers[trainer]
         if not self.goes_on_without(rank):
             raise RankFailure(f"serving after step {steps}", (rank,))
-        left = len(self._cluster.trainers) - len(
+        survivors = len(self._cluster.trainers) - len(
             self._transport.failed().intersection(self._cluster.trainers)
         )
-        if self._transport.rank == self._cluster.servers[0] and left:
-            trainers = "1 trainer" if left == 1 else f"{left} trainers"
+        if self._transport.rank == self._cluster.servers[0] and survivors:
+            trainers = "1 trainer" if survivors == 1 else f"{survivors} trainers"
             self._name_death(
                 rank,
                 f"{self._name_of(rank)} died after step {steps}: killed, out of memory or "

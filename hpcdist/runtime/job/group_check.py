@@ -13,16 +13,16 @@ def check_group(group: Group, cluster: Cluster, role: RankRole, rank: int) -> No
 
     Raises HpcdistError: the job has servers and the Program none, or another trainer is told.
     """
-    told = (group.trainer_id, len(group.endpoints))
+    configured = (group.trainer_id, len(group.endpoints))
     actual = (role.index, len(cluster.trainers))
     if cluster.servers and not isinstance(group, HybridGroup):
         raise HpcdistError(
             f"rank {rank} is {role} of a job with parameter servers, but "
             f"the script transpiles in {group.mode} mode: start it without --pservers"
         )
-    if told != actual:
+    if configured != actual:
         raise HpcdistError(
             f"rank {rank} is trainer {actual[0]} of {actual[1]}, but the script "
-            f"transpiles for trainer {told[0]} of {told[1]}: use PADDLE_TRAINER_ID and "
+            f"transpiles for trainer {configured[0]} of {configured[1]}: use PADDLE_TRAINER_ID and "
             "PADDLE_TRAINER_ENDPOINTS of the environment, or start as many ranks"
         )

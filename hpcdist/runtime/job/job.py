@@ -118,8 +118,8 @@ class Job(Control):
             self._batches.note_set(by_hand)
         if substitute.trains and self._batches.counts_rows(program):
             with_rows, without = self._link.variants(substitute)
-            rows, some = self._batches.meet(substitute, feed)
-            return with_rows if some else without, rows
+            rows, has_rows = self._batches.meet(substitute, feed)
+            return with_rows if has_rows else without, rows
         rows = self._batches.cut(program, feed, scope, fetches)
         if on_servers:
             self._feed_servers(substitute, {name: feed[name] for name in on_servers})
@@ -196,9 +196,9 @@ class Job(Control):
 
     def _transpile(self, main: Program, startup: Program) -> None:
         if main.pipeline is not None and len(self.cluster.trainers) + len(self.cluster.servers) > 1:
-            others = any(program.trains for program in self._substitutes)
+            other_programs = any(program.trains for program in self._substitutes)
             self._batches.refuse_pipeline()
-            self._link = pipeline = self._links.pipeline(self._link, others, main, startup)
+            self._link = pipeline = self._links.pipeline(self._link, other_programs, main, startup)
             self._substitutes.put(main, pipeline.main)
             self._substitutes.put(startup, pipeline.startup)
             return
@@ -343,11 +343,11 @@ class Job(Control):
         """How stale this trainer's last gradients were; 0 on a server."""
         return self._link.staleness
 
-    def everyones(self, data: bytes, what: str) -> list[bytes]:
+    def everyones(self, data: bytes, awaited: str) -> list[bytes]:
         """Return what every trainer that lives gives, in trainer order. Collective among them."""
         if self._serves:
-            raise HpcdistError(f"rank {self.transport.rank} is {self.role}: it has no {what}")
-        came = self._trainers.allgather_living(data, self._deadline_s, what)
+            raise HpcdistError(f"rank {self.transport.rank} is {self.role}: it has no {awaited}")
+        came = self._trainers.allgather_living(data, self._deadline_s, awaited)
         return [values for values in came if values is not None]
 
     def close(self) -> None:

@@ -48,18 +48,20 @@ class Links:
         learn = self.policy.learn
         return HybridLink(self.transport, self.cluster, self.alike, self.deadline_s, learn)
 
-    def pipeline(self, link: Link, others: bool, main: Program, startup: Program) -> PipelineLink:
+    def pipeline(
+        self, link: Link, other_programs: bool, main: Program, startup: Program
+    ) -> PipelineLink:
         """Return that of a stage of ``main``, for a rank that has had ``link``. Collective.
 
-        ``others``: this job has trained another Program. Raises PlanError if the job cannot train
-        this one in a pipeline.
+        ``other_programs``: this job has trained another Program. Raises PlanError if the job
+        cannot train this one in a pipeline.
         """
         if self.cluster.servers:
             raise PlanError(
                 "a pipeline has no parameter servers, each stage updates its own parameters: start "
                 "the job without --pservers, or leave PipelineOptimizer out"
             )
-        if others or not isinstance(link, CollectiveLink):
+        if other_programs or not isinstance(link, CollectiveLink):
             raise PlanError(ANOTHER)
         endpoints = self.cluster.trainer_endpoints
         return PipelineLink(link, self.alike, endpoints, self.deadline_s, main, startup)

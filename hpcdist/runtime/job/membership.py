@@ -86,14 +86,14 @@ class Membership:
         finally:
             self._settling = False
 
-    def join(self, data: bytes, what: str) -> list[bytes | None]:
+    def join(self, data: bytes, awaited: str) -> list[bytes | None]:
         """Return what the trainers that share this batch give, in their order. Collective.
 
         None stands for one that died, and that not all who live can know the data of.
         """
         self._joins += 1
         with waits_for_ranks([rank for k, rank in enumerate(self._ranks) if k != self._me]):
-            came = self._trainers.allgather_living(data, self._deadline_s, what)
+            came = self._trainers.allgather_living(data, self._deadline_s, awaited)
         self._last = self._joins, came
         if None in [came[k] for k in self.among]:
             self.look()

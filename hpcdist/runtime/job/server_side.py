@@ -33,14 +33,14 @@ class ServerSide:
 
     def fed(self, program: Program, substitute: Program, feed: Feed) -> list[str]:
         """Return what is fed that servers have: parameters, and what trainers do not, as rates."""
-        variables, left = program.global_block().vars, substitute.global_block().vars
+        variables, remaining = program.global_block().vars, substitute.global_block().vars
         return [
             name
             for name in feed
             if name in variables
             and (
                 (program.trains and name in self.unused)
-                or name not in left
+                or name not in remaining
                 or (isinstance(variables[name], Parameter) and _is_routed(substitute, name))
             )
         ]

@@ -22,11 +22,11 @@ class Meeting:
         self.check = BatchCheck(trainers.rank, (), ahead=1)
         self.startups = 0  # how often the startup program has run
 
-    def agree(self, text: str, what: str) -> None:
+    def agree(self, text: str, awaited: str) -> None:
         """Refuse to go on if ranks have built different Programs (CommError). Collective."""
         digest = hashlib.sha256(text.encode()).digest()
-        told = self._trainers.allgather_bytes(digest, self._deadline_s, what)
-        different = [rank for rank, other in enumerate(told) if other != digest]
+        digests = self._trainers.allgather_bytes(digest, self._deadline_s, awaited)
+        different = [rank for rank, theirs in enumerate(digests) if theirs != digest]
         if different:
             raise CommError(
                 f"rank {self._trainers.rank}: the program built here differs from that of ranks "
@@ -41,13 +41,13 @@ class Meeting:
         Raises FeedError or CommError where another rank does something else.
         """
         self.check.begin(arrays, rows)
-        asked = hashlib.sha256("\n".join(fetches).encode()).digest()[:8]
-        extra = asked + self.startups.to_bytes(8, "little")
-        what = f"the other ranks' batch of step {here.step + 1}"
-        told = self.exchange("a step", self.check.record() + extra, what, "trains")
-        for rank, data in enumerate(told):
+        fetch_digest = hashlib.sha256("\n".join(fetches).encode()).digest()[:8]
+        extra = fetch_digest + self.startups.to_bytes(8, "little")
+        awaited = f"the other ranks' batch of step {here.step + 1}"
+        records = self.exchange("a step", self.check.record() + extra, awaited, "trains")
+        for rank, data in enumerate(records):
             self.check.compare(rank, data[:RECORD_BYTES])
-            if data[RECORD_BYTES:][: len(asked)] != asked:
+            if data[RECORD_BYTES:][: len(fetch_digest)] != fetch_digest:
                 raise FeedError(
                     f"step {here.step + 1}: rank {rank} fetches other values than "
                     f"{', '.join(fetches) or 'none'}, as rank {self._trainers.rank} does: all "
@@ -60,18 +60,18 @@ class Meeting:
                     f"{rank}: all ranks of a pipeline must run the same programs"
                 )
 
-    def exchange(self, purpose: str, body: bytes, what: str, doing: str) -> list[bytes]:
+    def exchange(self, purpose: str, body: bytes, awaited: str, doing: str) -> list[bytes]:
         """Return what all ranks tell for the same ``purpose``, b"" of one that has ended.
 
-        Collective. ``doing`` and ``what`` are for messages. Raises CommError if a rank tells
+        Collective. ``doing`` and ``awaited`` are for messages. Raises CommError if a rank tells
         something for another purpose.
         """
         head = hashlib.sha256(purpose.encode()).digest()
-        told = self._trainers.allgather_bytes(head + body, self._deadline_s, what)
-        for rank, data in enumerate(told):
+        gathered = self._trainers.allgather_bytes(head + body, self._deadline_s, awaited)
+        for rank, data in enumerate(gathered):
             if data and data[: len(head)] != head:
                 raise CommError(
                     f"rank {self._trainers.rank} {doing}, but rank {rank} does something else: all "
                     "ranks of a pipeline must run the same programs, and save together"
                 )
-        return [data[len(head) :] for data in told]
+        return [data[len(head) :] for data in gathered]

@@ -74,17 +74,19 @@ class Parts:
             loss = rows.loss
             weight = loss_weight(loss, division.counts[loss.sequences], number)
             weight = weight if division.share.weight else 0.0
-        told = {WEIGHT: np.array([weight / self.count], np.float32)}
+        variables = {WEIGHT: np.array([weight / self.count], np.float32)}
         if self._draws:
-            told[ROWS] = rows_here(None if division is None else division.share)
-        return Part({**cut, **told}, division)
+            variables[ROWS] = rows_here(None if division is None else division.share)
+        return Part({**cut, **variables}, division)
 
     def metas(self, plan: PipelinePlan, feed: Mapping[str, Any]) -> dict[str, Meta]:
         """Return the shapes of all values of a micro-batch."""
         block = self.program.global_block()
-        known = {name: var.meta for name, var in block.vars.items() if var.persistable}
+        persistable = {name: var.meta for name, var in block.vars.items() if var.persistable}
         ops = [op for op, (phase, _) in zip(block.ops, plan.ops) if phase is not Phase.UPDATE]
-        return concrete_metas(block, ops, {**known, **fed_metas(self.program, dict(feed), {})})
+        return concrete_metas(
+            block, ops, {**persistable, **fed_metas(self.program, dict(feed), {})}
+        )
 
     def of_rows(self, name: str) -> OfRows:
         """Tell how micro-batches' values of ``name`` are joined; FeedError if they cannot be."""
@@ -104,16 +106,16 @@ def packed(value: np.ndarray, of: OfRows, part: Part) -> bytes:
     return pack([value], [of], part.division.share)
 
 
-def joined(told: Sequence[bytes], of: OfRows, parts: Sequence[Part], meta: Meta) -> np.ndarray:
+def joined(values: Sequence[bytes], of: OfRows, parts: Sequence[Part], meta: Meta) -> np.ndarray:
     """Return a value of the whole batch from what `packed` gave of all parts, in their order.
 
     ``meta`` is that of the first part's.
     """
     division = parts[0].division
     if of.how is How.SAME or division is None:
-        return np.frombuffer(told[0], meta.dtype).reshape(meta.shape).copy()
+        return np.frombuffer(values[0], meta.dtype).reshape(meta.shape).copy()
     like = np.empty(meta.shape, meta.dtype)
-    (value,) = unpack(told, [like], [of], division)
+    (value,) = unpack(values, [like], [of], division)
     return np.asarray(value)
 
 
@@ -122,11 +124,11 @@ def unpacked(data: bytes, count: int) -> list[list[bytes]]:
     counts = np.frombuffer(data, np.int64, count).tolist()
     sizes = iter(np.frombuffer(data, np.int64, sum(counts), 8 * count).tolist())
     begin = 8 * (count + sum(counts))
-    told: list[list[bytes]] = []
-    for some in counts:
-        told.append([])
-        for _ in range(some):
+    values: list[list[bytes]] = []
+    for length in counts:
+        values.append([])
+        for _ in range(length):
             size = next(sizes)
-            told[-1].append(data[begin : begin + size])
+            values[-1].append(data[begin : begin + size])
             begin += size
-    return told
+    return values

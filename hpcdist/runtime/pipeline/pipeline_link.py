@@ -141,45 +141,45 @@ class PipelineLink(Link):
         for name in fetches:
             self._check_fetched(name, feed)
         if by_hand.some:
-            told, _ = by_hand.take(scope)
+            changed, _ = by_hand.take(scope)
             self._meeting.check.note_set(
-                {v.name: on_host(v.value) for v in told if v.value is not None}
+                {v.name: on_host(v.value) for v in changed if v.value is not None}
             )
         self._forget(scope)
         arrays = self._arrays(feed)
         rows = samples_of(arrays, self._parts.rows.batched)
         self._meeting.begin_step(arrays, rows, fetches)
         parts = self._parts.cut(arrays)
-        mine = parts[self._replica * self._micro_batches :][: self._micro_batches]
+        local = parts[self._replica * self._micro_batches :][: self._micro_batches]
         key = tuple(
             (name, value.shape, value.dtype) for part in parts for name, value in part.feed.items()
         )
         if key not in self._programs:
             fed_metas(self._main, arrays, {})  # what is wrong is said of the whole batch
-            known: dict[object, dict[str, Meta]] = {}
+            metas_by_shapes: dict[object, dict[str, Meta]] = {}
             metas = []
             for part in parts:
                 shapes = tuple((n, v.shape, v.dtype) for n, v in part.feed.items())
-                if shapes not in known:
-                    known[shapes] = self._parts.metas(self.plan, part.feed)
-                metas.append(known[shapes])
+                if shapes not in metas_by_shapes:
+                    metas_by_shapes[shapes] = self._parts.metas(self.plan, part.feed)
+                metas.append(metas_by_shapes[shapes])
             metas_here = metas[self._replica * self._micro_batches :][: self._micro_batches]
-            made = stage_program(self._parts.program, self.plan, self.group, metas_here)
+            staged = stage_program(self._parts.program, self.plan, self.group, metas_here)
             if len(self._programs) == CACHE_SIZE:
                 del self._programs[next(iter(self._programs))]
-            self._programs[key] = made, metas
-        made, metas = self._programs[key]
-        self._replicas.begin(made, scope)
+            self._programs[key] = staged, metas
+        staged, metas = self._programs[key]
+        self._replicas.begin(staged, scope)
         self._step = parts, metas, arrays
-        read = made.global_block().vars
+        read = staged.global_block().vars
         fed = {
             micro: value
-            for m, part in enumerate(mine)
+            for m, part in enumerate(local)
             for name, value in part.feed.items()
             if (micro := of_micro_batch(name, m)) in read
         }
         fed.update({n: v for n, v in arrays.items() if n not in self._parts.rows.batched})
-        return made, fed
+        return staged, fed
 
     def _tell_of_draws(self, program: Program) -> None:
         """Warn once of a test that draws random numbers: micro-batches have moved its positions."""
@@ -219,29 +219,29 @@ class PipelineLink(Link):
 
     # -- what is fetched ---------------------------------------------------------------------
     def _check_fetched(self, name: str, feed: Feed) -> None:
-        known = name in self._main.global_block().vars
-        if known and name not in feed and not self._once(name):
+        exists = name in self._main.global_block().vars
+        if exists and name not in feed and not self._once(name):
             self._parts.of_rows(name)
 
     def _once(self, name: str) -> bool:
         var = self._main.global_block().vars.get(name)
-        kept = var is not None and var.persistable
-        return kept or name in self.plan.gradients or name in self.plan.updated
+        persists = var is not None and var.persistable
+        return persists or name in self.plan.gradients or name in self.plan.updated
 
     def _stage_of(self, name: str) -> int:
         plan = self.plan
-        known = (plan.updated, plan.keeper, plan.computed)
-        return next((stages[name] for stages in known if name in stages), ALL)
+        maps = (plan.updated, plan.keeper, plan.computed)
+        return next((stages[name] for stages in maps if name in stages), ALL)
 
     def divided_fetch(self, program: Program, names: tuple[str, ...]) -> SharedFetch:
         """Return what to fetch here in a step, and what makes of it the values of ``names``."""
         if not names or program is not self._main:
             return names, None
-        asked: list[str] = []
+        local: list[str] = []
         for name in dict.fromkeys(names):
             if name not in self._step[2] and self._stage_of(name) in (self._stage, ALL):
-                asked += self._local_names(name)
-        return tuple(asked), lambda fetched: self._join(names, dict(fetched))
+                local += self._local_names(name)
+        return tuple(local), lambda fetched: self._join(names, dict(fetched))
 
     def _local_names(self, name: str) -> list[str]:
         if self._once(name) or self._stage_of(name) == ALL:
@@ -253,19 +253,19 @@ class PipelineLink(Link):
     def _join(self, names: Sequence[str], values: Mapping[str, Any]) -> list[Any]:
         """Return the values of the whole batch. Collective."""
         parts, metas, fed = self._step
-        mine = parts[self._replica * self._micro_batches :][: self._micro_batches]
+        local = parts[self._replica * self._micro_batches :][: self._micro_batches]
         elsewhere = [n for n in dict.fromkeys(names) if n not in fed and self._stage_of(n) != ALL]
         # What a rank tells of each value: once, or for each of its micro-batches.
-        told = [self._told(n, values, mine) for n in elsewhere]
-        sizes = np.array([len(data) for some in told for data in some], np.int64).tobytes()
-        counts = np.array([len(some) for some in told], np.int64).tobytes()
-        body = b"".join(data for some in told for data in some)
-        what = f"the values of {', '.join(elsewhere)} in step {here.step}"
+        packed_values = [self._told(n, values, local) for n in elsewhere]
+        sizes = np.array([len(data) for some in packed_values for data in some], np.int64).tobytes()
+        counts = np.array([len(some) for some in packed_values], np.int64).tobytes()
+        body = b"".join(data for some in packed_values for data in some)
+        awaited = f"the values of {', '.join(elsewhere)} in step {here.step}"
         came = (
             [
                 unpacked(data, len(elsewhere))
                 for data in self._trainers.allgather_bytes(
-                    counts + sizes + body, self._deadline_s, what
+                    counts + sizes + body, self._deadline_s, awaited
                 )
             ]
             if elsewhere
@@ -285,14 +285,14 @@ class PipelineLink(Link):
             for n in names
         ]
 
-    def _told(self, name: str, values: Mapping[str, Any], mine: Sequence[Part]) -> list[bytes]:
+    def _told(self, name: str, values: Mapping[str, Any], parts: Sequence[Part]) -> list[bytes]:
         if self._stage_of(name) != self._stage:
             return []
         if self._once(name):
             return [] if self._replica else [np.ascontiguousarray(values[name]).tobytes()]
         of = self._parts.of_rows(name)
         local = [values[n] for n in self._local_names(name)]
-        return [packed(np.asarray(v), of, part) for v, part in zip(local, mine)]
+        return [packed(np.asarray(v), of, part) for v, part in zip(local, parts)]
 
     # -- what other stages keep --------------------------------------------------------------
     def complete(self, names: Sequence[str], scope: Scope) -> None:
@@ -301,30 +301,34 @@ class PipelineLink(Link):
         Until the next step that trains.
         """
         key = id(scope)
-        wanted = sorted(n for n in self.plan.keeper.keys() & set(names))
-        if all((key, name) in self._completed for name in wanted):
+        asked_for = sorted(n for n in self.plan.keeper.keys() & set(names))
+        if all((key, name) in self._completed for name in asked_for):
             return
         block = self._main.global_block()
-        kept_here = [n for n in wanted if self.plan.keeper[n] == self._stage and not self._replica]
+        kept_here = [
+            n for n in asked_for if self.plan.keeper[n] == self._stage and not self._replica
+        ]
         arrays = {n: on_host(_value(scope, n)) for n in kept_here}
         body = b"".join(np.ascontiguousarray(arrays[n]).tobytes() for n in kept_here)
-        what = f"the other stages' {', '.join(wanted[:3])}"
-        doing = f"asks for {what}"
-        told = self._meeting.exchange("\n".join(["keep", *wanted]), body + b".", what, doing)
-        if b"" in told:
+        awaited = f"the other stages' {', '.join(asked_for[:3])}"
+        doing = f"asks for {awaited}"
+        gathered = self._meeting.exchange(
+            "\n".join(["keep", *asked_for]), body + b".", awaited, doing
+        )
+        if b"" in gathered:
             raise CommError(
-                f"rank {self._trainers.rank} {doing}, but the script of rank {told.index(b'')} "
+                f"rank {self._trainers.rank} {doing}, but the script of rank {gathered.index(b'')} "
                 "has ended: all ranks of a pipeline must run the same programs, and save together"
             )
         starts = dict.fromkeys(range(self.plan.stages), 0)
-        for name in wanted:
+        for name in asked_for:
             stage, var = self.plan.keeper[name], block.var(name)
             size = int(np.prod(var.shape, dtype=np.int64))
-            array = np.frombuffer(told[stage], var.dtype, size, starts[stage])
+            array = np.frombuffer(gathered[stage], var.dtype, size, starts[stage])
             starts[stage] += array.nbytes
             if stage != self._stage:
                 scope.var_or_new(name).take(array.reshape(var.shape))
-        self._completed.update((key, name) for name in wanted)
+        self._completed.update((key, name) for name in asked_for)
 
     def _forget(self, scope: Scope) -> None:
         """Drop what other stages keep: the step that begins moves it."""
@@ -374,8 +378,8 @@ def _micro_batches(main: Program, stages: int) -> int:
     assert main.pipeline is not None
     if not batched_names(main):
         return 1  # there are no rows to divide
-    asked = main.pipeline.micro_batches
-    return 2 * stages if asked is None else asked
+    requested = main.pipeline.micro_batches
+    return 2 * stages if requested is None else requested
 
 
 def _value(scope: Scope, name: str) -> Any:

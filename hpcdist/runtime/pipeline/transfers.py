@@ -37,11 +37,11 @@ class Transfers:
         name = (op.input("X") if sends else op.output("Out"))[0]
         of_step = f"of micro-batch {micro_batch}" if micro_batch >= 0 else "for the update"
         plain = name.partition(MICRO)[0]
-        way = "to" if sends else "from"
+        direction = "to" if sends else "from"
 
         def describe() -> str:
             return (
-                f"{plain!r} {of_step} in step {here.step} {way} stage {peer} "
+                f"{plain!r} {of_step} in step {here.step} {direction} stage {peer} "
                 f"(rank {self._ranks[peer]})"
             )
 

@@ -95,18 +95,18 @@ class _Merged:
                 summed += dense[name]
             else:
                 np.copyto(summed, dense[name])
-        for name, kept in self.rows.items():
+        for name, queued in self.rows.items():
             gradient = sparse[name]
             if not isinstance(gradient.rows, np.ndarray):
                 gradient = gradient.get()
-            kept.append((np.array(gradient.rows), np.array(gradient.value)))
+            queued.append((np.array(gradient.rows), np.array(gradient.value)))
         self.steps += 1
 
     def clear(self) -> None:
         """Forget all steps."""
         self.steps = 0
-        for kept in self.rows.values():
-            kept.clear()
+        for queued in self.rows.values():
+            queued.clear()
 
 
 class Communicator:
@@ -270,17 +270,17 @@ class Communicator:
         self._flying = steps
         self._since += steps
 
-    def _push(self, cut: RowCut, kept: Sequence[tuple[Array, Array]], scale: float) -> None:
+    def _push(self, cut: RowCut, queued: Sequence[tuple[Array, Array]], scale: float) -> None:
         """Send each server its rows, numbered from its first, though there be none."""
-        rows = np.concatenate([r for r, _ in kept])
-        values = np.concatenate([v for _, v in kept])
+        rows = np.concatenate([r for r, _ in queued])
+        values = np.concatenate([v for _, v in queued])
         if scale != 1.0:
             values *= values.dtype.type(scale)
         for name, endpoint, begin, end in zip(
             cut.gradients, cut.endpoints, cut.starts, cut.starts[1:]
         ):
-            here = np.flatnonzero((rows >= begin) & (rows < end))
-            self._connected.push_rows(endpoint, name, rows[here] - begin, values[here])
+            local = np.flatnonzero((rows >= begin) & (rows < end))
+            self._connected.push_rows(endpoint, name, rows[local] - begin, values[local])
 
     def _receive(self) -> None:
         """Wait for the answers under way and keep them, if enough has been sent."""

@@ -69,14 +69,14 @@ class Connection:
         refuse_unpushed(plan)
         exchanges = exchanges_of(plan)
         addresses = [array.ctypes.data for array in trained]
-        known, where = self._turns.get(plan.turn, (None, addresses))
-        if (self.client is not None and exchanges != self._exchanges) or addresses != where:
+        connected, agreed = self._turns.get(plan.turn, (None, addresses))
+        if (self.client is not None and exchanges != self._exchanges) or addresses != agreed:
             raise CommError(
                 f"trainer {self._trainer_id}: a second Program, or a second scope, would train "
                 "with the same parameter servers; use one trainer program in one scope"
             )
-        if known is not None:
-            return known
+        if connected is not None:
+            return connected
         arrays = [self._arrays(plan, one, array_of) for one in exchanges_of_this_turn(plan)]
         here.doing = "connecting to the parameter servers"
         if self.client is None:

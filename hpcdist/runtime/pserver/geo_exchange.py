@@ -28,7 +28,7 @@ from hpcdist.transpiler.plan import Plan, Route
 class GeoExchange:
     """A trainer's differences from the servers.
 
-    ``trained`` are its parameters in host memory by name; ``known`` are the servers', if they have
+    ``trained`` are its parameters in host memory by name; ``synced`` are the servers', if they have
     others.
     ``pieces`` are what messages leave from and come to, by name; connect with them, then `attach`.
     ``exchanged`` (int64 [2]) is sent with every exchange: its number, and the steps since the last.
@@ -39,7 +39,7 @@ class GeoExchange:
         plan: Plan,
         trained: Mapping[str, Array],
         exchanged: Array,
-        known: Mapping[str, Array] | None = None,
+        synced: Mapping[str, Array] | None = None,
     ) -> None:
         self._push_every = plan.mode.push_every
         self._trainers = plan.trainers
@@ -48,7 +48,7 @@ class GeoExchange:
         self._dense = [route for route in plan.routes if not route.sparse]
         self._sparse = [route for route in plan.routes if route.sparse]
         self._trained = dict(trained)
-        self._known = {name: array.copy() for name, array in (known or trained).items()}
+        self._synced = {name: array.copy() for name, array in (synced or trained).items()}
         self._delta = {r.parameter: np.zeros_like(trained[r.parameter]) for r in self._dense}
         self._landing = {r.parameter: np.zeros_like(trained[r.parameter]) for r in self._dense}
         self._touched = {
@@ -88,10 +88,10 @@ class GeoExchange:
             self._down()
         for name, values in on_servers.items():
             # Where nothing has changed, adding a difference of 0 might still change a sign of 0.
-            changed = np.flatnonzero(values != self._known[name])
-            trained, known = self._trained[name].reshape(-1), self._known[name].reshape(-1)
-            trained[changed] += values.reshape(-1)[changed] - known[changed]
-            known[changed] = values.reshape(-1)[changed]
+            changed = np.flatnonzero(values != self._synced[name])
+            trained, synced = self._trained[name].reshape(-1), self._synced[name].reshape(-1)
+            trained[changed] += values.reshape(-1)[changed] - synced[changed]
+            synced[changed] = values.reshape(-1)[changed]
         if self._up is not None:
             self._up()
 
@@ -101,7 +101,7 @@ class GeoExchange:
         for touched in self._touched.values():
             touched[:] = False
         for name, values in on_servers.items():
-            np.copyto(self._known[name], values)
+            np.copyto(self._synced[name], values)
 
     # -- inside ------------------------------------------------------------------------------
     def _exchange(self) -> None:
@@ -130,19 +130,19 @@ class GeoExchange:
             self._up()
 
     def _take_difference(self, name: str) -> None:
-        delta, known = self._delta[name], self._known[name]
-        np.subtract(self._trained[name], known, out=delta)
+        delta, synced = self._delta[name], self._synced[name]
+        np.subtract(self._trained[name], synced, out=delta)
         delta /= self._trainers
-        known += delta
+        synced += delta
 
     def _push(self, client: PsClient, route: Route) -> None:
         """Send each server its rows that were looked up, though there be none."""
-        trained, known = self._trained[route.parameter], self._known[route.parameter]
+        trained, synced = self._trained[route.parameter], self._synced[route.parameter]
         touched = self._touched[route.parameter]
         for piece, endpoint in zip(route.slices, route.endpoints):
             rows = piece.begin + np.flatnonzero(touched[piece.begin : piece.end])
-            delta = (trained[rows] - known[rows]) / trained.dtype.type(self._trainers)
-            known[rows] += delta
+            delta = (trained[rows] - synced[rows]) / trained.dtype.type(self._trainers)
+            synced[rows] += delta
             client.push_rows(endpoint, delta_of(piece.name), rows - piece.begin, delta)
         touched[:] = False
 
@@ -154,9 +154,9 @@ class GeoExchange:
             self._take_over(route.parameter, piece.begin + rows, values)
 
     def _take_over(self, name: str, rows: Any, values: Array) -> None:
-        known = self._known[name]
-        self._trained[name][rows] += values - known[rows]
-        known[rows] = values
+        synced = self._synced[name]
+        self._trained[name][rows] += values - synced[rows]
+        synced[rows] = values
 
 
 def held_by_servers(plan: Plan, read: Callable[[str, dict[str, Array]], None]) -> dict[str, Array]:

@@ -81,8 +81,8 @@ def bind_update(block: OptimizeBlock, rows: Any, binding: Binding) -> Apply:
         return _fused(block.ops[0], rows, binding)
     merged = binding.backend.xp.empty(rows.shape[1:], rows.dtype)
     sender = np.zeros(1, np.int64)  # DC-ASGD compensates for what this trainer had read
-    given = {block.gradient: merged, TRAINER_ID: sender}
-    run = in_sequence(*steps_of(block.block, block.ops, binding, given))
+    arrays = {block.gradient: merged, TRAINER_ID: sender}
+    run = in_sequence(*steps_of(block.block, block.ops, binding, arrays))
     backups = _backups(block, binding)
     param = array_of(binding, block.parameter)
 

@@ -37,13 +37,13 @@ class ProgressThread:
         self._thread = threading.Thread(target=self._work, name="hpcdist-receiver", daemon=True)
         self._thread.start()
 
-    def hand_over(self, done: Callable[[], bool], describe: Callable[[], str]) -> None:
-        """Wake the thread and wait until ``done()``, with ``turn`` held."""
+    def hand_over(self, ended: Callable[[], bool], describe: Callable[[], str]) -> None:
+        """Wake the thread and wait until ``ended()``, with ``turn`` held."""
         self._turn.notify_all()
-        if not done() and self._failure is None:
+        if not ended() and self._failure is None:
             self._awaited = True
             with waits_for(describe):
-                self._turn.wait_for(lambda: self._failure is not None or done())
+                self._turn.wait_for(lambda: self._failure is not None or ended())
             self._awaited = False
         if self._failure is not None:
             raise self._failure

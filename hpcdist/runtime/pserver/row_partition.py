@@ -24,10 +24,10 @@ class RowCut:
     parameters: tuple[str, ...]  # none for a table that trainers do not receive
     endpoints: tuple[str, ...]
 
-    def rows(self, names: Sequence[str], whole: Any) -> dict[str, Any]:
+    def rows(self, names: Sequence[str], value: Any) -> dict[str, Any]:
         """Return the pieces of an array by name."""
         ends = zip(self.starts, self.starts[1:])
-        return {name: whole[begin:end] for name, (begin, end) in zip(names, ends)}
+        return {name: value[begin:end] for name, (begin, end) in zip(names, ends)}
 
 
 def cuts_of(plan: Plan) -> tuple[RowCut, ...]:

@@ -48,8 +48,8 @@ class ScheduledFetch:
         if self._asked.keys().isdisjoint(names):
             return None
         if self._refusal:
-            asked = min(self._asked.keys() & names)
-            raise FeedError(f"cannot fetch {asked!r} on a trainer: {self._refusal}")
+            refused = min(self._asked.keys() & names)
+            raise FeedError(f"cannot fetch {refused!r} on a trainer: {self._refusal}")
         return tuple(name for name in names if name not in self._asked)
 
     def lay_in(self, scope: Scope) -> None:
@@ -66,8 +66,8 @@ class ScheduledFetch:
 
     def completed(self, names: Sequence[str], values: Iterable[Any]) -> list[Any]:
         """Return all values after a step, ``values`` being those that the trainer has."""
-        asked = {n: self._asked[n] for n in names if n in self._asked}
-        came = {name: np.empty(value.shape, value.dtype) for name, value in asked.items()}
+        metas = {n: self._asked[n] for n in names if n in self._asked}
+        came = {name: np.empty(value.shape, value.dtype) for name, value in metas.items()}
         self._client().read(self._endpoint, came)
         local = iter(values)
         return [came[name] if name in came else next(local) for name in names]

@@ -81,9 +81,11 @@ class Server(Link):
         self, mains: Sequence[Program], startup: Program
     ) -> tuple[list[Program], Program]:
         """Be the server that the script knows nothing of, then end the script on this rank."""
-        made = transpiled_for(self._cluster, 0, mains, startup)
+        transpiler = transpiled_for(self._cluster, 0, mains, startup)
         executor = Executor(CPUPlace())
-        for program in reversed(made.get_pserver_programs(self._cluster.endpoints[self._index])):
+        for program in reversed(
+            transpiler.get_pserver_programs(self._cluster.endpoints[self._index])
+        ):
             executor.run(program)
         raise SystemExit(0)
 
@@ -130,7 +132,7 @@ class Server(Link):
         """Bind what arrives to the optimize blocks, as the startup Program has left them."""
         exchange = server_exchange(plan.plan, plan.endpoint)
         blocks = [optimize_block(binding.program, block) for block in plan.blocks]
-        self.served_tables = [held_table(binding, kept.table.parameter) for kept in plan.tables]
+        self.served_tables = [held_table(binding, served.table.parameter) for served in plan.tables]
         serving = self._serving(plan, exchange, blocks, binding)
         store = ServerStore(
             binding.program,
@@ -230,12 +232,12 @@ def _bind_packets(
     for spec in exchange.pushed:
         block, sent = by_gradient[spec.name], server.rows[spec.name]
         updates.append([bind_sparse(block, sent, binding, staged)])
-    rates = [array_of(binding, kept.table.learning_rate).reshape(-1) for kept in plan.tables]
+    rates = [array_of(binding, served.table.learning_rate).reshape(-1) for served in plan.tables]
     if plan.tables:
         mean = not plan.mode.dense_summed  # else trainers have divided their losses' gradients
 
-        def move(who: tuple[int, ...]) -> None:
-            server.tables.apply(who, [float(r[0]) for r in rates], mean=mean)
+        def move(trainers: tuple[int, ...]) -> None:
+            server.tables.apply(trainers, [float(r[0]) for r in rates], mean=mean)
 
         updates.append([move])
     return updates

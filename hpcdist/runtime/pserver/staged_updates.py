@@ -91,18 +91,18 @@ class StagedUpdates:
         sums = [s for s in self._sums.sums if s.stage == stage]
         totals = np.array([sum(float(self._given[p][0]) for p in s.parts) for s in sums])
         if self._servers is not None:
-            what = f"the other servers' sums of the gradients of step {here.step}"
-            came = self._servers.allgather_bytes(totals.tobytes(), self._deadline_s, what)
+            awaited = f"the other servers' sums of the gradients of step {here.step}"
+            came = self._servers.allgather_bytes(totals.tobytes(), self._deadline_s, awaited)
             totals = np.sum([np.frombuffer(data) for data in came], axis=0)
         for s, total in zip(sums, totals):
             self._given[s.total][0] = total
 
-    def _compiled(self, block: Block, ops: Sequence[Operator], given: Mapping[str, Any]) -> Stages:
+    def _compiled(self, block: Block, ops: Sequence[Operator], arrays: Mapping[str, Any]) -> Stages:
         """Compile the operators of each stage; what one hands to another is kept in the scope."""
-        given = {**self._given, **given}
+        arrays = {**self._given, **arrays}
         return [
             in_sequence(
-                *steps_of(block, [op for op in ops if op.attrs[STAGE] == s], self._binding, given)
+                *steps_of(block, [op for op in ops if op.attrs[STAGE] == s], self._binding, arrays)
             )
             for s in range(self._sums.stages)
         ]

@@ -23,21 +23,21 @@ def bind_startup(
     """
     staging = connection.staging(binding)
     named = {name for op in ops if op.type == "recv" for name in op.output("Out")}
-    wanted: dict[str, dict[str, Any]] = {}
+    by_endpoint: dict[str, dict[str, Any]] = {}
     for route in plan.routes:
         for piece, endpoint in zip(route.slices, () if route.remote else route.endpoints):
             if piece.name in named:
-                wanted.setdefault(endpoint, {})[piece.name] = staging.host(piece.name)
+                by_endpoint.setdefault(endpoint, {})[piece.name] = staging.host(piece.name)
 
     def read_all() -> None:
         here.doing = "reading the parameters' first values from the servers"
-        for endpoint, arrays in wanted.items():
+        for endpoint, arrays in by_endpoint.items():
             connection.reader.read(endpoint, arrays)
         here.doing = ""
 
     calls: list[Call | None] = [None] * len(ops)
     reading = [i for i, op in enumerate(ops) if op.type in ("recv", "fetch_barrier")]
     if reading:
-        received = [name for arrays in wanted.values() for name in arrays]
+        received = [name for arrays in by_endpoint.values() for name in arrays]
         calls[reading[-1]] = in_order(read_all, staging.up(received))
     return calls

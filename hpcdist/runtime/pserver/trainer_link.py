@@ -76,9 +76,9 @@ class TrainerLink(Link):
     def transpiled(
         self, mains: Sequence[Program], startup: Program
     ) -> tuple[list[Program], Program]:
-        made = self._script.transpiled(mains, startup)
-        programs = trainer_programs(made, mains, len(self._cluster.servers))
-        return programs, made.get_trainer_startup_program()
+        transpiler = self._script.transpiled(mains, startup)
+        programs = trainer_programs(transpiler, mains, len(self._cluster.servers))
+        return programs, transpiler.get_trainer_startup_program()
 
     def scheduled(self, program: Program) -> ScheduledFetch:
         return self._scheduled.of(program, lambda: self._scheduled_of(program))
@@ -129,9 +129,9 @@ class TrainerLink(Link):
         """Return the protocol of a Program's steps, whose messages travel without running it."""
         plan = trainer_plan(program)
         assert plan is not None, "a transpiled Program has one"
-        made = protocol(plan, self._connection)
-        self._protocols[plan.turn] = made
-        return made
+        adopted = protocol(plan, self._connection)
+        self._protocols[plan.turn] = adopted
+        return adopted
 
     def current_client(self) -> PsClient:
         """Return what talks to the servers now: before the first step it can only ask."""
@@ -162,12 +162,12 @@ class TrainerLink(Link):
                 self._refuse_changed(variable.name)
             if route is None or variable.value is None:
                 continue
-            here = on_host(variable.value)
+            value = on_host(variable.value)
             for piece, endpoint in zip(route.slices, route.endpoints):
                 answered = np.empty(piece.shape, route.dtype)
                 self.current_client().read(endpoint, {piece.name: answered})
-                mine = here[piece.begin : piece.end] if route.cut else here
-                if answered.tobytes() != mine.tobytes():
+                local = value[piece.begin : piece.end] if route.cut else value
+                if answered.tobytes() != local.tobytes():
                     _refuse_averages(variable.scope)
                     self._refuse_changed(route.parameter)
 
@@ -207,10 +207,10 @@ class TrainerLink(Link):
         return self.current_client().tables
 
     def _protocol_of(self, plan: Plan) -> StepProtocol:
-        known = self._protocols.get(plan.turn)
-        if known is None or known.plan != plan:
-            known = self._protocols[plan.turn] = protocol_of(plan.mode)(plan, self._connection)
-        return known
+        protocol = self._protocols.get(plan.turn)
+        if protocol is None or protocol.plan != plan:
+            protocol = self._protocols[plan.turn] = protocol_of(plan.mode)(plan, self._connection)
+        return protocol
 
 
 def protocol_of(mode: Mode) -> type[StepProtocol]:

@@ -53,14 +53,14 @@ class PlainScript:
 
     def transpiled(self, mains: Sequence[Program], startup: Program) -> DistributeTranspiler:
         """Return what has planned the training of these; PlanError if servers do not know it."""
-        made = transpiled_for(self._cluster, self._trainer_id, mains, startup)
-        self._served = self._served or made
+        transpiler = transpiled_for(self._cluster, self._trainer_id, mains, startup)
+        self._served = self._served or transpiler
         for endpoint in self._cluster.endpoints:
-            two = (made, self._served)
-            ours, known = (exact_text(t.get_pserver_program(endpoint)) for t in two)
-            if ours != known:
+            two = (transpiler, self._served)
+            ours, served = (exact_text(t.get_pserver_program(endpoint)) for t in two)
+            if ours != served:
                 self._refuse(mains[0], startup)
-        return made
+        return transpiler
 
     def _refuse(self, main: Program, startup: Program) -> NoReturn:
         parameters = [p.name for p in main.all_parameters() if p.trainable]

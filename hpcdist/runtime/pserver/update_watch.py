@@ -68,12 +68,12 @@ class UpdateWatch:
         for name, rows in self._gradients[packet].items():
             if self.watching and not np.isfinite(rows[trainer]).all():
                 self.watching = False
-                what = "NaN" if np.isnan(rows[trainer]).any() else "infinity"
+                kind = "NaN" if np.isnan(rows[trainer]).any() else "infinity"
                 rank = settings.RANK.read()
                 who = self._name if rank is None else f"rank {rank} ({self._name})"
                 words = (
                     f"{who}, step {step}: the gradient of {self._parameters[name]!r} from trainer "
-                    f"{trainer} holds {what}"
+                    f"{trainer} holds {kind}"
                 )
                 tell(words, end=settings.CHECK_NAN_INF.read())
 
@@ -98,8 +98,8 @@ def _flat(
     """Return what gives the numbers of a trainer's packet, in as few arrays as there can be."""
     kinds = {np.dtype(v.dtype) for v in variables}
     if len(kinds) == 1 and len(gradients) == len(variables) and (kind := kinds.pop()).kind == "f":
-        whole = rows.view(kind)
-        return [[row] for row in whole].__getitem__
+        flat = rows.view(kind)
+        return [[row] for row in flat].__getitem__
     floats = [g for g in gradients.values() if g.dtype.kind == "f"]
     parts = [[g[k].reshape(-1) for g in floats] for k in range(len(rows))]
     return parts.__getitem__

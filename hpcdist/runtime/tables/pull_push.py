@@ -77,8 +77,8 @@ def make_table(table: Table) -> SparseTable:
 
 
 def _optimizer(table: Table) -> RowOptimizer:
-    known = RowOptimizer.__dataclass_fields__
-    attrs = {name: value for name, value in table.attrs if name in known}
+    fields = RowOptimizer.__dataclass_fields__
+    attrs = {name: value for name, value in table.attrs if name in fields}
     if table.optimizer == "adagrad" and table.first:
         attrs["initial_moment"] = table.first[0]
     elif any(table.first):
@@ -156,7 +156,7 @@ def bind_steps(
         elif op.type == "push_sparse":
             indexed = pulled.get(_looked_up(op))
             turn = indexed or _PulledBatch(tables, servers)
-            calls[id(op)] = _bind_push(op, binding, turn, exchange, known=indexed is not None)
+            calls[id(op)] = _bind_push(op, binding, turn, exchange, indexed=indexed is not None)
     return calls
 
 
@@ -191,13 +191,13 @@ def bind_held(
 
 def _check_moves(sparse_table: SparseTable, table: Table) -> None:
     """Refuse a table whose startup Program did not know what moves it, such as a copy of one."""
-    made, moved = (
+    initial, moved = (
         replace(o, initial_moment=0.0) for o in (sparse_table.optimizer, _optimizer(table))
     )
-    if made != moved:
+    if initial != moved:
         raise GraphError(
-            f"table {sparse_table.name!r} was made for {made.kind}, but this program updates it by "
-            f"{moved.kind}, or with other hyperparameters: run the startup program that this one "
+            f"table {sparse_table.name!r} was made for {initial.kind}, but this program updates "
+            f"it by {moved.kind}, or with other hyperparameters: run the startup program that this one "
             "was built with, not a copy"
         )
 
@@ -259,7 +259,7 @@ class _LookUps:
         by_table: dict[str, list[int]] = {}
         for i, look_up in enumerate(op.attrs["lookups"]):
             by_table.setdefault(look_up.table, []).append(i)
-        made: dict[tuple[str, ...], Array] = {}
+        joined: dict[tuple[str, ...], Array] = {}
         self._copies: list[tuple[list[Array], Array]] = []
         self._kept: list[Array] = []  # as long as their addresses are
         self.flat: list[Array] = []
@@ -269,9 +269,9 @@ class _LookUps:
             names = tuple(op.input("Ids")[i] for i in look_ups)
             self._names.append(names)
             parts = [staging.host(name).reshape(-1) for name in names]
-            if names not in made:
-                made[names] = self._joined(parts)
-            self.flat.append(made[names])
+            if names not in joined:
+                joined[names] = self._joined(parts)
+            self.flat.append(joined[names])
             if look_ups:
                 starts = np.cumsum([0, *map(len, parts)])
                 gradients = [contiguous(staging.host(values[i])) for i in look_ups]
@@ -295,14 +295,14 @@ class _LookUps:
 
     def coming(self) -> list[Array] | None:
         """Return the ids of the next batch by table; None if the script has not told them."""
-        made: dict[tuple[str, ...], Array] = {}
+        joined: dict[tuple[str, ...], Array] = {}
         for names in self._names:
-            if names not in made:
+            if names not in joined:
                 parts = coming(names)
                 if parts is None:
                     return None
-                made[names] = np.concatenate([np.empty(0, np.int64), *parts])
-        return [made[names] for names in self._names]
+                joined[names] = np.concatenate([np.empty(0, np.int64), *parts])
+        return [joined[names] for names in self._names]
 
 
 def _bind_pull(
@@ -343,10 +343,10 @@ def _bind_push(
     turn: _PulledBatch,
     exchange: Callable[[], RowExchange],
     *,
-    known: bool,
+    indexed: bool,
 ) -> Call:
-    """``known``: the batch is indexed already, by the pull of the same look-ups."""
-    read = op.input("Grads") if known else [*op.input("Ids"), *op.input("Grads")]
+    """``indexed``: the batch is indexed already, by the pull of the same look-ups."""
+    read = op.input("Grads") if indexed else [*op.input("Ids"), *op.input("Grads")]
 
     def make() -> Call | None:
         staging = Staging(binding.arrays, binding.backend, {})
@@ -354,7 +354,7 @@ def _bind_push(
 
         def push() -> None:
             batch = turn.batch
-            if not known:
+            if not indexed:
                 exchange().finish()
                 batch.index(looked_up.ids())
             batch.clear()

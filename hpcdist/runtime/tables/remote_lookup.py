@@ -46,26 +46,26 @@ def _look_up(
     name = op.input("W")[0]
 
     def look_up() -> None:
-        wanted, places = np.unique(
+        unique, places = np.unique(
             np.concatenate([i.reshape(-1) for i in ids]), return_inverse=True
         )
-        if len(wanted) and not (wanted[0] >= 0 and wanted[-1] < starts[-1]):
+        if len(unique) and not (unique[0] >= 0 and unique[-1] < starts[-1]):
             raise GraphError(
                 f"table {name!r} has rows 0..{starts[-1] - 1}, "
-                f"got ids {wanted[0]}..{wanted[-1]} to look up"
+                f"got ids {unique[0]}..{unique[-1]} to look up"
             )
-        rows = np.empty((len(wanted), width), outputs[0].dtype)
-        cuts = np.searchsorted(wanted, starts)
+        rows = np.empty((len(unique), width), outputs[0].dtype)
+        cuts = np.searchsorted(unique, starts)
         client().pull_rows(
             [
-                RowRequest(endpoint, part, wanted[b:e] - start, rows[b:e])
+                RowRequest(endpoint, part, unique[b:e] - start, rows[b:e])
                 for endpoint, part, start, b, e in zip(
                     op.attrs["endpoints"], op.attrs["table_names"], starts, cuts, cuts[1:]
                 )
             ]
         )
         if padding >= 0:
-            rows[wanted == padding] = 0
+            rows[unique == padding] = 0
         begin = 0
         for batch, out in zip(ids, outputs):
             end = begin + batch.size
