@@ -108,17 +108,17 @@ def gradients(
                 )
             starts.append(Step("assign", {"X": [weight.name]}, out))
         elif -1 in target.shape:
-            ones = {"shape": list(target.shape), "value": 1.0, "dtype": target.dtype}
+            attrs = {"shape": list(target.shape), "value": 1.0, "dtype": target.dtype}
             batch = target.shape.index(-1)
-            ones |= {"input_dim_idx": batch, "output_dim_idx": batch}
+            attrs |= {"input_dim_idx": batch, "output_dim_idx": batch}
             like = {"Input": [target.name]}
-            starts.append(Step("fill_constant_batch_size_like", like, out, ones))
+            starts.append(Step("fill_constant_batch_size_like", like, out, attrs))
         else:
-            ones = {"shape": list(target.shape), "value": 1.0, "dtype": target.dtype}
-            starts.append(Step("fill_constant", {}, out, ones))
-    wanted = [v.name for v in inputs]
-    grads = _append(block, {t.name for t in targets}, wanted, stopped, starts, ())
-    return [block.var(grads[name]) if name in grads else None for name in wanted]
+            attrs = {"shape": list(target.shape), "value": 1.0, "dtype": target.dtype}
+            starts.append(Step("fill_constant", {}, out, attrs))
+    names = [v.name for v in inputs]
+    grads = _append(block, {t.name for t in targets}, names, stopped, starts, ())
+    return [block.var(grads[name]) if name in grads else None for name in names]
 
 
 def calc_gradient(*args: Any, **kwargs: Any) -> Any:
@@ -167,13 +167,13 @@ def _reached(
     block: Block, path: Sequence[Operator], sources: Sequence[str], stopped: set[str]
 ) -> set[str]:
     """Names whose gradients somebody can want: parameters, free inputs, and what follows them."""
-    made = {name for op in block.ops for name in op.output_arg_names}
+    written = {name for op in block.ops for name in op.output_arg_names}
     read = {name for op in path for name in op.input_arg_names}
 
     def free(name: str) -> bool:
         var = block.find_var(name)
         fed = var is not None and var.is_data  # also if a loop writes it anew
-        return name not in made or fed or isinstance(var, Parameter)
+        return name not in written or fed or isinstance(var, Parameter)
 
     reached = set(sources) or {name for name in read if name not in stopped and free(name)}
     for op in path:
@@ -246,13 +246,13 @@ def _append(
         for callback in callbacks:
             callback(block=block, context=context)
     written = {name for step in steps for name in step.writes()}
-    found = {}
+    gradients = {}
     for name in reached:
-        own = grad_name(mask_name(name))
-        gradient = unmask_name(renamed.get(own, own))
+        default = grad_name(mask_name(name))
+        gradient = unmask_name(renamed.get(default, default))
         if gradient in written:
-            found[name] = gradient
-    return found
+            gradients[name] = gradient
+    return gradients
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -26,7 +26,7 @@ GRAPH: Errors = (GraphTypeError, GraphError)
 
 
 def integer(
-    what: str,
+    name: str,
     value: Any,
     least: int,
     below: int | None = None,
@@ -34,41 +34,41 @@ def integer(
 ) -> int:
     """Return an int of at least ``least``, below ``below`` if that is given; a bool is none.
 
-    ``what`` is what errors call it.
+    ``name`` is what errors call it.
     """
     wrong_type, wrong_value = errors
     if not isinstance(value, Integral) or isinstance(value, bool):
-        raise wrong_type(f"{what}: expected an integer, got {value!r}")
+        raise wrong_type(f"{name}: expected an integer, got {value!r}")
     number = int(value)
     if number < least or (below is not None and number >= below):
         expected = f"at least {least}" if below is None else f"{least}..{below - 1}"
-        raise wrong_value(f"{what}: expected {expected}, got {value}")
+        raise wrong_value(f"{name}: expected {expected}, got {value}")
     return number
 
 
-def positive(what: str, value: Any, errors: Errors = PLAN) -> float:
+def positive(name: str, value: Any, errors: Errors = PLAN) -> float:
     """Return a number above 0 that is finite, as a float; a bool is none."""
     wrong_type, wrong_value = errors
     if not isinstance(value, Real) or isinstance(value, bool):
-        raise wrong_type(f"{what}: expected a number, got {value!r}")
+        raise wrong_type(f"{name}: expected a number, got {value!r}")
     number = float(value)
     if not 0.0 < number < math.inf:
-        raise wrong_value(f"{what}: expected a number above 0, got {value}")
+        raise wrong_value(f"{name}: expected a number above 0, got {value}")
     return number
 
 
-def names(what: str, given: Any, errors: Errors = PLAN) -> set[str]:
+def names(argument: str, value: Any, errors: Errors = PLAN) -> set[str]:
     """Return the names that a list, a set, ... holds (None: none); one str is no list of them."""
-    many = isinstance(given, Iterable) and not isinstance(given, str)
-    found = list(given) if many else []
-    if not (many or given is None) or any(not isinstance(name, str) for name in found):
-        raise errors[0](f"{what}: expected a list of names, got {given!r}")
-    return set(found)
+    many = isinstance(value, Iterable) and not isinstance(value, str)
+    items = list(value) if many else []
+    if not (many or value is None) or any(not isinstance(name, str) for name in items):
+        raise errors[0](f"{argument}: expected a list of names, got {value!r}")
+    return set(items)
 
 
-def no_field(owner: str, name: str, known: Iterable[str]) -> str:
+def no_field(owner: str, name: str, fields: Iterable[str]) -> str:
     """Return the words for a field that does not exist, with the one that may be meant."""
-    near = difflib.get_close_matches(name, list(known), 1)
+    near = difflib.get_close_matches(name, list(fields), 1)
     return f"{owner} has no field {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
@@ -76,9 +76,9 @@ class Fields:
     """Base of dataclasses of settings: fields that do not exist cannot be set."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        known = type(self).__dataclass_fields__  # type: ignore[attr-defined]
-        if name not in known:
-            raise PlanAttributeError(no_field(type(self).__name__, name, known))
+        fields = type(self).__dataclass_fields__  # type: ignore[attr-defined]
+        if name not in fields:
+            raise PlanAttributeError(no_field(type(self).__name__, name, fields))
         super().__setattr__(name, value)
 
 

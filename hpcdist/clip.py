@@ -239,8 +239,8 @@ def _ops(pairs: ParamGrads) -> list[Operator]:
 
 
 def _retarget(before: list[Operator], clipped: ParamGrads) -> None:
-    known = set(map(id, before))
-    _correct([op for op in _ops(clipped) if id(op) not in known], clipped)
+    before_ids = set(map(id, before))
+    _correct([op for op in _ops(clipped) if id(op) not in before_ids], clipped)
 
 
 def _correct(ops: Sequence[Operator], clipped: ParamGrads) -> None:

@@ -96,12 +96,12 @@ class DataFeeder:
 
         def fed() -> Iterator[Any]:
             batches = iter(reader())
-            while multi_devices and (some := list(islice(batches, places))):
-                if len(some) == places:
-                    yield list(self.feed_parallel(some, places))
+            while multi_devices and (group := list(islice(batches, places))):
+                if len(group) == places:
+                    yield list(self.feed_parallel(group, places))
                 elif not drop_last:
                     raise FeedError(
-                        f"DataFeeder: {len(some)} batches are left for {places} devices: "
+                        f"DataFeeder: {len(group)} batches are left for {places} devices: "
                         "drop_last=True leaves them out"
                     )
             yield from map(self.feed, batches)
@@ -220,10 +220,10 @@ def _accepts(expected: tuple[int, ...], got: tuple[int, ...]) -> bool:
     """Tell whether one sample of shape ``got`` has, or can be reshaped to, the expected shape."""
     if len(got) == len(expected):
         return all(e in (-1, g) for g, e in zip(got, expected, strict=True))
-    size, known = math.prod(got), math.prod(e for e in expected if e != -1)
+    size, product = math.prod(got), math.prod(e for e in expected if e != -1)
     if -1 not in expected:
-        return size == known
-    return expected.count(-1) == 1 and size > 0 and size % known == 0
+        return size == product
+    return expected.count(-1) == 1 and size > 0 and size % product == 0
 
 
 def _cast(column: _Column, array: np.ndarray, values: tuple[Any, ...]) -> np.ndarray:
@@ -241,8 +241,8 @@ def _cast(column: _Column, array: np.ndarray, values: tuple[Any, ...]) -> np.nda
         return cast
     bad = np.isinf(cast) & np.isfinite(array) if column.dtype.kind == "f" else cast != array
     if bad.any():
-        where = tuple(np.argwhere(bad)[0])
-        raise _unfit_value(column, int(where[0]), f"the {array.dtype} value {array[where]}")
+        index = tuple(np.argwhere(bad)[0])
+        raise _unfit_value(column, int(index[0]), f"the {array.dtype} value {array[index]}")
     return cast
 
 

@@ -39,9 +39,9 @@ class _Waiting:
 
     def counted(self, batches: Callable[[], Iterable[Batch]]) -> Iterator[Batch]:
         """Give these batches; the thread that reads ahead runs this."""
-        for given in batches():
+        for fed in batches():
             self._read += 1
-            yield given
+            yield fed
 
     def size(self) -> int:
         """Return how many batches wait."""
@@ -214,9 +214,9 @@ class GeneratorLoader:
                 "the first step of each pass"
             )
         try:
-            given, self._seen = self._seen or _read(partial(next, self._ahead)), None
+            batch, self._seen = self._seen or _read(partial(next, self._ahead)), None
             self.queue.taken += 1
-            return given
+            return batch
         except StopIteration:
             raise EOFException(
                 f"{self.name} has no more batches: catch fluid.core.EOFException and call reset()"

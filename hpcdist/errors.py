@@ -97,9 +97,9 @@ class RankFailure(CommError):
     ended, in the list waited for.
     """
 
-    def __init__(self, what: str, ranks: tuple[int, ...], ended: tuple[int, ...] = ()) -> None:
-        super().__init__(f"{what}: rank {', '.join(map(str, ranks))} died")
-        self.what = what
+    def __init__(self, operation: str, ranks: tuple[int, ...], ended: tuple[int, ...] = ()) -> None:
+        super().__init__(f"{operation}: rank {', '.join(map(str, ranks))} died")
+        self.what = operation
         self.ranks = ranks
         self.ended = ended
 

@@ -90,8 +90,8 @@ def gradient_steps(
         if not reached.intersection(op.input_arg_names):
             continue
         # An operator may have no gradient by some of what it reads: what made that gets none.
-        made = {n for n in flowing.intersection(op.output_arg_names) if grad_name(n) in written}
-        if not made:
+        outputs = {n for n in flowing.intersection(op.output_arg_names) if grad_name(n) in written}
+        if not outputs:
             continue
         before = len(steps)
         for grad in lookup(op.type).grad(op, reached.__contains__):  # type: ignore[misc]
@@ -103,7 +103,7 @@ def gradient_steps(
             overwritten.check(original, reached)
             step.inputs = overwritten.before(original, step.type, step.inputs)
             gradients = {grad_name(name) for name in op.output_arg_names}
-            absent = gradients - {grad_name(n) for n in made}
+            absent = gradients - {grad_name(n) for n in outputs}
             if "sub_block" in step.attrs:
                 _leave_out(step, absent)
                 absent = set()
@@ -118,17 +118,19 @@ def gradient_steps(
                     steps.append(Step("fill_zeros_like", *zeros))
             steps.append(step)
             written.update(step.writes())
-            given = [name for name in original.input_arg_names if grad_name(name) in step.writes()]
-            overwritten.note(original, given)
+            differentiated = [
+                name for name in original.input_arg_names if grad_name(name) in step.writes()
+            ]
+            overwritten.note(original, differentiated)
         if len(steps) > before:
-            _tell_of_lost(original, made, steps[before:])
+            _tell_of_lost(original, outputs, steps[before:])
     return steps
 
 
-def _tell_of_lost(op: Operator, made: set[str], steps: Sequence[Step]) -> None:
+def _tell_of_lost(op: Operator, outputs: set[str], steps: Sequence[Step]) -> None:
     """Warn of results with gradients that an operator's gradient, as Fluid's, does not take."""
     read = {name for step in steps for name in step.reads()}
-    constants = {unmask_name(name) for name in made if grad_name(name) not in read}
+    constants = {unmask_name(name) for name in outputs if grad_name(name) not in read}
     for slot, names in op.outputs.items():
         lost = sorted(constants.intersection(names))
         if lost:
@@ -143,9 +145,9 @@ def _leave_out(step: Step, absent: set[str]) -> None:
     """Take gradients that are not there, and what they are of, from a loop's or branch's."""
     for slot in [s for s in step.inputs if s.endswith(GRAD_SUFFIX)]:
         gradients, forward = step.inputs[slot], step.inputs[slot.removesuffix(GRAD_SUFFIX)]
-        kept = [(g, f) for g, f in zip(gradients, forward) if g not in absent]
-        step.inputs[slot] = [g for g, _ in kept]
-        step.inputs[slot.removesuffix(GRAD_SUFFIX)] = [f for _, f in kept]
+        pairs = [(g, f) for g, f in zip(gradients, forward) if g not in absent]
+        step.inputs[slot] = [g for g, _ in pairs]
+        step.inputs[slot.removesuffix(GRAD_SUFFIX)] = [f for _, f in pairs]
 
 
 def _given(grad: Any) -> Slots:
@@ -153,9 +155,9 @@ def _given(grad: Any) -> Slots:
     many = {slot.name: slot.many for slot in lookup(grad.type).outputs}
     outputs = {}
     for slot, names in grad.outputs.items():
-        kept = list(names) if many.get(slot) else [n for n in names if n != EMPTY]
-        if any(name != EMPTY for name in kept):
-            outputs[slot] = kept
+        present = list(names) if many.get(slot) else [n for n in names if n != EMPTY]
+        if any(name != EMPTY for name in present):
+            outputs[slot] = present
     return outputs
 
 
@@ -164,16 +166,16 @@ def sum_repeated(steps: list[Step], block_idx: int) -> list[Step]:
     producers: dict[str, list[str]] = {}  # gradient -> what its producers write
     count: dict[str, int] = {}
     first: dict[str, int] = {}
-    done: list[Step] = []
+    summed: list[Step] = []
 
     def fresh(name: str) -> str:
         count[name] = count.get(name, -1) + 1
         return f"{name}@RENAME@block{block_idx}@{count[name]}"
 
     def sum_up(name: str) -> None:
-        done.append(Step("sum", {"X": producers[name]}, {"Out": [name]}))
+        summed.append(Step("sum", {"X": producers[name]}, {"Out": [name]}))
         producers[name] = [name]
-        first[name] = len(done) - 1
+        first[name] = len(summed) - 1
 
     for step in steps:
         for name in dict.fromkeys(step.reads()):
@@ -185,25 +187,27 @@ def sum_repeated(steps: list[Step], block_idx: int) -> list[Step]:
                 if name == EMPTY or GRAD_SUFFIX not in name or name in reads:
                     continue
                 if name not in producers:
-                    producers[name], first[name] = [name], len(done)
+                    producers[name], first[name] = [name], len(summed)
                     continue
                 if len(producers[name]) == 1:
-                    own = fresh(name)
-                    producers[name] = [own]
-                    for earlier in done[first[name] :]:
-                        earlier.rename(name, own)
-                    for earlier_slot, held in step.outputs.items():
+                    renamed = fresh(name)
+                    producers[name] = [renamed]
+                    for earlier in summed[first[name] :]:
+                        earlier.rename(name, renamed)
+                    for earlier_slot, outputs_of_slot in step.outputs.items():
                         if earlier_slot == slot:
-                            names[:i] = [own if n == name else n for n in names[:i]]
+                            names[:i] = [renamed if n == name else n for n in names[:i]]
                             break
-                        step.outputs[earlier_slot] = [own if n == name else n for n in held]
+                        step.outputs[earlier_slot] = [
+                            renamed if n == name else n for n in outputs_of_slot
+                        ]
                 names[i] = fresh(name)
                 producers[name].append(names[i])
-        done.append(step)
+        summed.append(step)
     for name in list(producers):
         if len(producers[name]) > 1:
             sum_up(name)
-    return done
+    return summed
 
 
 def rename_existing(block: Block, steps: Sequence[Step]) -> dict[str, str]:

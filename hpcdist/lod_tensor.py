@@ -109,8 +109,8 @@ class LoDTensor:
         """Return a copy of a part, without sequences; a number keeps its dimension, as in Fluid."""
         array, items = self._array(), item if isinstance(item, tuple) else (item,)
         array[item]  # IndexError beyond the end, where a slice would be empty
-        kept = (slice(i, i + 1 or None) if isinstance(i, Integral) else i for i in items)
-        return LoDTensor(np.array(array[tuple(kept)]))
+        index = (slice(i, i + 1 or None) if isinstance(i, Integral) else i for i in items)
+        return LoDTensor(np.array(array[tuple(index)]))
 
     def __repr__(self) -> str:
         rows = None if self.value is None else f"{self.value.dtype}{list(self.value.shape)}"

@@ -192,8 +192,8 @@ class Auc(MetricBase):
         at = (scores[: len(truth), 1] * self._num_thresholds).astype(np.int64)
         if at.size and not (at.min() >= 0 and at.max() <= self._num_thresholds):
             raise FeedError(f"Auc: probabilities must be within 0..1, got {scores[:, 1].tolist()}")
-        for counts, there in ((self._stat_pos, truth != 0), (self._stat_neg, truth == 0)):
-            counts += np.bincount(at[there.reshape(-1)], minlength=len(counts))
+        for counts, of_class in ((self._stat_pos, truth != 0), (self._stat_neg, truth == 0)):
+            counts += np.bincount(at[of_class.reshape(-1)], minlength=len(counts))
 
     def eval(self) -> float:
         """Return the area, 0 while one class is missing."""
@@ -228,9 +228,9 @@ class ChunkEvaluator(MetricBase):
         return precision, recall, 2 * precision * recall / (precision + recall) if right else 0
 
 
-def _number(what: str, value: Any) -> Any:
+def _number(name: str, value: Any) -> Any:
     if not isinstance(value, (int, float, np.number, np.ndarray)) or np.size(value) != 1:
-        raise ValueError(f"The {what!r} must be a number or an array of one, got {value!r}")
+        raise ValueError(f"The {name!r} must be a number or an array of one, got {value!r}")
     return as_fetched(value)
 
 
@@ -282,16 +282,16 @@ class DetectionMAP:
         evaluate_difficult: bool = True,
         ap_version: str = "integral",
     ) -> None:
-        told = [gt_label] if gt_difficult is None else [gt_label, gt_difficult]
-        parts = [layers.cast(x, gt_box.dtype) for x in told]
+        labels = [gt_label] if gt_difficult is None else [gt_label, gt_difficult]
+        parts = [layers.cast(x, gt_box.dtype) for x in labels]
         label = layers.concat([*parts, gt_box], axis=1)
-        how = class_num, background_label, overlap_threshold, evaluate_difficult
-        self.cur_map = layers.detection_map(input, label, *how, ap_version=ap_version)
+        options = class_num, background_label, overlap_threshold, evaluate_difficult
+        self.cur_map = layers.detection_map(input, label, *options, ap_version=ap_version)
         self.has_state = LayerHelper("map_eval").create_global_variable(
             initializer=Constant(0), persistable=True, dtype="int32", shape=[1]
         )
         self.accum_map = layers.detection_map(
-            input, label, *how, has_state=self.has_state, ap_version=ap_version
+            input, label, *options, has_state=self.has_state, ap_version=ap_version
         )
         layers.fill_constant([1], "int32", 1, out=self.has_state)
 

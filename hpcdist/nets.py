@@ -85,7 +85,7 @@ def img_conv_group(
             f"img_conv_group: conv_num_filter must be a list, one number of filters for each "
             f"convolution, got {conv_num_filter!r}"
         )
-    each = zip(
+    per_convolution = zip(
         conv_num_filter,
         _for_each("conv_filter_size", conv_filter_size, conv_num_filter),
         _for_each("conv_padding", conv_padding, conv_num_filter),
@@ -95,7 +95,7 @@ def img_conv_group(
         strict=True,
     )
     out = input
-    for filters, size, padding, attr, normalized, drop_rate in each:
+    for filters, size, padding, attr, normalized, drop_rate in per_convolution:
         act = None if normalized else conv_act
         out = layers.conv2d(
             out, filters, size, padding=padding, param_attr=attr, act=act, use_cudnn=use_cudnn
@@ -107,12 +107,12 @@ def img_conv_group(
     return layers.pool2d(out, pool_size, pool_type, pool_stride, use_cudnn=use_cudnn)
 
 
-def _for_each(what: str, value: Any, filters: Sequence[int]) -> Sequence[Any]:
+def _for_each(argument: str, value: Any, filters: Sequence[int]) -> Sequence[Any]:
     if not isinstance(value, (list, tuple)):
         return [value] * len(filters)
     if len(value) != len(filters):
         raise GraphError(
-            f"img_conv_group: {what} has {len(value)} values for {len(filters)} convolutions"
+            f"img_conv_group: {argument} has {len(value)} values for {len(filters)} convolutions"
         )
     return value
 
@@ -177,14 +177,14 @@ def _split_heads(x: Variable, num_heads: int) -> Variable:
 
 def _check_attention(queries: Variable, keys: Variable, values: Variable, num_heads: int) -> None:
     shapes = [x.shape for x in (queries, keys, values)]
-    where = f"scaled_dot_product_attention of queries, keys, values of shapes {shapes}"
+    shapes_text = f"scaled_dot_product_attention of queries, keys, values of shapes {shapes}"
     if any(len(shape) != 3 for shape in shapes):
-        raise GraphError(f"{where}: expected [batch, length, width] for each")
+        raise GraphError(f"{shapes_text}: expected [batch, length, width] for each")
     if len({x.dtype for x in (queries, keys, values)}) > 1:
-        raise GraphError(f"{where}: expected one dtype")
+        raise GraphError(f"{shapes_text}: expected one dtype")
     if shapes[0][-1] != shapes[1][-1]:
-        raise GraphError(f"{where}: queries and keys must be of one width")
+        raise GraphError(f"{shapes_text}: queries and keys must be of one width")
     if shapes[1][-2] != shapes[2][-2]:
-        raise GraphError(f"{where}: there must be as many values as keys")
+        raise GraphError(f"{shapes_text}: there must be as many values as keys")
     if num_heads < 1 or any(shape[-1] % num_heads for shape in shapes):
-        raise GraphError(f"{where}: the widths cannot be divided among {num_heads} heads")
+        raise GraphError(f"{shapes_text}: the widths cannot be divided among {num_heads} heads")

@@ -70,14 +70,14 @@ class Overwritten:
 
     def _before(self, op: Operator, slot: str, name: str) -> str:
         at = self._place[id(op)]
-        own = slot in op.inputs and slot not in _UNCHANGED
-        later = [i for i in self._writers.get(name, ()) if i > at or (own and i == at)]
+        is_own_output = slot in op.inputs and slot not in _UNCHANGED
+        later = [i for i in self._writers.get(name, ()) if i > at or (is_own_output and i == at)]
         if not later:
             return name
-        kept = f"{name}@BEFORE_{later[0]}"
-        while self._block.has_var(kept):  # of an earlier backward pass, when places were others
-            kept += "_"
-        return self._kept.setdefault((later[0], name), kept)
+        copy = f"{name}@BEFORE_{later[0]}"
+        while self._block.has_var(copy):  # of an earlier backward pass, when places were others
+            copy += "_"
+        return self._kept.setdefault((later[0], name), copy)
 
     def check(self, op: Operator, reached: Collection[str]) -> None:
         """Raise GraphError if an operator would be given a gradient of a value made after it."""
@@ -104,8 +104,8 @@ class Overwritten:
 
     def keep(self) -> None:
         """Insert the copies of what is overwritten and still needed, in front of who overwrites."""
-        for (place, name), kept in sorted(self._kept.items(), reverse=True):
+        for (place, name), copy in sorted(self._kept.items(), reverse=True):
             var = self._block.var(name)
-            self._block.create_var(name=kept, dtype=var.dtype, shape=var.shape)
+            self._block.create_var(name=copy, dtype=var.dtype, shape=var.shape)
             role = {ROLE_ATTR: int(Role.FORWARD)}
-            self._block.insert_op(place, "assign", {"X": [name]}, {"Out": [kept]}, role)
+            self._block.insert_op(place, "assign", {"X": [name]}, {"Out": [copy]}, role)

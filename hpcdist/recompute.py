@@ -44,8 +44,8 @@ def recompute(block: Block, begin: int, checkpoints: Sequence[Variable | str]) -
         readers = [op for op in backward if segment.names.intersection(_values_read(op))]
         if not readers:
             continue
-        wanted = {n for op in readers for n in _values_read(op) if n in segment.names}
-        copies = _copies(block, segment, wanted)
+        needed = {n for op in readers for n in _values_read(op) if n in segment.names}
+        copies = _copies(block, segment, needed)
         again = {n: n + AGAIN for op in copies for n in _made(op)}
         for op in copies:
             op.rename(again)
@@ -67,21 +67,21 @@ def recompute(block: Block, begin: int, checkpoints: Sequence[Variable | str]) -
 def _names(
     block: Block, forward: Sequence[Operator], checkpoints: Sequence[Variable | str]
 ) -> set[str]:
-    made = {name for op in forward for name in op.output_arg_names}
+    written = {name for op in forward for name in op.output_arg_names}
     names = set()
     for checkpoint in checkpoints:
         if not isinstance(checkpoint, (Variable, str)):
             raise GraphTypeError(f"checkpoints: expected Variables or names, got {checkpoint!r}")
         name = checkpoint if isinstance(checkpoint, str) else checkpoint.name
         var = block.find_var(name)
-        if var is None or not (name in made or var.is_data):
+        if var is None or not (name in written or var.is_data):
             raise GraphError(f"checkpoint {name!r} is not computed by the forward pass of the loss")
         names.add(name)
     return names
 
 
 def _segments(
-    block: Block, forward: Sequence[Operator], backward: Sequence[Operator], kept: set[str]
+    block: Block, forward: Sequence[Operator], backward: Sequence[Operator], checkpoints: set[str]
 ) -> list[_Segment]:
     """Return the segments that end with a checkpoint."""
     writers = Counter(n for op in (*forward, *backward) for n in op.output_arg_names)
@@ -92,10 +92,10 @@ def _segments(
     ops: list[Operator] = []
     for op in forward:
         ops.append(op)
-        if not kept.intersection(op.output_arg_names):
+        if not checkpoints.intersection(op.output_arg_names):
             continue
         again = [other for other in ops if _can_run_again(block, other, writers)]
-        names = {n for other in again for n in _made(other)} - kept - within
+        names = {n for other in again for n in _made(other)} - checkpoints - within
         segments.append(_Segment(tuple(again), frozenset(names)))
         ops = []
     return segments

@@ -132,8 +132,8 @@ class Words(ValueKind[tuple[str, ...]]):
         self.expected = f"some of {', '.join(words)}, separated by commas"
 
     def _convert(self, text: str) -> tuple[str, ...] | None:
-        given = tuple(part.strip() for part in text.split(","))
-        return given if set(given) <= set(self.words) and len(set(given)) == len(given) else None
+        words = tuple(part.strip() for part in text.split(","))
+        return words if set(words) <= set(self.words) and len(set(words)) == len(words) else None
 
     def text(self, value: Any) -> str:
         """Return a value as `parse` reads it."""

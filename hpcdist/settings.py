@@ -403,8 +403,8 @@ def role_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 def put_on_childrens_path(folder: str, present: bool) -> None:
     """Put a folder first in PYTHONPATH, for processes that this one starts; or take it out."""
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    others = [other for other in folders if other not in ("", folder)]
-    os.environ["PYTHONPATH"] = os.pathsep.join([folder] * present + others)
+    remaining = [other for other in folders if other not in ("", folder)]
+    os.environ["PYTHONPATH"] = os.pathsep.join([folder] * present + remaining)
 
 
 def misspelt(environ: Mapping[str, str] | None = None) -> list[str]:

@@ -161,8 +161,8 @@ def lamb_rule(p, g, m, v, beta1, rest1, beta2, rest2, epsilon, decay):
 @jit
 def lamb_rate(lr, p_norm, step_norm):
     """lr |p| / |step|, each norm 1 if one of them is 0  (You et al., 2020)."""
-    known = (p_norm > 0) & (step_norm > 0)
-    return lr * where(known, p_norm, ONE) / where(known, step_norm, ONE)
+    both_positive = (p_norm > 0) & (step_norm > 0)
+    return lr * where(both_positive, p_norm, ONE) / where(both_positive, step_norm, ONE)
 
 
 @jit

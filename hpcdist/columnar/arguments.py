@@ -18,10 +18,10 @@ from hpcdist.errors import DataError
 Columns = Sequence[str] | Mapping[str, str | Sequence[str]]
 
 
-def at_least(least: int, what: str, value: object) -> int:
+def at_least(least: int, argument: str, value: object) -> int:
     """Return a whole number that is not less than ``least``."""
     if not is_whole(value) or value < least:
-        raise DataError(f"data.read: {what} must be a whole number >= {least}, got {value!r}")
+        raise DataError(f"data.read: {argument} must be a whole number >= {least}, got {value!r}")
     return int(value)
 
 
@@ -30,26 +30,26 @@ def is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def by_column(what: str, value: Any) -> Mapping[str, Any]:
+def by_column(argument: str, value: Any) -> Mapping[str, Any]:
     """Return a dict by column; none is an empty one."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise DataError(f"data.read: {what} must be a dict by column, got {value!r:.80}")
+        raise DataError(f"data.read: {argument} must be a dict by column, got {value!r:.80}")
     return value
 
 
 def format_of(files: Sequence[str]) -> Any:
     """Return what opens a file of the one format that all have."""
     endings = {Path(file).suffix.lower(): file for file in files}
-    known = {**TABLES, **TEXT}
+    formats = {**TABLES, **TEXT}
     for ending, file in endings.items():
-        if ending not in known:
+        if ending not in formats:
             raise DataError(
                 f"data.read: {file}: cannot read files that end in {ending!r}, expected one of "
-                f"{', '.join(known)}"
+                f"{', '.join(formats)}"
             )
-    kinds = {known[ending]: file for ending, file in endings.items()}
+    kinds = {formats[ending]: file for ending, file in endings.items()}
     if len(kinds) > 1:
         raise DataError(
             f"data.read: expected files of one format, got {' and '.join(kinds.values())}"
@@ -82,13 +82,13 @@ def typed(
 
 def _assumed(targets: Sequence[ColumnTarget]) -> dict[str, str]:
     """Return the types that columns have if they hold just what their variables take."""
-    wanted: dict[str, set[str]] = {}
+    kinds_of: dict[str, set[str]] = {}
     for target in targets:
         if target.dtype is not None:
             for name in target.columns:
                 kind = "float64" if target.dtype.kind == "f" else "int64"
-                wanted.setdefault(name, set()).add(kind)
-    return {name: kinds.pop() for name, kinds in wanted.items() if len(kinds) == 1}
+                kinds_of.setdefault(name, set()).add(kind)
+    return {name: kinds.pop() for name, kinds in kinds_of.items() if len(kinds) == 1}
 
 
 def targets_of(
@@ -109,18 +109,18 @@ def targets_of(
     if isinstance(columns, str):
         columns = [columns]
     _expect_columns(columns, feed_list)
-    given = columns if isinstance(columns, Mapping) else {name: name for name in columns}
+    by_target = columns if isinstance(columns, Mapping) else {name: name for name in columns}
     if feed_list is None:
-        return [_target(name, chosen) for name, chosen in given.items()]
+        return [_target(name, chosen) for name, chosen in by_target.items()]
     if not isinstance(feed_list, Sequence):
         raise DataError(f"data.read: feed_list must be a list of variables, got {feed_list!r:.80}")
     targets = []
     for variable in feed_list:
         if not getattr(variable, "shape", None) or not hasattr(variable, "dtype"):
             raise DataError(f"data.read: feed_list must hold variables, got {variable!r:.80}")
-        target = _target(variable.name, given.get(variable.name, variable.name))
+        target = _target(variable.name, by_target.get(variable.name, variable.name))
         targets.append(target.of(variable))
-    unused = [name for name in given if name not in {t.name for t in targets}]
+    unused = [name for name in by_target if name not in {t.name for t in targets}]
     if unused:
         raise DataError(f"data.read: columns names {unused[0]!r}, which is not in feed_list")
     return targets
@@ -178,8 +178,13 @@ def rules_of(nulls: object, buckets: Mapping[str, int] | None, encoded: Collecti
 
 def refuse_unread(needed: Collection[str], rules: Rules, types: Collection[str]) -> None:
     """Raise DataError for a column that something is said of, and that is not read."""
-    said = {"nulls": rules.fill, "buckets": rules.buckets, "types": types, "decode": rules.encoded}
-    for argument, names in said.items():
+    arguments = {
+        "nulls": rules.fill,
+        "buckets": rules.buckets,
+        "types": types,
+        "decode": rules.encoded,
+    }
+    for argument, names in arguments.items():
         for name in names:
             if name and name not in needed:
                 raise DataError(

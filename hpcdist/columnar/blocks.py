@@ -114,7 +114,7 @@ class BlockReader:
         block = file.blocks[within]
         self.doing = file.name(within)
         try:
-            raw, kept = self._tried(file, within)
+            raw, rows_kept = self._tried(file, within)
         except _UNREADABLE as error:
             return self._without(file, within, error)
         faults: Faults = dict(raw.faults)
@@ -122,14 +122,14 @@ class BlockReader:
         texts = {name for name in self._columns if holds_text(raw.columns[name])}
         self._expect_alike(file, raw.columns, texts)
         arrays = {t.name: t.filled(columns, texts, faults) for t in self._targets}
-        if kept is not None:
-            arrays = {name: taken(column, kept) for name, column in arrays.items()}
-            faults = {row: faults[row] for row in kept.tolist() if row in faults}
+        if rows_kept is not None:
+            arrays = {name: taken(column, rows_kept) for name, column in arrays.items()}
+            faults = {row: faults[row] for row in rows_kept.tolist() if row in faults}
         bad = sorted(faults)
         if not bad:
             return Loaded(block.rows, arrays)
         self.refuse_or_note(_ranges(file, within, [(row, *faults[row]) for row in bad]))
-        places = np.asarray(bad) if kept is None else np.searchsorted(kept, bad)
+        places = np.asarray(bad) if rows_kept is None else np.searchsorted(rows_kept, bad)
         usable = np.ones(block.rows, bool)
         usable[places] = False
         rows = np.flatnonzero(usable)
@@ -153,8 +153,8 @@ class BlockReader:
         # What the system refuses has no column; pyarrow's own findings have, and no errno.
         by_pyarrow = not isinstance(error, DataError) and getattr(error, "errno", None) is None
         column = self._guilty(file, within) if by_pyarrow else ""
-        said = str(error) if isinstance(error, DataError) else worded(error)
-        skip = Skip(file.path, f"{file.unit} {within}", 0, rows, column, said)
+        message = str(error) if isinstance(error, DataError) else worded(error)
+        skip = Skip(file.path, f"{file.unit} {within}", 0, rows, column, message)
         self.refuse_or_note([skip], error)
         return Loaded(rows, None, np.zeros(rows, bool))
 
@@ -193,12 +193,12 @@ class BlockReader:
         file.check()
         source = self._source(file.path)
         block = file.blocks[within]
-        kept = None if self._only is None else self._only.rows(source, block)
+        rows_kept = None if self._only is None else self._only.rows(source, block)
         raw = source.read(block, columns)
-        rows = raw.rows if kept is None else len(kept)
+        rows = raw.rows if rows_kept is None else len(rows_kept)
         if rows != block.rows:
             raise DataError(f"expected {block.rows} rows, as at the start, got {rows}")
-        return raw, kept
+        return raw, rows_kept
 
     def _guilty(self, file: FileFacts, within: int) -> str:
         """Return the first column that cannot be read, or an empty string."""
@@ -207,8 +207,12 @@ class BlockReader:
                 self._raw(file, within, [name])
             except _UNREADABLE:
                 self._forget(file.path)
-                others = [n for n in self._columns if n != name]
-                return name if not others or self._readable(file, within, others[:1]) else ""
+                other_columns = [n for n in self._columns if n != name]
+                return (
+                    name
+                    if not other_columns or self._readable(file, within, other_columns[:1])
+                    else ""
+                )
         return ""
 
     def _readable(self, file: FileFacts, within: int, columns: Sequence[str]) -> bool:

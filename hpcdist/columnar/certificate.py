@@ -44,9 +44,9 @@ BEGUN_NS = time.time_ns()  # numbers of processes come again
 
 def run_name() -> str:
     """Return what names this run of a job: the same on all of its ranks, if a launcher says it."""
-    said = settings.RUN.read()
+    name = settings.RUN.read()
     words = (
-        (said,) if said else run_words() or (socket.gethostname(), str(os.getpid()), str(BEGUN_NS))
+        (name,) if name else run_words() or (socket.gethostname(), str(os.getpid()), str(BEGUN_NS))
     )
     return xxhash.xxh3_64_hexdigest(repr(words).encode())
 

@@ -231,9 +231,9 @@ def _of_lists(name: str, array: ArrowArray, rules: Rules, faults: Faults) -> Col
     shape = (array.type.list_size, *values.shape[1:])
     if not array.null_count:
         return values.reshape(len(array), *shape)
-    there = array.is_valid().to_numpy(zero_copy_only=False)
+    present = array.is_valid().to_numpy(zero_copy_only=False)
     rows = np.full((len(array), *shape), _filler(name, rules, values.dtype), values.dtype)
-    rows[there] = values.reshape(np.count_nonzero(there), *shape)
+    rows[present] = values.reshape(np.count_nonzero(present), *shape)
     return rows
 
 

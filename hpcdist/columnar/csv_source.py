@@ -62,9 +62,9 @@ class CsvSource(TextSource):
         faults: Faults = {}
         arrays: dict[str, Any] = {}
         for text, nulls in ((True, _TEXT_NULLS), (False, {})):
-            some = {name: kind for name, kind in types.items() if is_text(kind) == text}
-            if some:
-                arrays |= self._arrays(lines, some, nulls, faults)
+            of_kind = {name: kind for name, kind in types.items() if is_text(kind) == text}
+            if of_kind:
+                arrays |= self._arrays(lines, of_kind, nulls, faults)
         return arrays, faults
 
     def _arrays(
@@ -120,9 +120,9 @@ class CsvSource(TextSource):
             return table
         for row, fault in noted.items():
             faults.setdefault(row, fault)
-        there = np.ones(len(lines), bool)
-        there[list(noted)] = False
-        return table.take(pa.array(np.cumsum(there) - 1, mask=~there))
+        present = np.ones(len(lines), bool)
+        present[list(noted)] = False
+        return table.take(pa.array(np.cumsum(present) - 1, mask=~present))
 
     def _row_of_each(
         self,
@@ -180,10 +180,10 @@ def _is_infinite(column: Any) -> bool:
     return bool(kinds.is_floating(column.type) and pc.any(pc.is_inf(column)).as_py())
 
 
-def _cast(name: str, texts: Any, wanted: Any, faults: Faults) -> Any:
+def _cast(name: str, texts: Any, kind: Any, faults: Faults) -> Any:
     """Turn texts into values; those that are none become nulls."""
     try:
-        cast = pc.cast(texts, wanted)
+        cast = pc.cast(texts, kind)
         if not _is_infinite(cast):
             return cast
     except pa.ArrowInvalid:
@@ -193,11 +193,11 @@ def _cast(name: str, texts: Any, wanted: Any, faults: Faults) -> Any:
         value = None
         if text is not None:
             try:
-                value = pa.scalar(text).cast(wanted).as_py()
+                value = pa.scalar(text).cast(kind).as_py()
             except pa.ArrowInvalid:
-                faults.setdefault(row, (name, f"{text!r:.80} is not {wanted}"))
+                faults.setdefault(row, (name, f"{text!r:.80} is not {kind}"))
             if isinstance(value, float) and math.isinf(value) and re.match(_NUMBER, text):
                 value = None
-                faults.setdefault(row, (name, f"{text!r:.80} is too large for a {wanted}"))
+                faults.setdefault(row, (name, f"{text!r:.80} is too large for a {kind}"))
         values.append(value)
-    return pa.array(values, wanted)
+    return pa.array(values, kind)

@@ -81,13 +81,13 @@ def decoders_of(decode: object, targets: Sequence[ColumnTarget]) -> dict[str, Co
     if not isinstance(decode, Mapping):
         raise DataError(f"data.read: decode must be a dict by column, got {decode!r:.80}")
     decoders: dict[str, ColumnDecoder] = {}
-    for name, how in decode.items():
-        if not isinstance(how, Images) and not callable(how):
+    for name, decoder in decode.items():
+        if not isinstance(decoder, Images) and not callable(decoder):
             raise DataError(
                 f"data.read: decode: expected Images, a Vocabulary, or a function of a text for "
-                f"column {name!r}, got {how!r:.80}"
+                f"column {name!r}, got {decoder!r:.80}"
             )
-        decoders[name] = how if isinstance(how, Images) else Texts(how)
+        decoders[name] = decoder if isinstance(decoder, Images) else Texts(decoder)
     for target in targets:
         for name in decoders.keys() & set(target.columns):
             if target.stacked:
@@ -153,11 +153,11 @@ class Decoding:
             return replace(batch, columns=columns)
         bad = np.array(sorted(faults))
         refuse_or_note([self._skip(int(batch.numbers[row]), *faults[row]) for row in bad])
-        kept = np.delete(np.arange(len(batch.numbers)), bad)
+        good = np.delete(np.arange(len(batch.numbers)), bad)
         return replace(
             batch,
-            columns={name: taken(column, kept) for name, column in columns.items()},
-            numbers=batch.numbers[kept],
+            columns={name: taken(column, good) for name, column in columns.items()},
+            numbers=batch.numbers[good],
             skipped=np.concatenate([batch.skipped, batch.numbers[bad]]),
         )
 
@@ -246,7 +246,11 @@ class _Pool:
                 f"a process that decodes column {name!r} has died: killed, perhaps for its memory; "
                 "workers= says how many there are"
             ) from None
-        reasons = {a + row: why for a, (_, some) in zip(cuts, decoded) for row, why in some.items()}
+        reasons = {
+            a + row: reason
+            for a, (_, faults) in zip(cuts, decoded)
+            for row, reason in faults.items()
+        }
         return joined(name, [column for column, _ in decoded]), reasons
 
     def close(self) -> None:

@@ -134,14 +134,14 @@ class Index:
 
 def expanded(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
     """Return the files that paths and patterns name; those of a pattern in order of their names."""
-    one = isinstance(paths, (str, os.PathLike))
-    given: Any = [paths] if one else paths
+    is_single = isinstance(paths, (str, os.PathLike))
+    names: Any = [paths] if is_single else paths
     files: list[str] = []
-    if not isinstance(given, Iterable) or not all(
-        isinstance(name, (str, os.PathLike)) for name in given
+    if not isinstance(names, Iterable) or not all(
+        isinstance(name, (str, os.PathLike)) for name in names
     ):
         raise DataError(f"data.read: expected the name of a file, or a list, got {paths!r:.80}")
-    for name in given:
+    for name in names:
         path = os.fspath(name)
         matches = sorted(glob.glob(path, recursive=True)) if glob.has_magic(path) else [path]
         if not matches:
@@ -222,8 +222,8 @@ def tried(read: Callable[[], T], name: str, retries: int) -> T:
 
 def worded(error: BaseException) -> str:
     """Return what an error says, in one line."""
-    said = getattr(error, "strerror", None) or str(error)
-    return " ".join(f"{type(error).__name__}: {said}".split())[:300]
+    message = getattr(error, "strerror", None) or str(error)
+    return " ".join(f"{type(error).__name__}: {message}".split())[:300]
 
 
 def pieces_of(count: int, size: int) -> Iterator[FileBlock]:

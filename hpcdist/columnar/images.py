@@ -71,10 +71,10 @@ class Images:
             raise DataError(f"Images: color must be 0..1, got {self.color!r}")
         if (self.mean is None) != (self.std is None):
             raise DataError("Images: give both mean and std, or neither")
-        for what, values in (("mean", self.mean), ("std", self.std)):
+        for field, values in (("mean", self.mean), ("std", self.std)):
             if values is not None and np.shape(values) != (self.channels,):
                 raise DataError(
-                    f"Images: {what} must be {self.channels} numbers, one for each channel, got "
+                    f"Images: {field} must be {self.channels} numbers, one for each channel, got "
                     f"{values!r:.80}"
                 )
         if self.apply is not None and not callable(self.apply):
@@ -96,13 +96,14 @@ class Images:
 
     def refuse(self, target: ColumnTarget) -> None:
         """Raise DataError if a variable has another shape."""
-        wanted = target.sample
-        fits = wanted is None or (
-            len(wanted) == 3 and all(w in (-1, own) for w, own in zip(wanted, self.sample))
+        expected = target.sample
+        fits = expected is None or (
+            len(expected) == 3
+            and all(w in (-1, extent) for w, extent in zip(expected, self.sample))
         )
         if target.ragged or not fits:
             raise DataError(
-                f"data.read: variable {target.name!r} takes rows of shape {wanted}, Images of "
+                f"data.read: variable {target.name!r} takes rows of shape {expected}, Images of "
                 f"column {target.columns[0]!r} gives {self.sample}: see size, channels and layout"
             )
 
@@ -110,9 +111,9 @@ class Images:
         """Return one image as an array; any error if it cannot be decoded."""
         from PIL import Image, ImageOps, UnidentifiedImageError
 
-        where = io.BytesIO(value) if self.folder is None else Path(self.folder, value.decode())
+        source = io.BytesIO(value) if self.folder is None else Path(self.folder, value.decode())
         try:
-            begun = Image.open(where)
+            begun = Image.open(source)
         except UnidentifiedImageError:  # its words hold an address
             raise ValueError("not an image that Pillow knows") from None
         with begun as opened:

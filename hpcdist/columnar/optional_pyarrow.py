@@ -8,7 +8,7 @@ from typing import Any
 from hpcdist.errors import DataError
 
 
-def needing_pyarrow(module: str, what: str) -> Any:
+def needing_pyarrow(module: str, feature: str) -> Any:
     """Return a module of this package; DataError that says what needs pyarrow if it is missing."""
     try:
         return importlib.import_module(f"hpcdist.columnar.{module}")
@@ -16,5 +16,5 @@ def needing_pyarrow(module: str, what: str) -> Any:
         if error.name != "pyarrow":
             raise
         raise DataError(
-            f"{what} needs pyarrow, which is not installed: pip install hpcdist[data]"
+            f"{feature} needs pyarrow, which is not installed: pip install hpcdist[data]"
         ) from None

@@ -32,7 +32,7 @@ _IMAGES_WINDOW = 1 << 12  # rows: images are large
 
 def _window(decoders: Iterable[Any]) -> int:
     """Return the default number of rows of a window."""
-    images = any(isinstance(how, Images) and how.folder is None for how in decoders)
+    images = any(isinstance(decoder, Images) and decoder.folder is None for decoder in decoders)
     return _IMAGES_WINDOW if images else Shuffle.window
 
 
@@ -94,10 +94,10 @@ def read(
     decoders = decoders_of(decode or {}, targets)
     rules = rules_of(nulls, buckets, decoders)
     needed |= dict.fromkeys(only.columns if only else ())
-    said = by_column("types", types)
-    refuse_unread(needed, rules, said)
+    declared = by_column("types", types)
+    refuse_unread(needed, rules, declared)
     texts = [*rules.buckets, *decoders]
-    opened = typed(kind, files, list(needed), said, targets, texts)
+    opened = typed(kind, files, list(needed), declared, targets, texts)
     policy = Policy(on_bad == "skip", at_least(0, "retries", retries))
     index = look_into(files, opened, list(needed), only, policy.retries)
     directory = settings.CERTIFICATE.read() if certificate is None else os.fspath(certificate)

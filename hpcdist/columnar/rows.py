@@ -132,12 +132,12 @@ class Rows:
         patience_s = settings.RPC_DEADLINE.read() / 1000 * _PATIENCE
         late = partial(_late, reader, self._decoding)
         order = Order(self._index.sizes, self._shuffle, self.epoch)
-        which = (order, self.position, self._end, self._size)
-        whose = (self._trainer, self._trainers)
+        extent = (order, self.position, self._end, self._size)
+        trainer = (self._trainer, self._trainers)
         # Windows are handed over, not batches: threads that wake each other for each batch take
         # more time than to cut it.
         ahead = buffered(
-            partial(windows, *which, reader.read, *whose),
+            partial(windows, *extent, reader.read, *trainer),
             self._windows_ahead,
             patience_s,
             late,
@@ -146,15 +146,15 @@ class Rows:
 
         def cut() -> Generator[Batch, None, None]:
             with closing(ahead()) as loaded:
-                yield from batches(*which, loaded, *whose)
+                yield from batches(*extent, loaded, *trainer)
 
-        given = cut()
+        batches_in = cut()
         if self._decoding is not None:
             decoded = partial(self._decoding.batches, cut, self.epoch, reader.refuse_or_note)
-            given = buffered(decoded, _DECODED_AHEAD, patience_s, late, Count.BATCHES_AHEAD)()
+            batches_in = buffered(decoded, _DECODED_AHEAD, patience_s, late, Count.BATCHES_AHEAD)()
         from_start, used, before = self.position == 0, 0, len(self.skipped)
         try:
-            for batch in given:
+            for batch in batches_in:
                 self._refuse_older(loop)
                 self._count(batch, reader)
                 used += len(batch.numbers)
@@ -176,7 +176,7 @@ class Rows:
             if self._certificate is not None:
                 self._certificate.end()
         finally:
-            given.close()
+            batches_in.close()
             reader.close()
 
     @property
@@ -257,13 +257,13 @@ class Rows:
         if not states or states[0]["position"] == 0:
             return  # between epochs everything may change
         now = self._facts()
-        for what, was in states[0]["rows"].items():
-            if was != now.get(what):
-                if what == "data":
-                    was, now[what] = states[0].get("files", "others"), self._index.words
+        for fact, was in states[0]["rows"].items():
+            if was != now.get(fact):
+                if fact == "data":
+                    was, now[fact] = states[0].get("files", "others"), self._index.words
                 raise CheckpointError(
                     f"the checkpoint is from the middle of epoch {states[0]['epoch']}; its "
-                    f"{_FACTS.get(what, what)} were {was}, now {now.get(what)}: the remaining rows "
+                    f"{_FACTS.get(fact, fact)} were {was}, now {now.get(fact)}: the remaining rows "
                     "are unknown; keep the former until the epoch ends"
                 )
 

@@ -40,32 +40,32 @@ def text_schema(
     that are empty there, or hold numbers and text; and for whole numbers, where the variable takes
     fractions. DataError if a type is unknown.
     """
-    given = {name: _type_of(name, wanted) for name, wanted in types.items()}
+    declared = {name: _type_of(name, wanted_type) for name, wanted_type in types.items()}
     path = paths[0]
     shown = pa.schema([])
-    if not given.keys() >= set(needed):
+    if not declared.keys() >= set(needed):
         for path in paths:
             with naming(path), closing(kind(path)) as source:
                 if source.has_rows():
                     break
         with naming(path), closing(kind(path)) as source:
             shown = source.schema
-            require(path, [*shown.names, *given], needed)
+            require(path, [*shown.names, *declared], needed)
     for name in needed:
-        if name not in given:
-            given[name] = _settled(path, name, shown.field(name).type, assumed.get(name))
-    return pa.schema([(name, given[name]) for name in needed])
+        if name not in declared:
+            declared[name] = _settled(path, name, shown.field(name).type, assumed.get(name))
+    return pa.schema([(name, declared[name]) for name in needed])
 
 
-def _type_of(name: str, wanted: Any) -> pa.DataType:
+def _type_of(name: str, kind: Any) -> pa.DataType:
     try:
-        if isinstance(wanted, pa.DataType):
-            return wanted
-        if isinstance(wanted, str):
-            return pa.type_for_alias(wanted)
-        return pa.from_numpy_dtype(np.dtype(wanted))
+        if isinstance(kind, pa.DataType):
+            return kind
+        if isinstance(kind, str):
+            return pa.type_for_alias(kind)
+        return pa.from_numpy_dtype(np.dtype(kind))
     except (ValueError, TypeError, pa.ArrowNotImplementedError):
-        raise DataError(f"data.read: types: {wanted!r} of {name!r} is not a type") from None
+        raise DataError(f"data.read: types: {kind!r} of {name!r} is not a type") from None
 
 
 def _settled(path: str, name: str, shown: pa.DataType, assumed: str | None) -> pa.DataType:

@@ -166,16 +166,16 @@ def _read(path: Path) -> tuple[Record, list[str]]:
 def _head(line: str) -> Head:
     """Return what the first line of a certificate says; ValueError, KeyError or TypeError if it
     is none."""
-    said = json.loads(line, parse_constant=no_number)
-    if said["version"] != VERSION:
+    record = json.loads(line, parse_constant=no_number)
+    if record["version"] != VERSION:
         raise ValueError(f"expected version {VERSION}")
-    seed, window, lanes, chunk = said["shuffle"]
+    seed, window, lanes, chunk = record["shuffle"]
     numbers = {"window": window, "lanes": lanes, "chunk": chunk}
     fits = seed is None or type(seed) is int  # any whole number, also one below 0
     shuffle = {"seed": None, **numbers}
-    head: Head = typed(Head, {**said, "shuffle": shuffle})
+    head: Head = typed(Head, {**record, "shuffle": shuffle})
     if not fits or not 0 < lanes <= MAX_LANES or not window or not chunk:
-        raise ValueError(f"shuffle {said['shuffle']!r:.80}")
+        raise ValueError(f"shuffle {record['shuffle']!r:.80}")
     if not all(map(_NAME.fullmatch, (head.data, head.run))):
         raise ValueError("malformed names")
     return replace(head, shuffle=replace(head.shuffle, seed=seed))
@@ -184,8 +184,8 @@ def _head(line: str) -> Head:
 def _files(path: Path) -> Files:
     """Return names of files and rows of their blocks, as an index says."""
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))["files"]
-        files: Files = typed(Files, said)
+        record = json.loads(path.read_text(encoding="utf-8"))["files"]
+        files: Files = typed(Files, record)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path} is missing or damaged: {error!r:.200}") from None
     return files
@@ -207,26 +207,26 @@ def _judge(
     for record in records:
         runs.setdefault(record.head.run, []).append(record)
     lineages = [_lineage(runs, last) for last in _last(runs)]
-    others = len(runs.keys() - {run for lineage in lineages for run, _ in lineage})
+    other_runs = len(runs.keys() - {run for lineage in lineages for run, _ in lineage})
     for lineage in lineages:
-        verdict = Verdict(data, files, len(lineage), others, 0, [], [], [*damage])
-        kept: dict[int, list[tuple[Taken, Numbers]]] = {}
+        verdict = Verdict(data, files, len(lineage), other_runs, 0, [], [], [*damage])
+        by_epoch: dict[int, list[tuple[Taken, Numbers]]] = {}
         heads: dict[int, Head] = {}
         for run, until in lineage:
             for record in _distinct(runs[run]):
-                for taken, numbers in _checked(record, orders, verdict.damage):
-                    if until is not None and (taken.epoch, taken.begin) >= until:
+                for batch, numbers in _checked(record, orders, verdict.damage):
+                    if until is not None and (batch.epoch, batch.begin) >= until:
                         verdict.rolled_back += len(numbers)
                         continue
-                    confirmed = taken.confirmed or until is not None  # saved: so it was used
-                    taken = replace(taken, confirmed=confirmed)
-                    kept.setdefault(taken.epoch, []).append((taken, numbers))
-                    heads[taken.epoch] = record.head
+                    confirmed = batch.confirmed or until is not None  # saved: so it was used
+                    batch = replace(batch, confirmed=confirmed)
+                    by_epoch.setdefault(batch.epoch, []).append((batch, numbers))
+                    heads[batch.epoch] = record.head
                 verdict.left_out += record.left_out
-        for number in sorted(kept):
-            upto = max(taken.end for taken, _ in kept[number])
-            complete = number < max(kept) or upto == heads[number].end
-            epoch = _epoch(number, kept[number], orders, heads[number], complete)
+        for number in sorted(by_epoch):
+            upto = max(batch.end for batch, _ in by_epoch[number])
+            complete = number < max(by_epoch) or upto == heads[number].end
+            epoch = _epoch(number, by_epoch[number], orders, heads[number], complete)
             verdict.epochs.append(epoch)
         yield verdict
 
@@ -302,29 +302,29 @@ class _Orders:
 def _checked(record: Record, orders: _Orders, damage: list[str]) -> Iterator[tuple[Taken, Numbers]]:
     """Give the rows that were used, if the digests say so."""
     digest = 0
-    for taken in record.batches:
-        order = orders.of(taken.epoch, record.head.shuffle)
-        if not 0 <= taken.begin <= taken.end <= order.rows:
-            damage.append(f"{record.name}: there are no positions {taken.begin}:{taken.end}")
+    for batch in record.batches:
+        order = orders.of(batch.epoch, record.head.shuffle)
+        if not 0 <= batch.begin <= batch.end <= order.rows:
+            damage.append(f"{record.name}: there are no positions {batch.begin}:{batch.end}")
             return
-        if not all(0 <= row < order.rows for row in taken.skipped):
+        if not all(0 <= row < order.rows for row in batch.skipped):
             damage.append(f"{record.name}: it left out rows that the files do not have")
             return
-        numbers = orders.rows(order, taken.begin, taken.end)
-        numbers = numbers[~np.isin(numbers, taken.skipped)] if taken.skipped else numbers
+        numbers = orders.rows(order, batch.begin, batch.end)
+        numbers = numbers[~np.isin(numbers, batch.skipped)] if batch.skipped else numbers
         digest = digest_of(numbers, digest)
-        if digest != taken.digest:
+        if digest != batch.digest:
             damage.append(
-                f"{record.name}: positions {taken.begin}:{taken.end} of epoch {taken.epoch}: the "
+                f"{record.name}: positions {batch.begin}:{batch.end} of epoch {batch.epoch}: the "
                 "digest is another: these rows were not read, or a line was changed"
             )
             return
-        yield taken, numbers
+        yield batch, numbers
 
 
 def _epoch(
     number: int,
-    kept: Sequence[tuple[Taken, Numbers]],
+    batches: Sequence[tuple[Taken, Numbers]],
     orders: _Orders,
     head: Head,
     complete: bool,
@@ -333,14 +333,14 @@ def _epoch(
     order, end = orders.of(number, head.shuffle), head.end
     uses = np.zeros(order.rows, np.uint8)
     epoch = Epoch(number, end, complete)
-    upto = end if complete else max(taken.end for taken, _ in kept)
-    for taken, numbers in kept:
-        if taken.confirmed:
+    upto = end if complete else max(batch.end for batch, _ in batches)
+    for batch, numbers in batches:
+        if batch.confirmed:
             uses[numbers] = np.minimum(uses[numbers], 254) + 1
         else:
             epoch.in_flight += numbers.tolist()
-        epoch.skipped += len(taken.skipped)
-        uses[list(taken.skipped)] = 1
+        epoch.skipped += len(batch.skipped)
+        uses[list(batch.skipped)] = 1
     epoch.used = int(np.count_nonzero(uses)) - epoch.skipped
     due = orders.rows(order, 0, upto)
     uses[epoch.in_flight] = np.maximum(uses[epoch.in_flight], 1)

@@ -44,8 +44,8 @@ class Vocabulary:
 
     def __call__(self, text: str) -> list[int]:
         """Return the ids of the words of a text."""
-        known, unknown = self._ids.get, self.unknown
-        return [known(word, unknown) for word in self._split(text)]
+        id_of, unknown = self._ids.get, self.unknown
+        return [id_of(word, unknown) for word in self._split(text)]
 
     @classmethod
     def count(
@@ -61,14 +61,16 @@ class Vocabulary:
         The most frequent ``size`` of them, most frequent first, ties by the alphabet. Reads all
         files, which `read` could; rows of text files that are malformed are not counted.
         """
-        for what, number in (("size", size), ("least", least)):
+        for argument, number in (("size", size), ("least", least)):
             if number is not None and (type(number) is not int or number < 1):
-                raise DataError(f"Vocabulary: {what} must be a whole number >= 1, got {number!r}")
+                raise DataError(
+                    f"Vocabulary: {argument} must be a whole number >= 1, got {number!r}"
+                )
         counts: Counter[str] = Counter()
         for text in needing_pyarrow("texts", "Vocabulary.count").texts_of(paths, column):
             counts.update(split(text))
-        kept = sorted((-n, word) for word, n in counts.items() if n >= least)
-        return cls([word for _, word in kept[:size]], split)
+        most_frequent = sorted((-n, word) for word, n in counts.items() if n >= least)
+        return cls([word for _, word in most_frequent[:size]], split)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the words, one in each line, UTF-8; the file is there whole, or not at all."""

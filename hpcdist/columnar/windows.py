@@ -51,16 +51,19 @@ class LoadedWindow:
 
 def _load(order: Order, window: Window, read: Callable[[int], Loaded]) -> LoadedWindow:
     loaded = [read(piece.block).part(piece.begin, piece.end) for piece in window.pieces]
-    there = [some.columns for some in loaded if some.columns is not None]
+    tables = [block.columns for block in loaded if block.columns is not None]
     columns: dict[str, Column] = (
-        {n: joined(n, [c[n] for c in there]) for n in there[0]} if there else {}
+        {n: joined(n, [c[n] for c in tables]) for n in tables[0]} if tables else {}
     )
     places = window.places()
     numbers = order.row_numbers(window, places)
     usable = before = None
-    if any(some.usable is not None for some in loaded):
+    if any(block.usable is not None for block in loaded):
         usable = np.concatenate(
-            [np.ones(some.rows, bool) if some.usable is None else some.usable for some in loaded]
+            [
+                np.ones(block.rows, bool) if block.usable is None else block.usable
+                for block in loaded
+            ]
         )
         if places is not None:
             compact = np.cumsum(usable) - 1  # where a row that can be used stands in the arrays
@@ -108,17 +111,17 @@ def batches(
 
     ``loaded`` are `windows`, perhaps read ahead; one of each lane is held.
     """
-    here: dict[int, LoadedWindow] = {}  # by lane
+    by_lane: dict[int, LoadedWindow] = {}  # by lane
     for first in range(position, stop, size):
         upto = min(first + size, stop)
         begin, end = share(first, upto, trainer, trainers)
         parts = []
         for run in order.runs(begin, end):
-            window = here.get(run.window.lane)
+            window = by_lane.get(run.window.lane)
             if window is None or window.window is not run.window:
-                here.pop(run.window.lane, None)  # the next one may be loaded meanwhile
+                by_lane.pop(run.window.lane, None)  # the next one may be loaded meanwhile
                 window = None
-                window = here[run.window.lane] = next(loaded)
+                window = by_lane[run.window.lane] = next(loaded)
             parts.append(window.rows(run))
         if len(parts) == 1:
             yield Batch(begin, end, upto, *parts[0])

@@ -121,12 +121,12 @@ class _Teller(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != ROOT:
             return None
-        how = "python -m hpcdist --as-paddle ... lets the script find hpcdist as paddle"
+        advice = "python -m hpcdist --as-paddle ... lets the script find hpcdist as paddle"
         if PathFinder.find_spec(ROOT) is None:
-            raise MissingModuleError(f"the script imports paddle, which is not installed: {how}")
+            raise MissingModuleError(f"the script imports paddle, which is not installed: {advice}")
         warnings.warn(
             f"the script imports the paddle that is installed, not hpcdist, so that every rank "
-            f"trains alone: {how}",
+            f"trains alone: {advice}",
             stacklevel=2,
         )
         return None
@@ -177,5 +177,5 @@ def _module(name: str) -> ModuleType | None:
         if not f"{name}.".startswith(f"{error.name}."):
             raise  # the module is there, but not what it imports
     parent, _, last = name.rpartition(".")
-    held = getattr(sys.modules.get(parent), last, None)
-    return held if isinstance(held, ModuleType) else None
+    value = getattr(sys.modules.get(parent), last, None)
+    return value if isinstance(value, ModuleType) else None

@@ -53,8 +53,8 @@ class Evaluator:
         program = Program() if eval_program is None else eval_program
         for state in self.states:
             program.global_block().add_var(state.copied_to(program.global_block()))
-        found = executor.run(program, fetch_list=[state.name for state in self.states])
-        return [float(np.reshape(value, -1)[0]) for value in found]
+        totals = executor.run(program, fetch_list=[state.name for state in self.states])
+        return [float(np.reshape(value, -1)[0]) for value in totals]
 
 
 class ChunkEvaluator(Evaluator):
@@ -69,9 +69,11 @@ class ChunkEvaluator(Evaluator):
         excluded_chunk_types: Sequence[int] | None = None,
     ) -> None:
         super().__init__("chunk_eval")
-        found = layers.chunk_eval(input, label, chunk_scheme, num_chunk_types, excluded_chunk_types)
-        self.metrics = list(found[:3])
-        for suffix, count in zip(("infer", "label", "correct"), found[3:]):
+        outputs = layers.chunk_eval(
+            input, label, chunk_scheme, num_chunk_types, excluded_chunk_types
+        )
+        self.metrics = list(outputs[:3])
+        for suffix, count in zip(("infer", "label", "correct"), outputs[3:]):
             self._add_up(f"num_{suffix}_chunks", count)
 
     def eval(

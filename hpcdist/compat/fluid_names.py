@@ -125,13 +125,13 @@ def instead(name: str) -> str:
     return "see docs/differences.md, and dir() of the module for what is there"
 
 
-def told(module: str, name: str, here: Iterable[str]) -> str:
-    """Say why a module of Fluid's has no such name; ``here`` are those that it has."""
+def told(module: str, name: str, names: Iterable[str]) -> str:
+    """Say why a module of Fluid's has no such name; ``names`` are those that it has."""
     shown = module.replace(FLUID, "fluid", 1)
     if is_known(module, name):
         return f"{shown}.{name} of Fluid 1.8.5 is not in hpcdist: {instead(f'{module}.{name}')}"
     if earlier := _EARLIER.get(f"{shown}.{name}"):
         return f"{shown}.{name} is not in Fluid 1.8.5, nor here: {earlier}"
-    near = difflib.get_close_matches(name, [n for n in here if not n.startswith("_")], 3)
+    near = difflib.get_close_matches(name, [n for n in names if not n.startswith("_")], 3)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"{shown} has no {name!r}, neither here nor in Fluid 1.8.5{hint}"

@@ -79,23 +79,23 @@ def add(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--use_paddlecloud", action="store_true", **hidden)
 
 
-def settle(parser: argparse.ArgumentParser, found: dict[str, Any]) -> dict[str, Any]:
+def settle(parser: argparse.ArgumentParser, options: dict[str, Any]) -> dict[str, Any]:
     """Return what was parsed without options that take effect at once, such as --gpus."""
-    if found.pop("use_paddlecloud", False):
+    if options.pop("use_paddlecloud", False):
         parser.error(
             "--use_paddlecloud is an option of Fluid's launcher: mpirun or srun knows the hosts"
         )
-    found.pop("refused", None)
-    config = found.pop("print_config")
+    options.pop("refused", None)
+    config = options.pop("print_config")
     if config is not None:
         if config.lower() not in ("true", "false"):
             parser.error(f"--print_config: expected True or False, got {config!r}")
-        found["quiet"] = found["quiet"] or config.lower() == "false"
-    selected = found.pop("gpus")
+        options["quiet"] = options["quiet"] or config.lower() == "false"
+    selected = options.pop("gpus")
     if selected is not None:
         gpus = settings.VISIBLE_GPUS
         gpus.write(_visible(parser, selected, gpus.read()))
-    return found
+    return options
 
 
 def _visible(parser: argparse.ArgumentParser, selected: str, visible: str | None) -> str:

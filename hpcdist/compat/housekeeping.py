@@ -20,16 +20,18 @@ _DEVICE = re.compile(r"(cpu|gpu(:\d+)?)?")
 
 def require_version(min_version: str, max_version: str | None = None) -> None:
     """Refuse a script that asks for other versions of Fluid than 1.8.5: LaunchError."""
-    given = {"min_version": min_version}
+    arguments = {"min_version": min_version}
     if max_version is not None:
-        given["max_version"] = max_version
-    for name, version in given.items():
+        arguments["max_version"] = max_version
+    for name, version in arguments.items():
         if not isinstance(version, str):
             raise GraphTypeError(f"require_version: {name} must be a string, got {version!r}")
         if not _VERSION.fullmatch(version):
             raise GraphError(f"require_version: {name}={version!r}: expected one like '1.5.2.0'")
-    here = _parts(full_version)
-    if here < _parts(min_version) or (max_version is not None and here > _parts(max_version)):
+    version_here = _parts(full_version)
+    if version_here < _parts(min_version) or (
+        max_version is not None and version_here > _parts(max_version)
+    ):
         to = f" to {max_version}" if max_version is not None else " or higher"
         raise LaunchError(
             f"the script requires Fluid {min_version}{to}; hpcdist is compatible with "

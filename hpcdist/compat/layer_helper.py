@@ -27,12 +27,12 @@ class LayerHelper(helper.LayerHelper):
     # -- arguments -------------------------------------------------------------------------------
     def multiple_input(self, input_param_name: str = "input") -> list[Variable]:
         """Return the Variables of an argument that takes one or several."""
-        given = self.kwargs.get(input_param_name, [])
-        inputs = list(given) if isinstance(given, (list, tuple)) else [given]
-        for one in inputs:
-            if not isinstance(one, Variable):
+        value = self.kwargs.get(input_param_name, [])
+        inputs = list(value) if isinstance(value, (list, tuple)) else [value]
+        for variable in inputs:
+            if not isinstance(variable, Variable):
                 raise GraphTypeError(
-                    f"{self.name!r}: {input_param_name} must be a Variable, got {one!r}"
+                    f"{self.name!r}: {input_param_name} must be a Variable, got {variable!r}"
                 )
         return inputs
 
@@ -62,8 +62,8 @@ class LayerHelper(helper.LayerHelper):
 
     def multiple_param_attr(self, length: int) -> list[ParamAttr | None]:
         """Return what was said of the weights of each of so many inputs."""
-        given = self.kwargs.get("param_attr")
-        attrs = list(given) if isinstance(given, (list, tuple)) else [given]
+        value = self.kwargs.get("param_attr")
+        attrs = list(value) if isinstance(value, (list, tuple)) else [value]
         if len(attrs) not in (1, length):
             raise GraphError(f"{self.name!r}: {len(attrs)} param_attr for {length} inputs")
         return [ParamAttr.of(attr) for attr in (attrs if len(attrs) == length else attrs * length)]

@@ -115,12 +115,12 @@ class _Finder(MetaPathFinder, Loader):
             above, _, name = fullname.rpartition(".")
             if _is_fluids(above):
                 guard(sys.modules[above], above)  # nothing had imported it until now
-            asked = vars(sys.modules[above]).get("__getattr__")
-            if not isinstance(asked, _Guard) or not _holder(asked.names, name):
+            getter = vars(sys.modules[above]).get("__getattr__")
+            if not isinstance(getter, _Guard) or not _holder(getter.names, name):
                 return None
-            if asked.elsewhere(name) is not None:
+            if getter.elsewhere(name) is not None:
                 return None
-            raise MissingModuleError(_told(asked.names, name, ()))
+            raise MissingModuleError(_told(getter.names, name, ()))
         guard(module, fullname)
         return ModuleSpec(fullname, self, loader_state=(module, module.__spec__))
 
@@ -147,12 +147,12 @@ def install() -> None:
 
 def guard(module: ModuleType, fullname: str) -> None:
     """Have a module find its names elsewhere, too, and refuse those that are not there."""
-    own: Callable[[str], Any] | None = vars(module).get("__getattr__")
-    if isinstance(own, _Guard):
-        if fullname not in own.names:
-            own.names.append(fullname)
+    getter: Callable[[str], Any] | None = vars(module).get("__getattr__")
+    if isinstance(getter, _Guard):
+        if fullname not in getter.names:
+            getter.names.append(fullname)
         return
-    vars(module)["__getattr__"] = _Guard(module, fullname, own)
+    vars(module)["__getattr__"] = _Guard(module, fullname, getter)
     # A module with a path: `from module import name` then asks the finder, whose error is shown.
     vars(module).setdefault("__path__", [])
 
@@ -160,9 +160,9 @@ def guard(module: ModuleType, fullname: str) -> None:
 class _Guard:
     """The ``__getattr__`` of a module of Fluid's, under whatever names it is found."""
 
-    def __init__(self, module: ModuleType, name: str, own: Callable[[str], Any] | None) -> None:
+    def __init__(self, module: ModuleType, name: str, getter: Callable[[str], Any] | None) -> None:
         self._module = module
-        self._own = own
+        self._own = getter
         self.names = [name]
 
     def __call__(self, name: str) -> Any:
@@ -170,24 +170,24 @@ class _Guard:
             raise AttributeError(f"module {self._module.__name__!r} has no attribute {name!r}")
         if self._own is not None and not _holder(self.names, name):
             return self._own(name)
-        found = self.elsewhere(name)
-        if found is not None:
-            return found
+        value = self.elsewhere(name)
+        if value is not None:
+            return value
         for module in self.names:
             if _holder([module], name) or f"{module}.{name}" in ALIASES:
                 with contextlib.suppress(MissingModuleError):
-                    found = importlib.import_module(f"{module}.{name}")
-                    guard(found, f"{module}.{name}")
-                    return found
+                    value = importlib.import_module(f"{module}.{name}")
+                    guard(value, f"{module}.{name}")
+                    return value
         raise MissingNameError(_told(self.names, name, dir(self._module)))
 
     def elsewhere(self, name: str) -> Any:
         """Return what another module has under this name; None if there is none."""
         for module in self.names:
             for source in self._sources(module, name):
-                held = vars(importlib.import_module(source))
-                if name in held:
-                    return held[name]
+                namespace = vars(importlib.import_module(source))
+                if name in namespace:
+                    return namespace[name]
         return None
 
     def _sources(self, module: str, name: str) -> Sequence[str]:
@@ -196,9 +196,9 @@ class _Guard:
         return SOURCES.get(module, ()) if fluid_names.is_known(_fluids(module), name) else ()
 
 
-def _told(modules: Sequence[str], name: str, here: Sequence[str]) -> str:
-    """Say why modules have no such name; ``here`` are those that they have."""
-    return fluid_names.told(_holder(modules, name) or _fluids(modules[0]), name, here)
+def _told(modules: Sequence[str], name: str, names: Sequence[str]) -> str:
+    """Say why modules have no such name; ``names`` are those that they have."""
+    return fluid_names.told(_holder(modules, name) or _fluids(modules[0]), name, names)
 
 
 def _holder(modules: Sequence[str], name: str) -> str | None:

@@ -262,12 +262,12 @@ class PaddlePredictor:
         if len(inputs) != len(self._inputs):
             raise FeedError(f"expected {len(self._inputs)} inputs {self._feeds}, got {len(inputs)}")
         feed = {}
-        for name, given in zip(self._inputs, inputs):
-            name = given.name if self._config._by_name else name
+        for name, tensor in zip(self._inputs, inputs):
+            name = tensor.name if self._config._by_name else name
             if name not in self._inputs:
                 raise FeedError(f"the model has no input {name!r}: {self._feeds}")
-            value = LoDTensor(given.as_ndarray())
-            value.set_lod(given.lod)
+            value = LoDTensor(tensor.as_ndarray())
+            value.set_lod(tensor.lod)
             feed[name] = value
         results = []
         for name, value in zip(self._outputs, self._computed(feed)):
@@ -299,7 +299,7 @@ def create_paddle_predictor(config: AnalysisConfig) -> PaddlePredictor:
     return PaddlePredictor(config)
 
 
-def _named(tensors: Mapping[str, ZeroCopyTensor], name: str, what: str) -> ZeroCopyTensor:
+def _named(tensors: Mapping[str, ZeroCopyTensor], name: str, kind: str) -> ZeroCopyTensor:
     if name not in tensors:
-        raise FeedError(f"the model has no {what} {name!r}: {list(tensors)}")
+        raise FeedError(f"the model has no {kind} {name!r}: {list(tensors)}")
     return tensors[name]

@@ -119,6 +119,6 @@ def _this_process() -> RankOfJob:
     return RankOfJob(settings.RANK.read() or 0, role, index, socket.gethostname(), os.getpid())
 
 
-def _expect(name: str, value: object, known: tuple[object, ...]) -> None:
-    if value not in known:
-        raise GraphError(f"profiler: {name} must be one of {known}, got {value!r}")
+def _expect(name: str, value: object, choices: tuple[object, ...]) -> None:
+    if value not in choices:
+        raise GraphError(f"profiler: {name} must be one of {choices}, got {value!r}")

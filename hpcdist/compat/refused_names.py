@@ -10,14 +10,17 @@ from hpcdist.errors import MissingModuleError
 
 def refused() -> dict[str, tuple[int, list[str]]]:
     """Return for each module of Fluid's how many names it has, and which are refused."""
-    found = {}
+    refused_by_module = {}
     for module, names in sorted(fluid_names.table().items()):
         try:
-            held = importlib.import_module(module)
+            namespace = importlib.import_module(module)
         except MissingModuleError:
-            held = None
-        found[module] = len(names), sorted(name for name in names if not hasattr(held, name))
-    return found
+            namespace = None
+        refused_by_module[module] = (
+            len(names),
+            sorted(name for name in names if not hasattr(namespace, name)),
+        )
+    return refused_by_module
 
 
 if __name__ == "__main__":

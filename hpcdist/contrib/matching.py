@@ -174,18 +174,18 @@ def tdm_sampler(
         "seed": seed,
         "dtype": dtype,
     }
-    made = [helper.new_var(dtype, stop_gradient=True) for _ in range(3)]
+    outs = [helper.new_var(dtype, stop_gradient=True) for _ in range(3)]
     inputs = {"X": x, "Travel": trees[0], "Layer": trees[1]}
-    outputs = dict(zip(("Out", "Labels", "Mask"), made))
+    outputs = dict(zip(("Out", "Labels", "Mask"), outs))
     helper.append_op(helper.layer_type, inputs, outputs, attrs)
     if not output_list:
-        return made[0], made[1], made[2]
+        return outs[0], outs[1], outs[2]
     widths = [int(count) + output_positive for count in neg_samples_num_list]
-    found: list[list[Variable]] = []
-    for value in made:
+    by_layer: list[list[Variable]] = []
+    for value in outs:
         parts = layers.split(value, widths, dim=1) if depth > 1 else [value]
         shaped = [layers.reshape(part, [-1, w, 1]) for part, w in zip(parts, widths)]
         for part in shaped:
             part.stop_gradient = True
-        found.append(shaped)
-    return found[0], found[1], found[2]
+        by_layer.append(shaped)
+    return by_layer[0], by_layer[1], by_layer[2]

@@ -42,17 +42,17 @@ def shuffle_batch(x: Variable, seed: int | None = None) -> Variable:
 
 def _columns(layer: str, input: Any, start_index: int, length: int) -> list[Variable]:
     """Return some columns of each matrix."""
-    held = list(input) if isinstance(input, (list, tuple)) else [input]
-    made = []
-    for x in held:
+    inputs = list(input) if isinstance(input, (list, tuple)) else [input]
+    columns = []
+    for x in inputs:
         if len(x.shape) != 2:
             raise GraphError(f"{layer}: {x.name!r} must be a matrix, got {x.shape}")
         begin = start_index + x.shape[1] if start_index < 0 else start_index
         end = x.shape[1] if length < 0 else begin + length
         if not 0 <= begin < end <= x.shape[1]:
             raise GraphError(f"{layer}: columns {begin}:{end} of {x.name!r}, which is {x.shape}")
-        made.append(layers.slice(x, axes=[1], starts=[begin], ends=[end]))
-    return made
+        columns.append(layers.slice(x, axes=[1], starts=[begin], ends=[end]))
+    return columns
 
 
 def partial_concat(input: Any, start_index: int = 0, length: int = -1) -> Variable:
@@ -108,8 +108,8 @@ def fused_elemwise_activation(
 ) -> Variable:
     """Return f(x, g(y)) of functors (f, g), or f(g(x, y)) if the second takes two values."""
     names = functor_list.split(",") if isinstance(functor_list, str) else list(functor_list)
-    known = len(names) == 2 and len(set(names) & _BINARY.keys()) == 1
-    if not known or not set(names) <= _BINARY.keys() | _UNARY.keys():
+    is_pair = len(names) == 2 and len(set(names) & _BINARY.keys()) == 1
+    if not is_pair or not set(names) <= _BINARY.keys() | _UNARY.keys():
         raise GraphError(
             f"fused_elemwise_activation: expected one of {sorted(_BINARY)} and one of "
             f"{sorted(_UNARY)}, got {names}"
@@ -138,9 +138,9 @@ def multiclass_nms2(
     name: str | None = None,
 ) -> Any:
     """Return what `layers.multiclass_nms` does, and which boxes of the batch they are, if asked."""
-    how = score_threshold, nms_top_k, keep_top_k, nms_threshold, normalized, nms_eta
+    options = score_threshold, nms_top_k, keep_top_k, nms_threshold, normalized, nms_eta
     out, index = suppressed(
-        "multiclass_nms2", name, bboxes, scores, *how, background_label, Index="int32"
+        "multiclass_nms2", name, bboxes, scores, *options, background_label, Index="int32"
     )
     return (out, index) if return_index else out
 
@@ -157,12 +157,12 @@ def ctr_metric_bundle(input: Variable, label: Variable) -> tuple[Variable, ...]:
     error = layers.elementwise_sub(input, label)
     one = layers.fill_constant_batch_size_like(label, [-1, 1], "float32", 1.0)
     summed = layers.square(error), layers.abs(error), input, layers.sigmoid(input), label, one
-    made = []
+    totals = []
     for value in summed:
         total = helper.create_global_variable(
             initializer=Constant(0.0), persistable=True, dtype="float32", shape=[1]
         )
         part = layers.reduce_sum(value)
         helper.append_op("elementwise_add", {"X": part, "Y": total}, {"Out": total})
-        made.append(total)
-    return tuple(made)
+        totals.append(total)
+    return tuple(totals)

@@ -55,13 +55,13 @@ class CsvTable:
         names: Sequence[str],
         low: float = -math.inf,
         high: float = math.inf,
-        whole: bool = False,
+        integers: bool = False,
     ) -> np.ndarray:
         """Return columns of finite numbers from ``low`` to ``high``, float64 [rows, names].
 
-        With ``whole`` they have no fraction.
+        With ``integers`` they have no fraction.
         """
-        kind = "whole" if whole else "finite"
+        kind = "whole" if integers else "finite"
         table = np.empty((len(self), len(names)))
         for k, name in enumerate(names):
             for i, cell in enumerate(self._cells[name.lower()]):
@@ -70,7 +70,7 @@ class CsvTable:
                 except ValueError:
                     number = math.nan
                 fits = math.isfinite(number) and low <= number <= high
-                if not fits or (whole and number != int(number)):
+                if not fits or (integers and number != int(number)):
                     span = "" if (low, high) == (-math.inf, math.inf) else f" in {low:g}..{high:g}"
                     raise self._wrong(self._lines[i], name, f"a {kind} number{span}", cell)
                 table[i, k] = number

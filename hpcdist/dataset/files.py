@@ -51,9 +51,9 @@ def fetch(file: RemoteFile) -> Path:
             )
         )
     except (OSError, ValueError) as error:  # no network or disk; wrong checksum
-        here = f" (the one in {cache} has a wrong checksum)" if stale else ""
+        stale_note = f" (the one in {cache} has a wrong checksum)" if stale else ""
         raise DataError(
-            f"cannot get {file.name}{here} from {file.url}: {error}; set {DATA_HOME} to a "
+            f"cannot get {file.name}{stale_note} from {file.url}: {error}; set {DATA_HOME} to a "
             f"directory that has it, or put it into {cache}"
         ) from error
 
@@ -76,9 +76,9 @@ def find(name: str) -> Path | None:
     return next((d / name for d in directories if (d / name).is_file()), None)
 
 
-def damaged(path: Path, what: object) -> DataError:
+def damaged(path: Path, problem: object) -> DataError:
     """Return the error for a file whose content is not what its name says."""
-    return DataError(f"{path} is damaged: {what}; delete it or replace it by a good copy")
+    return DataError(f"{path} is damaged: {problem}; delete it or replace it by a good copy")
 
 
 def _data_home() -> Path | None:

@@ -76,7 +76,7 @@ def _ratings() -> _Ratings:
 @functools.cache
 def _read(path: Path) -> _Ratings:
     table = CsvTable(path, ("userId", "movieId", "rating"))
-    ids = table.numbers(("userId", "movieId"), low=0, high=2**53, whole=True)
+    ids = table.numbers(("userId", "movieId"), low=0, high=2**53, integers=True)
     stars = table.numbers(("rating",), low=0.5, high=5)[:, 0]
     users = np.unique(ids[:, 0], return_inverse=True)[1]
     movies = np.unique(ids[:, 1], return_inverse=True)[1]

@@ -45,8 +45,8 @@ def build_dict(min_word_freq: int = 50, path: str | None = None) -> dict[str, in
     The most frequent word has id 0, ties go by the alphabet; the last id is of all other words.
     """
     counts = Counter(word for line in _lines(path) for word in (BEGIN, *line, END))
-    kept = [(-n, word) for word, n in counts.items() if n > min_word_freq and word != UNKNOWN]
-    words = [word for _, word in sorted(kept)]
+    frequent = [(-n, word) for word, n in counts.items() if n > min_word_freq and word != UNKNOWN]
+    words = [word for _, word in sorted(frequent)]
     return {word: k for k, word in enumerate((*words, UNKNOWN))}
 
 

@@ -158,14 +158,14 @@ class Interpreted(Protocol):
 def concrete_metas(
     block: Block,
     ops: Sequence[Operator],
-    known: Mapping[str, Meta],
+    given_metas: Mapping[str, Meta],
     interpreted: Interpreted | None = None,
 ) -> dict[str, Meta]:
-    """Work out the shape of every value from those ``known`` (fed, or kept in the scope).
+    """Work out the shape of every value from ``given_metas`` (those fed, or kept in the scope).
 
     Values that only ``interpreted`` operators give and read are left out.
     """
-    metas = dict(known)
+    metas = dict(given_metas)
     for op in ops:
         if interpreted is not None and interpreted.takes(op, metas):
             for name in reads(op):

@@ -200,10 +200,10 @@ class CupyBackend(Backend):
             self._landing(name).begin(value)
 
     def _landing(self, name: str) -> device.Landing:
-        found = self._landings.get(name)
-        if found is None:
-            found = self._landings[name] = device.Landing(self.xp)
-        return found
+        landing = self._landings.get(name)
+        if landing is None:
+            landing = self._landings[name] = device.Landing(self.xp)
+        return landing
 
     def copy_out(self, buffer: Any) -> np.ndarray:
         dense = isinstance(buffer, self.xp.ndarray)

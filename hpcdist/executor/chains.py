@@ -151,10 +151,10 @@ def _element_wise(xp: Any, step: Call) -> _Call | None:
     return _checked(function, operands, targets[0])
 
 
-def _copy(xp: Any, target: Any, source: Any, where: Any = None) -> _Call | None:
-    if where is None:
+def _copy(xp: Any, target: Any, source: Any, mask: Any = None) -> _Call | None:
+    if mask is None:
         return _checked(_itself, (source,), target)
-    return _checked(xp.where, (where, source, target), target)
+    return _checked(xp.where, (mask, source, target), target)
 
 
 def _itself(value: object) -> Any:

@@ -90,22 +90,22 @@ class Compiler:
         self,
         feeds: Mapping[str, Meta],
         fetches: Sequence[str],
-        given: Mapping[str, Any] | None = None,
-        known: Mapping[str, Meta] | None = None,
+        arrays: Mapping[str, Any] | None = None,
+        given_metas: Mapping[str, Meta] | None = None,
         reserve: Mapping[str, int] | None = None,
     ) -> Compiled:
         """Compile for these feeds.
 
-        ``given`` arrays are used as they are, by name; ``known`` says more of them than they do.
+        ``arrays``: by name, used as they are; ``given_metas``: their types, where these say more.
         ``reserve``: at least so many bytes are set aside for a value, which may become longer.
         """
-        self.arrays = dict(given or {})
+        self.arrays = dict(arrays or {})
         self.given = frozenset(self.arrays)
         self._places = {}
         for array in self.arrays.values():
             self._one(array)
         fed = {n: meta_of(array) for n, array in self.arrays.items()}
-        fed = {**fed, **(known or {}), **feeds}
+        fed = {**fed, **(given_metas or {}), **feeds}
         ops = select_live(self.block.ops, fetches, self._keeps)
         controls = [op for op in ops if is_control(op) and "sub_block" not in op.attrs]
         network = control.required(controls[0]) if controls else None
@@ -155,8 +155,10 @@ class Compiler:
         interpreter = None
         if dynamic.ops:
             recorded = {op.attrs["sub_block"] for op in ops if op.type in GRADIENTS}
-            kept = sorted(filter(self._keeps, dynamic.names))
-            interpreter = Interpreter(self.block, self.arrays, metas, self.states, recorded, kept)
+            lasting = sorted(filter(self._keeps, dynamic.names))
+            interpreter = Interpreter(
+                self.block, self.arrays, metas, self.states, recorded, lasting
+            )
         flat_calls = flat.bind(self.arrays, self.backend)
         steps, bound_ops = self._bind(
             layout.ops, metas, views, controls, fits, fetches, flat_calls, dynamic.ops, interpreter
@@ -327,18 +329,27 @@ class Compiler:
     def _bind_conditional(self, op: Operator, metas: Mapping[str, Meta]) -> Call:
         """Bind a conditional_block: its condition is the first element of ``Cond``."""
         block = self.block.program.block(op.attrs["sub_block"])
-        made = self.scope, self.backend, Pool(self.backend), self.states, self._kernels, self._tries
-        inner = Compiler(block, *made)
+        context = (
+            self.scope,
+            self.backend,
+            Pool(self.backend),
+            self.states,
+            self._kernels,
+            self._tries,
+        )
+        inner = Compiler(block, *context)
         outer = [n for n in (*reads(op), *writes(op)) if n in self.arrays]
-        given = {n: self.arrays[n] for n in outer}
+        outer_arrays = {n: self.arrays[n] for n in outer}
         condition = self.arrays[op.input("Cond")[0]]
-        known = {n: metas[n] for n in outer}
-        written = [n for n in dict.fromkeys(writes(op)) if n in given]
-        if self.backend.xp is np or not may_be_undone(block, [known[n] for n in written]):
-            return functools.partial(_run_if, condition, inner.compile({}, [], given, known).steps)
-        others = {n: new_value(known[n], self.backend) for n in written}
-        steps = inner.compile({}, [], {**given, **others}, known).steps
-        pairs = [(given[n], others[n]) for n in written]
+        outer_metas = {n: metas[n] for n in outer}
+        written = [n for n in dict.fromkeys(writes(op)) if n in outer_arrays]
+        if self.backend.xp is np or not may_be_undone(block, [outer_metas[n] for n in written]):
+            return functools.partial(
+                _run_if, condition, inner.compile({}, [], outer_arrays, outer_metas).steps
+            )
+        scratch = {n: new_value(outer_metas[n], self.backend) for n in written}
+        steps = inner.compile({}, [], {**outer_arrays, **scratch}, outer_metas).steps
+        pairs = [(outer_arrays[n], scratch[n]) for n in written]
         return run_and_select(self.backend.xp, condition.reshape(-1)[:1], pairs, steps)
 
 
@@ -346,13 +357,13 @@ def steps_of(
     block: Block,
     ops: Sequence[Operator],
     binding: control.Binding,
-    given: Mapping[str, Any] | None = None,
+    arrays: Mapping[str, Any] | None = None,
 ) -> list[Call]:
-    """Return the calls of some operators of a block, by themselves; ``given``: see `compile`."""
+    """Return the calls of some operators of a block, by themselves; ``arrays``: see `compile`."""
     part = Block(program_of(block), block.idx, block.parent_idx)
     part.vars, part.ops = block.vars, list(ops)
     compiler = Compiler(part, binding.scope, binding.backend, Pool(binding.backend))
-    return compiler.compile({}, [], given).steps
+    return compiler.compile({}, [], arrays).steps
 
 
 def _run_if(condition: Any, steps: Sequence[Call]) -> None:

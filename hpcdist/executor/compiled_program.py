@@ -112,8 +112,8 @@ class CompiledProgram:
         losses = [name.removesuffix(grad_name("")) for name in loss_gradients(self.program)]
         scaled = _scaled(self.program)
         if losses and loss not in {*losses, *scaled.values()}:
-            known = ", ".join(scaled.get(name, name) for name in losses)
-            raise PlanError(f"loss_name: the program minimizes {known}, got {loss!r}")
+            minimized = ", ".join(scaled.get(name, name) for name in losses)
+            raise PlanError(f"loss_name: the program minimizes {minimized}, got {loss!r}")
 
     def _has_backward(self) -> bool:
         return any(op.role & Role.BACKWARD for op in self.program.global_block().ops)
@@ -150,12 +150,12 @@ class CompiledProgram:
             devices = len(feed)
         elif isinstance(feed, Mapping) and not self._has_backward():
             devices = _used(min(map(_samples, feed.values()), default=0), devices)
-        made = self._on(devices)
-        for first, others in made.copied.items():
-            _begin_alike(scope, first, others)
-        fed = _divided(feed, made, self.program)
-        names = [name for fetched in fetch_list for name in made.names(fetched)]
-        return DividedRun(made.program, fed, names, devices)
+        parallel = self._on(devices)
+        for first, copies in parallel.copied.items():
+            _begin_alike(scope, first, copies)
+        fed = _divided(feed, parallel, self.program)
+        names = [name for fetched in fetch_list for name in parallel.names(fetched)]
+        return DividedRun(parallel.program, fed, names, devices)
 
     def _check_read_by_one(self, devices: int) -> None:
         """Refuse several devices where ranks share a batch: one process reads a batch for each."""
@@ -228,12 +228,12 @@ class CompiledProgram:
                 f"set CPU_NUM=1 and start more ranks"
             )
         program = self._synchronized(self.program)
-        made = data_parallel(program, devices, factor, scaling is Scale.Customized)
+        parallel = data_parallel(program, devices, factor, scaling is Scale.Customized)
         if group is not None:
             fused = self._build.fuse_all_reduce_ops
             running = replace(group, mode=RUNNING, devices=devices, fused=fused)
-            made.program.distribution = running
-        return made
+            parallel.program.distribution = running
+        return parallel
 
     def _synchronized(self, program: Program) -> Program:
         """Return a Program whose batch_norm takes the moments of all trainers, if that is asked."""
@@ -245,21 +245,21 @@ class CompiledProgram:
 
     def _check_trainers(self) -> None:
         group = group_of(self.program)
-        asked, trainer_id = self._build.num_trainers, self._build.trainer_id
-        if asked > 1 and group is None:
+        num_trainers, trainer_id = self._build.num_trainers, self._build.trainer_id
+        if num_trainers > 1 and group is None:
             raise PlanError(
-                f"num_trainers is {asked}, but the program is not transpiled for so many: set "
-                "DistributeTranspilerConfig.mode = 'nccl2' and call transpile() first"
+                f"num_trainers is {num_trainers}, but the program is not transpiled for so many: "
+                "set DistributeTranspilerConfig.mode = 'nccl2' and call transpile() first"
             )
         if group is None or group.mode == RUNNING:
             return
         trainers = len(group.endpoints)
-        if asked > 1 and asked != trainers:
+        if num_trainers > 1 and num_trainers != trainers:
             raise PlanAssertionError(
                 f"num_trainers: expected {trainers}, as many as transpile() was given endpoints, "
-                f"got {asked}"
+                f"got {num_trainers}"
             )
-        if asked > 1 and trainer_id != group.trainer_id:
+        if num_trainers > 1 and trainer_id != group.trainer_id:
             raise PlanError(
                 f"trainer_id: transpile() was told {group.trainer_id}, got {trainer_id}"
             )
@@ -276,8 +276,8 @@ def _scaled(program: Program) -> dict[str, str]:
     }
 
 
-def _places(given: Any) -> list[Place]:
-    places = list(given) if isinstance(given, (list, tuple)) else [given]
+def _places(value: Any) -> list[Place]:
+    places = list(value) if isinstance(value, (list, tuple)) else [value]
     for place in places:
         if not isinstance(place, (CPUPlace, CUDAPlace)):
             raise FleetTypeError(f"places: expected CPUPlace() or CUDAPlace(i), got {place!r}")
@@ -295,10 +295,10 @@ def _device_count(place: Place) -> int:
     return settings.CPU_NUM.read() if isinstance(place, CPUPlace) else 1
 
 
-def _begin_alike(scope: Scope, first: str, others: Sequence[str]) -> None:
+def _begin_alike(scope: Scope, first: str, copies: Sequence[str]) -> None:
     """Let what a device keeps for itself begin as on the first device."""
     source = scope.find_var(first)
-    for name in others:
+    for name in copies:
         copy = scope.find_var(name) or scope.var(name)
         if copy.value is None and source is not None and source.value is not None:
             copy.hold(source.value.copy())
@@ -322,16 +322,16 @@ def _mapping(feed: object) -> Mapping[str, Any]:
     return feed or {}
 
 
-def _divided(feed: object, made: DataParallel, program: Program) -> dict[str, Any]:
+def _divided(feed: object, parallel: DataParallel, program: Program) -> dict[str, Any]:
     """Return what all devices are fed, by the names of their variables."""
-    devices = made.devices
+    devices = parallel.devices
     if isinstance(feed, (list, tuple)):
         if len(feed) != devices:
             raise FeedError(
                 f"feed: expected a list of {devices} dicts, one for each device, got {len(feed)}"
             )
         parts = [_mapping(part) for part in feed]
-        return {made.names(n)[d]: v for d, part in enumerate(parts) for n, v in part.items()}
+        return {parallel.names(n)[d]: v for d, part in enumerate(parts) for n, v in part.items()}
     mapping = _mapping(feed)
     if devices == 1:
         return dict(mapping)
@@ -344,7 +344,7 @@ def _divided(feed: object, made: DataParallel, program: Program) -> dict[str, An
                 f"feed {name!r}: {rows} rows cannot be divided among {devices} devices "
                 f"({settings.CPU_NUM.name}); feed at least one row for each"
             )
-        for name_there, (begin, end) in zip(made.names(name), pairwise(_cuts(rows, devices))):
+        for name_there, (begin, end) in zip(parallel.names(name), pairwise(_cuts(rows, devices))):
             part = tensor.part(begin, end)
             fed[name_there] = part.value if part.sequences is None else part
     return fed

@@ -78,10 +78,10 @@ class Peers(Protocol):
     def announce(self, data: bytes) -> None:
         """Send up to `ANNOUNCED` bytes to all other trainers, who may come for it or not."""
 
-    def hear(self, what: str) -> bytes | None:
-        """Return what trainer 0 announces next; None if it has died. ``what`` is waited for."""
+    def hear(self, awaited: str) -> bytes | None:
+        """Return what trainer 0 announces next; None if it has died. ``awaited`` is waited for."""
 
-    def ask(self, what: object) -> list[Any]:
+    def ask(self, request: object) -> list[Any]:
         """Ask every server; return their answers in order. They answer between steps."""
 
     def read(self, server: int, arrays: Mapping[str, Any]) -> None:
@@ -144,8 +144,8 @@ class Control(NetworkOperators):
         """Return the other ranks; None on a server, and in a process that trains alone."""
         return None
 
-    def everyones(self, data: bytes, what: str) -> list[bytes]:
-        """Return what every trainer gives, in trainer order; ``what`` is waited for. Collective."""
+    def everyones(self, data: bytes, awaited: str) -> list[bytes]:
+        """Return what every trainer gives, in trainer order. Collective."""
         return [data]
 
 

@@ -66,14 +66,14 @@ class Replayed:
     def _captured(self) -> bool:
         cuda = self._torch.cuda
         graph = cuda.CUDAGraph()
-        how = {"stream": self._stream, "capture_error_mode": "thread_local"}
+        options = {"stream": self._stream, "capture_error_mode": "thread_local"}
         try:
             # Torch does not leave its stream if it cannot end the graph.
-            with cuda.stream(cuda.current_stream()), cuda.graph(graph, **how):
+            with cuda.stream(cuda.current_stream()), cuda.graph(graph, **options):
                 self._launch()
         except (RuntimeError, NotImplementedError) as error:
-            why = error.__context__ or error  # the end of a graph fails because of what was in it
-            warnings.warn(f"not replayed as a CUDA graph, so slower: {why}", stacklevel=2)
+            cause = error.__context__ or error  # the end of a graph fails because of what was in it
+            warnings.warn(f"not replayed as a CUDA graph, so slower: {cause}", stacklevel=2)
             return False
         self._graph = graph
         return True

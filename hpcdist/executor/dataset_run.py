@@ -38,8 +38,8 @@ class FetchHandler:
 
     def handler(self, res_dict: Mapping[str, Any]) -> None:
         """Print the first element of each value; ``res_dict``: name -> array."""
-        told = (f"{name}[0]: {value[0]}" for name, value in res_dict.items() if np.ndim(value))
-        print(" ".join(told), flush=True)
+        texts = (f"{name}[0]: {value[0]}" for name, value in res_dict.items() if np.ndim(value))
+        print(" ".join(texts), flush=True)
 
     @staticmethod
     def help() -> None:
@@ -102,8 +102,8 @@ def run_dataset(
             # must not be.
             values = run(program, feed, (names if prints else []) + watched)
             if prints:
-                told = ", ".join(f"{label}: {value}" for label, value in zip(labels, values))
-                print(f"batch {count}: {told}", flush=True)
+                text = ", ".join(f"{label}: {value}" for label, value in zip(labels, values))
+                print(f"batch {count}: {text}", flush=True)
             if fetch_handler and time.perf_counter() - handled >= fetch_handler.period_secs:
                 shown = values[len(values) - len(watched) :]
                 fetch_handler.handler(dict(zip(fetch_handler.var_dict, shown)))

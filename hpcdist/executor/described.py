@@ -36,10 +36,10 @@ def described(program: Program, compiled: Compiled | None = None) -> ProgramFact
         if (var := op.block.find_var(name)) is not None
     }
     kind = _kind(program, ops)
-    rest = programs.UPDATE if kind == programs.SERVES else programs.FORWARD
+    default_role = programs.UPDATE if kind == programs.SERVES else programs.FORWARD
     return ProgramFacts(
         kind=kind,
-        operators=tuple(_operator(op, rest) for op in islice(ops, programs.MOST_OPERATORS)),
+        operators=tuple(_operator(op, default_role) for op in islice(ops, programs.MOST_OPERATORS)),
         parameters=tuple(_parameter(updated[name]) for name in sorted(updated)),
         left_out=max(0, len(ops) - programs.MOST_OPERATORS),
         moved=() if compiled is None else _moved(compiled),
@@ -79,9 +79,9 @@ def _moved(compiled: Compiled) -> tuple[Moved, ...]:
     for op in compiled.ops:
         by_type[op.type].append(_work_of(op, compiled.arrays))
     return tuple(
-        Moved(type_, len(works), sum(n for n, _ in known), _sum(f for _, f in known))
+        Moved(type_, len(works), sum(n for n, _ in measured), _sum(f for _, f in measured))
         for type_, works in sorted(by_type.items())
-        if len(known := [work for work in works if work is not None]) == len(works)
+        if len(measured := [work for work in works if work is not None]) == len(works)
     )
 
 

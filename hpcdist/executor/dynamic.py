@@ -142,9 +142,9 @@ def _is_sized(var: Variable) -> bool:
 
 def outer_reads(op: Operator) -> list[str]:
     """Names that an operator, with its blocks, reads before it has written them itself."""
-    made: set[str] = set()
+    written: set[str] = set()
     names: dict[str, None] = {}
     for inner in nested_ops(op)[1:]:
-        names.update(dict.fromkeys(n for n in inner.input_arg_names if n not in made))
-        made.update(inner.output_arg_names)
+        names.update(dict.fromkeys(n for n in inner.input_arg_names if n not in written))
+        written.update(inner.output_arg_names)
     return list(names)

@@ -163,10 +163,10 @@ class Executor:
         if job is not None:
             program, feed = job.substitute(program, feed, scope, fetches)
         program = self._merging.of_this_step(program, scope)
-        asked = fetches
+        requested = fetches
         turn: Callable[[control.Fetched], list[Any]] | None = None
         if job is not None:
-            fetches, turn = job.shared_fetch(origin, asked)
+            fetches, turn = job.shared_fetch(origin, requested)
         values = {
             n: v if type(v) is np.ndarray else as_host(n, v, program) for n, v in feed.items()
         }
@@ -215,11 +215,11 @@ class Executor:
         if turn is not None:
             results = turn(list(zip(fetches, results)))
         if entry.trains and self._nan_watch.watching:
-            self._nan_watch.look(asked, results)
+            self._nan_watch.look(requested, results)
         if detailed:
-            _note_fetched(asked, results, fetched, len(entry.compiled.steps))
+            _note_fetched(requested, results, fetched, len(entry.compiled.steps))
         if entry.trains and metric_log.fetches and not here.step & metric_log.mask:
-            metric_log.fetched(here.step, asked, results)
+            metric_log.fetched(here.step, requested, results)
         kind, called = (EventKind.STEP, _STEP) if entry.trains else (EventKind.RUN, _RUN)
         recorder.record(kind, called, begin, monotonic_ns(), 0.0, -1, here.step)
         if return_numpy:
@@ -280,11 +280,11 @@ class Executor:
         reserve: Mapping[str, int] | None = None,
     ) -> _Entry:
         metas = fed_metas(program, values, lods)
-        made = program.global_block(), scope, self._backend, self._pool, self.states
+        context = program.global_block(), scope, self._backend, self._pool, self.states
 
         def compiled_by(kernels: Kernels | None) -> Compiled:
             tries = kernels is Kernels.COMPILED
-            return Compiler(*made, kernels, tries).compile(metas, fetches, reserve=reserve)
+            return Compiler(*context, kernels, tries).compile(metas, fetches, reserve=reserve)
 
         here.doing = ""
         try:

@@ -20,15 +20,15 @@ from hpcdist.lod_tensor import LoDTensor
 
 def declared(program: Program, feed: Mapping[str, Any], stacklevel: int = 4) -> dict[str, Any]:
     """Leave out what the program has no variable for, and tell the user once, as Fluid does."""
-    known = program.global_block().vars
-    data = [n for n, v in known.items() if v.is_data and not n.startswith("@")]
-    for name in feed.keys() - known.keys():
+    variables = program.global_block().vars
+    data = [n for n, v in variables.items() if v.is_data and not n.startswith("@")]
+    for name in feed.keys() - variables.keys():
         warnings.warn(
             f"feed {name!r} is left out: the program has no such variable (it is not declared, or "
             f"pruned); its data variables are {data}",
             stacklevel=stacklevel,
         )
-    return {name: value for name, value in feed.items() if name in known}
+    return {name: value for name, value in feed.items() if name in variables}
 
 
 def plain(value: object) -> Any:
@@ -109,11 +109,11 @@ def of_other_extents(
 
     `layers.data` lets them differ, as in Fluid: images of other sizes, a last batch that is small.
     """
-    known = program.global_block().vars
+    variables = program.global_block().vars
     for name, value in values.items():
-        if not _fits(known[name], value):
+        if not _fits(variables[name], value):
             return FeedError(
-                f"feed {name!r}: expected {_declared_as(known[name])}, got shape "
+                f"feed {name!r}: expected {_declared_as(variables[name])}, got shape "
                 f"{list(value.shape)}, for which the program cannot run: {error}"
             )
     return None

@@ -90,8 +90,8 @@ class Fitting:
         touched = [b for b in self._again if b.is_touched(changed, resized)]
         if not self._all_fit(resized) or any(self._parts(b.op, resized) for b in touched):
             for name, meta in resized.items():
-                wanted = int(nbytes_of(meta) * HEADROOM)
-                self.reserve[name] = max(wanted, self.reserve.get(name, 0))
+                nbytes = int(nbytes_of(meta) * HEADROOM)
+                self.reserve[name] = max(nbytes, self.reserve.get(name, 0))
             return False
         self.metas.update(changed)
         again: dict[object, Any] = {}  # one object for a place, shape and type, see `Compiler`

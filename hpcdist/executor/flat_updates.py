@@ -42,8 +42,8 @@ class FlatRun:
             [arrays[n] for n in self.names(slot)] for slot in ("Param", "Grad", *update.state)
         )
         rate = arrays[first.input("LearningRate")[0]] if update.has_rate else params[0]
-        each = list(zip(*states)) or [()] * len(params)
-        return bind_updates(backend.xp, first.type, attrs, params, rate, each, grads)
+        by_parameter = list(zip(*states)) or [()] * len(params)
+        return bind_updates(backend.xp, first.type, attrs, params, rate, by_parameter, grads)
 
 
 @dataclass(frozen=True)

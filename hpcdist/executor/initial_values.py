@@ -31,22 +31,22 @@ def known_metas(
     ``keeps(name)`` tells whether a value outlives the run. GraphError for one that is read, or to
     be fetched, and is not initialized.
     """
-    known = dict(feeds)
-    made: set[str] = set()
+    metas = dict(feeds)
+    written: set[str] = set()
     for op in ops:
         for name in reads(op):
-            if name in known or name in made or not keeps(name):
+            if name in metas or name in written or not keeps(name):
                 continue
             if op.type == "listen_and_serv" and value_in(scope, name) is None:
                 continue  # a gradient that trainers will bring
-            known[name] = meta_of(_initialized(block, scope, name))
-        made.update(writes(op))
+            metas[name] = meta_of(_initialized(block, scope, name))
+        written.update(writes(op))
     for name in fetches:
-        if name not in made and name not in known:
+        if name not in written and name not in metas:
             if block.find_var(name) is None:
                 raise GraphError(f"cannot fetch {name!r}: the program has no such variable")
-            known[name] = meta_of(_initialized(block, scope, name))
-    return known
+            metas[name] = meta_of(_initialized(block, scope, name))
+    return metas
 
 
 def value_in(scope: Scope, name: str) -> Any:

@@ -43,12 +43,12 @@ class Interpreter:
         metas: Mapping[str, Meta],
         states: OperatorStates,
         recorded: set[int],
-        kept: Sequence[str] = (),
+        persistent: Sequence[str] = (),
     ) -> None:
-        """``recorded``: blocks whose computations gradients are wanted of; ``kept``: see `keep`."""
+        """``recorded``: blocks whose gradients are computed; ``persistent``: see `keep`."""
         self._block = block
         self._arrays, self._metas = arrays, metas
-        self._states, self._recorded, self._kept = states, recorded, kept
+        self._states, self._recorded, self._kept = states, recorded, persistent
         self._recorder = TapeRecorder(self._execute)
         self.begin()
 
@@ -188,10 +188,10 @@ class Interpreter:
             if op.type == "sum":
                 return {"Out": [_summed(ins["X"])]}
             if op.type in ("assign", "fill_zeros_like"):
-                made = TensorArray(
+                result = TensorArray(
                     v and (zeros_like(v) if op.type != "assign" else v) for v in ins["X"][0]
                 )
-                return {"Out": [made]}
+                return {"Out": [result]}
         if definition.values is not None:
             if definition.state is not None:
                 attrs["state"] = self._states.of(op, definition.state)
@@ -205,11 +205,11 @@ class Interpreter:
                 slot.name: list(value) if slot.many else [value]
                 for slot, value in zip(definition.outputs, per_slot)
             }
-        known = {
+        metas = {
             slot: [self._meta(definition, slot, v) for v in operands]
             for slot, operands in ins.items()
         }
-        inferred = infer_outputs(op.type, {s: m for s, m in known.items() if m}, op.attrs)
+        inferred = infer_outputs(op.type, {s: m for s, m in metas.items() if m}, op.attrs)
         outs: dict[str, list[Any]] = {}
         copies = []
         for slot, names in op.outputs.items():
@@ -233,7 +233,7 @@ class Interpreter:
         results = {
             s: [None if v is None else v.array for v in operands] for s, operands in outs.items()
         }
-        call = self._call(op, definition, attrs, known, arrays, results)
+        call = self._call(op, definition, attrs, metas, arrays, results)
         call()
         for target, source in copies:
             target[...] = source
@@ -247,13 +247,13 @@ class Interpreter:
         return value.meta
 
     def _call(
-        self, op: Operator, definition: Any, attrs: Any, known: Any, arrays: Any, results: Any
+        self, op: Operator, definition: Any, attrs: Any, metas: Any, arrays: Any, results: Any
     ) -> Any:
         if definition.state is not None:
             attrs["state"] = self._states.of(op, definition.state)
         if definition.lods or definition.measures:
-            lods = {s: [m.lod for m in known.get(s, ())] for s in definition.lods}
-            lods |= {s: [m.lengths for m in known.get(s, ())] for s in definition.measures}
+            lods = {s: [m.lod for m in metas.get(s, ())] for s in definition.lods}
+            lods |= {s: [m.lengths for m in metas.get(s, ())] for s in definition.measures}
             attrs["lods"] = arguments([s for s in definition.inputs if s.name in lods], lods)
         operands = (*arguments(definition.inputs, arrays), *arguments(definition.outputs, results))
         if definition.bind is not None:
@@ -270,8 +270,8 @@ class Interpreter:
             self._run_inside(op, inside)
             return
         inner = [n for i in nested_ops(op)[1:] for n in i.output_arg_names]
-        kept = {n for n in inner if self._block.is_persistable(n)}
-        self._local = set(inner) - kept
+        persistent = {n for n in inner if self._block.is_persistable(n)}
+        self._local = set(inner) - persistent
         records = op.attrs["sub_block"] in self._recorded
         for name in self._local & self._arrays.keys():
             value = self.get(name)
@@ -323,7 +323,7 @@ class Interpreter:
         steps = len(next(iter(parts.values())))
         states = dict(zip(op.attrs["ex_states"], map(self.get, op.input("initial_states"))))
         order = range(steps - 1, -1, -1) if op.attrs["reverse"] else range(steps)
-        made: dict[str, list[Any]] = {name: [None] * steps for name in outputs}
+        stacks: dict[str, list[Any]] = {name: [None] * steps for name in outputs}
         hidden = {name: self._values[name] for name in inputs if name in self._values}
         self._local |= {*inputs, *states}
         for t in order:
@@ -334,12 +334,12 @@ class Interpreter:
                 last: self.get(now) for last, now in zip(op.attrs["ex_states"], op.attrs["states"])
             }
             for name in outputs:
-                made[name][t] = self.get(name)
+                stacks[name][t] = self.get(name)
         for name in inputs:
             self._values.pop(name)
         self._values.update(hidden)
         self._local -= set(inputs)
-        for name, values in made.items():
+        for name, values in stacks.items():
             self._values[name], entry = stacked(values)
             self._record(entry)
 
@@ -352,37 +352,39 @@ class Interpreter:
         tape = self._tapes.pop(op.attrs["sub_block"], None)
         forward = GRADIENTS[op.type]
         outputs = {"while": "Out", "recurrent": "outputs", "conditional_block": "Out"}[forward]
-        wanted: list[tuple[str, str]] = []  # a gradient's name, and of what
+        pairs: list[tuple[str, str]] = []  # a gradient's name, and of what
         for slot, names in op.outputs.items():
-            given = op.input(slot.removesuffix("@GRAD"))
-            wanted += [(g, n) for g, n in zip(names, given) if g != EMPTY]
+            names_of_values = op.input(slot.removesuffix("@GRAD"))
+            pairs += [(g, n) for g, n in zip(names, names_of_values) if g != EMPTY]
         seeds = []
         assert tape is not None, f"{op.type}: nothing was recorded"
         gradients = dict(zip(op.input(outputs), map(self.get, op.input(f"{outputs}@GRAD"))))
         for name, gradient in gradients.items():
             seeds += seeds_of(tape.after.get(name), gradient)
         flat = []
-        for _, name in wanted:
+        for _, name in pairs:
             value = tape.before.get(name)
             flat += list(value) if isinstance(value, TensorArray) else [value]
         gradient_of = tape.gradients(seeds, [v for v in flat if v is not None])
-        for gradient, name in wanted:
+        for gradient, name in pairs:
             value = tape.before.get(name)
-            made: Any
+            gradient_value: Any
             if value is None:
-                made = None
+                gradient_value = None
             elif isinstance(value, TensorArray):
-                made = TensorArray(v and gradient_of(v) for v in value)
+                gradient_value = TensorArray(v and gradient_of(v) for v in value)
             else:
-                made = gradient_of(value) or zeros_like(value)
-            self._put(op, gradient, made)
+                gradient_value = gradient_of(value) or zeros_like(value)
+            self._put(op, gradient, gradient_value)
 
 
 def _summed(arrays: Sequence[Any]) -> TensorArray:
-    made = TensorArray([None] * max(map(len, arrays)))
+    total = TensorArray([None] * max(map(len, arrays)))
     for array in arrays:
         for k, value in enumerate(array):
             if value is not None:
-                before = made[k]
-                made[k] = value if before is None else Value(before.array + value.array, before.lod)
-    return made
+                before = total[k]
+                total[k] = (
+                    value if before is None else Value(before.array + value.array, before.lod)
+                )
+    return total

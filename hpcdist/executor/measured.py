@@ -66,8 +66,8 @@ class MeasuredKernels:
         if trial.steps == 2 * STEPS:
             trial.chosen = self._decide(trial, job)
             trial.spans.clear()
-            others = {Kernels.FUSED, Kernels.COMPILED} - {trial.chosen}
-            self._forget(program, *others)
+            losers = {Kernels.FUSED, Kernels.COMPILED} - {trial.chosen}
+            self._forget(program, *losers)
             return trial.chosen
         return Kernels.FUSED if trial.steps < STEPS else Kernels.COMPILED
 
@@ -101,24 +101,24 @@ class MeasuredKernels:
         if trial.cannot_compile:
             medians[1] = math.inf
         data = _TIMES.pack(*medians)
-        told = [data] if job is None else job.everyones(data, "how long the others' steps took")
-        fused_s, compiled_s = (sum(times) for times in zip(*map(_TIMES.unpack, told)))
+        gathered = [data] if job is None else job.everyones(data, "how long the others' steps took")
+        fused_s, compiled_s = (sum(times) for times in zip(*map(_TIMES.unpack, gathered)))
         # Of what was not timed it is not known that it is faster.
         chosen = Kernels.COMPILED if compiled_s < fused_s < math.inf else Kernels.FUSED
         if _is_first(job):
-            each = [1e3 * total_s / len(told) for total_s in (fused_s, compiled_s)]
+            means_ms = [1e3 * total_s / len(gathered) for total_s in (fused_s, compiled_s)]
             logger.warning(
                 "HPCDIST_KERNELS=measured: a step takes %.3g ms fused, %.3g ms compiled (inf: not "
                 "timed, for no shape of the batch came often enough, or it cannot be compiled); "
                 "from now on %s; set HPCDIST_KERNELS=%s for the same digits in every run",
-                *(*each, chosen.value, chosen.value),
+                *(*means_ms, chosen.value, chosen.value),
             )
         return chosen
 
     def _median_s(self, trial: _Trial, kernels: Kernels) -> float:
         spans = trial.spans.get(kernels, [])
-        taken = [self._backend.seconds(begin, end) for begin, end in spans]
-        return statistics.median(taken) if taken else math.inf
+        seconds = [self._backend.seconds(begin, end) for begin, end in spans]
+        return statistics.median(seconds) if seconds else math.inf
 
 
 def _begin(job: control.Control | None) -> None:

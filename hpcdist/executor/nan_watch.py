@@ -54,12 +54,12 @@ def with_checks(
                 if getattr(getattr(array, "dtype", None), "kind", "") != "f":
                     continue
                 if not np.isfinite(array).all():
-                    what = "NaN" if np.isnan(array).any() else "infinity"
+                    kind = "NaN" if np.isnan(array).any() else "infinity"
                     ranges = _ranges(op, arrays, in_place=False) | replaced
                     inputs = dict.fromkeys(op.input_arg_names)
                     read = ", ".join(f"{n} {ranges[n]}" for n in inputs if n in ranges)
                     raise NotFiniteError(
-                        f"{_where()}, {op.place} {op}: {name!r} holds {what}"
+                        f"{_where()}, {op.place} {op}: {name!r} holds {kind}"
                         + (f"; read: {read}" if read else "")
                     )
 
@@ -73,23 +73,23 @@ def _ranges(op: Operator, arrays: Mapping[str, Any], *, in_place: bool) -> dict[
     """Return the ranges of an operator's inputs, as words: those it writes over, or the others."""
     written = [_array(arrays.get(name)) for name in op.output_arg_names]
     written = [array for array in written if isinstance(array, np.ndarray)]
-    told = {}
+    ranges = {}
     for name in op.input_arg_names:
         array = _array(arrays.get(name))
         if hasattr(array, "dtype") and in_place == any(
             isinstance(array, np.ndarray) and np.may_share_memory(array, other) for other in written
         ):
-            told[name] = _range(array)
-    return told
+            ranges[name] = _range(array)
+    return ranges
 
 
 def _range(array: Any) -> str:
     """Return the least and the greatest finite value of an array, and what else it holds."""
     finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array.reshape(-1)
-    told = f"in [{finite.min():.6g}, {finite.max():.6g}]" if finite.size else "without numbers"
+    text = f"in [{finite.min():.6g}, {finite.max():.6g}]" if finite.size else "without numbers"
     if array.dtype.kind == "f" and finite.size < array.size:
-        told += " with NaN" if np.isnan(array).any() else " with infinity"
-    return told
+        text += " with NaN" if np.isnan(array).any() else " with infinity"
+    return text
 
 
 def _where() -> str:

@@ -88,28 +88,28 @@ def free_first(
     root: Callable[[str], str],
     nbytes: Mapping[str, int],
     fed: Iterable[str],
-    kept: Iterable[str],
+    lasting: Iterable[str],
 ) -> list[int]:
     """Run at once whatever takes no memory on balance, what frees most first; else keep ``order``.
 
     ``nbytes`` has the buffers that can be freed; of these, ``fed`` are there from the beginning and
-    ``kept`` until the end.
+    ``lasting`` until the end.
     """
     touched = [
         {r for r in map(root, (*values_read(op), *writes(op))) if nbytes.get(r, 0)} for op in ops
     ]
-    left = Counter(name for names in touched for name in names)
-    left.update(kept)
+    readers_left = Counter(name for names in touched for name in names)
+    readers_left.update(lasting)
     in_memory = set(fed)
     unmet = [len(before) for before in needs]
     after: dict[int, list[int]] = {}
     for index, before in enumerate(needs):
-        for other in before:
-            after.setdefault(other, []).append(index)
+        for writer in before:
+            after.setdefault(writer, []).append(index)
 
     def growth(index: int) -> int:
-        taken = sum(nbytes[name] for name in touched[index] if name not in in_memory)
-        return taken - sum(nbytes[name] for name in touched[index] if left[name] == 1)
+        allocated = sum(nbytes[name] for name in touched[index] if name not in in_memory)
+        return allocated - sum(nbytes[name] for name in touched[index] if readers_left[name] == 1)
 
     rank = {index: position for position, index in enumerate(order)}
     ready = {index for index, count in enumerate(unmet) if not count}
@@ -119,7 +119,7 @@ def free_first(
         chosen = cheapest if growth(cheapest) <= 0 else min(ready, key=rank.__getitem__)
         ready.remove(chosen)
         chosen_order.append(chosen)
-        left.subtract(touched[chosen])
+        readers_left.subtract(touched[chosen])
         in_memory.update(touched[chosen])
         for index in after.get(chosen, ()):
             unmet[index] -= 1

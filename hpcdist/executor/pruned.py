@@ -75,8 +75,8 @@ class PrunedPrograms:
         if key not in forms:
             forms[key] = _pruned(program, feed, fetches, updates)
         cut = forms[key]
-        known = cut.global_block().vars
-        return cut, {name: value for name, value in feed.items() if name in known}
+        variables = cut.global_block().vars
+        return cut, {name: value for name, value in feed.items() if name in variables}
 
     def refuse_another(
         self, program: Program, fetches: Sequence[str], updates: Sequence[Operator]
@@ -97,12 +97,12 @@ def _pruned(
     for op in updates:
         if op.block.program is not program:
             raise GraphError(f"fetch_list: {op} is not in the Program that is run")
-    wanted = list(updates) or [op for op in block.ops if op.role & Role.OPTIMIZE]
-    cut = program._prune_with_input(list(feed), [*fetches, *wanted])
-    kept = _kept_between_steps(program)
-    if any(kept.intersection(op.input_arg_names) for op in cut.global_block().ops):
-        also = [op for op in block.ops if kept.intersection(op.output_arg_names)]
-        cut = program._prune_with_input(list(feed), [*fetches, *wanted, *also])
+    updating = list(updates) or [op for op in block.ops if op.role & Role.OPTIMIZE]
+    cut = program._prune_with_input(list(feed), [*fetches, *updating])
+    persistent = _kept_between_steps(program)
+    if any(persistent.intersection(op.input_arg_names) for op in cut.global_block().ops):
+        also = [op for op in block.ops if persistent.intersection(op.output_arg_names)]
+        cut = program._prune_with_input(list(feed), [*fetches, *updating, *also])
     if any(name in feed for op in block.ops for name in op.output_arg_names):
         return cut
     return program if _lasting(program) == _lasting(cut) else cut
@@ -121,5 +121,5 @@ def _kept_between_steps(program: Program) -> set[str]:
 def _lasting(program: Program) -> list[tuple[str, ...]]:
     """Return what the operators write that write something that outlives the run."""
     block = program.global_block()
-    kept = {name for name, var in block.vars.items() if var.persistable}
-    return [names for op in block.ops if kept & {*(names := tuple(op.output_arg_names))}]
+    persistent = {name for name, var in block.vars.items() if var.persistable}
+    return [names for op in block.ops if persistent & {*(names := tuple(op.output_arg_names))}]

@@ -35,11 +35,11 @@ class Layout:
 
 def lay_out(ops: Sequence[Operator], needed: Needed, saving: MemorySaving | None) -> Layout:
     """Lay temporaries out; to save memory, in the order of operators that takes the least."""
-    given = _layout(ops, needed, saving)
+    unchanged = _layout(ops, needed, saving)
     if saving is None:
-        return given
+        return unchanged
     orders = _orders(ops, needed, saving)
-    best = min([given, *(_layout(order, needed, saving) for order in orders)], key=_size)
+    best = min([unchanged, *(_layout(order, needed, saving) for order in orders)], key=_size)
     if saving.print_log:
         print(_log(_layout(ops, needed, None), best), flush=True)
     return best
@@ -69,8 +69,8 @@ def _orders(ops: Sequence[Operator], needed: Needed, saving: MemorySaving) -> li
     root = functools.partial(root_of, needed.views)
     needs = dependences(ops, root, saving.move_updates)
     early = update_at_once(ops, needs)
-    fed, kept = map(root, needed.fed), map(root, (*needed.fetched, *saving.unshared))
-    freeing = free_first(ops, needs, early, root, needed.nbytes, fed, kept)
+    fed, lasting = map(root, needed.fed), map(root, (*needed.fetched, *saving.unshared))
+    freeing = free_first(ops, needs, early, root, needed.nbytes, fed, lasting)
     return [[ops[i] for i in order] for order in (early, freeing)]
 
 

@@ -53,11 +53,11 @@ class ScopeVariable:
         else:
             self.hold(array.copy())
 
-    def refuse_reading(self, why: str) -> None:
+    def refuse_reading(self, reason: str) -> None:
         """Let whoever reads the value here get a FeedError that says where it is."""
 
         def refuse() -> np.ndarray:
-            raise FeedError(why)
+            raise FeedError(reason)
 
         self.elsewhere = refuse
 

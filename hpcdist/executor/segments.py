@@ -84,29 +84,31 @@ def _segment(
     run: Sequence[Operator],
     metas: Mapping[str, Meta],
     half: Mapping[str, str],
-    wanted: Callable[[str], bool],
+    needed: Callable[[str], bool],
 ) -> Segment:
-    taken: dict[str, None] = {}
-    made: dict[str, None] = {}
+    inputs: dict[str, None] = {}
+    written: dict[str, None] = {}
     for op in run:
-        taken.update(dict.fromkeys(name for name in reads(op) if name not in made))
-        made.update(dict.fromkeys(writes(op)))
-    results = tuple(filter(wanted, made))
-    known = {name: metas[name] for name in (*taken, *made)}
-    of_taken = {name: half[name] for name in taken if name in half}
-    return Segment(tuple(run), tuple(taken), results, known, of_taken)
+        inputs.update(dict.fromkeys(name for name in reads(op) if name not in written))
+        written.update(dict.fromkeys(writes(op)))
+    results = tuple(filter(needed, written))
+    metas_of_run = {name: metas[name] for name in (*inputs, *written)}
+    of_taken = {name: half[name] for name in inputs if name in half}
+    return Segment(tuple(run), tuple(inputs), results, metas_of_run, of_taken)
 
 
 def _rounded(ops: Sequence[Operator]) -> dict[str, str]:
     """Return the type of names whose values are always rounded to 16 bits, or moved from such."""
-    made: dict[str, str | None] = {}
+    halves: dict[str, str | None] = {}
     for op in ops:
         half = ROUNDINGS.get(op.type)
         if op.type in MOVES:
-            kinds = {made.get(name) for name in reads(op)}
+            kinds = {halves.get(name) for name in reads(op)}
             half = kinds.pop() if len(kinds) == 1 else None
-        made.update((name, half if made.get(name, half) == half else None) for name in writes(op))
-    return {name: half for name, half in made.items() if half is not None}
+        halves.update(
+            (name, half if halves.get(name, half) == half else None) for name in writes(op)
+        )
+    return {name: half for name, half in halves.items() if half is not None}
 
 
 def inputs_of(op: Operator, values: Mapping[str, object]) -> list[object]:

@@ -46,14 +46,14 @@ class Tape:
     before: dict[str, Any] = field(default_factory=dict)
     after: dict[str, Any] = field(default_factory=dict)
 
-    def gradients(self, seeds: Iterable[tuple[Value, Value]], wanted: Iterable[Value]) -> Any:
+    def gradients(self, seeds: Iterable[tuple[Value, Value]], sources: Iterable[Value]) -> Any:
         """Return a function from values to their gradients, None where there is none.
 
-        ``seeds``: values with their gradients; ``wanted``: values that gradients flow to.
+        ``seeds``: values with their gradients; ``sources``: values that gradients flow to.
         """
-        reached = {id(value) for value in wanted}
+        reached = {id(value) for value in sources}
         for entry in self.entries:
-            if any(id(taken) in reached for taken in entry.inputs):
+            if any(id(operand) in reached for operand in entry.inputs):
                 reached.update(map(id, entry.outputs))
         gradients: dict[int, Value] = {}
 
@@ -68,14 +68,14 @@ class Tape:
         for value, gradient in seeds:
             add(value, gradient)
         for entry in reversed(self.entries):
-            given = [gradients.get(id(value)) for value in entry.outputs]
-            if all(g is None for g in given):
+            out_gradients = [gradients.get(id(value)) for value in entry.outputs]
+            if all(g is None for g in out_gradients):
                 continue
             flows = [id(v) in reached and v.array.dtype.kind == "f" for v in entry.inputs]
             if not any(flows):
                 continue
-            for taken, found_here in zip(entry.inputs, entry.back(given, flows)):
-                add(taken, found_here)
+            for operand, found_here in zip(entry.inputs, entry.back(out_gradients, flows)):
+                add(operand, found_here)
         return lambda value: gradients.get(id(value))
 
 
@@ -92,11 +92,11 @@ class TapeRecorder:
         """Return the entry of an operator that was run; None if it has no gradient."""
         if lookup(op.type).grad is None or op.type in SAME_VALUE:
             return None
-        given = [v for slots in (inputs, outputs) for values in slots.values() for v in values]
-        key = id(op), tuple([v is None for v in given])
+        all_values = [v for slots in (inputs, outputs) for values in slots.values() for v in values]
+        key = id(op), tuple([v is None for v in all_values])
         if key not in self._known:
             self._known[key] = _Differentiated(op, inputs, outputs, self._execute)
-        return self._known[key].entry(given)
+        return self._known[key].entry(all_values)
 
 
 class _Differentiated:
@@ -123,13 +123,15 @@ class _Differentiated:
         }
         self._steps: dict[frozenset[str], list[Operator]] = {}
 
-    def entry(self, given: Sequence[Any]) -> TapeEntry:
+    def entry(self, forward_values: Sequence[Any]) -> TapeEntry:
         """Return the entry of one run, with these operands: inputs, then outputs."""
-        values = dict(zip((*self._in_names, *self._out_names), given))
+        values = dict(zip((*self._in_names, *self._out_names), forward_values))
         ins, outs = _flat(self._in_names, values), _flat(self._out_names, values)
 
         def back(gradients: Gradients, flows: Sequence[bool]) -> Gradients:
-            wanted = {name for (name, _, _), flow in zip(ins, flows) if flow} - self._stopped
+            differentiated = {
+                name for (name, _, _), flow in zip(ins, flows) if flow
+            } - self._stopped
             named = dict(values)
             for (name, index, _), gradient in zip(outs, gradients):
                 if index is not None:
@@ -137,7 +139,7 @@ class _Differentiated:
                     named.setdefault(grad_name(name), empty)[index] = gradient
                 elif gradient is not None:
                     named[grad_name(name)] = gradient
-            for step in self._back(frozenset(wanted)):
+            for step in self._back(frozenset(differentiated)):
                 for name in step.input_arg_names:
                     forward = name.removesuffix(GRAD_SUFFIX)
                     if name not in named and isinstance(values.get(forward), Value):
@@ -145,25 +147,25 @@ class _Differentiated:
                 self._execute(step, named)
             result = []
             for name, index, _ in ins:
-                gradient = named.get(grad_name(name)) if name in wanted else None
+                gradient = named.get(grad_name(name)) if name in differentiated else None
                 result.append(gradient if gradient is None or index is None else gradient[index])
             return result
 
         return TapeEntry([v for *_, v in ins], [v for *_, v in outs], back)
 
-    def _back(self, wanted: frozenset[str]) -> list[Operator]:
+    def _back(self, differentiated: frozenset[str]) -> list[Operator]:
         """Return the operators that compute the gradients of these inputs."""
-        if wanted not in self._steps:
+        if differentiated not in self._steps:
             grad = lookup(self._copy.type).grad
             assert grad is not None, "others are not recorded"
             steps = [
                 Operator(self._block, made.type, made.inputs, made.outputs, made.attrs)
-                for made in grad(self._copy, wanted.__contains__)
+                for made in grad(self._copy, differentiated.__contains__)
             ]
-            self._steps[wanted] = [
+            self._steps[differentiated] = [
                 step for step in steps if any(name != EMPTY for name in step.output_arg_names)
             ]
-        return self._steps[wanted]
+        return self._steps[differentiated]
 
 
 def _named(slots: dict[str, list[Any]], side: str) -> dict[str, list[str]]:
@@ -194,9 +196,9 @@ def unstacked(x: Value) -> tuple[list[Value], TapeEntry]:
     """Return the parts of a value along its first dimension."""
     parts = [Value(part) for part in x.array]
 
-    def back(given: Gradients, _: Sequence[bool]) -> Gradients:
+    def back(gradients: Gradients, _: Sequence[bool]) -> Gradients:
         out = np.zeros_like(x.array)
-        for k, gradient in enumerate(given):
+        for k, gradient in enumerate(gradients):
             if gradient is not None:
                 out[k] = gradient.array
         return [Value(out)]
@@ -208,8 +210,8 @@ def stacked(parts: Sequence[Value]) -> tuple[Value, TapeEntry]:
     """Return the opposite of `unstacked`."""
     out = Value(np.stack([part.array for part in parts]))
 
-    def back(given: Gradients, _: Sequence[bool]) -> Gradients:
-        (gradient,) = given
+    def back(gradients: Gradients, _: Sequence[bool]) -> Gradients:
+        (gradient,) = gradients
         return [None] * len(parts) if gradient is None else [Value(g) for g in gradient.array]
 
     return out, TapeEntry(list(parts), [out], back)

@@ -123,7 +123,7 @@ def _traced(
     def run(*tensors: Any) -> list[Any]:
         values = dict(zip(segment.reads, tensors))
         values |= {n: values[n].to(getattr(torch, half)) for n, half in segment.half.items()}
-        given = {_memory(tensor) for tensor in tensors}
+        memories = {_memory(tensor) for tensor in tensors}
         worst = []
         checks.clear()
         for op in segment.ops:
@@ -131,7 +131,7 @@ def _traced(
                 checks.append((op.type, checked.count, checked.of))
                 worst.append(checked.worst(torch) ^ _LOWEST)
         results = [values[name] for name in segment.writes]
-        return [*(v.clone() if _memory(v) in given else v for v in results), *worst]
+        return [*(v.clone() if _memory(v) in memories else v for v in results), *worst]
 
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -172,8 +172,8 @@ def _write(torch: Any, module: Any, inputs_written: Sequence[int | None]) -> Non
     ]
     worst = argument("worst")
     with graph.inserting_before(output):
-        for target, made in zip(targets, results):
-            graph.call_function(aten.copy_.default, (target, made))
+        for target, result in zip(targets, results):
+            graph.call_function(aten.copy_.default, (target, result))
         values = results[len(targets) :]
         if values:
             stacked = graph.call_function(aten.stack.default, (values,))
@@ -192,27 +192,27 @@ def _compute(
         values[op.output("Out")[0]] = values[op.input("X")[0]].to(half)
         return []
     form, definition = forms()[op.type], lookup(op.type)
-    given = {n: values[n] for n in op.input_arg_names if n != EMPTY}
-    single = {n for n, value in given.items() if value.dtype == torch.float32}
-    halves = {n: v.dtype for n, v in given.items() if v.dtype in (torch.float16, torch.bfloat16)}
+    read = {n: values[n] for n in op.input_arg_names if n != EMPTY}
+    single = {n for n, value in read.items() if value.dtype == torch.float32}
+    halves = {n: v.dtype for n, v in read.items() if v.dtype in (torch.float16, torch.bfloat16)}
     if op.type == "batch_norm" or op.type == "batch_norm_grad":
         single -= {n for slot in _STATISTICS for n in op.input(slot)}
     one_type = len({*halves.values()}) <= 1
     if op.type not in _IN_HALF or single or not one_type or not _may_round(op, rounded):
-        given |= {n: given[n].to(torch.float32) for n in halves}
+        read |= {n: read[n].to(torch.float32) for n in halves}
     elif op.type in _CONVOLUTIONS:  # the order of elements that tensor cores take
         last = torch.channels_last
-        given |= {n: given[n].contiguous(memory_format=last) for n in halves if given[n].dim() == 4}
+        read |= {n: read[n].contiguous(memory_format=last) for n in halves if read[n].dim() == 4}
     attrs = own_attrs(definition, op.attrs)
-    inputs = inputs_of(op, given)
+    inputs = inputs_of(op, read)
     operands = {
         slot: [None if n == EMPTY else segment.metas.get(n) for n in names]
         for slot, names in op.outputs.items()
     }
     outs = arguments(definition.outputs, operands)
-    wanted = [any(out) if isinstance(out, list) else out is not None for out in outs]
-    for slot, made in zip(definition.outputs, form(torch, inputs, attrs, outs, wanted)):
-        several = made if slot.many else [made]
+    needed = [any(out) if isinstance(out, list) else out is not None for out in outs]
+    for slot, results in zip(definition.outputs, form(torch, inputs, attrs, outs, needed)):
+        several = results if slot.many else [results]
         for name, value in zip(op.output(slot.name), several):
             if name != EMPTY and value is not None:
                 values[name] = value

@@ -94,16 +94,16 @@ class Collective(Fleet):
         strategy: Any = None,
     ) -> None:
         """Say which worker this is; without a role maker the environment says it."""
-        given = role_maker or PaddleCloudRoleMaker(is_collective=True)
-        super().init(given, is_collective=True, strategy=strategy)
+        maker = role_maker or PaddleCloudRoleMaker(is_collective=True)
+        super().init(maker, is_collective=True, strategy=strategy)
 
     def distributed_optimizer(
         self, optimizer: AnyOptimizer, strategy: Any = None
     ) -> DistributedOptimizer:
         """As `Fleet.distributed_optimizer`; without any strategy, this generation's defaults."""
-        given = self._strategy if strategy is None else strategy
+        chosen = self._strategy if strategy is None else strategy
         return super().distributed_optimizer(
-            optimizer, DistributedStrategy() if given is None else given
+            optimizer, DistributedStrategy() if chosen is None else chosen
         )
 
 
@@ -116,8 +116,8 @@ class CollectiveOptimizer(DistributedOptimizer):
     def __init__(
         self, optimizer: AnyOptimizer, strategy: DistributedStrategy | None = None
     ) -> None:
-        made = fleet.distributed_optimizer(optimizer, strategy)
-        super().__init__(made._optimizer, made._distribute)
+        distributed = fleet.distributed_optimizer(optimizer, strategy)
+        super().__init__(distributed._optimizer, distributed._distribute)
 
 
 __all__ = [

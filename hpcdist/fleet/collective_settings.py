@@ -57,7 +57,7 @@ class CollectiveSettings:
 
 
 def plan_collective(
-    loss: Variable, startup: Program, settings: CollectiveSettings, who: RoleMakerBase
+    loss: Variable, startup: Program, settings: CollectiveSettings, role_maker: RoleMakerBase
 ) -> CompiledProgram | Program:
     """Transpile in place for these workers; return what is run as main program. Collective.
 
@@ -66,17 +66,17 @@ def plan_collective(
     main = program_of(loss)
     if settings.pipelined:
         return main  # as that of a plain script: the job gives each rank its stage
-    if who.worker_num() > 1:
-        config = _config(_on_one_node(settings, who))
+    if role_maker.worker_num() > 1:
+        config = _config(_on_one_node(settings, role_maker))
         if settings.build_strategy.sync_batch_norm and settings.mode != "nccl2":
             synchronize_batch_norm(main.global_block())  # otherwise the CompiledProgram does it
-        names = who.get_trainer_endpoints()
+        names = role_maker.get_trainer_endpoints()
         DistributeTranspiler(config).transpile(
-            who.worker_index(),
+            role_maker.worker_index(),
             program=main,
             startup_program=startup,
             trainers=",".join(names),
-            current_endpoint=names[who.worker_index()],
+            current_endpoint=names[role_maker.worker_index()],
         )
         main.distribution = replace(
             required_group(main),
@@ -92,9 +92,9 @@ def plan_collective(
         return main
     build = replace(
         settings.build_strategy,
-        num_trainers=who.worker_num(),
-        trainer_id=who.worker_index(),
-        trainers_endpoints=who.get_trainer_endpoints(),
+        num_trainers=role_maker.worker_num(),
+        trainer_id=role_maker.worker_index(),
+        trainers_endpoints=role_maker.get_trainer_endpoints(),
         fuse_all_reduce_ops=settings.fused,
     )
     return CompiledProgram(main).with_data_parallel(loss.name, build, settings.execution_strategy)
@@ -111,22 +111,22 @@ def _config(settings: CollectiveSettings) -> DistributeTranspilerConfig:
     )
 
 
-def _on_one_node(settings: CollectiveSettings, who: RoleMakerBase) -> CollectiveSettings:
+def _on_one_node(settings: CollectiveSettings, role_maker: RoleMakerBase) -> CollectiveSettings:
     """Return settings that need one communicator and one level where all workers share a host."""
     more = settings.nccl_comm_num > 1 or settings.use_hierarchical_allreduce
-    if not more or _node_count(who) > 1:
+    if not more or _node_count(role_maker) > 1:
         return settings
-    if who.worker_index() == 0:
+    if role_maker.worker_index() == 0:
         logger.warning("one node: set nccl_comm_num=1 and use_hierarchical_allreduce=False")
     return replace(settings, nccl_comm_num=1, use_hierarchical_allreduce=False)
 
 
-def _node_count(who: RoleMakerBase) -> int:
+def _node_count(role_maker: RoleMakerBase) -> int:
     """Return on how many hosts the workers are; outside a job their endpoints say it."""
     job = control.installed()
     if isinstance(job, Job):
         return job.node_count()
-    return len({name.rsplit(":", 1)[0] for name in who.get_trainer_endpoints()})
+    return len({name.rsplit(":", 1)[0] for name in role_maker.get_trainer_endpoints()})
 
 
 def recomputing(optimizer: AnyOptimizer, checkpoints: Sequence[Any]) -> AnyOptimizer:
@@ -136,11 +136,11 @@ def recomputing(optimizer: AnyOptimizer, checkpoints: Sequence[Any]) -> AnyOptim
             "recompute needs checkpoints, the outputs of some layers: set "
             'recompute_configs = {"checkpoints": [...]} (fleet 1.8: recompute_checkpoints)'
         )
-    made = RecomputeOptimizer(optimizer)
-    made._set_checkpoints(checkpoints)
-    return made
+    wrapped = RecomputeOptimizer(optimizer)
+    wrapped._set_checkpoints(checkpoints)
+    return wrapped
 
 
-def refuse(field_name: str, why: str) -> FleetError:
+def refuse(field_name: str, reason: str) -> FleetError:
     """Return the error about a field that is set, but not built."""
-    return FleetError(f"DistributedStrategy.{field_name} is not supported: {why}")
+    return FleetError(f"DistributedStrategy.{field_name} is not supported: {reason}")

@@ -143,9 +143,9 @@ class Fleet:
         if not isinstance(files, list):
             raise FleetTypeError(f"files: expected a list of files, got {files!r}")
         index, workers = self.worker_index(), self.worker_num()
-        each, over = divmod(len(files), workers)
-        begin = index * each + min(index, over)
-        return files[begin : begin + each + (index < over)]
+        per_worker, over = divmod(len(files), workers)
+        begin = index * per_worker + min(index, over)
+        return files[begin : begin + per_worker + (index < over)]
 
     # -- what is run -------------------------------------------------------------------------
     @property
@@ -214,23 +214,23 @@ class Fleet:
             return
         config = strategy.transpiler_config()
         geo = strategy.mode == DistributedMode.GEO
-        made = GeoSgdTranspiler(config) if geo else DistributeTranspiler(config)
-        made._set_server_config(strategy.get_server_runtime_config())
+        transpiler = GeoSgdTranspiler(config) if geo else DistributeTranspiler(config)
+        transpiler._set_server_config(strategy.get_server_runtime_config())
         main: Program | None
         first: Program | None
         serves = self.is_server()
-        where = {"current_endpoint": endpoints[self.server_index()]} if serves else {}
-        made.transpile(
+        location = {"current_endpoint": endpoints[self.server_index()]} if serves else {}
+        transpiler.transpile(
             0 if serves else self.worker_index(),
             program=origin,
             pservers=",".join(endpoints),
             trainers=self.worker_num(),
             sync_mode=config.sync_mode,
             startup_program=startup,
-            **where,
+            **location,
         )
         if serves:
-            main, first = made.get_pserver_programs(endpoints[self.server_index()])
+            main, first = transpiler.get_pserver_programs(endpoints[self.server_index()])
         else:
             main, first = origin.on_trainer, startup.on_trainer
         assert main is not None and first is not None, "transpile leaves them on a trainer"

@@ -19,9 +19,9 @@ from hpcdist.transpiler import (
 
 def collective_settings(strategy: object) -> CollectiveSettings:
     """Return what `distributed_optimizer` was given for training without servers."""
-    given = DistributedStrategyV2() if strategy is None else strategy
-    if not isinstance(strategy, DistributedStrategy) and hasattr(given, "collective"):
-        settings = given.collective()
+    chosen = DistributedStrategyV2() if strategy is None else strategy
+    if not isinstance(strategy, DistributedStrategy) and hasattr(chosen, "collective"):
+        settings = chosen.collective()
         if isinstance(settings, CollectiveSettings):
             return settings
     raise FleetTypeError(
@@ -67,15 +67,15 @@ def check_against_job(role_maker: RoleMakerBase) -> None:
     cluster = job.cluster
     actual = (serves, job.role.index, len(cluster.trainers), len(cluster.servers))
     servers = role_maker.get_pserver_endpoints()
-    told = (
+    declared = (
         role_maker.is_server(),
         role_maker.worker_index(),
         role_maker.worker_num(),
         len(servers),
     )
-    if actual != told:
+    if actual != declared:
         raise FleetError(
-            f"this rank is {_described(*actual)}, but the role maker says {_described(*told)}: "
+            f"this rank is {_described(*actual)}, but the role maker says {_described(*declared)}: "
             "use PaddleCloudRoleMaker(), or start the job with other --pservers or --role-map"
         )
 

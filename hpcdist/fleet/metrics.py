@@ -69,20 +69,20 @@ def _mean(total: Any, count: Any, scope: Scope | None) -> float:
     return float(totals.sum() / counts.sum()) if counts.sum() else 0.0
 
 
-def _everyones(given: Any, scope: Scope | None) -> list[np.ndarray]:
-    array = _array(given, scope)
-    what = f"the other trainers' values of a metric, {array.dtype}{list(array.shape)}"
-    messages = runtime.everyones(array.tobytes(), what)
+def _everyones(value: Any, scope: Scope | None) -> list[np.ndarray]:
+    array = _array(value, scope)
+    awaited = f"the other trainers' values of a metric, {array.dtype}{list(array.shape)}"
+    messages = runtime.everyones(array.tobytes(), awaited)
     if builtins.any(len(message) != array.nbytes for message in messages):
         sizes = [len(message) for message in messages]
         raise FleetError(f"metrics: expected {array.nbytes} bytes from every trainer, got {sizes}")
     return [np.frombuffer(message, array.dtype).reshape(array.shape) for message in messages]
 
 
-def _array(given: Any, scope: Scope | None) -> np.ndarray:
-    if not isinstance(given, (str, Variable)):
-        return np.ascontiguousarray(given)
-    name = given if isinstance(given, str) else given.name
+def _array(value: Any, scope: Scope | None) -> np.ndarray:
+    if not isinstance(value, (str, Variable)):
+        return np.ascontiguousarray(value)
+    name = value if isinstance(value, str) else value.name
     variable = (scope or global_scope()).find_var(name)
     if variable is None:
         raise FleetError(f"metrics: the scope has no variable {name!r}")

@@ -119,9 +119,9 @@ class RoleMakerBase:
 
     def get_local_endpoint(self) -> str:
         """Return the endpoint of this process; "" if none was given."""
-        who = self.placement
-        names = who.worker_endpoints if self.is_worker() else who.server_endpoints
-        return names[who.index] if names else ""
+        placement = self.placement
+        names = placement.worker_endpoints if self.is_worker() else placement.server_endpoints
+        return names[placement.index] if names else ""
 
     # Fluid's scripts of metrics call them by these names.
     _barrier_worker = barrier_worker
@@ -129,11 +129,12 @@ class RoleMakerBase:
 
     def to_string(self) -> str:
         """Return who this process is, for people."""
-        who = self.placement
+        placement = self.placement
+        workers, servers = list(placement.worker_endpoints), list(placement.server_endpoints)
         return (
-            f"role: {who.role.name.lower()} {who.index} of {who.worker_num} workers and "
-            f"{len(who.server_endpoints)} servers, worker_endpoints: "
-            f"{list(who.worker_endpoints)}, server_endpoints: {list(who.server_endpoints)}"
+            f"role: {placement.role.name.lower()} {placement.index} of {placement.worker_num} "
+            f"workers and {len(servers)} servers, worker_endpoints: {workers}, server_endpoints: "
+            f"{servers}"
         )
 
 
@@ -259,11 +260,11 @@ def _count(env: Mapping[str, str], setting: Setting[int]) -> int:
 
 
 # -- from the user -------------------------------------------------------------------------------
-def _endpoints(argument: str, given: object) -> tuple[str, ...]:
-    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
-        raise FleetTypeError(f"{argument}: expected a list of strings, got {given!r}")
-    if not given:
+def _endpoints(argument: str, names: object) -> tuple[str, ...]:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise FleetTypeError(f"{argument}: expected a list of strings, got {names!r}")
+    if not names:
         raise FleetError(f"{argument}: expected at least one name, got an empty list")
-    if len(set(given)) != len(given):
-        raise FleetError(f"{argument}: each name may appear only once, got {given}")
-    return tuple(given)
+    if len(set(names)) != len(names):
+        raise FleetError(f"{argument}: each name may appear only once, got {names}")
+    return tuple(names)

@@ -82,9 +82,9 @@ class DistributedStrategy:
     def set_trainer_runtime_config(self, config: TrainerRuntimeConfig | dict[str, Any]) -> None:
         """Set, or change, the settings of a trainer's communicator."""
         if isinstance(config, dict):
-            known = self._trainer_runtime_config.runtime_configs
-            _check_keys("TrainerRuntimeConfig", config, known)
-            known.update({name: str(value) for name, value in config.items()})
+            configs = self._trainer_runtime_config.runtime_configs
+            _check_keys("TrainerRuntimeConfig", config, configs)
+            configs.update({name: str(value) for name, value in config.items()})
         else:
             current = self._trainer_runtime_config
             self._trainer_runtime_config = _changed("trainer_runtime_config", current, config)
@@ -217,27 +217,27 @@ def strategy_of(config: DistributeTranspilerConfig) -> DistributedStrategy:
         strategy = AsyncStrategy()
     else:
         strategy = HalfAsyncStrategy()
-    given = copy.copy(config)
-    given.sync_mode = False
-    strategy.set_program_config(given)
+    changed = copy.copy(config)
+    changed.sync_mode = False
+    strategy.set_program_config(changed)
     return strategy
 
 
-def _changed(what: str, current: Config, given: Any) -> Config:
+def _changed(argument: str, current: Config, config: Any) -> Config:
     """Return the settings that were given, or the current ones changed by a dict."""
-    if isinstance(given, type(current)):
-        return given
-    if not isinstance(given, dict):
+    if isinstance(config, type(current)):
+        return config
+    if not isinstance(config, dict):
         raise FleetTypeError(
-            f"{what}: expected a {type(current).__name__} or a dict, got {given!r}"
+            f"{argument}: expected a {type(current).__name__} or a dict, got {config!r}"
         )
-    _check_keys(type(current).__name__, given, vars(current))
-    for name, value in given.items():
+    _check_keys(type(current).__name__, config, vars(current))
+    for name, value in config.items():
         setattr(current, name, value)
     return current
 
 
-def _check_keys(what: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    unknown = sorted(set(given) - set(known))
+def _check_keys(owner: str, keys: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
+    unknown = sorted(set(keys) - set(fields))
     if unknown:
-        raise FleetError(f"{what} has no key {', '.join(map(repr, unknown))}")
+        raise FleetError(f"{owner} has no key {', '.join(map(repr, unknown))}")

@@ -152,8 +152,8 @@ class DistributedStrategy:
             super().__setattr__(name, value)
             return
         if name not in _DEFAULTS:
-            known = [*_DEFAULTS, "a_sync", "a_sync_configs"]
-            raise FleetTypeError(no_field("DistributedStrategy", name, known))
+            fields = [*_DEFAULTS, "a_sync", "a_sync_configs"]
+            raise FleetTypeError(no_field("DistributedStrategy", name, fields))
         if name in REFUSED and value:
             raise refuse(name, REFUSED[name])
         self._values[name] = _checked(name, value)
@@ -260,8 +260,8 @@ class DistributedStrategy:
             "gradient_merge": self.gradient_merge,
             "dgc": self.dgc,
         }
-        for name, asked in beside.items():
-            if asked:
+        for name, is_set in beside.items():
+            if is_set:
                 raise FleetError(f"pipeline cannot be combined with {name}: leave one of them out")
 
     def wrapped(self, optimizer: AnyOptimizer) -> AnyOptimizer:

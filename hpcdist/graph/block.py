@@ -35,10 +35,10 @@ class Block:
         initializer = facts.pop("initializer", None)
         name = name or names.generate("_generated_var")
         if name not in self.vars:
-            made = self.add_var(Variable(self, name, **facts))
+            variable = self.add_var(Variable(self, name, **facts))
             if initializer is not None:
-                initializer(made, self)
-            return made
+                initializer(variable, self)
+            return variable
         var, shape = self.vars[name], facts.get("shape")
         if shape is not None and var.shape and var.shape != tuple(shape):
             raise GraphError(
@@ -211,8 +211,8 @@ class Block:
 
     def _infer(self, op: Operator) -> None:
         inputs = {
-            slot: [self._var_recursive(name).meta for name in those]
-            for slot, those in op.inputs.items()
+            slot: [self._var_recursive(name).meta for name in argument_names]
+            for slot, argument_names in op.inputs.items()
         }
         for slot, metas in infer_outputs(op.type, inputs, op.attrs).items():
             for name, meta in zip(op.output(slot), metas):

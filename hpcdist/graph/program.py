@@ -239,9 +239,9 @@ class Program:
         Variables that stay are the same objects as before.
         """
         for block, changed in zip(self.blocks, other.blocks, strict=True):
-            kept = {n: v for n, v in block.vars.items() if n in changed.vars}
-            added = {n: v.copied_to(block) for n, v in changed.vars.items() if n not in kept}
-            block.vars = kept | added
+            common = {n: v for n, v in block.vars.items() if n in changed.vars}
+            added = {n: v.copied_to(block) for n, v in changed.vars.items() if n not in common}
+            block.vars = common | added
             block.ops = [op.copied_to(block) for op in changed.ops]
         self.distribution = other.distribution
         self.on_trainer = None

@@ -26,37 +26,37 @@ def cut_to(
     program: OwningProgram,
     targets: Iterable[str],
     feeds: Iterable[str],
-    wanted: Sequence[Operator] = (),
+    operators: Sequence[Operator] = (),
 ) -> set[str]:
-    """Keep of block 0 what computes ``targets`` and ``wanted`` operators; return what is read.
+    """Keep of block 0 what computes ``targets`` and ``operators``; return what is read.
 
     Nothing that computes ``feeds`` is kept, and no update of a parameter that is not wanted itself.
     All that writes a variable is: an operator may leave parts of it as they were (a branch that is
     not taken, the other places of an array). The names that are returned are those that no kept
     operator writes before they are read.
     """
-    given = set(feeds)
+    fed_names = set(feeds)
     block = program.global_block()
-    asked = set(targets) - given
-    needed = set(asked)
-    kept: list[Operator] = []
-    used = given | set(targets)
+    target_names = set(targets) - fed_names
+    needed = set(target_names)
+    live: list[Operator] = []
+    used = fed_names | set(targets)
     for op in reversed(block.ops):
         updates = op.role & Role.OPTIMIZE and op.input("Param")
         if (needed.intersection(op.output_arg_names) and not updates) or any(
-            op is one for one in wanted
+            op is one for one in operators
         ):
-            kept.append(op)
+            live.append(op)
             reads = names_read(op)
             used.update(reads, op.output_arg_names)
-            needed |= set(reads) - given
-    block.ops = kept[::-1]
+            needed |= set(reads) - fed_names
+    block.ops = live[::-1]
     lacking: set[str] = set()
-    written = set(given)
+    written = set(fed_names)
     for op in block.ops:
         lacking |= set(names_read(op)) - written
         written.update(op.output_arg_names)
-    lacking |= asked - written
+    lacking |= target_names - written
     for inner in program.blocks[1:]:
         used.update(n for op in inner.ops for n in (*op.input_arg_names, *op.output_arg_names))
     for name in [name for name in block.vars if name not in used]:
@@ -71,12 +71,12 @@ def prune(program: OwningProgram, feeds: Iterable[str], targets: Target | Sequen
     Targets are variables, their names, or operators. GraphTypeError for anything else, GraphError
     for a variable that nothing computes.
     """
-    asked = list(targets) if isinstance(targets, (list, tuple)) else [targets]
+    target_list = list(targets) if isinstance(targets, (list, tuple)) else [targets]
     names: list[str] = []
-    wanted: list[Operator] = []
-    for target in asked:
+    operators: list[Operator] = []
+    for target in target_list:
         if isinstance(target, Operator):
-            wanted.append(program.block(target.block.idx).ops[target.idx])
+            operators.append(program.block(target.block.idx).ops[target.idx])
         elif isinstance(target, (str, Variable)):
             names.append(target if isinstance(target, str) else target.name)
         else:
@@ -84,8 +84,8 @@ def prune(program: OwningProgram, feeds: Iterable[str], targets: Target | Sequen
                 f"prune: expected Variables, names or Operators, got {type(target).__name__}"
             )
     fed = set(feeds)
-    made = {name for op in program.global_block().ops for name in op.output_arg_names}
+    written = {name for op in program.global_block().ops for name in op.output_arg_names}
     for name in names:
-        if name not in made | fed:
+        if name not in written | fed:
             raise GraphError(f"prune: no operator computes the target {name!r}")
-    cut_to(program, names, fed, wanted)
+    cut_to(program, names, fed, operators)

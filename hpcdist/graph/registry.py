@@ -208,17 +208,17 @@ def _folded(
     outputs: dict[str, list[Meta]],
 ) -> dict[str, list[Meta]]:
     """Compute the results of an operator on a few known integers; otherwise leave them open."""
-    made = [meta for metas in outputs.values() for meta in metas]
-    if not all(m.dtype in INTEGERS and 0 <= m.size <= MOST_NUMBERS for m in made):
+    metas_out = [meta for metas in outputs.values() for meta in metas]
+    if not all(m.dtype in INTEGERS and 0 <= m.size <= MOST_NUMBERS for m in metas_out):
         return outputs
     if any(m.numbers is None for metas in inputs.values() for m in metas):
         return outputs
-    given = {
+    values = {
         s: [np.array(m.numbers, m.dtype).reshape(m.shape) for m in metas]
         for s, metas in inputs.items()
     }
     results = {s: [np.empty(m.shape, m.dtype) for m in metas] for s, metas in outputs.items()}
-    arrays = arguments(definition.inputs, given) + arguments(definition.outputs, results)
+    arrays = arguments(definition.inputs, values) + arguments(definition.outputs, results)
     declared = own_attrs(definition, attrs)
     if definition.bind is not None:
         definition.bind(np, *arrays, **declared)()
@@ -232,9 +232,9 @@ def _folded(
 
 def _grouped(meta: Meta, ragged: Sequence[Meta]) -> Meta:
     """Give a result the sequences of the first of the inputs that has as many rows."""
-    for given in ragged:
-        if meta.lod is None and meta.shape[:1] == given.shape[:1] and meta.rows < 0:
-            return replace(meta, lod=given.lod)
+    for source in ragged:
+        if meta.lod is None and meta.shape[:1] == source.shape[:1] and meta.rows < 0:
+            return replace(meta, lod=source.lod)
     return meta
 
 

@@ -110,10 +110,10 @@ class _Machine:
         raise ValueError("too many operations")
 
     def _result(self) -> dict[str, np.ndarray]:
-        (said,) = self._stack
-        if not isinstance(said, dict):
-            raise ValueError(f"a {type(said).__name__}, not a dict")
-        return {name: self._made(array) for name, array in said.items()}
+        (state,) = self._stack
+        if not isinstance(state, dict):
+            raise ValueError(f"a {type(state).__name__}, not a dict")
+        return {name: self._made(array) for name, array in state.items()}
 
     # -- bytes -----------------------------------------------------------------------------------
     def _take(self, count: int) -> bytes:
@@ -185,10 +185,10 @@ class _Machine:
         elif code == 0x52:  # REDUCE
             self._reduce()
         elif code == 0x62:  # BUILD
-            state, made = stack.pop(), stack[-1]
-            if not isinstance(made, (_Array, _DType)) or not isinstance(state, tuple):
+            state, target = stack.pop(), stack[-1]
+            if not isinstance(target, (_Array, _DType)) or not isinstance(state, tuple):
                 raise ValueError("a state for an object that is not an array")
-            made.state = state
+            target.state = state
         elif code in (0x80, 0x95):  # PROTO, FRAME
             self._take(1 if code == 0x80 else 8)
         else:
@@ -244,15 +244,15 @@ class _Machine:
 
     # -- arrays ----------------------------------------------------------------------------------
     def _made(self, array: _Array) -> np.ndarray:
-        _, shape, said, columns, data = _items(array.state, 5)
-        if not isinstance(said, _DType) or columns not in (False, 0):
+        _, shape, dtype_state, columns, data = _items(array.state, 5)
+        if not isinstance(dtype_state, _DType) or columns not in (False, 0):
             raise ValueError("an array without a dtype, or in Fortran order")
-        order = "|" if said.state is None else _items(said.state, 8)[1]
-        if not isinstance(said.name, str) or not 2 <= len(said.name) <= 3:
-            raise ValueError(f"dtype {said.name!r:.80}")
-        dtype = np.dtype(said.name)
+        order = "|" if dtype_state.state is None else _items(dtype_state.state, 8)[1]
+        if not isinstance(dtype_state.name, str) or not 2 <= len(dtype_state.name) <= 3:
+            raise ValueError(f"dtype {dtype_state.name!r:.80}")
+        dtype = np.dtype(dtype_state.name)
         if dtype.kind not in KINDS or order not in ("<", "|", "="):
-            raise ValueError(f"dtype {said.name!r}")
+            raise ValueError(f"dtype {dtype_state.name!r}")
         if not isinstance(shape, tuple) or len(shape) > MAX_DIMENSIONS:
             raise ValueError("a malformed shape")
         if not all(type(d) is int and 0 <= d < 1 << 48 for d in shape):

@@ -68,18 +68,18 @@ def load_vars(
     tables = [table for table in tables_of(program, scope) if table.name in names]
     with open_saved(directory, filename, names) as source:
         if served is not None:
-            held = [h for h in held_of_server(program, scope) if h.local in names]
+            pieces = [h for h in held_of_server(program, scope) if h.local in names]
         else:
-            held = wanted(source, chosen, scope, frozenset(not_here(program)))
+            pieces = wanted(source, chosen, scope, frozenset(not_here(program)))
     # A file of all variables has no names: it must be read with those that it was written with.
-    all_names = names if served is None else [h.piece.name for h in held]
+    all_names = names if served is None else [h.piece.name for h in pieces]
     with open_saved(directory, filename, all_names) as source:
-        check_take_up(source, held, data=here.step > 0)
+        check_take_up(source, pieces, data=here.step > 0)
         for table in tables:
             check_table(source, table, index, servers)
         if peers is not None:
             _load_on_servers(peers, directory, filename, names)
-        take_up(source, held, scope)
+        take_up(source, pieces, scope)
         for table in tables:
             take_up_table(source, table, index, servers)
 
@@ -88,11 +88,11 @@ def _load_on_servers(
     peers: Peers, directory: Path, filename: str | None, names: Sequence[str]
 ) -> None:
     """Let servers load what they hold; return when they have, so that rows of theirs are those."""
-    where = {"path": str(directory.resolve()), "filename": filename, "names": names}
+    request = {"path": str(directory.resolve()), "filename": filename, "names": names}
 
     def ask() -> None:
-        peers.ask({"do": CHECK, "data": here.step > 0, **where})
-        peers.ask({"do": LOAD, **where})
+        peers.ask({"do": CHECK, "data": here.step > 0, **request})
+        peers.ask({"do": LOAD, **request})
 
     done_by_first(peers, "load", directory, filename, ask, in_own=lambda: None)
 

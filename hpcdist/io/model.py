@@ -73,13 +73,13 @@ def save_inference_model(
     params_name = params_filename or MANIFEST
     if model_path.name == params_name:
         raise CheckpointError(f"model_filename and params_filename are both {params_name!r}")
-    kept = [var.name for var in model.list_vars() if is_persistable(var)]
+    persistent = [var.name for var in model.list_vars() if is_persistable(var)]
     if not program_only:
-        how: dict[str, Any] = {"format": format, "compression": compression}
-        if tables_looked_up(program).isdisjoint(kept):
-            save_vars(executor, dirname, program, kept, None, params_filename, **how)
+        options: dict[str, Any] = {"format": format, "compression": compression}
+        if tables_looked_up(program).isdisjoint(persistent):
+            save_vars(executor, dirname, program, persistent, None, params_filename, **options)
         else:
-            save_for_inference(dirname, program, kept, params_filename, **how)
+            save_for_inference(dirname, program, persistent, params_filename, **options)
 
     def save() -> None:
         if format == "fluid":
@@ -219,8 +219,8 @@ def pruned(
     names = []
     with program_guard(model, Program()):
         for number, target in enumerate(targets):
-            made = scale(block.var(target.name), 1.0, name=TARGET.format(number))
-            names.append(made.name)
+            scaled = scale(block.var(target.name), 1.0, name=TARGET.format(number))
+            names.append(scaled.name)
     model.touch()
     return model, names
 

@@ -67,10 +67,10 @@ def from_data(data: Any, file: str) -> Program:
         if any(parent >= i or (parent < 0) != (i == 0) for i, parent in enumerate(parents)):
             raise ValueError(f"blocks with parents {parents!r:.80}")
         program.blocks = [Block(program, i, parent) for i, parent in enumerate(parents)]
-        for block, said in zip(program.blocks, data["blocks"]):
-            for var in said["vars"]:
+        for block, plain in zip(program.blocks, data["blocks"]):
+            for var in plain["vars"]:
                 block.add_var(_as_variable(block, var))
-            for op in said["ops"]:
+            for op in plain["ops"]:
                 block.add_op(_as_operator(block, op))
         if not program.blocks:
             raise ValueError("no blocks")
@@ -87,11 +87,11 @@ def _variable(var: Variable) -> dict[str, Any]:
     return {"name": var.name, "parameter": isinstance(var, Parameter), **facts}
 
 
-def _as_variable(block: Block, said: Mapping[str, Any]) -> Variable:
-    facts = vars(typed(_Facts, said)).copy()
+def _as_variable(block: Block, plain: Mapping[str, Any]) -> Variable:
+    facts = vars(typed(_Facts, plain)).copy()
     facts["shape"] = tuple(int(d) for d in facts["shape"])
-    name = str(said["name"])
-    if not said["parameter"]:
+    name = str(plain["name"])
+    if not plain["parameter"]:
         return Variable(block, name, **facts)
     trainable = not facts.pop("stop_gradient")
     facts.pop("persistable")
@@ -111,23 +111,23 @@ def _operator(op: Operator) -> dict[str, Any]:
     return {"type": op.type, "inputs": op.inputs, "outputs": op.outputs, "attrs": attrs}
 
 
-def _as_operator(block: Block, said: Mapping[str, Any]) -> Operator:
-    definition = lookup(said["type"])
-    attrs = {str(name): _value(value) for name, value in said["attrs"].items()}
+def _as_operator(block: Block, plain: Mapping[str, Any]) -> Operator:
+    definition = lookup(plain["type"])
+    attrs = {str(name): _value(value) for name, value in plain["attrs"].items()}
     if "sub_block" in attrs:
         inner = attrs["sub_block"]
         if type(inner) is not int or not block.idx < inner < len(block.program.blocks):
-            raise ValueError(f"operator {said['type']} with sub_block {inner!r:.80}")
+            raise ValueError(f"operator {plain['type']} with sub_block {inner!r:.80}")
     inputs, outputs = (
-        {str(slot): [str(n) for n in names] for slot, names in said[side].items()}
+        {str(slot): [str(n) for n in names] for slot, names in plain[side].items()}
         for side in ("inputs", "outputs")
     )
     for slot in definition.inputs:
         if not slot.optional and len(inputs.get(slot.name, ())) != 1:
-            raise ValueError(f"operator {said['type']} with {slot.name} = {inputs.get(slot.name)}")
+            raise ValueError(f"operator {plain['type']} with {slot.name} = {inputs.get(slot.name)}")
     typed(tuple[str, ...], attrs.get(ROLE_VAR_ATTR, []))
     typed(int, attrs.get(ROLE_ATTR, 0))
-    return Operator(block, str(said["type"]), inputs, outputs, attrs)
+    return Operator(block, str(plain["type"]), inputs, outputs, attrs)
 
 
 def _plain(value: object) -> Any:
@@ -148,9 +148,9 @@ def _plain(value: object) -> Any:
     raise TypeError
 
 
-def _value(said: Any) -> Any:
-    if isinstance(said, dict):
-        ((kind, content),) = said.items()
+def _value(plain: Any) -> Any:
+    if isinstance(plain, dict):
+        ((kind, content),) = plain.items()
         if kind == "float":
             return float(content)
         if kind == "array":
@@ -159,4 +159,4 @@ def _value(said: Any) -> Any:
                 raise ValueError(f"array of {dtype}")
             return np.frombuffer(base64.b64decode(data), dtype).reshape(shape).copy()
         raise ValueError(f"attribute of kind {kind!r}")
-    return [_value(item) for item in said] if isinstance(said, list) else said
+    return [_value(item) for item in plain] if isinstance(plain, list) else plain

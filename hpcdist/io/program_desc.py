@@ -134,8 +134,8 @@ def parsed_program(data: bytes) -> Program:
 
     As in Fluid its parameters are variables that are kept from step to step.
     """
-    where = "Program.parse_from_string"
-    return from_data(read_program(data, where)["program"], where)
+    source = "Program.parse_from_string"
+    return from_data(read_program(data, source)["program"], source)
 
 
 def _said_blocks(program: Program) -> list[dict[str, Any]]:
@@ -188,8 +188,8 @@ def _message(kind: str, data: memoryview) -> dict[str, Any]:
     for number, wire, value in _fields(data):
         if number not in TABLES[kind]:
             continue
-        name, what, many = TABLES[kind][number]
-        values = _values(what, wire, value)
+        name, kind_of_field, many = TABLES[kind][number]
+        values = _values(kind_of_field, wire, value)
         if many:
             fields.setdefault(name, []).extend(values)
         else:
@@ -197,25 +197,25 @@ def _message(kind: str, data: memoryview) -> dict[str, Any]:
     return fields
 
 
-def _values(what: str, wire: int, value: Any) -> list[Any]:
+def _values(kind: str, wire: int, value: Any) -> list[Any]:
     """Return what a field holds: of numbers several, if they are packed."""
-    if what == "int" and wire == 0:
+    if kind == "int" and wire == 0:
         return [value]
-    if what == "float" and wire == 5:
+    if kind == "float" and wire == 5:
         return list(struct.unpack("<f", value))
     if wire != 2:
-        raise ValueError(f"a field of wire type {wire} where {what} is expected")
-    if what == "text":
+        raise ValueError(f"a field of wire type {wire} where {kind} is expected")
+    if kind == "text":
         return [bytes(value).decode()]
-    if what == "float":
+    if kind == "float":
         return list(struct.unpack(f"<{len(value) // 4}f", value))
-    if what == "int":
+    if kind == "int":
         numbers, at = [], 0
         while at < len(value):
             number, at = _varint(value, at)
             numbers.append(number)
         return numbers
-    return [_message(what, value)]
+    return [_message(kind, value)]
 
 
 # -- what they mean ------------------------------------------------------------------------------
@@ -231,19 +231,19 @@ def _ends(block: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     return [feeds[k] for k in sorted(feeds)], [fetches[k] for k in sorted(fetches)]
 
 
-def _block(said: Mapping[str, Any]) -> dict[str, Any]:
-    ops = [op for op in said.get("ops", []) if op["type"] not in ("feed", "fetch")]
-    variables = [_var(var) for var in said.get("vars", [])]
+def _block(message: Mapping[str, Any]) -> dict[str, Any]:
+    ops = [op for op in message.get("ops", []) if op["type"] not in ("feed", "fetch")]
+    variables = [_var(var) for var in message.get("vars", [])]
     return {
-        "parent": said["parent_idx"],
+        "parent": message["parent_idx"],
         "vars": [var for var in variables if var is not None],
         "ops": [_op(op) for op in ops],
     }
 
 
-def _var(said: Mapping[str, Any]) -> dict[str, Any] | None:
+def _var(message: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return a variable; None for what only Fluid's feed and fetch operators use."""
-    kind, of = said["type"]["type"], said["type"]
+    kind, of = message["type"]["type"], message["type"]
     level = 0
     if kind == LOD_TENSOR:
         tensor, level = of["lod_tensor"]["tensor"], of["lod_tensor"].get("lod_level", 0)
@@ -252,30 +252,30 @@ def _var(said: Mapping[str, Any]) -> dict[str, Any] | None:
     else:
         return None
     if tensor["data_type"] not in NAMES:
-        raise ValueError(f"variable {said['name']!r} of data type {tensor['data_type']}")
+        raise ValueError(f"variable {message['name']!r} of data type {tensor['data_type']}")
     return {
-        "name": said["name"],
+        "name": message["name"],
         "parameter": False,
         "shape": tensor.get("dims", []),
         "dtype": NAMES[tensor["data_type"]],
         "type": "LOD_TENSOR" if kind == LOD_TENSOR else "SELECTED_ROWS",
-        "persistable": bool(said.get("persistable", 0)),
+        "persistable": bool(message.get("persistable", 0)),
         "stop_gradient": False,
         "lod_level": level,
-        "is_data": bool(said.get("need_check_feed", 0)),
-        "checks_feed": bool(said.get("need_check_feed", 0)),
+        "is_data": bool(message.get("need_check_feed", 0)),
+        "checks_feed": bool(message.get("need_check_feed", 0)),
     }
 
 
-def _op(said: Mapping[str, Any]) -> dict[str, Any]:
-    attrs, known = _attrs(said), lookup(said["type"]).attrs
+def _op(message: Mapping[str, Any]) -> dict[str, Any]:
+    attrs, attrs_of_kind = _attrs(message), lookup(message["type"]).attrs
     for name, value in attrs.items():
-        if name in ONLY and name not in known and value not in ONLY[name]:
-            raise ValueError(f"operator {said['type']} with {name}={value!r}")
+        if name in ONLY and name not in attrs_of_kind and value not in ONLY[name]:
+            raise ValueError(f"operator {message['type']} with {name}={value!r}")
     return {
-        "type": said["type"],
-        "inputs": _slots(said, "inputs"),
-        "outputs": _slots(said, "outputs"),
+        "type": message["type"],
+        "inputs": _slots(message, "inputs"),
+        "outputs": _slots(message, "outputs"),
         "attrs": attrs,
     }
 
@@ -287,33 +287,35 @@ def _slots(op: Mapping[str, Any], side: str) -> dict[str, list[str]]:
 
 def _attrs(op: Mapping[str, Any]) -> dict[str, Any]:
     attrs: dict[str, Any] = {}
-    for said in op.get("attrs", []):
-        if said["name"] in BOOKKEEPING or (said["name"] == ROLE_VAR_ATTR and "strings" not in said):
+    for message in op.get("attrs", []):
+        if message["name"] in BOOKKEEPING or (
+            message["name"] == ROLE_VAR_ATTR and "strings" not in message
+        ):
             continue
-        where, kind = ATTRS[said["type"]]
-        if where in MANY:
-            value: Any = [kind(v) for v in said.get(where, [])]
+        field, kind = ATTRS[message["type"]]
+        if field in MANY:
+            value: Any = [kind(v) for v in message.get(field, [])]
         else:
-            value = kind(said[where])
-        if said["name"].endswith("dtype") and value in NAMES and kind is int:
+            value = kind(message[field])
+        if message["name"].endswith("dtype") and value in NAMES and kind is int:
             value = NAMES[value]
-        attrs[said["name"]] = value
+        attrs[message["name"]] = value
     return attrs
 
 
 # -- and back ------------------------------------------------------------------------------------
-def _encoded(kind: str, said: Mapping[str, Any]) -> bytes:
+def _encoded(kind: str, message: Mapping[str, Any]) -> bytes:
     parts = []
-    for number, (name, what, many) in TABLES[kind].items():
-        if name not in said:
+    for number, (name, kind_of_field, many) in TABLES[kind].items():
+        if name not in message:
             continue
-        for value in said[name] if many else [said[name]]:
-            if what == "int":
+        for value in message[name] if many else [message[name]]:
+            if kind_of_field == "int":
                 parts.append(as_varint(number << 3) + as_varint(value & (1 << 64) - 1))
-            elif what == "float":
+            elif kind_of_field == "float":
                 parts.append(as_varint(number << 3 | 5) + struct.pack("<f", value))
             else:
-                data = value.encode() if what == "text" else _encoded(what, value)
+                data = value.encode() if kind_of_field == "text" else _encoded(kind_of_field, value)
                 parts.append(as_varint(number << 3 | 2) + as_varint(len(data)) + data)
     return b"".join(parts)
 
@@ -324,8 +326,8 @@ def _said_var(var: Variable) -> dict[str, Any]:
     if var.type == "LOD_TENSOR":
         dense = {"tensor": tensor, "lod_level": var.lod_level}
         kind = {"type": LOD_TENSOR, "lod_tensor": dense}
-    kept, fed = int(var.persistable), int(var.is_data)
-    return {"name": var.name, "type": kind, "persistable": kept, "need_check_feed": fed}
+    persistable, fed = int(var.persistable), int(var.is_data)
+    return {"name": var.name, "type": kind, "persistable": persistable, "need_check_feed": fed}
 
 
 def attr_type(op: Operator, name: str) -> int:
@@ -373,13 +375,13 @@ def _said_attr(op: Operator, name: str, value: Any, default: Any) -> dict[str, A
     many = isinstance(value, (list, tuple))
     values = list(value) if many else [value]
     kind = type(default) if default is not None and not many else type(values[0] if values else 0)
-    for number, (where, what) in ATTRS.items():
-        if what is kind and (where in MANY) == many:
-            said = [int(v) if kind is bool else v for v in values]
-            wide = kind is int and any(not -(1 << 31) <= v < 1 << 31 for v in said)
+    for number, (field, kind_of_attr) in ATTRS.items():
+        if kind_of_attr is kind and (field in MANY) == many:
+            plain = [int(v) if kind is bool else v for v in values]
+            wide = kind is int and any(not -(1 << 31) <= v < 1 << 31 for v in plain)
             if wide:
-                number, where = (11, "longs") if many else (LONG, "l")
-            return {"type": number, where: said if many else said[0]}
+                number, field = (11, "longs") if many else (LONG, "l")
+            return {"type": number, field: plain if many else plain[0]}
     raise CheckpointError(
         f"{op.place} {op}: attribute {name!r} is a {type(value).__name__}, which Fluid's format "
         "cannot hold"

@@ -53,8 +53,8 @@ def get_program_persistable_vars(program: Program) -> list[Variable]:
     What several steps have merged, to update together, is a part of a step, and none of a model.
     """
     merged = merge_state(program)
-    kept = filter(is_persistable, program.list_vars())
-    return [var for var in kept if var.name not in merged]
+    persistent = filter(is_persistable, program.list_vars())
+    return [var for var in persistent if var.name not in merged]
 
 
 def get_parameter_value(para: Variable, executor: object) -> np.ndarray:
@@ -73,11 +73,11 @@ def get_parameter_value_by_name(
 
 
 # -- what is asked for -----------------------------------------------------------------------------
-def given_program(what: str, given: object) -> Program:
-    """Return the Program of an argument ``what``, by default the main one; GraphTypeError."""
-    program = default_main_program() if given is None else getattr(given, "program", given)
+def given_program(function: str, value: object) -> Program:
+    """Return ``value`` as a Program, by default the main one; GraphTypeError names ``function``."""
+    program = default_main_program() if value is None else getattr(value, "program", value)
     if not isinstance(program, Program):
-        raise GraphTypeError(f"{what}: expected a Program, got {type(given).__name__}")
+        raise GraphTypeError(f"{function}: expected a Program, got {type(value).__name__}")
     return program
 
 
@@ -85,7 +85,7 @@ def chosen_variables(
     program: Program, vars: Sequence[Any] | None, predicate: Predicate | None
 ) -> list[Variable]:
     """Return the variables that are asked for, each once, without what tables hold with rows."""
-    held = state_of_tables(program)
+    of_tables = state_of_tables(program)
     if vars is None:
         variables = get_program_persistable_vars(program)
         if predicate not in (None, is_persistable):
@@ -93,7 +93,7 @@ def chosen_variables(
     else:
         block = program.global_block()
         variables = [block.var(v) if isinstance(v, str) else v for v in vars]
-    return list({var.name: var for var in variables if var.name not in held}.values())
+    return list({var.name: var for var in variables if var.name not in of_tables}.values())
 
 
 def save_as(format: str) -> None:
@@ -103,22 +103,22 @@ def save_as(format: str) -> None:
 
 
 def checked_format(
-    asked: str | None, compression: str | None, program: Program, names: Iterable[str]
+    format: str | None, compression: str | None, program: Program, names: Iterable[str]
 ) -> str:
     """Return the format to save in; CheckpointError if what is asked for cannot be."""
-    if asked is not None and asked not in FORMATS:
-        raise CheckpointError(f"format: expected one of {', '.join(FORMATS)}, got {asked!r}")
+    if format is not None and format not in FORMATS:
+        raise CheckpointError(f"format: expected one of {', '.join(FORMATS)}, got {format!r}")
     tables = sorted(tables_looked_up(program).intersection(names))
-    if asked is None:
+    if format is None:
         return "hdf5" if tables or compression is not None else _default
-    if asked == "fluid" and compression is not None:
+    if format == "fluid" and compression is not None:
         raise CheckpointError("Fluid's files cannot be compressed: leave compression out")
-    if asked == "fluid" and tables:
+    if format == "fluid" and tables:
         raise CheckpointError(
             f"Fluid's files cannot hold the rows of {', '.join(tables)}, a table of any ids: save "
             "in HDF5, or only the other variables, by save_vars"
         )
-    return asked
+    return format
 
 
 def array_in(scope: Scope, name: str) -> np.ndarray:

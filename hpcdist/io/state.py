@@ -41,9 +41,9 @@ def save(program: Program, model_path: str) -> None:
     only they have.
     """
     directory, name = _split(model_path)
-    kept = _of_optimizer(program)
+    of_optimizer = _of_optimizer(program)
     # The optimizer's first: what is refused of it leaves nothing half saved.
-    save_vars(None, str(directory), program, kept, None, name + OPTIMIZER, format="hdf5")
+    save_vars(None, str(directory), program, of_optimizer, None, name + OPTIMIZER, format="hdf5")
     save_vars(None, str(directory), program, None, is_parameter, name + PARAMS, format="hdf5")
 
     def save_model() -> None:
@@ -80,25 +80,25 @@ def _load(
         logger.warning("%s not found: loading what save_vars has saved", params)
         _load_saved_vars(program, Path(model_path), executor, var_list)
         return
-    kept = _of_optimizer(program)
-    if kept and not optimizer.exists():
+    of_optimizer = _of_optimizer(program)
+    if of_optimizer and not optimizer.exists():
         raise CheckpointError(
-            f"{optimizer}: missing; the program keeps {kept[0].name!r} and others"
+            f"{optimizer}: missing; the program keeps {of_optimizer[0].name!r} and others"
         )
     if is_checkpoint(params):
         directory = str(params.parent)
         load_vars(executor, directory, program, None, is_parameter, params.name)
-        if kept:
-            load_vars(executor, directory, program, kept, None, optimizer.name)
+        if of_optimizer:
+            load_vars(executor, directory, program, of_optimizer, None, optimizer.name)
         return
     state = load_program_state(str(prefix))
     elsewhere = not_here(program)
-    wanted = [*(var for var in program.list_vars() if is_parameter(var)), *kept]
-    wanted = [var for var in wanted if var.name not in elsewhere]
-    for var in wanted:
+    variables = [*(var for var in program.list_vars() if is_parameter(var)), *of_optimizer]
+    variables = [var for var in variables if var.name not in elsewhere]
+    for var in variables:
         if var.name not in state:
             raise CheckpointError(f"{prefix}: has no variable {var.name!r}")
-    _assign({var.name: state[var.name] for var in wanted}, str(prefix))
+    _assign({var.name: state[var.name] for var in variables}, str(prefix))
 
 
 def load_program_state(
@@ -116,8 +116,8 @@ def load_program_state(
         if not all(isinstance(var, Variable) for var in var_list or ()):
             raise GraphTypeError(f"var_list: expected Variables, got {var_list!r}")
         saved = _saved_vars(Path(model_path), var_list)
-        wanted = saved.keys() if var_list is None else {var.name for var in var_list}
-        return {name: array for name, array in saved.items() if name in wanted}
+        names = saved.keys() if var_list is None else {var.name for var in var_list}
+        return {name: array for name, array in saved.items() if name in names}
     state = _state(params)
     return {**state, **_state(optimizer)} if optimizer.exists() else state
 
@@ -172,7 +172,7 @@ def _state(path: Path) -> dict[str, np.ndarray]:
         return {name: saved.read(name) for name in saved.variables}
 
 
-def _assign(state: Mapping[str, np.ndarray], where: str) -> None:
+def _assign(state: Mapping[str, np.ndarray], source: str) -> None:
     if peers_here().servers:
         raise CheckpointError(
             "servers keep the parameters of this job, or its tables: set them in one process, then "
@@ -183,7 +183,7 @@ def _assign(state: Mapping[str, np.ndarray], where: str) -> None:
         current = array_of(scope, name)
         if current is not None and (current.shape, current.dtype) != (array.shape, array.dtype):
             raise GraphAssertionError(
-                f"{where}: {name!r} is {array.dtype}{list(array.shape)}, but the program has "
+                f"{source}: {name!r} is {array.dtype}{list(array.shape)}, but the program has "
                 f"{current.dtype}{list(current.shape)}"
             )
     for name, array in state.items():

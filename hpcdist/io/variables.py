@@ -109,11 +109,11 @@ def _save(
     if format == "fluid":
         _write_fluid(directory, arrays, filename)
         return
-    held, scope = _as_held(program, arrays)
+    pieces, scope = _as_held(program, arrays)
     tables = [t for t in tables_of(program, global_scope()) if t.name in names]
     label = fingerprint(program)
     target = directory, filename or MANIFEST
-    save_alone(*target, held, scope, label, tables=tables, compression=compression)
+    save_alone(*target, pieces, scope, label, tables=tables, compression=compression)
 
 
 def save_params(
@@ -142,8 +142,8 @@ def save_persistables(
     """
     program, peers = given_program("main_program", main_program), peers_here()
     if not peers.servers or served_plan(peers.program(program)) is None:
-        how: dict[str, Any] = {"format": format, "compression": compression}
-        save_vars(executor, dirname, program, None, is_persistable, filename, **how)
+        options: dict[str, Any] = {"format": format, "compression": compression}
+        save_vars(executor, dirname, program, None, is_persistable, filename, **options)
         return
     format = checked_format(format, compression, program, tables_looked_up(program))
     refuse_averages(peers, peers.program(program), global_scope())
@@ -154,8 +154,8 @@ def save_persistables(
             return
         remote = _on_servers(peers, program)
         merged = merge_state(program)
-        own = [v.name for v in persistables(peers.program(program)) if v.name not in merged]
-        names = [n for n in own if array_of(global_scope(), n) is not None] + list(remote)
+        names_here = [v.name for v in persistables(peers.program(program)) if v.name not in merged]
+        names = [n for n in names_here if array_of(global_scope(), n) is not None] + list(remote)
         _save(peers, program, names, remote, Path(dirname), filename, format, None)
 
     saved_by_first(peers, Path(dirname), filename, save)
@@ -186,10 +186,10 @@ def save_for_inference(
 
     def save() -> None:
         arrays = _values(peers, program, dense, _on_servers(peers, program))
-        held, scope = _as_held(program, arrays)
+        pieces, scope = _as_held(program, arrays)
         target = Path(dirname), filename or MANIFEST
         looked_up = sorted(tables.intersection(names))
-        save_rows(peers, *target, held, scope, fingerprint(program), looked_up)
+        save_rows(peers, *target, pieces, scope, fingerprint(program), looked_up)
 
     saved_by_first(peers, Path(dirname), filename, save)
 
@@ -217,8 +217,8 @@ def _on_servers(peers: Peers, program: Program) -> dict[str, list[Remote]]:
     remote: dict[str, list[Remote]] = {}
     if peers.servers and peers.program(program).distribution.records is not None:
         for server, listed in enumerate(peers.ask({"do": LIST})):
-            for local, said in listed:
-                piece = Piece(**{**said, "whole": tuple(said["whole"])})
+            for local, fields in listed:
+                piece = Piece(**{**fields, "whole": tuple(fields["whole"])})
                 remote.setdefault(piece.name, []).append((server, local, piece))
     return remote
 
@@ -251,9 +251,9 @@ def _read_remote(peers: Peers, pieces: Sequence[tuple[int, str, Piece]]) -> np.n
     array = np.empty(first.whole, first.dtype)
     for server, local, piece in pieces:
         if piece.copy:
-            other = np.empty(first.whole, first.dtype)
-            peers.read(server, {local: other})
-            array = other if piece is first else np.minimum(array, other)
+            piece_of_server = np.empty(first.whole, first.dtype)
+            peers.read(server, {local: piece_of_server})
+            array = piece_of_server if piece is first else np.minimum(array, piece_of_server)
         else:
             peers.read(server, {local: array[piece.begin : piece.end]})
     return array

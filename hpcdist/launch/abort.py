@@ -87,9 +87,9 @@ class Guard:
             # Now: Python 3.12 starts no thread any more when it ends.
             threading.Thread(target=self._end_without_mpi, daemon=True).start()
         if self._tolerant and all(me.rank < peer.rank for peer in self._host.neighbours):
-            here = [me, *self._host.neighbours]
-            board = self._board.file if len(here) == len(peers) else None
-            self._beside_launcher = watch_launcher([p.pid for p in here], board, LAST_WORDS)
+            on_host = [me, *self._host.neighbours]
+            board = self._board.file if len(on_host) == len(peers) else None
+            self._beside_launcher = watch_launcher([p.pid for p in on_host], board, LAST_WORDS)
 
     def _exit_of_scripts(self, status: int) -> NoReturn:
         """Be killed, where a script calls os._exit with a code other than 0.
@@ -103,8 +103,8 @@ class Guard:
             self._board.note(Fact.EXITS)
         if is_rank and status:
             away = len(self._host.neighbours) + 1 < len(self._peers)
-            kept = away and self._host.goes_on_without(self._me) is not False
-            if kept or self._host.others_stay():
+            stays = away and self._host.goes_on_without(self._me) is not False
+            if stays or self._host.others_stay():
                 os.kill(os.getpid(), signal.SIGKILL)
             self._board.note(Fact.FAILS)
         _exit(status)
@@ -119,10 +119,10 @@ class Guard:
         with self._ending:
             dead = self._host.dead()
             if isinstance(error, RankFailure):
-                told = {self._peers[rank] for rank in error.ranks}
+                reported = {self._peers[rank] for rank in error.ranks}
                 # Nobody is left where all trainers have died, one after another.
-                known = {*dead, *told} - self._host.excused or told
-                dead = sorted(known, key=lambda peer: peer.rank)
+                all_dead = {*dead, *reported} - self._host.excused or reported
+                dead = sorted(all_dead, key=lambda peer: peer.rank)
                 text = self._of_deaths(dead, error.what)
             elif report.is_of_messages(error) and (dead := self._await_dead()):
                 # A death is the cause, and this rank only the first to notice.
@@ -138,9 +138,9 @@ class Guard:
             self._end(1)
 
     def _left_to_servers(self, missing: Sequence[int]) -> bool:
-        here = set(self._host.neighbours)
+        on_host = set(self._host.neighbours)
         peers = [self._peers[rank] for rank in missing[:MOST_STACKS]]
-        trainers = [peer for peer in peers if peer.role.kind != PSERVER and peer in here]
+        trainers = [peer for peer in peers if peer.role.kind != PSERVER and peer in on_host]
         served = any(peer.role.kind == PSERVER for peer in self._peers)
         seen = [self.stack_of(peer.rank) for peer in trainers] if served else []
         return report.is_left_to_servers(self._me, served, seen)
@@ -224,8 +224,8 @@ class Guard:
 
     def name_death(self, rank: int, text: str) -> None:
         """Tell of a death that the job survives, unless a rank of this host has."""
-        told = self._board.all(Fact.REPORTS) or self._board.all(Fact.NAMED, rank)
-        if not told and self._board.claim(Fact.NAMED, rank):
+        named = self._board.all(Fact.REPORTS) or self._board.all(Fact.NAMED, rank)
+        if not named and self._board.claim(Fact.NAMED, rank):
             self._output.announce(text)
 
     def script_has_ended(self) -> None:
@@ -269,9 +269,9 @@ class Guard:
     def _end_without_mpi(self) -> None:
         self._leaving.wait()
         late = time.monotonic() + self._end_takes_s
-        while (left := late - time.monotonic()) > 0 and not self._gone:
+        while (left_s := late - time.monotonic()) > 0 and not self._gone:
             time.sleep(UNDECIDED_MS / 1000)
-            if left > STUCK_S and self._host.departed():
+            if left_s > STUCK_S and self._host.departed():
                 late = time.monotonic() + STUCK_S
         if not self._gone:
             self._leave_host()
@@ -338,8 +338,8 @@ class Guard:
 
     def _await_termination(self, poll: select.poll, read_end: int) -> None:
         end = time.monotonic() + PATIENCE_S
-        while (left := end - time.monotonic()) > 0:
-            woken = [fd for fd, _ in poll.poll(1000 * left)]
+        while (left_s := end - time.monotonic()) > 0:
+            woken = [fd for fd, _ in poll.poll(1000 * left_s)]
             if read_end in woken and self._told_to_end(read_end):
                 self._terminated()
             for fd in set(woken) - {read_end}:
@@ -366,10 +366,10 @@ class Guard:
         if self._tolerant and self._host.goes_on_without(self._me) is not False:
             os.kill(os.getpid(), signal.SIGKILL)  # a death as any other: others tell of it
         with self._ending:
-            told = set(self._board.all(Fact.TERMINATED))
-            those = [peer for peer in self._peers if peer == self._me or peer.pid in told]
-            advice = runtime.advice([peer.rank for peer in those])
-            self._say(report.of_termination(those, self._me, runtime.where(), advice))
+            pids = set(self._board.all(Fact.TERMINATED))
+            terminated = [peer for peer in self._peers if peer == self._me or peer.pid in pids]
+            advice = runtime.advice([peer.rank for peer in terminated])
+            self._say(report.of_termination(terminated, self._me, runtime.where(), advice))
             self._end(code_when_ended())
 
     def _report_deaths(self) -> None:

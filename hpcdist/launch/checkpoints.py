@@ -43,10 +43,10 @@ def main(argv: Sequence[str]) -> None:
     )
     parser.add_argument("action", choices=("inspect", "verify"))
     parser.add_argument("path", type=Path)
-    asked = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     try:
-        intact = _show(console, asked.path, verify=asked.action == "verify")
+        intact = _show(console, arguments.path, verify=arguments.action == "verify")
     except CheckpointError as error:
         _say(Console(stderr=True, highlight=False, soft_wrap=True), "not whole", str(error))
         intact = False
@@ -117,8 +117,8 @@ def _show_checkpoint(console: Console, checkpoint: Checkpoint) -> None:
             first, count = groups[0][1], sum(t.count for _, t in groups)
             optimizer = _kind(first.facts.get("optimizer"))
             size = decimal(count * (8 + 4 * (first.dim + first.state_width)))
-            where = _numbers({h for h, _ in groups})
-            rows.add_row(plain(name), plain(optimizer), str(count), str(first.dim), size, where)
+            holders = _numbers({h for h, _ in groups})
+            rows.add_row(plain(name), plain(optimizer), str(count), str(first.dim), size, holders)
         console.print(rows)
     parts = _table("Parts", "#", "file", "bytes", "written by")
     for number, (file, opened) in enumerate(zip(facts.files, checkpoint.files)):

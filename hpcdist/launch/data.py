@@ -25,9 +25,9 @@ def main(argv: Sequence[str]) -> None:
     )
     parser.add_argument("action", choices=("verify",))
     parser.add_argument("directory", type=Path)
-    asked = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     try:
-        exact = _verify(asked.directory)
+        exact = _verify(arguments.directory)
     except DataError as error:
         print(printable(f"not verified: {error}"))
         exact = False
@@ -46,10 +46,12 @@ def _verify(directory: Path) -> bool:
         if verdict.others:
             print(f"  {verdict.others} runs ignored: of other jobs, or undone by a restore")
         for epoch in verdict.epochs:
-            way = "" if epoch.whole else ", under way"
-            said = "each row once" if epoch.exact else "NOT each row once"
-            left = f", {epoch.skipped} left out as bad" if epoch.skipped else ""
-            print(f"  epoch {epoch.number}{way}: {epoch.used} of {epoch.rows} rows{left}: {said}")
+            state = "" if epoch.whole else ", under way"
+            result = "each row once" if epoch.exact else "NOT each row once"
+            bad = f", {epoch.skipped} left out as bad" if epoch.skipped else ""
+            print(
+                f"  epoch {epoch.number}{state}: {epoch.used} of {epoch.rows} rows{bad}: {result}"
+            )
             for word, rows in (
                 ("not used", epoch.missing),
                 ("used twice or more", epoch.repeated),

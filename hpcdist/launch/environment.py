@@ -50,12 +50,12 @@ def of_torchrun(rank: int, hosts: Sequence[str]) -> dict[str, str]:
     The master's port is a name only: nothing binds it.
     """
     nodes = list(dict.fromkeys(hosts))
-    here = [k for k, host in enumerate(hosts) if host == hosts[rank]]
+    on_host = [k for k, host in enumerate(hosts) if host == hosts[rank]]
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(len(hosts)),
-        "LOCAL_RANK": str(here.index(rank)),
-        "LOCAL_WORLD_SIZE": str(len(here)),
+        "LOCAL_RANK": str(on_host.index(rank)),
+        "LOCAL_WORLD_SIZE": str(len(on_host)),
         "GROUP_RANK": str(nodes.index(hosts[rank])),
         "GROUP_WORLD_SIZE": str(len(nodes)),
         "ROLE_RANK": str(rank),

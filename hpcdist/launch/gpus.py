@@ -22,8 +22,10 @@ def variables(transport: Transport, cluster: Cluster, env: Mapping[str, str]) ->
     has for NCCL, all ranks have: a launcher may forward no variables to other hosts.
     """
     nccl = json.dumps({name: value for name, value in env.items() if name.startswith(NCCL)})
-    told = json.loads(transport.broadcast_bytes(nccl.encode() if transport.rank == 0 else None, 0))
-    variables = {name: env.get(name, told[name]) for name in sorted(told)}
+    of_rank_0 = json.loads(
+        transport.broadcast_bytes(nccl.encode() if transport.rank == 0 else None, 0)
+    )
+    variables = {name: env.get(name, of_rank_0[name]) for name in sorted(of_rank_0)}
     names = transport.on_host().allgather_bytes(str(transport.rank).encode())
     local = local_index(cluster, transport.rank, [int(name) for name in names])
     count = visible(env)

@@ -63,8 +63,8 @@ def graph(program: ProgramFacts) -> str:
     widest = max(map(len, rows), default=1)
     place_of: dict[int, tuple[float, float]] = {}
     for down, row in enumerate(rows):
-        left = (widest - len(row)) * ACROSS / 2
-        place_of |= {p: (left + k * ACROSS + 8, down * DOWN + 8) for k, p in enumerate(row)}
+        indent = (widest - len(row)) * ACROSS / 2
+        place_of |= {p: (indent + k * ACROSS + 8, down * DOWN + 8) for k, p in enumerate(row)}
     drawn = [_line(place_of[a], place_of[b]) for a, b in between]
     drawn += [_node(operators[p], *place_of[p]) for p in sorted(place_of)]
     width, height = widest * ACROSS, len(rows) * DOWN + 8
@@ -80,14 +80,14 @@ def _line(above: tuple[float, float], below: tuple[float, float]) -> str:
 
 def _node(operator: OperatorFacts, x: float, y: float) -> str:
     reads, writes = ", ".join(operator.reads), ", ".join(operator.writes)
-    said = escape(f"{operator.type} ({operator.role})\nreads: {reads}\nwrites: {writes}")
+    tooltip = escape(f"{operator.type} ({operator.role})\nreads: {reads}\nwrites: {writes}")
     words = escape(" ".join((operator.type, *operator.reads, *operator.writes)).lower())
     short, colour = operator.type, COLOURS.get(operator.role, "#555")
     if len(short) > MOST_LETTERS:
         short = short[: MOST_LETTERS - 1] + "…"
     middle = x + NODE_WIDTH / 2
     return (
-        f'<g data-words="{words}"><title>{said}</title><rect x="{x:g}" y="{y:g}" '
+        f'<g data-words="{words}"><title>{tooltip}</title><rect x="{x:g}" y="{y:g}" '
         f'width="{NODE_WIDTH}" height="{NODE_HEIGHT}" rx="4" fill="{colour}"/>'
         f'<text x="{middle:g}" y="{y + 16:g}" text-anchor="middle">{escape(short)}</text></g>'
     )

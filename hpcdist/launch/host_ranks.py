@@ -34,13 +34,13 @@ class HostRanks:
 
     def remaining(self) -> list[Peer]:
         """Return those that live and have not left MPI."""
-        gone = self._board.all(Fact.GONE)
-        return [peer for peer in self.neighbours if peer.pid not in gone and lives(peer.pid)]
+        departed = self._board.all(Fact.GONE)
+        return [peer for peer in self.neighbours if peer.pid not in departed and lives(peer.pid)]
 
     def spared(self) -> list[Peer]:
         """Return those that live and that SIGTERM has not come to."""
-        told = self._board.all(Fact.TERMINATED)
-        return [peer for peer in self.neighbours if peer.pid not in told and lives(peer.pid)]
+        terminated = self._board.all(Fact.TERMINATED)
+        return [peer for peer in self.neighbours if peer.pid not in terminated and lives(peer.pid)]
 
     def others_stay(self) -> bool:
         """Tell whether one lives whose script has not called os._exit."""
@@ -50,8 +50,8 @@ class HostRanks:
     def departed(self) -> list[Peer]:
         """Return those that have died."""
         ended = [peer for peer in self.neighbours if not lives(peer.pid)]
-        gone = self._board.all(Fact.GONE)  # noted before the process ended
-        return [peer for peer in ended if peer.pid not in gone]
+        departed = self._board.all(Fact.GONE)  # noted before the process ended
+        return [peer for peer in ended if peer.pid not in departed]
 
     def dead(self) -> list[Peer]:
         """Return those that have died, but for those that the job goes on without."""
@@ -77,5 +77,5 @@ class HostRanks:
 
     def is_last(self) -> bool:
         """Tell whether no other rank of the job lives, as far as this host can tell."""
-        others = [peer for peer in self._peers if peer != self._me]
-        return not any(peer.host != self._me.host or lives(peer.pid) for peer in others)
+        peers = [peer for peer in self._peers if peer != self._me]
+        return not any(peer.host != self._me.host or lives(peer.pid) for peer in peers)

@@ -51,25 +51,25 @@ def main(argv: Sequence[str]) -> None:
         "--metrics", type=Path, metavar="DIR", help="directory of the job's metrics (default: DIR)"
     )
     parser.add_argument("-o", "--output", type=Path, default=Path("job.html"), metavar="FILE")
-    asked = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     try:
-        metrics = metric_files.read_all(asked.metrics or asked.directory)
+        metrics = metric_files.read_all(arguments.metrics or arguments.directory)
         # Metrics alone are a page, too.
-        recordings = files.read_all(asked.directory, some=not metrics)
+        recordings = files.read_all(arguments.directory, required=not metrics)
         ranks = [summary.summarize(rank) for rank in recordings]
-        advice, said = advise(recordings, ranks), files.failures(asked.directory)
-        text = page(recordings, ranks, advice, str(asked.directory), said, metrics)
-        asked.output.write_text(text, encoding="utf-8")
+        advice, failures = advise(recordings, ranks), files.failures(arguments.directory)
+        text = page(recordings, ranks, advice, str(arguments.directory), failures, metrics)
+        arguments.output.write_text(text, encoding="utf-8")
     except (TraceError, MetricError, OSError) as error:
         print(f"hpcdist: {error}", file=sys.stderr)
         raise SystemExit(1) from None
-    told = [
+    lines = [
         counted(len(recordings), "rank"),
         *([counted(len(metrics), "metric")] if metrics else []),
     ]
-    print(f"{asked.output}: {', '.join(told)}")
+    print(f"{arguments.output}: {', '.join(lines)}")
     for line in [
-        *_of_failure(recordings, said),
+        *_of_failure(recordings, failures),
         *(f"{item.cause}: {item.text}" for item in advice),
     ]:
         print(f"  {printable(line)}")
@@ -80,14 +80,13 @@ def page(
     ranks: Sequence[RankSummary],
     advice: Sequence[Advice],
     title: str,
-    said: Mapping[int, str],
+    failures: Mapping[int, str],
     metrics: Mapping[str, Mapping[int, Points]] | None = None,
 ) -> str:
     """Return the page; TraceError if jinja2 is not installed.
 
-    ``said``: what ranks have said about the end of the job. ``metrics`` are the curves that the job
-    has written, by name and rank. Without them the numbers are shown that trainer 0 is recorded to
-    have fetched.
+    ``failures``: the ranks' messages about the end of the job. ``metrics``: the curves that the job
+    has written, by name and rank; without them the page shows the numbers that trainer 0 fetched.
     """
     try:
         import jinja2
@@ -103,7 +102,7 @@ def page(
     return template.render(
         title=title,
         ranks=ranks,
-        said=list(said.values()),
+        said=list(failures.values()),
         silent=_silent(recordings),
         failed=[(rank.of, failure.activity(rank)) for rank in failure.failed(recordings)],
         memory=_memory(recordings),
@@ -132,9 +131,9 @@ def page(
     )
 
 
-def _of_failure(recordings: Sequence[RankRecording], said: Mapping[int, str]) -> list[str]:
+def _of_failure(recordings: Sequence[RankRecording], failures: Mapping[int, str]) -> list[str]:
     """Return lines about who stopped a job that failed."""
-    lines = [line for text in said.values() for line in text.splitlines()]
+    lines = [line for text in failures.values() for line in text.splitlines()]
     if recordings and (silent := _silent(recordings)):
         lines.append(silent)
     for i, rank in enumerate(failure.failed(recordings)):
@@ -200,7 +199,7 @@ def _programs(recordings: Sequence[RankRecording]) -> list[dict[str, Any]]:
             seen[kind] += 1
             alike.setdefault(key, {"role": role, "program": program, "of": []})
             alike[key]["of"].append(rank.of)
-    told = [
+    rows = [
         {
             "title": f"{counted(len(same['of']), same['role'])}: {WORDS[same['program'].kind]}, "
             f"{counted(len(same['program'].operators), 'operator')}",
@@ -213,7 +212,7 @@ def _programs(recordings: Sequence[RankRecording]) -> list[dict[str, Any]]:
         }
         for same in alike.values()
     ]
-    return sorted(told, key=lambda one: not one["main"])
+    return sorted(rows, key=lambda one: not one["main"])
 
 
 def _along(
@@ -227,9 +226,9 @@ def _along(
         spent[segment.rank] += segment.end - segment.begin
     total = max(step.end - step.begin, 1)
     names = {rank.of.rank: str(rank.of) for rank in ranks}
-    told = [(names[rank], ns) for rank, ns in spent.most_common()]
-    told.append(("from rank to rank", total - sum(spent.values())))
-    return [f"{name}: {ns / 1e6:.3f} ms ({ns / total:.0%})" for name, ns in told]
+    shares = [(names[rank], ns) for rank, ns in spent.most_common()]
+    shares.append(("from rank to rank", total - sum(spent.values())))
+    return [f"{name}: {ns / 1e6:.3f} ms ({ns / total:.0%})" for name, ns in shares]
 
 
 def _curves(metrics: Mapping[str, Mapping[int, Points]]) -> list[tuple[str, str]]:
@@ -257,19 +256,23 @@ def _told(rank: RankRecording) -> list[str]:
 
 def _values(recording: Recording, name: str) -> tuple[list[float], list[float], str, str]:
     events = recording.events
-    own = events[
+    samples = events[
         (events["kind"] == EventKind.VALUE) & (events["name"] == recording.names.index(name))
     ]
-    return own["step"].tolist(), own["value"].tolist(), "step", name
+    return samples["step"].tolist(), samples["value"].tolist(), "step", name
 
 
 def _memory(recordings: Sequence[RankRecording]) -> str:
     """Return curves of the memory of every rank, the first of many ones."""
     lines = {}
-    starts = [of.offset_ns + int(own["end"][0]) for of, own in map(_looks, recordings) if len(own)]
-    for of, own in map(_looks, recordings[:MOST_RANKS]):
-        times = (own["end"] + of.offset_ns - min(starts, default=0)) / 1e9
-        lines[f"rank {of.rank}"] = list(zip(times.tolist(), (own["value"] / 2**20).tolist()))
+    starts = [
+        of.offset_ns + int(samples["end"][0])
+        for of, samples in map(_looks, recordings)
+        if len(samples)
+    ]
+    for of, samples in map(_looks, recordings[:MOST_RANKS]):
+        times = (samples["end"] + of.offset_ns - min(starts, default=0)) / 1e9
+        lines[f"rank {of.rank}"] = list(zip(times.tolist(), (samples["value"] / 2**20).tolist()))
     return plots.curves(lines, "seconds", "MiB", from_zero=True)
 
 

@@ -43,9 +43,9 @@ def let_rank_0_speak() -> None:
         time.sleep(REFUSAL_S)
 
 
-def check_on_failure(asked: OnFailure | None, *, tolerant: bool, servers: int) -> None:
+def check_on_failure(policy: OnFailure | None, *, tolerant: bool, servers: int) -> None:
     """Refuse to promise what this job cannot do when a rank dies."""
-    if asked != "continue":
+    if policy != "continue":
         return
     if not servers:
         raise LaunchError(

@@ -44,12 +44,12 @@ def log_name(role: RankRole) -> str:
     return f"{'serverlog' if role.kind == PSERVER else 'workerlog'}.{role.index}"
 
 
-def problem_with(what: str, directory: str) -> str:
+def problem_with(purpose: str, directory: str) -> str:
     """Make a directory; return why that cannot be, or an empty string."""
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        return f"cannot make the {what} {directory!r}: {error.strerror}"
+        return f"cannot make the {purpose} {directory!r}: {error.strerror}"
     return ""
 
 

@@ -81,31 +81,31 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     hold_warning()
     try:
-        asked = options.parse(words)
+        chosen = options.parse(words)
     except SystemExit as end:
         if end.code:
             _end_refused(code_of(end))
         raise
     except SettingError as error:
         _refuse(error)
-    if asked.umask is not None:
-        os.umask(asked.umask)
+    if chosen.umask is not None:
+        os.umask(chosen.umask)
     stop_watching = pre_init_watchdog.watch()
     transport = None
     try:
-        if asked.deadline is not None:
-            settings.RPC_DEADLINE.write(asked.deadline)
-        settings.ON_NAN.write(asked.on_nan)
+        if chosen.deadline is not None:
+            settings.RPC_DEADLINE.write(chosen.deadline)
+        settings.ON_NAN.write(chosen.on_nan)
         if (started := launched_size()) is not None:
             # Open MPI's osc/ucx complains when windows are made; ours are of shared memory.
             os.environ.setdefault("OMPI_MCA_osc", "^ucx")
             transport = mpi_world()
             launcher_check.check_world(started, transport.size, str(Path(sys.executable).parent))
         if transport is not None and transport.size > 1:
-            _run_rank(asked, transport, stop_watching)
+            _run_rank(chosen, transport, stop_watching)
         else:
             stop_watching()
-            _run_alone(asked)
+            _run_alone(chosen)
     except LaunchError as error:
         stop_watching()
         _refuse(error)
@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if report.is_of_messages(error):  # then another rank knows more
             time.sleep(PATIENCE_S)
         me = f"rank {transport.rank} on {socket.gethostname()} failed before its script"
-        Output().announce(f"{me}\n{report.user_traceback(error, asked.script)}")
+        Output().announce(f"{me}\n{report.user_traceback(error, chosen.script)}")
         transport.abort(1)
 
 
@@ -136,29 +136,29 @@ def _end_refused(code: int) -> NoReturn:
     os._exit(code)  # MPI's own end would wait for the others
 
 
-def _run_alone(asked: Options) -> None:
+def _run_alone(chosen: Options) -> None:
     roles.refuse_lone_role(settings.role_variables())
-    me = own_facts(asked)
+    me = own_facts(chosen)
     # Other launchers leave their variables behind; our own options are meant.
-    alone = roles.decide([replace(me, env=given_role(asked))])
-    launcher_check.check_on_failure(asked.on_failure, tolerant=False, servers=0)
-    fluid_options.check_counts(asked.worker_num, asked.nproc_per_node, alone, ["this host"])
+    alone = roles.decide([replace(me, env=given_role(chosen))])
+    launcher_check.check_on_failure(chosen.on_failure, tolerant=False, servers=0)
+    fluid_options.check_counts(chosen.worker_num, chosen.nproc_per_node, alone, ["this host"])
     if me.problem:
         raise LaunchError(me.problem)
     settings.RUN.write(me.run)  # a script of another job may have started this one
     _warn_of_misspelt()
     for name, value in environment.alone().items():
         os.environ.setdefault(name, value)
-    if asked.as_torchrun:
+    if chosen.as_torchrun:
         os.environ.update(environment.of_torchrun(0, [me.host]))
     output = Output()
-    if asked.log_dir is not None:
-        output.direct(0, alone.role_of(0), asked.log_dir, all_output=asked.all_output)
-    recorded = recording.of_rank(asked, alone, 0, f"{me.host}:{me.pid}")
+    if chosen.log_dir is not None:
+        output.direct(0, alone.role_of(0), chosen.log_dir, all_output=chosen.all_output)
+    recorded = recording.of_rank(chosen, alone, 0, f"{me.host}:{me.pid}")
     recorded.begin()
     recorded.compared(ClockOffset(0, 0))
     try:
-        run_script(asked)
+        run_script(chosen)
         _end_trace(recorded, None)
     except SystemExit as end:
         recorded.script_has_ended(well=not end.code)
@@ -169,7 +169,7 @@ def _run_alone(asked: Options) -> None:
     except Exception as error:
         recorded.fail()
         logs.flush()
-        text = report.of_exception(error, asked.script, None, runtime.where())
+        text = report.of_exception(error, chosen.script, None, runtime.where())
         recorded.said(text)
         output.announce(text + recorded.hint())
         raise SystemExit(1) from None
@@ -178,18 +178,18 @@ def _run_alone(asked: Options) -> None:
         raise SystemExit(130) from None
 
 
-def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], None]) -> None:
-    ranks = [RankFacts.decode(d) for d in transport.allgather_bytes(own_facts(asked).encode())]
+def _run_rank(chosen: Options, transport: Transport, stop_watching: Callable[[], None]) -> None:
+    ranks = [RankFacts.decode(d) for d in transport.allgather_bytes(own_facts(chosen).encode())]
     cluster = roles.decide(ranks)
     refuse_problems(ranks)
     hosts = [facts.host for facts in ranks]
-    fluid_options.check_counts(asked.worker_num, asked.nproc_per_node, cluster, hosts)
+    fluid_options.check_counts(chosen.worker_num, chosen.nproc_per_node, cluster, hosts)
     launcher_check.check_on_failure(
-        asked.on_failure, tolerant=transport.tolerant, servers=len(cluster.servers)
+        chosen.on_failure, tolerant=transport.tolerant, servers=len(cluster.servers)
     )
     variables = environment.variables(cluster, transport.rank)
     variables |= gpus.variables(transport, cluster, os.environ)
-    if asked.as_torchrun and transport.rank in cluster.trainers:
+    if chosen.as_torchrun and transport.rank in cluster.trainers:
         trainer = cluster.trainers.index(transport.rank)
         variables |= environment.of_torchrun(trainer, [hosts[rank] for rank in cluster.trainers])
     os.environ.update(variables)
@@ -197,44 +197,44 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
     settings.RUN.write(ranks[0].run)
     if transport.rank == 0:
         _warn_of_misspelt()
-        if not asked.quiet:
-            _print_table(asked, cluster, ranks, variables)
+        if not chosen.quiet:
+            _print_table(chosen, cluster, ranks, variables)
     host = ranks[transport.rank].host
     if hosts.index(host) == transport.rank:
         remove_stale_files(host)
-    cores.share(sum(facts.host == host for facts in ranks), tell=asked.as_torchrun)
+    cores.share(sum(facts.host == host for facts in ranks), tell=chosen.as_torchrun)
     output = Output()
     role = cluster.role_of(transport.rank)
     peers = [Peer(i, cluster.role_of(i), facts.host, facts.pid) for i, facts in enumerate(ranks)]
     stacks.listen()
-    recorded = recording.of_rank(asked, cluster, transport.rank, f"{hosts[0]}:{ranks[0].pid}")
-    ends = Guard(transport, peers, output, asked.script, recorded)
+    recorded = recording.of_rank(chosen, cluster, transport.rank, f"{hosts[0]}:{ranks[0].pid}")
+    ends = Guard(transport, peers, output, chosen.script, recorded)
     stop_watching()
     atexit.register(_leave, ends, os.getpid())  # so early that it comes after the script's own
     try:
-        output.direct(transport.rank, role, asked.log_dir, all_output=asked.all_output)
+        output.direct(transport.rank, role, chosen.log_dir, all_output=chosen.all_output)
         recorded.begin(first_of_host=hosts.index(host) == transport.rank)
         recorded.compared(clock_offset(transport))
         runtime.start(
             transport,
             cluster,
-            seed=asked.seed,
-            on_failure=asked.on_failure,
+            seed=chosen.seed,
+            on_failure=chosen.on_failure,
             name_of=lambda rank: str(peers[rank]),
             announce=output.announce,
             name_death=ends.name_death,
             stack_of=ends.stack_of,
-            local_feed=asked.feed == "local",
+            local_feed=chosen.feed == "local",
         )
-        code = code_of_script(asked)
+        code = code_of_script(chosen)
         if code:
             ends.exit(code)
         runtime.end_together()
-        if (used := runtime.table_statistics()) and not asked.quiet:
+        if (used := runtime.table_statistics()) and not chosen.quiet:
             print(start_table.of_tables(str(role), used), file=sys.stderr, flush=True)
-        if (counts := runtime.updates_applied()) and not asked.quiet:
-            said = ", ".join(f"{count} of trainer {k}" for k, count in enumerate(counts))
-            print(f"hpcdist: {role} has applied updates: {said}", file=sys.stderr, flush=True)
+        if (counts := runtime.updates_applied()) and not chosen.quiet:
+            updates = ", ".join(f"{count} of trainer {k}" for k, count in enumerate(counts))
+            print(f"hpcdist: {role} has applied updates: {updates}", file=sys.stderr, flush=True)
         ends.script_has_ended()
         runtime.finish()
         logs.flush()
@@ -292,7 +292,7 @@ def _warn_of_misspelt() -> None:
 
 
 def _print_table(
-    asked: Options, cluster: Cluster, ranks: Sequence[RankFacts], variables: dict[str, str]
+    chosen: Options, cluster: Cluster, ranks: Sequence[RankFacts], variables: dict[str, str]
 ) -> None:
     hosts = len({facts.host for facts in ranks})
     servers = f"servers are ranks {list(cluster.servers)}" if cluster.servers else "no servers"
@@ -301,7 +301,7 @@ def _print_table(
         f"ranks {list(cluster.trainers)}, {servers}"
     )
     lines = [
-        start_table.arguments({**asdict(asked), "script_args": " ".join(asked.script_args)}),
+        start_table.arguments({**asdict(chosen), "script_args": " ".join(chosen.script_args)}),
         f"{roster}; environment of rank 0:",
         start_table.environment(variables),
     ]

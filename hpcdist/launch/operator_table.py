@@ -33,13 +33,13 @@ def operators_of(recordings: Sequence[RankRecording]) -> list[dict[str, Any]]:
     most_s = SLOW_SHARE * sum(s * sum(row.calls for row in rows[n]) for n, s in usual_s.items())
     planned = _planned(recordings)
     rates = mean_rates([rank.of for rank in recordings if rank.of.role != "PSERVER"])
-    told: list[dict[str, Any]] = []
+    operators: list[dict[str, Any]] = []
     for name, same in rows.items():
         calls, took = sum(row.calls for row in same), sum(row.total for row in same)
         plan, usual = planned.get(name), usual_s[name]
         least_s = 0.0 if plan is None else rates.least_s(plan.nbytes, plan.flops or 0)
         slow = usual > max(SLOW * least_s, least_s + SLOW_S) and usual * calls > most_s
-        told.append(
+        operators.append(
             {
                 "name": name,
                 "calls": calls,
@@ -53,7 +53,7 @@ def operators_of(recordings: Sequence[RankRecording]) -> list[dict[str, Any]]:
                 "slow": bool(least_s) and slow and plan is not None and plan.flops is not None,
             }
         )
-    return sorted(told, key=lambda row: -row["total_ms"])[:MOST_OPERATORS]
+    return sorted(operators, key=lambda row: -row["total_ms"])[:MOST_OPERATORS]
 
 
 def _usual_s(same: Sequence[OperatorTime]) -> float:
@@ -94,6 +94,6 @@ def _planned(recordings: Sequence[RankRecording]) -> dict[str, PlannedCall]:
 
 def mean_rates(ranks: Sequence[RankOfJob]) -> Rates:
     """Return the rates of the ranks that have measured theirs, the mean of each."""
-    each = [(of.bytes_per_s, of.flops_per_s, of.call_s) for of in ranks]
-    measured = [rates for rates in each if min(rates) > 0]
+    by_rank = [(of.bytes_per_s, of.flops_per_s, of.call_s) for of in ranks]
+    measured = [rates for rates in by_rank if min(rates) > 0]
     return Rates(*map(statistics.fmean, zip(*measured)))

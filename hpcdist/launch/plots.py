@@ -65,9 +65,9 @@ def curves(
             f"{10 + height * (1 - (y - low) / ((high - low) or 1)):.1f}"
             for x, y in line
         )
-        said = f"<title>{escape(name)}</title>" if name else ""
+        tooltip = f"<title>{escape(name)}</title>" if name else ""
         parts.append(
-            f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{path}">{said}'
+            f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{path}">{tooltip}'
             "</polyline>"
         )
     texts = [
@@ -155,10 +155,10 @@ def _svg(height: float, inner: str) -> str:
 
 
 def _rect(x: float, y: float, width: float, height: float, colour: str, title: str) -> str:
-    said = f"<title>{escape(title)}</title>" if title else ""
+    tooltip = f"<title>{escape(title)}</title>" if title else ""
     return (
         f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}" '
-        f'fill="{colour}">{said}</rect>'
+        f'fill="{colour}">{tooltip}</rect>'
     )
 
 

@@ -68,7 +68,7 @@ def _end(child: int) -> None:
 def _await_death(me: LocalRanks) -> str:
     """Wait until a rank of this host dies, or does not show up; return its name."""
     end = time.monotonic() + GATHERING_S
-    own = os.getpid()
+    own_pid = os.getpid()
     ranks = _ranks_here(me.namespace)
     while len(ranks) < me.count and time.monotonic() < end:
         time.sleep(LOOK_S)
@@ -80,7 +80,7 @@ def _await_death(me: LocalRanks) -> str:
     while True:
         for rank, pids in ranks.items():
             # A watcher looks like its rank, but is none.
-            if not any(pid != own and lives(pid) for pid in pids):
+            if not any(pid != own_pid and lives(pid) for pid in pids):
                 return f"rank {rank}"
         time.sleep(LOOK_S)
 

@@ -107,11 +107,11 @@ class RankRecorder:
             return
         lost = sum(r.recording.noted - len(r.recording.events) for r in ranks)
         error_us = max(r.of.error_ns for r in ranks) / 1000
-        said = f"trace of {counted(len(ranks), 'rank')} in {path}: open it in ui.perfetto.dev"
-        said += f"; clocks agree to {error_us:.3g} us"
+        text = f"trace of {counted(len(ranks), 'rank')} in {path}: open it in ui.perfetto.dev"
+        text += f"; clocks agree to {error_us:.3g} us"
         if lost:
-            said += f"; the first {counted(lost, 'event')} no longer fitted into memory"
-        logger.info("%s", said)
+            text += f"; the first {counted(lost, 'event')} no longer fitted into memory"
+        logger.info("%s", text)
 
     def fail(self) -> None:
         """Write the last seconds, unless all has been written. Raises nothing: a process ends."""
@@ -140,16 +140,16 @@ class RankRecorder:
         return f"\n  what each rank did last: python -m hpcdist report {self.directory}"
 
     def _asked(self, signum: int, frame: FrameType | None) -> None:
-        where = self.directory or UNASKED
+        directory = self.directory or UNASKED
         try:
-            logger.info("%s has written %s", self.of, self._write(where, "signal"))
+            logger.info("%s has written %s", self.of, self._write(directory, "signal"))
         except OSError as error:
             logger.warning("%s cannot write its events: %s", self.of, error)
 
     def _write(
         self,
         directory: str,
-        why: str,
+        cause: str,
         last_s: float | None = None,
         clocks: ClockOffset | None = None,
     ) -> Path:
@@ -165,7 +165,7 @@ class RankRecorder:
             offset_ns=drift.offset_ns,
             error_ns=drift.error_ns,
             drift_ppm=drift.rate * 1e6,
-            why=why,
+            why=cause,
             doing=str(here),
             waiting="" if wait is None else wait[0].value,
             written_ns=now,
@@ -174,10 +174,10 @@ class RankRecorder:
         return files.write(directory, RankRecording(of, events))
 
 
-def of_rank(asked: Options, cluster: Cluster, rank: int, job: str) -> RankRecorder:
+def of_rank(options: Options, cluster: Cluster, rank: int, job: str) -> RankRecorder:
     """Return what writes the recording of this process; ``job`` is what to call the job."""
     role = cluster.role_of(rank)
     host, pid = socket.gethostname(), os.getpid()
     of = RankOfJob(rank, role.kind, role.index, host, pid, world=cluster.size)
-    watch = status_writer.of_rank(asked, of, cluster.size, job)
-    return RankRecorder(of, asked.trace, asked.log_dir, watch)
+    watch = status_writer.of_rank(options, of, cluster.size, job)
+    return RankRecorder(of, options.trace, options.log_dir, watch)

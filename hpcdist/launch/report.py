@@ -80,14 +80,14 @@ def of_termination(ended: Sequence[Peer], me: Peer, where: str, advice: str = ""
     )
 
 
-def _told(what: str, me: Peer, where: str, advice: str) -> str:
+def _told(summary: str, me: Peer, where: str, advice: str) -> str:
     """Return a message with what to do, and what the reporting rank was doing."""
-    return "\n  ".join(filter(None, [what, advice, f"rank {me.rank} was here: {where}"]))
+    return "\n  ".join(filter(None, [summary, advice, f"rank {me.rank} was here: {where}"]))
 
 
-def of_late_death(dead: Peer, done: bool) -> str:
+def of_late_death(dead: Peer, finished: bool) -> str:
     """Return the message about a rank that died when the servers had ended."""
-    if done:
+    if finished:
         return f"{dead} died after its script had ended: killed or crashed; nothing is lost"
     return f"{dead} died before its script had ended: killed or crashed; the others have finished"
 

@@ -21,11 +21,11 @@ Ranks = tuple[int, ...]
 def by_count(size: int, pservers: int, *, servers_first: bool) -> tuple[Ranks, Ranks]:
     """Return (trainers, servers) of ``size`` ranks of which ``pservers`` serve."""
     if pservers >= size:
-        said = f"{pservers} servers leave" if pservers > 1 else "1 server leaves"
+        servers_leave = f"{pservers} servers leave" if pservers > 1 else "1 server leaves"
         among = f"{size} ranks" if size > 1 else "1 rank"
         raise LaunchError(
-            f"{said} no trainer among {among}: start {pservers + 1} or more, with mpirun -n or "
-            "srun -n"
+            f"{servers_leave} no trainer among {among}: start {pservers + 1} or more, with mpirun "
+            "-n or srun -n"
         )
     if servers_first:
         return tuple(range(pservers, size)), tuple(range(pservers))
@@ -65,20 +65,20 @@ def _by_ranks(text: str, size: int) -> tuple[Ranks, Ranks]:
 
 
 def _servers_by_node(text: str, hosts: Sequence[str]) -> list[int]:
-    known = list(dict.fromkeys(hosts))
+    names = list(dict.fromkeys(hosts))
     servers: list[int] = []
     for item in text.removeprefix("node:").replace(" ", "").split(","):
         match = re.fullmatch(r"([^=]+)=(\d+)", item)
         if match is None:
             raise _error(text, f"cannot read {item!r}; expected one of")
-        if match[1] != "*" and match[1] not in known:
-            raise _error(text, f"no rank runs on {match[1]!r}; the hosts are {','.join(known)}")
-        for host in known if match[1] == "*" else [match[1]]:
-            there = [rank for rank, name in enumerate(hosts) if name == host]
+        if match[1] != "*" and match[1] not in names:
+            raise _error(text, f"no rank runs on {match[1]!r}; the hosts are {','.join(names)}")
+        for host in names if match[1] == "*" else [match[1]]:
+            on_host = [rank for rank, name in enumerate(hosts) if name == host]
             count = int(match[2])
-            if count > len(there):
-                raise _error(text, f"{host} has {len(there)} ranks, cannot give {count} servers")
-            servers += there[len(there) - count :]
+            if count > len(on_host):
+                raise _error(text, f"{host} has {len(on_host)} ranks, cannot give {count} servers")
+            servers += on_host[len(on_host) - count :]
     if len(set(servers)) != len(servers):
         raise _error(text, "a host is named twice")
     return servers

@@ -56,10 +56,10 @@ class RankFacts:
         """The name that the environment gives this rank, or an empty string."""
         if name := self.env.get("PADDLE_CURRENT_ENDPOINT"):
             return name
-        if own := self.env.get("PADDLE_CURRENT_IP"):
-            return f"{own}:{self.port}"
-        if own := self.env.get("POD_IP"):
-            return f"{own}:{self.env.get('PADDLE_PORT') or self.port}"
+        if address := self.env.get("PADDLE_CURRENT_IP"):
+            return f"{address}:{self.port}"
+        if address := self.env.get("POD_IP"):
+            return f"{address}:{self.env.get('PADDLE_PORT') or self.port}"
         return ""
 
     @property
@@ -101,8 +101,8 @@ def decide(ranks: Sequence[RankFacts]) -> Cluster:
         assert role_map is not None
         trainers, servers = maps.parse(role_map, [r.host for r in ranks])
     if pservers is not None and pservers != len(servers):
-        given = "PADDLE_TRAINING_ROLE gives" if by_environment else f"role map {role_map!r} gives"
-        raise LaunchError(f"--pservers is {pservers}, but {given} {len(servers)} servers")
+        source = "PADDLE_TRAINING_ROLE gives" if by_environment else f"role map {role_map!r} gives"
+        raise LaunchError(f"--pservers is {pservers}, but {source} {len(servers)} servers")
     return Cluster(
         trainers,
         servers,
@@ -176,13 +176,13 @@ def _names(
     return names
 
 
-def _agreed(what: str, ranks: Sequence[RankFacts], value: Callable[[RankFacts], T]) -> T:
+def _agreed(option: str, ranks: Sequence[RankFacts], value: Callable[[RankFacts], T]) -> T:
     """Return what all ranks say, refusing a job whose ranks were started differently."""
     values = [value(r) for r in ranks]
     for rank, other in enumerate(values):
         if other != values[0]:
             raise LaunchError(
-                f"ranks were started with different {what}: {values[0] or None} on rank 0, "
+                f"ranks were started with different {option}: {values[0] or None} on rank 0, "
                 f"{other or None} on rank {rank}"
             )
     return values[0]

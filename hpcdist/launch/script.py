@@ -29,12 +29,12 @@ from hpcdist.launch.script_arguments import ScriptArguments
 from hpcdist.signals import hold_warning
 
 
-def code_of_script(asked: Options) -> int:
+def code_of_script(options: Options) -> int:
     """Run the script; return its exit code. A process that the script forks ends in here."""
     rank = os.getpid()
     code = 0
     try:
-        run_script(asked)
+        run_script(options)
     except SystemExit as exit:
         code = code_of(exit)
     except BaseException:
@@ -49,18 +49,18 @@ def code_of_script(asked: Options) -> int:
     return code
 
 
-def run_script(asked: Options) -> None:
+def run_script(chosen: Options) -> None:
     """Run the script as ``python script.py`` would, its random numbers seeded.
 
     A PyTorch script sets its own seeds, as under torchrun.
     """
     preemption.listen()
-    logs.show_messages(logging.WARNING if asked.quiet else logging.INFO, asked.log_level)
-    if asked.log_dir is not None and runtime.is_first():
-        here.after_first_step.append(functools.partial(slurm.note_first_step, asked.log_dir))
-    settings.SEED.write(asked.seed)
-    settings.DENSE.write(asked.dense)
-    if asked.as_torchrun:
+    logs.show_messages(logging.WARNING if chosen.quiet else logging.INFO, chosen.log_level)
+    if chosen.log_dir is not None and runtime.is_first():
+        here.after_first_step.append(functools.partial(slurm.note_first_step, chosen.log_dir))
+    settings.SEED.write(chosen.seed)
+    settings.DENSE.write(chosen.dense)
+    if chosen.as_torchrun:
         from hpcdist.torch import registration  # an optional extra, and seconds to import
 
         if runtime.is_server():
@@ -68,24 +68,24 @@ def run_script(asked: Options) -> None:
             return
         registration.stand_in()
     else:
-        random.seed(asked.seed)
-        np.random.seed(asked.seed)
-    if asked.as_paddle:
+        random.seed(chosen.seed)
+        np.random.seed(chosen.seed)
+    if chosen.as_paddle:
         aspaddle.install()
     else:
         aspaddle.tell()
-    sys.argv = arguments = ScriptArguments([asked.script, *asked.script_args])
-    ours = script_arguments.misplaced(asked.script_args, options.names())
+    sys.argv = arguments = ScriptArguments([chosen.script, *chosen.script_args])
+    ours = script_arguments.misplaced(chosen.script_args, options.names())
 
     def check_arguments() -> None:
         if ours and runtime.is_first() and sys.argv is arguments and not arguments.read:
             arguments.read = True  # told once
-            Output().announce(script_arguments.warning(ours, asked.script))
+            Output().announce(script_arguments.warning(ours, chosen.script))
 
     here.after_first_step.append(check_arguments)
-    sys.path[0] = str(Path(asked.script).resolve().parent)
+    sys.path[0] = str(Path(chosen.script).resolve().parent)
     try:
-        runpy.run_path(asked.script, run_name="__main__")
+        runpy.run_path(chosen.script, run_name="__main__")
         check_arguments()
     finally:
         hold_warning()

@@ -58,47 +58,47 @@ class Wanted:
     usage: str = ""
 
 
-def batch_script(wanted: Wanted) -> str:
+def batch_script(job: Wanted) -> str:
     """Return the text of the batch script."""
-    lines = ["#!/bin/bash", *(f"# {line}" for line in wanted.usage.splitlines())]
-    lines += _directive("job-name", wanted.name)
-    lines += _resources(wanted, wanted.nodes + (0 if wanted.het else wanted.server_nodes))
-    lines += _directive("time", wanted.time)
+    lines = ["#!/bin/bash", *(f"# {line}" for line in job.usage.splitlines())]
+    lines += _directive("job-name", job.name)
+    lines += _resources(job, job.nodes + (0 if job.het else job.server_nodes))
+    lines += _directive("time", job.time)
     lines += [
         *_directive("output", "%x-%j.log"),
         "#SBATCH --open-mode=append      # a requeued job continues its log",
         "#SBATCH --requeue",
-        f"#SBATCH --signal=USR1@{wanted.warning_s}      # seconds before the end: save and stop",
+        f"#SBATCH --signal=USR1@{job.warning_s}      # seconds before the end: save and stop",
     ]
-    if wanted.het:
+    if job.het:
         lines += ["#SBATCH hetjob", "# The component of the servers:"]
-        lines += _resources(wanted, wanted.server_nodes, servers=True)
-    ending = _ENDING.format(again=AGAIN, retries=wanted.retries, first_step=FIRST_STEP)
-    return "\n".join([*lines, "", *_environment(wanted), _BEFORE, *_start(wanted), ending])
+        lines += _resources(job, job.server_nodes, servers=True)
+    ending = _ENDING.format(again=AGAIN, retries=job.retries, first_step=FIRST_STEP)
+    return "\n".join([*lines, "", *_environment(job), _BEFORE, *_start(job), ending])
 
 
-def _start(wanted: Wanted) -> list[str]:
+def _start(job: Wanted) -> list[str]:
     """Return the call of srun; what sbatch was told of cores, srun must be told again."""
     srun = "srun --kill-on-bad-exit=1"
-    launch = f'$HOLD $IN_CONTAINER {wanted.python} -m hpcdist --log-dir "$RUN" --metrics "$LOGS"'
-    launch += " --as-torchrun" * wanted.as_torchrun
-    if wanted.het:
+    launch = f'$HOLD $IN_CONTAINER {job.python} -m hpcdist --log-dir "$RUN" --metrics "$LOGS"'
+    launch += " --as-torchrun" * job.as_torchrun
+    if job.het:
         parts = [f'--het-group={k} -c "${{SLURM_CPUS_PER_TASK_HET_GROUP_{k}:-1}}"' for k in (0, 1)]
         return [
-            f"{srun} {parts[0]} {launch} --role trainer {wanted.command} \\",
-            f"    : {parts[1]} {launch} --role pserver {wanted.command}",
+            f"{srun} {parts[0]} {launch} --role trainer {job.command} \\",
+            f"    : {parts[1]} {launch} --role pserver {job.command}",
         ]
     srun += ' -c "${SLURM_CPUS_PER_TASK:-1}"'
-    if wanted.server_nodes:
-        servers = wanted.server_nodes * wanted.ranks_per_node
+    if job.server_nodes:
+        servers = job.server_nodes * job.ranks_per_node
         return [
             "# The last ranks are servers: with block distribution, all ranks of the last nodes.",
-            f"{srun} --distribution=block {launch} --pservers {servers} {wanted.command}",
+            f"{srun} --distribution=block {launch} --pservers {servers} {job.command}",
         ]
-    count = f" --pservers {wanted.pservers}" if wanted.pservers else ""
-    if wanted.pservers_per_node:
-        count = f" --pservers-per-node {wanted.pservers_per_node}"
-    return [f"{srun} {launch}{count} {wanted.command}"]
+    count = f" --pservers {job.pservers}" if job.pservers else ""
+    if job.pservers_per_node:
+        count = f" --pservers-per-node {job.pservers_per_node}"
+    return [f"{srun} {launch}{count} {job.command}"]
 
 
 FIRST_STEP = "first-step"  # a file in the log directory, once a step has been made
@@ -142,13 +142,13 @@ def _directive(name: str, value: object) -> list[str]:
     return [f"#SBATCH --{name}={shlex.quote(str(value))}"] if value else []
 
 
-def _resources(wanted: Wanted, nodes: int, *, servers: bool = False) -> list[str]:
+def _resources(job: Wanted, nodes: int, *, servers: bool = False) -> list[str]:
     lines = _directive("nodes", nodes)
-    lines += _directive("ntasks-per-node", wanted.ranks_per_node)
-    lines += _directive("cpus-per-task", wanted.cpus_per_rank)
-    if wanted.gpus_per_node and not servers:
-        lines += _directive("gpus-per-node", wanted.gpus_per_node)
-    return lines + _directive("partition", wanted.partition) + _directive("account", wanted.account)
+    lines += _directive("ntasks-per-node", job.ranks_per_node)
+    lines += _directive("cpus-per-task", job.cpus_per_rank)
+    if job.gpus_per_node and not servers:
+        lines += _directive("gpus-per-node", job.gpus_per_node)
+    return lines + _directive("partition", job.partition) + _directive("account", job.account)
 
 
 PMIX, PMI2 = "pmix", "pmi2"
@@ -161,15 +161,15 @@ def pmi_of(library: str) -> str:
     return PMIX if not library or "Open MPI" in library else PMI2  # MPICH and its kin
 
 
-def _environment(wanted: Wanted) -> list[str]:
-    if not wanted.env:
-        pmi = wanted.mpi or PMIX
+def _environment(job: Wanted) -> list[str]:
+    if not job.env:
+        pmi = job.mpi or PMIX
         return [f"export SLURM_MPI_TYPE={pmi} {_FROM_PYPI[pmi]}"]
-    asked = [f"export SLURM_MPI_TYPE={wanted.mpi}"] if wanted.mpi else []
+    mpi_type = [f"export SLURM_MPI_TYPE={job.mpi}"] if job.mpi else []
     advice = "submit from the project's folder, or set HPCDIST_ENV"
     return [
-        *asked,
-        f'SITE="${{HPCDIST_ENV:-{wanted.env}}}"   # settings of this site',
+        *mpi_type,
+        f'SITE="${{HPCDIST_ENV:-{job.env}}}"   # settings of this site',
         f'[ -r "$SITE" ] || {{ echo "no $SITE in $PWD: {advice}" >&2; exit 1; }}',
         '. "$SITE"',
     ]
@@ -177,8 +177,8 @@ def _environment(wanted: Wanted) -> list[str]:
 
 def main(argv: Sequence[str]) -> None:
     """Write the script that the command line asks for, to standard output or a file."""
-    wanted, output = _parse(argv)
-    text = batch_script(wanted)
+    job, output = _parse(argv)
+    text = batch_script(job)
     if output is None:
         sys.stdout.write(text)
         return
@@ -254,53 +254,55 @@ def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
     parser.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
     parser.add_argument("script", help="the training script")
     parser.add_argument("script_args", nargs=argparse.REMAINDER, help="arguments of the script")
-    asked = parser.parse_args(argv)
-    ways = [asked.pservers, asked.pservers_per_node, asked.server_nodes]
-    if sum(map(bool, ways)) > 1:
+    arguments = parser.parse_args(argv)
+    server_options = [arguments.pservers, arguments.pservers_per_node, arguments.server_nodes]
+    if sum(map(bool, server_options)) > 1:
         parser.error("give one of --pservers, --pservers-per-node and --server-nodes")
-    if asked.het and not asked.server_nodes:
+    if arguments.het and not arguments.server_nodes:
         parser.error(
             "--het puts servers on nodes of their own: give their number, --server-nodes N"
         )
-    ranks = asked.nodes * asked.ranks_per_node
-    if asked.pservers >= ranks or asked.pservers_per_node >= asked.ranks_per_node:
+    ranks = arguments.nodes * arguments.ranks_per_node
+    if arguments.pservers >= ranks or arguments.pservers_per_node >= arguments.ranks_per_node:
         parser.error(f"no trainer is left among {ranks} ranks: use fewer servers, or more ranks")
-    if seconds_of(asked.time) <= asked.warning + EARLIER_S:
+    if seconds_of(arguments.time) <= arguments.warning + EARLIER_S:
         parser.error(
-            f"--warning {asked.warning} can come {asked.warning + EARLIER_S} s before the end: a "
-            f"job of --time {asked.time} would be stopped as soon as it starts"
+            f"--warning {arguments.warning} can come {arguments.warning + EARLIER_S} s before the "
+            f"end: a job of --time {arguments.time} would be stopped as soon as it starts"
         )
-    name = asked.job_name or Path(asked.script).stem
-    lines = {"job-name": name, "partition": asked.partition, "account": asked.account}
-    for option, value in (lines | {"env": asked.env}).items():
+    name = arguments.job_name or Path(arguments.script).stem
+    lines = {"job-name": name, "partition": arguments.partition, "account": arguments.account}
+    for option, value in (lines | {"env": arguments.env}).items():
         if not value.isprintable():
             parser.error(f"--{option}: expected text of one line, got {value!r}")
-    if special := re.search(r'[$`"\\}]', asked.env):
-        parser.error(f"--env {asked.env!r}: a shell would interpret {special[0]}: rename the file")
-    if asked.env and not os.access(asked.env, os.R_OK):
-        parser.error(f"cannot read --env {asked.env!r} in {os.getcwd()}")
-    wanted = Wanted(
+    if special := re.search(r'[$`"\\}]', arguments.env):
+        parser.error(
+            f"--env {arguments.env!r}: a shell would interpret {special[0]}: rename the file"
+        )
+    if arguments.env and not os.access(arguments.env, os.R_OK):
+        parser.error(f"cannot read --env {arguments.env!r} in {os.getcwd()}")
+    job = Wanted(
         name=name,
-        nodes=asked.nodes,
-        ranks_per_node=asked.ranks_per_node,
-        cpus_per_rank=asked.cpus_per_rank,
-        gpus_per_node=asked.gpus_per_node,
-        pservers=asked.pservers,
-        pservers_per_node=asked.pservers_per_node,
-        server_nodes=asked.server_nodes,
-        het=asked.het,
-        as_torchrun=asked.as_torchrun,
-        time=asked.time,
-        partition=asked.partition,
-        account=asked.account,
-        mpi=asked.mpi or ("" if asked.env else pmi_of(mpi.library()[0])),
-        env=asked.env if "/" in asked.env or not asked.env else f"./{asked.env}",
-        python="python" if asked.env else shlex.quote(sys.executable),
-        warning_s=asked.warning,
-        retries=asked.retries,
-        command=shlex.join([asked.script, *asked.script_args]),
+        nodes=arguments.nodes,
+        ranks_per_node=arguments.ranks_per_node,
+        cpus_per_rank=arguments.cpus_per_rank,
+        gpus_per_node=arguments.gpus_per_node,
+        pservers=arguments.pservers,
+        pservers_per_node=arguments.pservers_per_node,
+        server_nodes=arguments.server_nodes,
+        het=arguments.het,
+        as_torchrun=arguments.as_torchrun,
+        time=arguments.time,
+        partition=arguments.partition,
+        account=arguments.account,
+        mpi=arguments.mpi or ("" if arguments.env else pmi_of(mpi.library()[0])),
+        env=arguments.env if "/" in arguments.env or not arguments.env else f"./{arguments.env}",
+        python="python" if arguments.env else shlex.quote(sys.executable),
+        warning_s=arguments.warning,
+        retries=arguments.retries,
+        command=shlex.join([arguments.script, *arguments.script_args]),
     )
-    return wanted, asked.output
+    return job, arguments.output
 
 
 def seconds_of(time: str) -> float:

@@ -69,12 +69,12 @@ def _ask(pid: int) -> str:
     with open(files[0], "rb") as file:
         file.seek(0, os.SEEK_END)
         os.kill(pid, _SIGNAL)
-        said, end = b"", time.monotonic() + PATIENCE_S
+        text, end = b"", time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             time.sleep(0.02)
             if more := file.read():
-                said, end = said + more, time.monotonic() + QUIET_S
-    return said.decode(errors="replace")
+                text, end = text + more, time.monotonic() + QUIET_S
+    return text.decode(errors="replace")
 
 
 def _target(file: Path) -> str:
@@ -88,5 +88,5 @@ def _shortened(text: str) -> list[str]:
     threads = [block for block in text.strip().split("\n\n") if _WATCHER not in block]
     lines = "\n".join(threads).splitlines()
     lines = [line for line in lines if not any(frame in line for frame in _LAUNCHERS)]
-    kept = lines[:MOST_LINES]
-    return kept + [f"  ({len(lines) - MOST_LINES} more lines)"] * (len(lines) > MOST_LINES)
+    shown = lines[:MOST_LINES]
+    return shown + [f"  ({len(lines) - MOST_LINES} more lines)"] * (len(lines) > MOST_LINES)

@@ -18,38 +18,40 @@ from hpcdist.launch.options import Options
 from hpcdist.launch.roles import RankFacts
 
 
-def own_facts(asked: Options) -> RankFacts:
+def own_facts(options: Options) -> RankFacts:
     """Return what all ranks must know of this one before roles are given, and its problem."""
-    problem = _problem_with(asked.script) or _problem_with_settings() or _problem_with_torch(asked)
-    if not problem and asked.log_dir is not None:
-        problem = logs.problem_with("log directory", asked.log_dir)
-    if not problem and asked.trace is not None:
-        problem = logs.problem_with("directory of the trace", asked.trace)
-    problem = problem or status_writer.problem_with(asked)
+    problem = (
+        _problem_with(options.script) or _problem_with_settings() or _problem_with_torch(options)
+    )
+    if not problem and options.log_dir is not None:
+        problem = logs.problem_with("log directory", options.log_dir)
+    if not problem and options.trace is not None:
+        problem = logs.problem_with("directory of the trace", options.trace)
+    problem = problem or status_writer.problem_with(options)
     if not problem and (trouble := hdf5.problem()):
         problem = f"h5py {trouble}: {hdf5.ADVICE}"
-    given = settings.role_variables() | given_role(asked)
+    environment = settings.role_variables() | given_role(options)
     return RankFacts(
         host=socket.gethostname(),
         pid=os.getpid(),
-        pservers=asked.pservers,
-        role_map=asked.role_map,
-        env=given,
+        pservers=options.pservers,
+        role_map=options.role_map,
+        env=environment,
         begun_ns=time.time_ns(),
         problem=problem,
     )
 
 
-def _problem_with_torch(asked: Options) -> str:
+def _problem_with_torch(options: Options) -> str:
     """Return why a script of torch's cannot run here, or an empty string."""
-    if not asked.as_torchrun or importlib.util.find_spec("torch"):
+    if not options.as_torchrun or importlib.util.find_spec("torch"):
         return ""
     return "--as-torchrun: torch is not installed: python -m pip install 'hpcdist[torch]'"
 
 
-def given_role(asked: Options) -> dict[str, str]:
+def given_role(options: Options) -> dict[str, str]:
     """Return --role as the variable of the environment that says the same."""
-    return {} if asked.role is None else {"PADDLE_TRAINING_ROLE": asked.role.upper()}
+    return {} if options.role is None else {"PADDLE_TRAINING_ROLE": options.role.upper()}
 
 
 def _problem_with(script: str) -> str:

@@ -28,38 +28,38 @@ CLOSING_S = 5.0  # how long the end of a rank may wait for a file system
 logger = logging.getLogger("hpcdist")
 
 
-def problem_with(asked: Options) -> str:
+def problem_with(options: Options) -> str:
     """Return why what is asked for cannot be written here, or an empty string."""
-    if asked.metrics_also and asked.metrics is None:
-        return f"--metrics-also {','.join(asked.metrics_also)}: say where, with --metrics DIR"
-    if "tensorboard" in asked.metrics_also and not tensorboard.is_installed():
+    if options.metrics_also and options.metrics is None:
+        return f"--metrics-also {','.join(options.metrics_also)}: say where, with --metrics DIR"
+    if "tensorboard" in options.metrics_also and not tensorboard.is_installed():
         return f"--metrics-also tensorboard: tensorboardX is not installed: {tensorboard.ADVICE}"
-    for what, directory in (
-        ("directory of metrics", asked.metrics),
-        ("directory of Prometheus's files", asked.prometheus),
+    for purpose, directory in (
+        ("directory of metrics", options.metrics),
+        ("directory of Prometheus's files", options.prometheus),
     ):
         if directory is None:
             continue
-        if problem := logs.problem_with(what, directory):
+        if problem := logs.problem_with(purpose, directory):
             return problem
         if not os.access(directory, os.W_OK | os.X_OK):
-            return f"cannot write into the {what} {directory!r}"
+            return f"cannot write into the {purpose} {directory!r}"
     return ""
 
 
-def of_rank(asked: Options, of: RankOfJob, ranks: int, job: str) -> Watch | None:
+def of_rank(options: Options, of: RankOfJob, ranks: int, job: str) -> Watch | None:
     """Return the writer of this rank's status, if asked for; ``job`` names a job outside Slurm.
 
     A job that the script starts is another one: it does not write into this one's directories.
     """
     for setting in (settings.METRICS, settings.METRICS_ALSO, settings.PROMETHEUS):
         setting.forget()
-    if asked.metrics is None and asked.prometheus is None:
+    if options.metrics is None and options.prometheus is None:
         return None
     every_s = status.pace(settings.METRICS_EVERY.read(), ranks)
     by_slurm, _ = slurm_job()
-    facts = JobFacts(str(by_slurm or job), asked.script, ranks, time.time(), every_s)
-    return Watch(of, facts, asked.metrics, asked.metrics_also, asked.prometheus)
+    facts = JobFacts(str(by_slurm or job), options.script, ranks, time.time(), every_s)
+    return Watch(of, facts, options.metrics, options.metrics_also, options.prometheus)
 
 
 class Watch:
@@ -181,16 +181,16 @@ class Watch:
         begin_ns = int(latest.events["end"][0]) if lost else self._last_ns
         # Of a script of torch's those that it names, or else those of its optimizer.
         step = here.step or metric_log.step or status.last_step(latest) or self._step
-        made = step - self._step if self._step else 0  # it may have been restored before
+        steps_since = step - self._step if self._step else 0  # it may have been restored before
         if not lost and (steps := status.steps_in(latest)):
-            made = steps
+            steps_since = steps
         if step != self._step:
             self._moved_ns = now_ns
         waits = status.waits_within(latest, self._script, begin_ns, now_ns)
         waiting = waiting_cause()
         if waiting is not None and waiting[1] < self._last_ns:  # it is recorded when it ends
             waits = Waits(1.0, waiting[0].value)
-        told = RankStatus(
+        rank_status = RankStatus(
             rank=self._of.rank,
             role=self._of.role,
             index=self._of.index,
@@ -199,7 +199,7 @@ class Watch:
             unix_s=time.time(),
             state=state,
             step=step,
-            steps_per_s=max(0, made) * 1e9 / max(now_ns - self._last_ns, 1),
+            steps_per_s=max(0, steps_since) * 1e9 / max(now_ns - self._last_ns, 1),
             waited=waits.share,
             cause=waits.cause,
             waits_for=waiting[0].value if waiting is not None else "",
@@ -210,4 +210,4 @@ class Watch:
             metrics=dict(self._metrics),
         )
         self._last_ns, self._step, self._noted = now_ns, step, latest.noted
-        return told
+        return rank_status

@@ -70,13 +70,13 @@ def main(argv: Sequence[str]) -> None:
         metavar="S",
         help="seconds between two updates (default: as often as the job writes)",
     )
-    asked = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     try:
-        directory = find(asked.job)
-        if asked.once or not sys.stdout.isatty():
+        directory = find(arguments.job)
+        if arguments.once or not sys.stdout.isatty():
             _print(_look(directory, None))
         else:
-            _follow(directory, asked.every)
+            _follow(directory, arguments.every)
     except HpcdistError as error:
         print(f"hpcdist: {error}", file=sys.stderr)
         raise SystemExit(1) from None
@@ -110,11 +110,11 @@ def _asked_of_slurm(job: str) -> tuple[str, Path | None]:
     command = ["scontrol", "show", "job", "-o", job]
     plain = job.partition("+")[0]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        scontrol = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return plain, None
-    number = re.search(r"\bJobId=(\d+)", told.stdout)
-    folder = re.search(r"\bWorkDir=(\S+)", told.stdout)
+    number = re.search(r"\bJobId=(\d+)", scontrol.stdout)
+    folder = re.search(r"\bWorkDir=(\S+)", scontrol.stdout)
     return number[1] if number else plain, Path(folder[1]) if folder else None
 
 
@@ -142,19 +142,19 @@ def view(job: JobFacts, ranks: Sequence[RankStatus], now_s: float, most: int | N
     troubles += _stuck([r for r in running if r.rank not in late])
     missing = sorted(set(range(job.ranks)) - {r.rank for r in ranks})
     if missing:
-        some = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-        troubles.append(f"{counted(len(missing), 'rank')} of {job.ranks} not heard of yet: {some}")
+        named = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+        troubles.append(f"{counted(len(missing), 'rank')} of {job.ranks} not heard of yet: {named}")
     # The troubled ones first, then those that others may be waiting for.
     shown = sorted(
         ranks, key=lambda r: (r.rank not in late and r.state != status.FAILED, r.waited, r.rank)
     )
-    kept = {r.rank for r in (shown if most is None else shown[: max(most, 1)])}
+    shown_ranks = {r.rank for r in (shown if most is None else shown[: max(most, 1)])}
     return TopView(
         title=_title(job, ranks, now_s, over),
         metrics=_metrics(ranks),
         troubles=tuple(troubles),
-        rows=tuple(_row(r, r.rank in late, now_s) for r in ranks if r.rank in kept),
-        hidden=len(ranks) - len(kept),
+        rows=tuple(_row(r, r.rank in late, now_s) for r in ranks if r.rank in shown_ranks),
+        hidden=len(ranks) - len(shown_ranks),
         over=over,
     )
 
@@ -165,11 +165,11 @@ def _stuck(ranks: Sequence[RankStatus]) -> list[str]:
     if not waiting:
         return []
     longest = max(waiting, key=lambda r: r.waits_s)
-    said = f"{longest} has waited for {longest.waits_for} for {_seconds(longest.waits_s)}"
-    others = [r for r in ranks if not r.waits_for and r.idle_s > STUCK_S]
-    if others:
-        said += "; not waiting: " + ", ".join(f"{r}: {r.doing}" for r in others[:4])
-    return [said]
+    text = f"{longest} has waited for {longest.waits_for} for {_seconds(longest.waits_s)}"
+    idle = [r for r in ranks if not r.waits_for and r.idle_s > STUCK_S]
+    if idle:
+        text += "; not waiting: " + ", ".join(f"{r}: {r.doing}" for r in idle[:4])
+    return [text]
 
 
 def _title(job: JobFacts, ranks: Sequence[RankStatus], now_s: float, over: bool) -> str:
@@ -177,13 +177,13 @@ def _title(job: JobFacts, ranks: Sequence[RankStatus], now_s: float, over: bool)
     trainers = [r for r in ranks if not r.serves]
     step = max((r.step for r in trainers), default=0)
     until = max(r.unix_s for r in ranks) if over else now_s
-    said = [
+    parts = [
         f"{job.script}, job {job.job}: {_seconds(max(0.0, until - job.unix_s))}",
         ", ".join(counted(count, role) for role, count in sorted(roles.items(), reverse=True)),
         f"step {step}",
         "ended" if over else f"{max((r.steps_per_s for r in trainers), default=0.0):.4g} steps/s",
     ]
-    return " · ".join(filter(None, said))
+    return " · ".join(filter(None, parts))
 
 
 def _metrics(ranks: Sequence[RankStatus]) -> str:
@@ -191,8 +191,8 @@ def _metrics(ranks: Sequence[RankStatus]) -> str:
     for rank in ranks:
         if rank.metrics:
             newest = sorted(rank.metrics.items(), key=lambda item: -item[1][0])[:MOST_METRICS]
-            told = ", ".join(f"{name} {value:.5g}" for name, (_, value) in sorted(newest))
-            return f"{told} (step {newest[0][1][0]}, rank {rank.rank})"
+            values = ", ".join(f"{name} {value:.5g}" for name, (_, value) in sorted(newest))
+            return f"{values} (step {newest[0][1][0]}, rank {rank.rank})"
     return ""
 
 
@@ -232,14 +232,14 @@ def _follow(directory: Path, every_s: float | None) -> None:
     from rich.live import Live
 
     console = Console()
-    every = every_s or min(status.read_job(directory).every_s, 10.0)
+    period_s = every_s or min(status.read_job(directory).every_s, 10.0)
     with Live(console=console, auto_refresh=False) as live:
         while True:
             frame = _look(directory, console.height - AROUND)
             live.update(drawn(frame, console.width), refresh=True)
             if frame.over:
                 return
-            time.sleep(every)
+            time.sleep(period_s)
 
 
 def _print(view: TopView) -> None:

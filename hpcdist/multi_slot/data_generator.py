@@ -47,8 +47,8 @@ class DataGenerator:
         self._write(self.generate_sample(None)())
 
     def _write(self, samples: Iterable[Sample | None]) -> None:
-        given: Iterator[Sample] = (sample for sample in samples if sample is not None)
-        while group := list(islice(given, self.batch_size_)):
+        present: Iterator[Sample] = (sample for sample in samples if sample is not None)
+        while group := list(islice(present, self.batch_size_)):
             lines = [self._gen_str(sample) for sample in self.generate_batch(group)()]
             sys.stdout.write("".join(lines))
         sys.stdout.flush()

@@ -138,9 +138,9 @@ class DatasetBase:
             kind = "uint64" if slot.dtype == "int64" else "float"
             dense = {} if slot.shape is None else {"is_dense": True, "shape": [-1, *slot.shape]}
             slots.append({"name": slot.name, "type": kind, "is_used": True} | dense)
-        said: Message = {"name": self._feed, "pipe_command": self._command}
-        said |= {} if self._batch_size is None else {"batch_size": self._batch_size}
-        return written(said | ({"multi_slot_desc": {"slots": slots}} if slots else {}))
+        message: Message = {"name": self._feed, "pipe_command": self._command}
+        message |= {} if self._batch_size is None else {"batch_size": self._batch_size}
+        return written(message | ({"multi_slot_desc": {"slots": slots}} if slots else {}))
 
     # -- reading -------------------------------------------------------------------------------
     def batches(self, drop_last: bool = False) -> Iterator[dict[str, Any]]:
@@ -300,12 +300,13 @@ class InMemoryDataset(DatasetBase):
         """Shuffle some slots' values among the samples of this process: how much do they tell?"""
         if not self._evaluates:
             raise DataError("slots_shuffle: call set_fea_eval(candidates, True) first")
-        there, asked = {slot.name for slot in self._slots}, set(slots)
-        if isinstance(slots, str) or not asked <= there:
+        names_of_slots, chosen = {slot.name for slot in self._slots}, set(slots)
+        if isinstance(slots, str) or not chosen <= names_of_slots:
             raise DataError(
-                f"slots_shuffle: expected a list of slots, of {sorted(there)}, got {slots!r:.200}"
+                f"slots_shuffle: expected a list of slots, of {sorted(names_of_slots)}, got "
+                f"{slots!r:.200}"
             )
-        self._shuffle(partial(slots_shuffled, names=asked))
+        self._shuffle(partial(slots_shuffled, names=chosen))
 
     def local_shuffle(self) -> None:
         """Shuffle the samples of this process."""
@@ -343,13 +344,15 @@ class InMemoryDataset(DatasetBase):
 
         self._shuffle(shuffle)
 
-    def _shuffle(self, how: Callable[[Samples, np.random.Generator], Samples]) -> None:
-        """Shuffle the samples, which ``how`` uses up: where it fails, none are left."""
+    def _shuffle(self, shuffled: Callable[[Samples, np.random.Generator], Samples]) -> None:
+        """Shuffle the samples, which ``shuffled`` uses up: where it fails, none are left."""
         loaded, self._samples = self._loaded(), None
         used_up = Samples(loaded.slots, [*loaded.columns])  # a loop may still be reading the others
         del loaded
         self._shuffles += 1
-        self._samples = how(used_up, np.random.default_rng([settings.SEED.read(), self._shuffles]))
+        self._samples = shuffled(
+            used_up, np.random.default_rng([settings.SEED.read(), self._shuffles])
+        )
 
     # -- sizes ---------------------------------------------------------------------------------
     def get_memory_data_size(self, fleet: Any = None) -> int:
@@ -358,8 +361,8 @@ class InMemoryDataset(DatasetBase):
         peers = None if fleet is None else _peers()
         if peers is None:
             return count
-        told = peers.group.allgather_bytes(count.to_bytes(8, "little"), peers.deadline_s)
-        return sum(int.from_bytes(data, "little") for data in told)
+        counts = peers.group.allgather_bytes(count.to_bytes(8, "little"), peers.deadline_s)
+        return sum(int.from_bytes(data, "little") for data in counts)
 
     def get_shuffle_data_size(self, fleet: Any = None) -> int:
         """Return the number of samples that were shuffled; with ``fleet`` of all workers."""
@@ -371,8 +374,8 @@ class DatasetFactory:
 
     def create_dataset(self, datafeed_class: str = "QueueDataset") -> Any:
         """Return a new QueueDataset, InMemoryDataset or FileInstantDataset."""
-        known = (QueueDataset, InMemoryDataset, FileInstantDataset)
-        kinds = {kind.__name__: kind for kind in known}
+        classes = (QueueDataset, InMemoryDataset, FileInstantDataset)
+        kinds = {kind.__name__: kind for kind in classes}
         if datafeed_class not in kinds:
             raise DataError(f"create_dataset: expected one of {list(kinds)}, got {datafeed_class}")
         return kinds[datafeed_class]()
@@ -385,11 +388,11 @@ def _peers() -> control.Peers | None:
     return peers if peers is not None and peers.trainers > 1 else None
 
 
-def _refuse(what: str, instead: str) -> NoReturn:
-    raise DataNotImplementedError(f"{what}: {instead}")
+def _refuse(name: str, instead: str) -> NoReturn:
+    raise DataNotImplementedError(f"{name}: {instead}")
 
 
-def _positive(what: str, number: int) -> int:
+def _positive(name: str, number: int) -> int:
     if not isinstance(number, Integral) or int(number) < 1:
-        raise DataError(f"{what}: expected at least 1, got {number}")
+        raise DataError(f"{name}: expected at least 1, got {number}")
     return int(number)

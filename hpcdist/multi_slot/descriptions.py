@@ -65,13 +65,13 @@ class DataFeedDesc:
         """Return the description as text."""
         return written(self._fields)
 
-    def _set(self, what: str, given: Sequence[str], field: str) -> None:
+    def _set(self, method: str, names_of_slots: Sequence[str], field: str) -> None:
         slots = self._fields.get("multi_slot_desc", {}).get("slots", [])
         by_name = {slot.get("name", ""): slot for slot in slots}
-        unknown = names(what, given, (DataError, DataError)) - set(by_name)
+        unknown = names(method, names_of_slots, (DataError, DataError)) - set(by_name)
         if unknown:
-            raise DataError(f"{what}: no slot {sorted(unknown)} among {sorted(by_name)}")
-        for name in given:
+            raise DataError(f"{method}: no slot {sorted(unknown)} among {sorted(by_name)}")
+        for name in names_of_slots:
             by_name[name][field] = True
 
 

@@ -34,10 +34,10 @@ def check_agreed(trainers: Transport, settled: Mapping[str, int], deadline_s: fl
 
     Each would lay out samples otherwise, and they would come to other places than they are awaited.
     """
-    own = json.dumps([*settled.values()])  # a seed may have more than 64 bits
-    told = trainers.allgather_bytes(own.encode(), deadline_s, WHAT)
-    first, *others = map(json.loads, told)
-    for trainer, values in enumerate(others, 1):
+    encoded = json.dumps([*settled.values()])  # a seed may have more than 64 bits
+    gathered = trainers.allgather_bytes(encoded.encode(), deadline_s, WHAT)
+    first, *rest = map(json.loads, gathered)
+    for trainer, values in enumerate(rest, 1):
         for name, expected, got in zip(settled, first, values):
             if got != expected:
                 raise DataError(
@@ -70,9 +70,9 @@ def by_ids_among(trainers: Transport, samples: Samples, deadline_s: float) -> Sa
     """
 
     def by_id(begins: np.ndarray) -> Arrangement:
-        own = id_keys(samples)
-        told = trainers.allgather_bytes(own.tobytes(), deadline_s, WHAT)
-        keys = np.concatenate([np.frombuffer(data, own.dtype) for data in told])
+        local_keys = id_keys(samples)
+        gathered = trainers.allgather_bytes(local_keys.tobytes(), deadline_s, WHAT)
+        keys = np.concatenate([np.frombuffer(data, local_keys.dtype) for data in gathered])
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
         cuts = equal_parts(len(keys), trainers.size)[1:-1]
@@ -97,8 +97,8 @@ def _arranged_among(
     """
     slots = crc32(repr(list(samples.slots)).encode())
     sizes = np.array([slots, len(samples), *(len(column.values) for column in samples.columns)])
-    told = trainers.allgather_bytes(sizes.tobytes(), deadline_s, WHAT)
-    all_sizes = [np.frombuffer(data, np.int64) for data in told]
+    gathered = trainers.allgather_bytes(sizes.tobytes(), deadline_s, WHAT)
+    all_sizes = [np.frombuffer(data, np.int64) for data in gathered]
     if len({int(some[0]) for some in all_sizes}) > 1:
         raise DataError(
             "global_shuffle: the trainers' datasets have different slots: give set_use_var the "
@@ -158,8 +158,8 @@ def _moves(me: int, begins: np.ndarray, order: np.ndarray, ends: list[int]) -> _
 
 def _most(samples: int, values: int, slot: SampleSlot, trainers: int) -> int:
     """Return how many samples go from one trainer to another in a round: the same for all."""
-    each = max(values // max(samples, 1), 1) * np.dtype(slot.dtype).itemsize
-    return max(ROUND_BYTES // each // trainers, 1)
+    bytes_each = max(values // max(samples, 1), 1) * np.dtype(slot.dtype).itemsize
+    return max(ROUND_BYTES // bytes_each // trainers, 1)
 
 
 def _moved(
@@ -174,11 +174,11 @@ def _moved(
     if offsets is None or slot.shape is None:
         offsets = _offsets(slot, column, moves, most, swap)
     values = np.empty(offsets[-1], column.values.dtype)
-    for some in moves.rounds(most):
-        totals = [int((offsets[p + 1] - offsets[p]).sum()) for p in some.places]
+    for part in moves.rounds(most):
+        totals = [int((offsets[p + 1] - offsets[p]).sum()) for p in part.places]
         received = [np.empty(total, values.dtype) for total in totals]
-        swap([taken(column, s).values for s in some.sent], received)
-        for places, arrived in zip(some.places, received):
+        swap([taken(column, s).values for s in part.sent], received)
+        for places, arrived in zip(part.places, received):
             put_values(arrived, places, values, offsets)
     return Column(values, offsets)
 
@@ -190,10 +190,10 @@ def _offsets(slot: SampleSlot, column: Column, moves: _Moves, most: int, swap: S
     if slot.shape is not None:
         lengths[:] = slot.width
     else:
-        for some in moves.rounds(most):
-            counts = [np.empty(len(p), np.int64) for p in some.places]
-            swap([column.offsets[s + 1] - column.offsets[s] for s in some.sent], counts)
-            for places, count in zip(some.places, counts):
+        for part in moves.rounds(most):
+            counts = [np.empty(len(p), np.int64) for p in part.places]
+            swap([column.offsets[s + 1] - column.offsets[s] for s in part.sent], counts)
+            for places, count in zip(part.places, counts):
                 lengths[places] = count
     np.cumsum(lengths, out=lengths)
     return offsets
@@ -203,8 +203,8 @@ def _swap(
     trainers: Transport, sent: list[np.ndarray], received: list[np.ndarray], deadline_s: float
 ) -> None:
     """Send an array to each trainer, and receive one from each; empty ones are not sent."""
-    me, others = trainers.rank, [k for k in range(trainers.size) if k != trainers.rank]
+    me, peers = trainers.rank, [k for k in range(trainers.size) if k != trainers.rank]
     received[me] = sent[me]
-    requests = [trainers.irecv(received[k], k, TAG) for k in others if len(received[k])]
-    requests += [trainers.isend(sent[k], k, TAG) for k in others if len(sent[k])]
+    requests = [trainers.irecv(received[k], k, TAG) for k in peers if len(received[k])]
+    requests += [trainers.isend(sent[k], k, TAG) for k in peers if len(sent[k])]
     trainers.wait_all(requests, lambda: WHAT, deadline_s)

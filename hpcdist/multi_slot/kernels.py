@@ -76,17 +76,17 @@ def parse(text, are_floats, widths, powers, ints, floats, counts, book):
                         break
                     first = position
                     if not are_floats[slot]:
-                        whole = uint64(0)
+                        integer = uint64(0)
                         fits = True
                         while _is_digit(text[position]):
                             digit = uint64(text[position] - 48)
-                            fits = fits and whole <= (uint64(_LARGEST) - digit) // uint64(10)
-                            whole = whole * uint64(10) + digit
+                            fits = fits and integer <= (uint64(_LARGEST) - digit) // uint64(10)
+                            integer = integer * uint64(10) + digit
                             position += 1
                         if first == position or not _is_end(text[position]) or not fits:
                             wrong = WHOLE
                             break
-                        ints[n_ints] = -int64(whole) if negative else int64(whole)
+                        ints[n_ints] = -int64(integer) if negative else int64(integer)
                         n_ints += 1
                         continue
                     digits = uint64(0)
@@ -229,17 +229,17 @@ def put_values(values, places, out, out_offsets):
 @jit
 def without_zeros(values, offsets):
     """Return values and offsets without zeros; a sample with nothing but zeros keeps one."""
-    kept = np.empty_like(values)
+    nonzero = np.empty_like(values)
     ends = np.zeros_like(offsets)
     n = 0
     for i in range(len(offsets) - 1):
         begin = n
         for k in range(offsets[i], offsets[i + 1]):
             if abs(float64(values[k])) >= NEAR_ZERO:
-                kept[n] = values[k]
+                nonzero[n] = values[k]
                 n += 1
         if n == begin and offsets[i + 1] > offsets[i]:
-            kept[n] = 0
+            nonzero[n] = 0
             n += 1
         ends[i + 1] = n
-    return kept[:n].copy(), ends
+    return nonzero[:n].copy(), ends

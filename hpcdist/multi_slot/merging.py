@@ -37,18 +37,18 @@ def merged(samples: Samples, size: int) -> Samples:
     begins = _begins(samples)
     counts = np.diff(np.append(begins, len(samples)))
     good = counts == size if size else np.ones(len(begins), np.bool_)
-    why = {int(k): f"they are not {size}" for k in np.flatnonzero(~good)}
+    reasons = {int(k): f"they are not {size}" for k in np.flatnonzero(~good)}
     chosen = []
     for slot, column in zip(samples.slots[:-1], samples.columns):
         tells = _tells(column)
         if slot.shape is None:
             twice = np.add.reduceat(tells.astype(np.int64), begins) > 1
             for k in np.flatnonzero(twice):
-                why.setdefault(int(k), f"more than one has values of slot {slot.name!r}")
+                reasons.setdefault(int(k), f"more than one has values of slot {slot.name!r}")
             good &= ~twice
         last = np.maximum.reduceat(np.where(tells, np.arange(len(samples)), -1), begins)
         chosen.append(np.where(last < 0, begins, last))
-    _tell(samples.columns[-1], begins, counts, why)
+    _tell(samples.columns[-1], begins, counts, reasons)
     columns = [taken(c, order[good]) for c, order in zip(samples.columns, chosen)]
     return Samples(samples.slots[:-1], columns)
 
@@ -58,10 +58,10 @@ def _begins(samples: Samples) -> np.ndarray:
     keys = id_keys(samples)
     alike = keys[1:] == keys[:-1]
     ids, before = samples.columns[-1], np.flatnonzero(alike)
-    these, those = taken(ids, before), taken(ids, before + 1)
+    first, second = taken(ids, before), taken(ids, before + 1)
     if any(
         not np.array_equal(a, b)
-        for a, b in ((these.offsets, those.offsets), (these.values, those.values))
+        for a, b in ((first.offsets, second.offsets), (first.values, second.values))
     ):
         raise DataError("set_merge_by_lineid: two line ids have the same hash: change one of them")
     return np.flatnonzero(np.append(True, ~alike))
@@ -74,18 +74,18 @@ def _id(column: Column, number: int) -> bytes:
 def _tells(column: Column) -> np.ndarray:
     """Tell of each sample whether it has a value that is not zero, bool [samples]."""
     values = column.values
-    some = np.abs(values) >= NEAR_ZERO if values.dtype.kind == "f" else values != 0
-    return np.logical_or.reduceat(some, column.offsets[:-1])
+    nonzero = np.abs(values) >= NEAR_ZERO if values.dtype.kind == "f" else values != 0
+    return np.logical_or.reduceat(nonzero, column.offsets[:-1])
 
 
-def _tell(ids: Column, begins: np.ndarray, counts: np.ndarray, why: dict[int, str]) -> None:
-    for number in sorted(why)[:TOLD]:
+def _tell(ids: Column, begins: np.ndarray, counts: np.ndarray, reasons: dict[int, str]) -> None:
+    for number in sorted(reasons)[:TOLD]:
         logger.warning(
             "merge by line id: %d samples of id %r are left out: %s",
             counts[number],
             _id(ids, begins[number]).decode(errors="replace"),
-            why[number],
+            reasons[number],
         )
-    if why:
-        lines = int(counts[sorted(why)].sum())
-        logger.warning("merge by line id: %d ids, %d samples, are left out", len(why), lines)
+    if reasons:
+        lines = int(counts[sorted(reasons)].sum())
+        logger.warning("merge by line id: %d ids, %d samples, are left out", len(reasons), lines)

@@ -184,16 +184,16 @@ def batches(
     pieces: Iterator[Samples], size: int, drop_last: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Yield what batches of ``size`` samples are fed as; ``drop_last``: not a last, short one."""
-    left: list[Samples] = []  # fewer than `size` samples
+    remainder: list[Samples] = []  # fewer than `size` samples
     count = 0
     for piece in pieces:
         begin = 0
         while count + len(piece) - begin >= size:
             end = begin + size - count
-            yield concatenated([*left, piece.part(begin, end)]).feed()
-            left, count, begin = [], 0, end
+            yield concatenated([*remainder, piece.part(begin, end)]).feed()
+            remainder, count, begin = [], 0, end
         if begin < len(piece):
-            left.append(piece.part(begin, len(piece)))
+            remainder.append(piece.part(begin, len(piece)))
             count += len(piece) - begin
-    if left and not drop_last:
-        yield concatenated(left).feed()
+    if remainder and not drop_last:
+        yield concatenated(remainder).feed()

@@ -87,8 +87,8 @@ def _fault(text: bytes, slots: Sequence[SampleSlot], book: np.ndarray) -> str:
     if wrong == kernels.MORE:
         return f"expected the end of the line after {len(slots)} slots, got {word!r}"
     if wrong == kernels.HEAD:
-        what = ("an id", "a text")[number]
-        return f"expected {what} after the number 1 (set_parse_ins_id, ...), got {word!r}"
+        kind = ("an id", "a text")[number]
+        return f"expected {kind} after the number 1 (set_parse_ins_id, ...), got {word!r}"
     slot = slots[number]
     faults = {
         kernels.COUNT: f"expected the number of its values, got {word!r}",

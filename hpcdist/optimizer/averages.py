@@ -28,9 +28,9 @@ Copied = dict[str, Variable]
 
 def _kept_in(block: Block, var: Variable) -> Variable:
     """Return a persistable variable of another program under the same name."""
-    known = block.vars.get(var.name)
+    present = block.vars.get(var.name)
     facts: dict[str, Any] = {"shape": var.shape, "dtype": var.dtype, "persistable": True}
-    return known or block.create_var(var.name, stop_gradient=True, **facts)
+    return present or block.create_var(var.name, stop_gradient=True, **facts)
 
 
 def _averaged(program: Program) -> list[Parameter]:
@@ -43,7 +43,7 @@ def _averaged(program: Program) -> list[Parameter]:
 
 
 @contextmanager
-def _marked(mark: str, what: str) -> Iterator[None]:
+def _marked(mark: str, value: str) -> Iterator[None]:
     """Note on the operators built inside how they follow the parameters: AFTER_UPDATES, or so."""
     block = default_main_program().global_block()
     before = {id(op) for op in block.ops}
@@ -51,7 +51,7 @@ def _marked(mark: str, what: str) -> Iterator[None]:
         yield
     for op in block.ops:
         if id(op) not in before:
-            op.set_attr(mark, what)
+            op.set_attr(mark, value)
 
 
 class _Exchanged:
@@ -67,14 +67,14 @@ class _Exchanged:
             block = program.global_block()
             with program_guard(program, Program()):
                 for parameter in parameters:
-                    own = _kept_in(block, parameter)
-                    facts: dict[str, Any] = {"shape": own.shape, "dtype": own.dtype}
-                    aside = block.create_var(f"{own.name}@ASIDE", persistable=True, **facts)
+                    local = _kept_in(block, parameter)
+                    facts: dict[str, Any] = {"shape": local.shape, "dtype": local.dtype}
+                    aside = block.create_var(f"{local.name}@ASIDE", persistable=True, **facts)
                     if program is self.apply_program:
-                        layers.assign(own, aside)
-                        layers.assign(value_of(block, own), own)
+                        layers.assign(local, aside)
+                        layers.assign(value_of(block, local), local)
                     else:
-                        layers.assign(aside, own)
+                        layers.assign(aside, local)
                 flag = block.create_var(names.AVERAGED, shape=(1,), dtype="int32", persistable=True)
                 layers.fill_constant([1], "int32", int(program is self.apply_program), out=flag)
 
@@ -176,27 +176,27 @@ class ModelAverage(_Exchanged):
         block = default_main_program().global_block()
         with _marked(AFTER_UPDATES, "ModelAverage"):
             for p in parameters:
-                held = self._sums[p.name] = self._accumulators(p, name)
-                inputs = {"param": p, **{f"in_{slot}": var for slot, var in held.items()}}
-                outputs = {f"out_{slot}": var for slot, var in held.items()}
+                sums = self._sums[p.name] = self._accumulators(p, name)
+                inputs = {"param": p, **{f"in_{slot}": var for slot, var in sums.items()}}
+                outputs = {f"out_{slot}": var for slot, var in sums.items()}
                 block.append_op("average_accumulates", inputs, outputs, attrs)
         self._exchange(parameters, self._mean)
 
     def _accumulators(self, p: Parameter, name: str | None) -> Copied:
         prefix = f"{p.name}_" if name is None else f"{p.name}_{name}_"
-        held = {}
+        sums = {}
         for slot in ("sum_1", "sum_2", "sum_3"):
             key = names.generate(prefix + slot)
-            held[slot] = layers.create_global_var(p.shape, 0.0, p.dtype, True, name=key)
+            sums[slot] = layers.create_global_var(p.shape, 0.0, p.dtype, True, name=key)
         for slot in ("num_accumulates", "old_num_accumulates", "num_updates"):
             key = names.generate(prefix + slot)
-            held[slot] = layers.create_global_var([1], 0, "int64", True, name=key)
-        return held
+            sums[slot] = layers.create_global_var([1], 0, "int64", True, name=key)
+        return sums
 
     def _mean(self, block: Block, parameter: Variable) -> Variable:
-        held = {slot: _kept_in(block, var) for slot, var in self._sums[parameter.name].items()}
-        total = layers.sum([held["sum_1"], held["sum_2"], held["sum_3"]])
-        count = layers.sum([held["num_accumulates"], held["old_num_accumulates"]])
+        sums = {slot: _kept_in(block, var) for slot, var in self._sums[parameter.name].items()}
+        total = layers.sum([sums["sum_1"], sums["sum_2"], sums["sum_3"]])
+        count = layers.sum([sums["num_accumulates"], sums["old_num_accumulates"]])
         return total / layers.cast(count, parameter.dtype)
 
 
@@ -221,16 +221,16 @@ class LookaheadOptimizer:
         self, loss: Variable, startup_program: Program | None = None
     ) -> tuple[list[Operator], ParamGrads]:
         """Append a training step of the inner optimizer, and what the slow copies do."""
-        made = self.inner_optimizer.minimize(loss, startup_program)
+        result = self.inner_optimizer.minimize(loss, startup_program)
         startup = startup_program or default_startup_program()
         with (
             program_guard(program_of(loss), startup),
             _marked(WITHOUT_SERVERS, "LookaheadOptimizer"),
         ):
             steps = layers.create_global_var([1], 0, "int32", True, name="lookahead_step")
-            every = layers.create_global_var([1], self.k, "int32", True, name="lookahead_k")
+            period = layers.create_global_var([1], self.k, "int32", True, name="lookahead_k")
             layers.increment(steps, 1.0, True)
-            turn = layers.elementwise_mod(steps, every)
+            turn = layers.elementwise_mod(steps, period)
             now = layers.cast(layers.equal(turn, layers.zeros([1], "int32")), "float32")
             for fast in _averaged(program_of(loss)):
                 slow = self._slow(fast, startup)
@@ -240,7 +240,7 @@ class LookaheadOptimizer:
                 layers.assign(layers.elementwise_add(*mixed), slow)
                 mixed = [layers.elementwise_mul(v, w) for v, w in ((met, now), (fast, 1.0 - now))]
                 layers.assign(layers.elementwise_add(*mixed), fast)
-        return made
+        return result
 
     def _slow(self, fast: Parameter, startup: Program) -> Variable:
         facts: dict[str, Any] = {"shape": fast.shape, "dtype": fast.dtype, "persistable": True}

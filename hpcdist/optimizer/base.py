@@ -155,7 +155,7 @@ class Optimizer(Minimizer):
 
     def get_opti_var_name_list(self) -> list[str]:
         """Return the names of the variables that `minimize` has made to keep state in."""
-        return [held.name for held in self._held.values()]
+        return [variable.name for variable in self._held.values()]
 
     # -- in steps ----------------------------------------------------------------------------
     def _backward(
@@ -255,13 +255,13 @@ class Optimizer(Minimizer):
 
     def _get_accumulator(self, name: str, param: Parameter) -> Variable:
         """Return the state of a kind that `minimize` has made for a parameter."""
-        held = self._accumulators.get(name, {})
-        if param.name not in held:
+        of_name = self._accumulators.get(name, {})
+        if param.name not in of_name:
             raise GraphError(
                 f"{type(self).__name__}: there is no {name!r} of {param.name!r}; it keeps "
                 f"{', '.join(self.accumulators) or 'nothing'}, from minimize on"
             )
-        return held[param.name]
+        return of_name[param.name]
 
     def _rate_of(self, param: Parameter) -> Variable:
         """Return the rate of one parameter: the global one, times its multiplier."""

@@ -68,8 +68,8 @@ class DGCMomentumOptimizer(MomentumOptimizer):
                 raise GraphTypeError(
                     f"DGCMomentum: grad_clip must be a GradientClipByNorm, got {grad_clip!r}"
                 )
-            what = "DGCMomentum: num_trainers, which grad_clip needs,"
-            trainers = checks.integer(what, num_trainers, 1, errors=GRAPH)
+            argument = "DGCMomentum: num_trainers, which grad_clip needs,"
+            trainers = checks.integer(argument, num_trainers, 1, errors=GRAPH)
             clip_norm = grad_clip.clip_norm * trainers**-0.5
         self._compression = {
             "rampup_begin_step": checks.integer(
@@ -90,12 +90,12 @@ class DGCMomentumOptimizer(MomentumOptimizer):
         compressed = sorted(
             (pair for pair in params_grads if _is_compressed(*pair)), key=lambda pair: pair[0].name
         )
-        others = [pair for pair in params_grads if not _is_compressed(*pair)]
+        uncompressed = [pair for pair in params_grads if not _is_compressed(*pair)]
         if compressed:
             with default_main_program().role_guard(Role.LR_SCHED):
                 autoincreased_step_counter(COUNTER, begin=0)
         self._compressed.update(param.name for param, _ in compressed)
-        ops = super().apply_gradients(others) if others else []
+        ops = super().apply_gradients(uncompressed) if uncompressed else []
         return [*ops, *self._append_updates(compressed)]
 
     def _append_update(self, block: Block, param: Parameter, grad: Variable) -> None:
@@ -104,12 +104,12 @@ class DGCMomentumOptimizer(MomentumOptimizer):
             return
         kind, coefficient = _decay(param, param.regularizer or self.regularization)
         velocity = self._held[program_of(param), "Velocity", param.name]
-        kept = generate(f"{param.name}__dgc_v_")
+        residual = generate(f"{param.name}__dgc_v_")
         inputs = {
             "Param": param,
             "Grad": grad,
             "Velocity": velocity,
-            "Residual": create_persistable(kept, param.shape, 0.0, param.dtype),
+            "Residual": create_persistable(residual, param.shape, 0.0, param.dtype),
             "LearningRate": self._rate_of(param),
         }
         attrs = {"regular_type": kind, "regular_coeff": coefficient}
@@ -124,18 +124,20 @@ def _is_compressed(param: Parameter, grad: Variable) -> bool:
     return dense and param.dtype == "float32" and abs(math.prod(param.shape)) >= SMALLEST
 
 
-def _sparsity(given: Sequence[float]) -> list[float]:
-    levels = [float(s) for s in given]
+def _sparsity(sparsity: Sequence[float]) -> list[float]:
+    levels = [float(s) for s in sparsity]
     if not levels or not all(0 <= s < 1 for s in levels):
-        raise GraphError(f"DGCMomentum: sparsity: expected numbers from 0 to below 1, got {given}")
+        raise GraphError(
+            f"DGCMomentum: sparsity: expected numbers from 0 to below 1, got {sparsity}"
+        )
     return levels
 
 
 def _decay(param: Parameter, regularizer: Any) -> tuple[int, float]:
     if regularizer is None:
         return NO_DECAY, 0.0
-    for kind, known in ((L1, L1DecayRegularizer), (L2, L2DecayRegularizer)):
-        if isinstance(regularizer, known):
+    for kind, regularizer_class in ((L1, L1DecayRegularizer), (L2, L2DecayRegularizer)):
+        if isinstance(regularizer, regularizer_class):
             return kind, regularizer.coeff
     raise GraphAssertionError(
         f"DGCMomentum: regularization of {param.name!r} must be L1Decay or L2Decay, "

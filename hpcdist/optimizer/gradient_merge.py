@@ -59,7 +59,7 @@ class GradientMergeOptimizer(OptimizerWrapper):
         named = generate(pairs[0][0].name + MERGE_COUNTER)
         counter = create_persistable(named, (1,), 0.0, "int64")
         writers = block.last_writers()
-        found: ParamGrads = []
+        merged_pairs: ParamGrads = []
         # Close after the backward operators, so that gradients need no memory for long; from the
         # last one, so that the positions of the others stay.
         for p, g in sorted(pairs, key=lambda pair: writers[pair[1].name], reverse=True):
@@ -68,17 +68,17 @@ class GradientMergeOptimizer(OptimizerWrapper):
             merged = block.create_var(g.name + MERGED, shape=p.shape, dtype=p.dtype)
             for op in reversed(self._merging(p, g, sums[p.name], merged)):
                 block.add_op(op, index + 1)
-            found.append((p, merged))
+            merged_pairs.append((p, merged))
         role = {ROLE_ATTR: int(Role.BACKWARD)}
         again = {OF_LAST_STEP: True, MERGED_STEPS: self.k_steps, **role}
         count = {"step": 1.0, **role}
         block.add_op(Operator(block, "increment", {"X": counter}, {"Out": counter}, count))
         block.add_op(_cleared(counter, again))
         in_order = {p.name: number for number, (p, _) in enumerate(pairs)}
-        return sorted(found, key=lambda pair: in_order[pair[0].name])
+        return sorted(merged_pairs, key=lambda pair: in_order[pair[0].name])
 
     def _merging(
-        self, p: Parameter, g: Variable, held: Variable, merged: Variable
+        self, p: Parameter, g: Variable, accumulator: Variable, merged: Variable
     ) -> list[Operator]:
         role = {ROLE_ATTR: int(Role.BACKWARD)}
         last = {**role, OF_LAST_STEP: True}
@@ -86,15 +86,19 @@ class GradientMergeOptimizer(OptimizerWrapper):
         mean = {"scale": factor, "bias": 0.0, "bias_after_scale": True}
         finishes = {ROLE_VAR_ATTR: [p.name, merged.name]}
         return [
-            Operator(g.block, "sum", {"X": [held, g]}, {"Out": held}, role),
-            Operator(g.block, "scale", {"X": held}, {"Out": merged}, {**last, **mean, **finishes}),
-            _cleared(held, last),
+            Operator(g.block, "sum", {"X": [accumulator, g]}, {"Out": accumulator}, role),
+            Operator(
+                g.block, "scale", {"X": accumulator}, {"Out": merged}, {**last, **mean, **finishes}
+            ),
+            _cleared(accumulator, last),
         ]
 
 
-def _cleared(held: Variable, attrs: dict[str, Any]) -> Operator:
-    zeros = {"shape": list(held.shape), "dtype": held.dtype, "value": 0.0}
-    return Operator(held.block, "fill_constant", {}, {"Out": held}, {**zeros, **attrs})
+def _cleared(accumulator: Variable, attrs: dict[str, Any]) -> Operator:
+    zeros = {"shape": list(accumulator.shape), "dtype": accumulator.dtype, "value": 0.0}
+    return Operator(
+        accumulator.block, "fill_constant", {}, {"Out": accumulator}, {**zeros, **attrs}
+    )
 
 
 def _refuse_rows(pairs: ParamGrads) -> None:
@@ -110,8 +114,8 @@ def _take_role_var(op: Operator, parameter: str, gradient: str) -> None:
     """Take a pair from those that an operator finishes: another one finishes what is merged."""
     names = list(op.attrs.get(ROLE_VAR_ATTR) or ())
     pairs = list(zip(names[::2], names[1::2]))
-    left = [name for pair in pairs if pair != (parameter, gradient) for name in pair]
-    if left:
-        op.set_attr(ROLE_VAR_ATTR, left)
+    remaining = [name for pair in pairs if pair != (parameter, gradient) for name in pair]
+    if remaining:
+        op.set_attr(ROLE_VAR_ATTR, remaining)
     else:
         op.attrs.pop(ROLE_VAR_ATTR, None)

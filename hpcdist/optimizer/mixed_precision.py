@@ -101,14 +101,14 @@ class _InHalf(OptimizerWrapper):
 
     def __init__(self, optimizer: AnyOptimizer, amp_lists: AutoMixedPrecisionLists | None) -> None:
         super().__init__(optimizer)
-        held: Any = optimizer
-        while isinstance(held, OptimizerWrapper):
-            if isinstance(held, _InHalf):
+        inner: Any = optimizer
+        while isinstance(inner, OptimizerWrapper):
+            if isinstance(inner, _InHalf):
                 raise GraphError(
-                    f"{type(self).__name__}: the optimizer given holds {type(held).__name__}: "
+                    f"{type(self).__name__}: the optimizer given holds {type(inner).__name__}: "
                     "decorate with one type of half precision"
                 )
-            held = held.inner_optimizer
+            inner = inner.inner_optimizer
         self._lists = AutoMixedPrecisionLists() if amp_lists is None else amp_lists
         if not isinstance(self._lists, AutoMixedPrecisionLists):
             raise GraphTypeError(
@@ -133,10 +133,10 @@ class OptimizerWithMixedPrecision(_InHalf):
         amp_lists: AutoMixedPrecisionLists | None,
         init_loss_scaling: float,
         dynamic: bool,
-        how: dict[str, Any],
+        options: dict[str, Any],
     ) -> None:
         super().__init__(optimizer, amp_lists)
-        self._dynamic, self._how = dynamic, how
+        self._dynamic, self._how = dynamic, options
         self._init_loss_scaling = init_loss_scaling
         self._kept: list[Variable] = []  # the scaling, and if it changes, steps counted
         self._scaled_loss: Variable | None = None
@@ -192,11 +192,11 @@ class OptimizerWithMixedPrecision(_InHalf):
             )
             if self._dynamic:
                 _, good, bad = self._kept
-                given = {"PrevLossScaling": scaling}
-                given |= {"FoundInfinite": infinite, "InGoodSteps": good, "InBadSteps": bad}
+                inputs = {"PrevLossScaling": scaling}
+                inputs |= {"FoundInfinite": infinite, "InGoodSteps": good, "InBadSteps": bad}
                 changed = {"LossScaling": scaling}
                 changed |= {"OutGoodSteps": good, "OutBadSteps": bad}
-                block.append_op("update_loss_scaling", given, changed, self._how)
+                block.append_op("update_loss_scaling", inputs, changed, self._how)
         pairs = [(p, unscaled) for (p, _), unscaled in zip(params_grads, new)]
         return super().apply_gradients(pairs, grad_clip)
 
@@ -224,11 +224,11 @@ def decorate(
         "decr_every_n_nan_or_inf": decr_every_n_nan_or_inf,
     }
     ratios = {"incr_ratio": incr_ratio, "decr_ratio": decr_ratio}
-    how: dict[str, Any] = {n: checks.integer(n, v, 1, errors=GRAPH) for n, v in steps.items()}
-    how |= {name: checks.positive(name, value, GRAPH) for name, value in ratios.items()}
+    options: dict[str, Any] = {n: checks.integer(n, v, 1, errors=GRAPH) for n, v in steps.items()}
+    options |= {name: checks.positive(name, value, GRAPH) for name, value in ratios.items()}
     scaling = checks.positive("init_loss_scaling", init_loss_scaling, GRAPH)
     dynamic = bool(use_dynamic_loss_scaling)
-    return OptimizerWithMixedPrecision(optimizer, amp_lists, scaling, dynamic, how)
+    return OptimizerWithMixedPrecision(optimizer, amp_lists, scaling, dynamic, options)
 
 
 def decorate_bf16(
@@ -259,11 +259,11 @@ def round_to_half(block: Block, lists: AutoMixedPrecisionLists, kind: Half) -> N
     colour: dict[str, str] = {}  # by value: of the operator that made it
     half: set[str] = set()  # values that have no more than half precision
     for op in ops:
-        made = _colour(op, lists, colour)
-        colour.update(dict.fromkeys(op.output_arg_names, made))
+        result = _colour(op, lists, colour)
+        colour.update(dict.fromkeys(op.output_arg_names, result))
         for name in op.output_arg_names:  # what is written again is rounded again
             half -= {name, name + kind.cast}
-        if made != "white":
+        if result != "white":
             block.add_op(op)
             continue
         for slot, names in op.inputs.items():

@@ -46,22 +46,22 @@ class PipelineOptimizer(OptimizerWrapper):
             if not isinstance(cut_list, (list, tuple)) or not cut_list:
                 raise GraphError(f"{_CUTS}, got {cut_list!r}")
             self._cuts = tuple(_names(entry) for entry in cut_list)
-        for name, given in (("place_list", place_list), ("concurrency_list", concurrency_list)):
+        for name, values in (("place_list", place_list), ("concurrency_list", concurrency_list)):
             sections = 2 * len(self._cuts or ()) - 1
-            if given is not None and self._cuts is not None and len(given) != sections:
+            if values is not None and self._cuts is not None and len(values) != sections:
                 raise GraphError(
                     f"PipelineOptimizer: {name}: expected {sections} entries, for the "
-                    f"{len(self._cuts)} stages forward and back again, got {len(given)}"
+                    f"{len(self._cuts)} stages forward and back again, got {len(values)}"
                 )
         for name, number in (("queue_size", queue_size), ("sync_steps", sync_steps)):
             integer(f"PipelineOptimizer: {name}", number, 1, errors=GRAPH)
         integer("PipelineOptimizer: start_cpu_core_id", start_cpu_core_id, 0, errors=GRAPH)
         if num_microbatches is not None:
-            what = "PipelineOptimizer: num_microbatches"
-            num_microbatches = integer(what, num_microbatches, 1, errors=GRAPH)
+            argument = "PipelineOptimizer: num_microbatches"
+            num_microbatches = integer(argument, num_microbatches, 1, errors=GRAPH)
         self._micro_batches = num_microbatches
 
-    def _backward(self, loss: Variable, *how: Any) -> ParamGrads:
+    def _backward(self, loss: Variable, *arguments: Any) -> ParamGrads:
         if self._cuts is not None and loss.name not in self._cuts[-1]:
             raise GraphError(
                 f"PipelineOptimizer: the last entry of cut_list is that of the last stage: "
@@ -71,7 +71,7 @@ class PipelineOptimizer(OptimizerWrapper):
         if self._cuts is None or len(self._cuts) > 1:
             cuts = None if self._cuts is None else self._cuts[:-1]
             program.pipeline = PipelineCut(cuts, self._micro_batches)
-        return super()._backward(loss, *how)
+        return super()._backward(loss, *arguments)
 
 
 def _names(entry: Any) -> tuple[str, ...]:

@@ -48,8 +48,8 @@ def extend_with_decoupled_weight_decay(base_optimizer: type[Optimizer]) -> type[
                 if self._decays is not None and not self._decays(parameter.name):
                     continue
                 with program.role_guard(Role.OPTIMIZE, (parameter, gradient)):
-                    kept = layers.elementwise_sub(parameter, parameter * self._coefficient)
-                    layers.assign(kept, parameter)
+                    decayed = layers.elementwise_sub(parameter, parameter * self._coefficient)
+                    layers.assign(decayed, parameter)
             return super().apply_gradients(params_grads, grad_clip)
 
     return OptimizerWithDecoupledWeightDecay

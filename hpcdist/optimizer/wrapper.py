@@ -23,14 +23,14 @@ class OptimizerWrapper(Minimizer):
                 f"{type(self).__name__}: expected an optimizer, got {inner_optimizer!r}"
             )
         self.inner_optimizer: AnyOptimizer = inner_optimizer
-        held = inner_optimizer
-        while isinstance(held, OptimizerWrapper):
-            if type(held) is type(self):
+        inner = inner_optimizer
+        while isinstance(inner, OptimizerWrapper):
+            if type(inner) is type(self):
                 raise GraphError(f"{type(self).__name__}: the optimizer given holds one already")
-            held = held.inner_optimizer
+            inner = inner.inner_optimizer
 
-    def _backward(self, loss: Variable, *how: Any) -> ParamGrads:
-        return self.inner_optimizer._backward(loss, *how)
+    def _backward(self, loss: Variable, *arguments: Any) -> ParamGrads:
+        return self.inner_optimizer._backward(loss, *arguments)
 
     def apply_gradients(
         self, params_grads: ParamGrads, grad_clip: GradientClipBase | None = None

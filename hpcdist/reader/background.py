@@ -198,12 +198,12 @@ def multiprocess_reader(
 class _Child:
     """A process that reads, and the end of the pipe where its samples arrive."""
 
-    def __init__(self, number: int, reader: Reader, others: Sequence[_Child]) -> None:
+    def __init__(self, number: int, reader: Reader, siblings: Sequence[_Child]) -> None:
         self._number = number
         # A closure cannot be sent to a process that is started afresh: it must be forked.
         context = multiprocessing.get_context("fork")
         self._samples, sender = context.Pipe(duplex=False)
-        inherited = [self._samples, *(other._samples for other in others)]
+        inherited = [self._samples, *(other._samples for other in siblings)]
         self._process = context.Process(
             target=_produce,
             args=(reader, random.getrandbits(64), sender, inherited),

@@ -140,18 +140,18 @@ def shard(
     return part
 
 
-def expect_reader(what: str, reader: object) -> None:
+def expect_reader(decorator: str, reader: object) -> None:
     """Raise DataError if this is no reader, but what one returns."""
     if not callable(reader):
         raise DataError(
-            f"{what}: expected a reader, a function without arguments that returns an iterator of "
-            f"samples, got {reader!r:.80}: give the function, and do not call it"
+            f"{decorator}: expected a reader, a function without arguments that returns an "
+            f"iterator of samples, got {reader!r:.80}: give the function, and do not call it"
         )
 
 
-def at_least(least: int, decorator: str, what: str, value: int) -> int:
+def at_least(least: int, decorator: str, argument: str, value: int) -> int:
     """Return an argument of a decorator as an integer; DataError if it is below ``least``."""
     number = int(value)
     if number < least:
-        raise DataError(f"{decorator}: {what} must be at least {least}, got {value}")
+        raise DataError(f"{decorator}: {argument} must be at least {least}, got {value}")
     return number

@@ -40,10 +40,10 @@ def stragglers(ranks: Sequence[RankSummary]) -> list[RankSummary]:
     trainers = [rank for rank in ranks if not rank.serves and rank.steps > 1]
     slow = []
     for rank in trainers:
-        others = [other.busy for other in trainers if other is not rank]
-        if not others:
+        usual_busy = [other.busy for other in trainers if other is not rank]
+        if not usual_busy:
             continue
-        usual, step_s = statistics.median(others), rank.seconds / rank.steps
+        usual, step_s = statistics.median(usual_busy), rank.seconds / rank.steps
         # Not only now and then, as on a host that is busy with other things too.
         longer = rank.steadily - usual
         if rank.steadily > STRAGGLES * usual and longer > max(LEAST_S, LEAST_SHARE * step_s):
@@ -70,11 +70,11 @@ def advise(recordings: Sequence[RankRecording], ranks: Sequence[RankSummary]) ->
 
 
 def _slow_trainers(ranks: Sequence[RankSummary]) -> list[Advice]:
-    said = []
+    advice = []
     for rank in stragglers(ranks):
         reader = rank.waits.get(Cause.READER, 0.0)
         within = rank.busy * rank.steps - rank.between
-        where = "its script, between steps" if rank.between > within else "its steps"
+        place = "its script, between steps" if rank.between > within else "its steps"
         hint = (
             "see what the script does there on this rank alone"
             if rank.between > within
@@ -83,26 +83,26 @@ def _slow_trainers(ranks: Sequence[RankSummary]) -> list[Advice]:
         )
         if reader > 0:
             hint += "; it waits for its reader, too"
-        said.append(
+        advice.append(
             Advice(
                 "a slow rank",
                 f"{rank.of} is busy {rank.busy * 1e3:.3g} ms in a step, and the others wait: the "
-                f"time goes into {where}: {hint}",
+                f"time goes into {place}: {hint}",
                 rank.of.rank,
             )
         )
-    return said
+    return advice
 
 
 def _reading(ranks: Sequence[RankSummary]) -> list[Advice]:
     trainers = [rank for rank in ranks if not rank.serves and rank.steps > 1]
     if not trainers:
         return []
-    said = []
+    advice = []
     reader = {rank.of.rank: rank.share(rank.waits.get(Cause.READER, 0.0)) for rank in trainers}
     slowest = max(reader, key=lambda rank: reader[rank])
     if reader[slowest] > LEAST_SHARE:
-        said.append(
+        advice.append(
             Advice(
                 "the reader",
                 f"trainers wait for the reader, rank {slowest} {reader[slowest]:.0%} of its time: "
@@ -114,14 +114,14 @@ def _reading(ranks: Sequence[RankSummary]) -> list[Advice]:
     usual = [rank.share(rank.between) for rank in trainers if rank not in slow]
     script = statistics.median(usual or [0.0])
     if script > 2 * LEAST_SHARE:
-        said.append(
+        advice.append(
             Advice(
                 "the script",
                 f"{script:.0%} of the trainers' time is the script's own, between steps: make "
                 "batches in a fluid.io.DataLoader, which reads ahead, and print less often",
             )
         )
-    return said
+    return advice
 
 
 def _placement(ranks: Sequence[RankSummary]) -> list[Advice]:
@@ -157,11 +157,11 @@ def _slow_servers(
     if len(took) < 2 or not trainers:
         return []
     step_s = statistics.median(rank.seconds / rank.steps for rank in trainers)
-    said = []
+    advice = []
     for server, seconds in took.items():
         usual = statistics.median(other for k, other in took.items() if k != server)
         if seconds > DELAYED * usual and seconds - usual > LEAST_SHARE * step_s:
-            said.append(
+            advice.append(
                 Advice(
                     "a slow server",
                     f"messages take {seconds * 1e3:.3g} ms to {of_rank[server].of}, to the others "
@@ -170,7 +170,7 @@ def _slow_servers(
                     server,
                 )
             )
-    return said
+    return advice
 
 
 def _messages(recordings: Sequence[RankRecording], ranks: Sequence[RankSummary]) -> list[Advice]:
@@ -225,7 +225,7 @@ def _checkpoints(ranks: Sequence[RankSummary]) -> list[Advice]:
 
 def _memory(ranks: Sequence[RankSummary]) -> list[Advice]:
     """Name the ranks whose memory still grows when a job has long begun."""
-    said = []
+    advice = []
     for rank in ranks:
         memory = rank.memory
         if not memory.quarters or memory.seconds < LONG_S:
@@ -236,7 +236,7 @@ def _memory(ranks: Sequence[RankSummary]) -> list[Advice]:
         steady = early > 0 and late > early / 2
         if steady and fourth - second > max(GROWS_BYTES, GROWS_SHARE * second):
             rate = (fourth - second) / (memory.seconds / 2)
-            said.append(
+            advice.append(
                 Advice(
                     "memory",
                     f"{rank.of} holds {memory.last / MIB:.0f} MiB and {rate / MIB:.3g} MiB more "
@@ -245,4 +245,4 @@ def _memory(ranks: Sequence[RankSummary]) -> list[Advice]:
                     rank.of.rank,
                 )
             )
-    return said
+    return advice

@@ -129,9 +129,9 @@ def _cause_of(
         source = max(senders, key=lambda span: span.begin)
         return source.rank, min(source.end, wait.end - 1)
     # A sum, or notes: the rank that came last has waited least.
-    others = {s.rank for s in step.spans if s.kind == EventKind.STEP} - {wait.rank}
+    peers = {s.rank for s in step.spans if s.kind == EventKind.STEP} - {wait.rank}
     arrivals = {}
-    for rank in others:
+    for rank in peers:
         same = [
             s.begin
             for s in step.spans

@@ -172,11 +172,11 @@ def remove_all(directory: str | Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def read_all(directory: str | Path, *, some: bool = True) -> list[RankRecording]:
-    """Return the recordings in a directory, by rank; TraceError if there must be ``some``."""
+def read_all(directory: str | Path, *, required: bool = True) -> list[RankRecording]:
+    """Return a directory's recordings, by rank; TraceError if there is none and ``required``."""
     folder = Path(directory)
     paths = [path for path in folder.glob("events.*.npz") if _NAME.fullmatch(path.name)]
-    if some and not paths:
+    if required and not paths:
         raise TraceError(
             f"{folder} has no recordings (events.*.npz): they are written by --trace DIR at the "
             "end, and at a failure also beside the logs of --log-dir; it has no metrics "

@@ -202,8 +202,8 @@ def _parsed(line: str, path: Path, number: int | None = None) -> dict[str, Any]:
         for name in metrics:
             float(metrics[name])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        where = "its last line" if number is None else f"line {number}"
-        raise MetricError(f"{path}: {where} is not a line of metrics: {error!r}") from error
+        place = "its last line" if number is None else f"line {number}"
+        raise MetricError(f"{path}: {place} is not a line of metrics: {error!r}") from error
     return metrics
 
 

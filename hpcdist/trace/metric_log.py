@@ -78,7 +78,7 @@ class MetricLog:
                 numbers.setdefault(free, []).append(float(value.item()))
         if not numbers or os.getpid() != self._owner:
             return
-        means = {name: sum(own) / len(own) for name, own in numbers.items()}
+        means = {name: sum(numbers_of) / len(numbers_of) for name, numbers_of in numbers.items()}
         self._held.append(Noted(step, time.time(), means))
         if len(self._held) > FETCHED * (self.mask + 2):
             self.mask = 2 * self.mask + 1  # until the next taking, which sets it by the pace

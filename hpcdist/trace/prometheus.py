@@ -32,8 +32,8 @@ def text(status: RankStatus, job: str) -> str:
         "resident_bytes": ("memory in use", status.rss_mib * 2**20),
         "updated_seconds": ("when this was written, since 1970", status.unix_s),
     }
-    for name, (said, value) in gauges.items():
-        lines += [f"# HELP hpcdist_{name} {said}", f"# TYPE hpcdist_{name} gauge"]
+    for name, (meaning, value) in gauges.items():
+        lines += [f"# HELP hpcdist_{name} {meaning}", f"# TYPE hpcdist_{name} gauge"]
         lines.append(_sample(f"hpcdist_{name}", labels, value))
     if status.metrics:
         lines += ["# HELP hpcdist_metric latest value of what the job logs or fetches"]
@@ -78,12 +78,12 @@ def _role(status: RankStatus) -> str:
 
 
 def _sample(name: str, labels: dict[str, str], value: float) -> str:
-    told = ",".join(f'{label}="{_escaped(said)}"' for label, said in labels.items())
-    return f"{name}{{{told}}} {_number(value)}"
+    pairs = ",".join(f'{label}="{_escaped(value_of)}"' for label, value_of in labels.items())
+    return f"{name}{{{pairs}}} {_number(value)}"
 
 
-def _escaped(said: str) -> str:
-    return said.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _number(value: float) -> str:

@@ -48,8 +48,8 @@ class Recording:
 
     def since(self, begin_ns: int) -> Recording:
         """Return the events that ended at a time or later."""
-        kept = self.events[self.events["end"] >= begin_ns]
-        return replace(self, events=kept)
+        events = self.events[self.events["end"] >= begin_ns]
+        return replace(self, events=events)
 
 
 class Recorder:
@@ -145,11 +145,11 @@ class Recorder:
         self.record(kind, self.name(name), begin_ns, end, nbytes, peer, number)
         return end
 
-    def count(self, what: Count, value: float) -> None:
+    def count(self, counter: Count, value: float) -> None:
         """Note how many there are now of something."""
         if self.on:
             now = monotonic_ns()
-            self.record(EventKind.COUNT, self.name(what.value), now, now, value)
+            self.record(EventKind.COUNT, self.name(counter.value), now, now, value)
 
     def detailed(self, events: int, now_ns: int) -> None:
         """Choose the next stride: a step with ``events`` details has just been noted."""
@@ -178,8 +178,8 @@ class Recorder:
         places = np.arange(max(since, noted - capacity, 0), noted)
         events = self._ring[places % max(capacity, 1)]
         # What other threads have noted meanwhile may have taken the place of the first.
-        gone = max(0, self._noted() - capacity - int(places[0])) if len(places) else 0
-        return Recording(events[gone:], tuple(self.names), noted, tuple(self.programs))
+        overwritten = max(0, self._noted() - capacity - int(places[0])) if len(places) else 0
+        return Recording(events[overwritten:], tuple(self.names), noted, tuple(self.programs))
 
 
 def resident() -> int:

@@ -80,9 +80,9 @@ def summarize(rank_recording: RankRecording) -> RankSummary:
     kinds = events["kind"]
     steps = _in_order(events[kinds == EventKind.STEP])
     served = events[(kinds == EventKind.RECEIVED) | (kinds == EventKind.APPLIED)]
-    own = served if of.role == "PSERVER" or not len(steps) else steps
-    begin, end = _span(own)
-    first = int(own["end"][0]) if len(own) else 0
+    main_spans = served if of.role == "PSERVER" or not len(steps) else steps
+    begin, end = _span(main_spans)
+    first = int(main_spans["end"][0]) if len(main_spans) else 0
     inside = events[(events["begin"] >= begin) & (events["end"] <= end)]
     waits: dict[str, float] = defaultdict(float)
     waiting = inside[inside["kind"] == EventKind.WAIT]
@@ -93,7 +93,7 @@ def summarize(rank_recording: RankRecording) -> RankSummary:
         np.isin(inside["kind"], (EventKind.WAIT, EventKind.CHECKPOINT, EventKind.GARBAGE))
     ]
     between, busy, steadily = 0.0, 0.0, 0.0
-    if own is steps:
+    if main_spans is steps:
         between, busy, steadily = _between(steps, waiting, pauses)
     return RankSummary(
         of=of,
@@ -208,9 +208,9 @@ def ways(recordings: Sequence[RankRecording]) -> list[MessageTimes]:
     The least is the quickest message of all, and the bytes at the best rate of a large one.
     """
     messages = _messages(recordings)
-    every = [one for same in messages.values() for one in same]
-    quickest = max(0.0, min((seconds for _, seconds in every), default=0.0))
-    large = [nbytes / s for nbytes, s in every if nbytes >= LARGE_BYTES and s > 0]
+    all_messages = [one for same in messages.values() for one in same]
+    quickest = max(0.0, min((seconds for _, seconds in all_messages), default=0.0))
+    large = [nbytes / s for nbytes, s in all_messages if nbytes >= LARGE_BYTES and s > 0]
     s_per_byte = 1 / max(large) if large else 0.0
     return [
         MessageTimes(

@@ -55,8 +55,8 @@ def file_of(module: str, name: str) -> Path:
 
     DataError if it is nowhere here, saying where to put it.
     """
-    if there := kept_by_fluid(module, name) or find(name):
-        return there
+    if path := kept_by_fluid(module, name) or find(name):
+        return path
     raise DataError(
         f"paddle.dataset.{module}: cannot find {name}, and nothing is downloaded here: put the "
         f"file that Fluid downloads to {Path(DATA_HOME) / module / name}, or into "
@@ -67,8 +67,8 @@ def file_of(module: str, name: str) -> Path:
 def kept_by_fluid(module: str, name: str) -> Path | None:
     """Return where Fluid has put a file of a data set that it has downloaded; None if nowhere."""
     directory = Path(DATA_HOME) / module
-    kept = [directory / f"{module}%2F{name}", directory / name]  # the address's last part
-    return next((path for path in kept if path.is_file()), None)
+    candidates = [directory / f"{module}%2F{name}", directory / name]  # the address's last part
+    return next((path for path in candidates if path.is_file()), None)
 
 
 @contextmanager
@@ -97,11 +97,11 @@ def files_in(path: Path, chosen: Callable[[str], bool]) -> Iterator[IO[bytes]]:
 
 def lines_of(path: Path, member: str) -> Iterator[str]:
     """Yield the lines of the files of a tar archive whose names end so, in the archive's order."""
-    found = False
+    is_member = False
     with reading(path):
         for file in files_in(path, lambda name: name.endswith(member)):
-            found = True
+            is_member = True
             for line in file:
                 yield line.decode("utf-8").strip()
-    if not found:
+    if not is_member:
         raise damaged(path, f"it has no {member}")

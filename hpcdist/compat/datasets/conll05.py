@@ -43,7 +43,7 @@ def test() -> Callable[[], Iterator[Any]]:
 
     def read() -> Iterator[Any]:
         with reading(path):
-            yield from (_sample(*found, *dicts) for found in _sentences(path))
+            yield from (_sample(*sentence, *dicts) for sentence in _sentences(path))
 
     return read
 
@@ -85,8 +85,8 @@ def _sentences(path: Path) -> Iterator[tuple[list[str], str, list[str]]]:
             continue
         if columns:
             verbs, *marks = zip(*columns, strict=True)
-            there = [verb for verb in verbs if verb != "-"]
-            for verb, marked in zip(there, marks, strict=True):
+            present = [verb for verb in verbs if verb != "-"]
+            for verb, marked in zip(present, marks, strict=True):
                 yield sentence, verb, _roles(marked)
         sentence, columns = [], []
 
@@ -99,17 +99,17 @@ def _member(archive: tarfile.TarFile, name: str) -> bytes:
 
 def _roles(marks: tuple[str, ...]) -> list[str]:
     """Return B-x, I-x or O for each word of brackets such as (A0* * *)."""
-    found: list[str] = []
+    tags: list[str] = []
     kind = None  # of the bracket that is open
     for mark in marks:
         if mark.startswith("("):
             kind = mark[1 : mark.index("*")]
-            found.append(f"B-{kind}")
+            tags.append(f"B-{kind}")
         else:
-            found.append("O" if kind is None else f"I-{kind}")
+            tags.append("O" if kind is None else f"I-{kind}")
         if mark.endswith(")"):
             kind = None
-    return found
+    return tags
 
 
 def _lines(path: Path) -> list[str]:

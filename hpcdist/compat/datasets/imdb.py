@@ -31,8 +31,8 @@ def build_dict(pattern: re.Pattern[str], cutoff: int) -> dict[Any, int]:
     counts: Counter[bytes] = Counter()
     for words in tokenize(pattern):
         counts.update(words)
-    kept = sorted((-count, word) for word, count in counts.items() if count > cutoff)
-    return {**{word: i for i, (_, word) in enumerate(kept)}, UNKNOWN: len(kept)}
+    frequent = sorted((-count, word) for word, count in counts.items() if count > cutoff)
+    return {**{word: i for i, (_, word) in enumerate(frequent)}, UNKNOWN: len(frequent)}
 
 
 def word_dict() -> dict[Any, int]:

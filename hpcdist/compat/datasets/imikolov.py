@@ -30,9 +30,9 @@ def build_dict(min_word_freq: int = 50) -> dict[Any, int]:
         for line in lines_of(file_of("imikolov", FILE), part):
             counts.update(line.encode().split())
             counts.update(("<s>", "<e>"))
-    kept = [(word, count) for word, count in counts.items() if count > min_word_freq]
-    kept.sort(key=lambda item: (-item[1], _text(item[0])))
-    return {**{word: i for i, (word, _) in enumerate(kept)}, UNKNOWN: len(kept)}
+    frequent = [(word, count) for word, count in counts.items() if count > min_word_freq]
+    frequent.sort(key=lambda item: (-item[1], _text(item[0])))
+    return {**{word: i for i, (word, _) in enumerate(frequent)}, UNKNOWN: len(frequent)}
 
 
 def _text(word: str | bytes) -> bytes:

@@ -66,8 +66,8 @@ class UserInfo:
         return [self.index, int(not self.is_male), self.age, self.job_id]
 
 
-def _read(name: str, made: Callable[..., Made]) -> Iterator[Made]:
-    """Give what ``made`` makes of the fields of each line of a file of the archive."""
+def _read(name: str, make: Callable[..., Made]) -> Iterator[Made]:
+    """Give what ``make`` makes of the fields of each line of a file of the archive."""
     path = file_of("movielens", FILE)
     with (
         reading(path),
@@ -75,7 +75,7 @@ def _read(name: str, made: Callable[..., Made]) -> Iterator[Made]:
         archive.open(f"ml-1m/{name}.dat") as file,
     ):
         for line in file:
-            yield made(*line.decode("latin-1").strip().split("::"))
+            yield make(*line.decode("latin-1").strip().split("::"))
 
 
 @functools.cache
@@ -86,7 +86,7 @@ def movie_info() -> dict[int, MovieInfo]:
         named = TITLE.match(title)
         return MovieInfo(int(number), kinds.split("|"), named.group(1) if named else title)
 
-    return {found.index: found for found in _read("movies", film)}
+    return {movie.index: movie for movie in _read("movies", film)}
 
 
 @functools.cache
@@ -96,7 +96,7 @@ def user_info() -> dict[int, UserInfo]:
     def user(number: str, sex: str, age: str, job: str, code: str) -> UserInfo:
         return UserInfo(int(number), sex == "M", age_table.index(int(age)), int(job))
 
-    return {found.index: found for found in _read("users", user)}
+    return {info.index: info for info in _read("users", user)}
 
 
 @functools.cache

@@ -33,13 +33,13 @@ def gen(dict_size: int) -> Callable[[], Iterator[Sample]]:
 
 def get_dict(dict_size: int, reverse: bool = True) -> tuple[dict, dict]:
     """Return the words of both languages by their numbers; not reversed, numbers by words."""
-    made = [
+    dictionaries = [
         {word: i for i, word in enumerate(islice(lines_of(file_of("wmt14", FILE), end), dict_size))}
         for end in ("src.dict", "trg.dict")
     ]
     if reverse:
-        made = [{number: word for word, number in words.items()} for words in made]  # type: ignore
-    return made[0], made[1]
+        dictionaries = [{number: word for word, number in words.items()} for words in dictionaries]  # type: ignore
+    return dictionaries[0], dictionaries[1]
 
 
 def _reader(part: str, dict_size: int) -> Callable[[], Iterator[Sample]]:
@@ -51,9 +51,9 @@ def _reader(part: str, dict_size: int) -> Callable[[], Iterator[Sample]]:
             columns = line.split("\t")
             if len(columns) != 2:
                 continue
-            said = [source.get(w, UNKNOWN) for w in (START, *columns[0].split(), END)]
+            words = [source.get(w, UNKNOWN) for w in (START, *columns[0].split(), END)]
             meant = [target.get(w, UNKNOWN) for w in columns[1].split()]
-            if max(len(said), len(meant)) <= LONGEST:
-                yield said, [target[START], *meant], [*meant, target[END]]
+            if max(len(words), len(meant)) <= LONGEST:
+                yield words, [target[START], *meant], [*meant, target[END]]
 
     return read

@@ -69,8 +69,8 @@ def _reader(
 
     def read() -> Iterator[Sample]:
         for pair in _pairs(part):
-            said = [source.get(word, unknown) for word in pair[column].split()]
+            words = [source.get(word, unknown) for word in pair[column].split()]
             meant = [target.get(word, unknown) for word in pair[1 - column].split()]
-            yield [start, *said, end], [start, *meant], [*meant, end]
+            yield [start, *words, end], [start, *meant], [*meant, end]
 
     return read

@@ -35,14 +35,14 @@ def _renamed(
     @functools.wraps(optimizer, updated=())
     def make(*args: Any, **kwargs: Any) -> Optimizer:
         try:
-            given = signature.bind(*args, **kwargs)
+            bound = signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{optimizer.__name__}: {error}") from None
-        given.apply_defaults()
-        decay = given.arguments.get("weight_decay")
+        bound.apply_defaults()
+        decay = bound.arguments.get("weight_decay")
         if isinstance(decay, (int, float)) and not isinstance(decay, bool):
-            given.arguments["weight_decay"] = L2Decay(decay)
-        return optimizer(**{_FLUID.get(k, k): v for k, v in given.arguments.items()})
+            bound.arguments["weight_decay"] = L2Decay(decay)
+        return optimizer(**{_FLUID.get(k, k): v for k, v in bound.arguments.items()})
 
     make.__signature__ = signature  # type: ignore[attr-defined]
     return make

@@ -131,8 +131,8 @@ class StateCell:
     def update_states(self) -> None:
         """Hand the states over to the next step."""
         self.get_state(self._out_state)
-        for name, held in self._held.items():
-            held.update(self._states[name])
+        for name, state in self._held.items():
+            state.update(self._states[name])
 
     def out_state(self) -> Variable:
         """Return the state that is the step's result."""
@@ -348,12 +348,12 @@ class BeamSearchDecoder:
             scores = self.read_array(self._first[1], is_scores=True)
             words = layers.embedding(ids, [self._words, self._width], is_sparse=self._sparse)
             read = {name: self.read_array(first) for name, first in self._more.items()}
-            fed = {name: layers.sequence_expand(held, scores) for name, held in read.items()}
+            fed = {name: layers.sequence_expand(state, scores) for name, state in read.items()}
             for name in self._cell.state_names:
-                held = self.state_cell.get_state(name)
-                self.state_cell.set_state(name, layers.sequence_expand(held, scores))
-            given = {name: fed.get(name, words) for name in self._cell.input_names}
-            self.state_cell.compute_state({**fed, **given})
+                state = self.state_cell.get_state(name)
+                self.state_cell.set_state(name, layers.sequence_expand(state, scores))
+            inputs = {name: fed.get(name, words) for name in self._cell.input_names}
+            self.state_cell.compute_state({**fed, **inputs})
             grouped = layers.lod_reset(self.state_cell.out_state(), y=scores)
             likely = layers.fc(grouped, self._words, act="softmax")
             best, tokens = layers.topk(likely, k=self._best)
@@ -369,8 +369,8 @@ class BeamSearchDecoder:
                     self.state_cell.update_states()
                     self.update_array(ids, chosen)
                     self.update_array(scores, of_chosen)
-                    for name, held in read.items():
-                        self.update_array(held, fed[name])
+                    for name, state in read.items():
+                        self.update_array(state, fed[name])
 
     def __call__(self) -> tuple[Variable, Variable]:
         """Return the sentences, and scores of their words."""

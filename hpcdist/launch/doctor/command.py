@@ -45,8 +45,8 @@ COLOURS = {Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level
 
 def main(argv: Sequence[str]) -> None:
     """Run the command on every rank; rank 0 prints. Exits with 1 after warnings, 2 after errors."""
-    asked = _parse(argv)
-    if asked.clean:
+    arguments = _parse(argv)
+    if arguments.clean:
         _clean()
         return
     transport, problem = None, ""
@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> None:
             launcher_check.let_rank_0_speak()
             problem = str(error)
     try:
-        code = _look(transport, problem, asked)
+        code = _look(transport, problem, arguments)
     except Exception:
         if transport is not None:  # the others must not wait for this rank
             traceback.print_exc()
@@ -71,18 +71,18 @@ def main(argv: Sequence[str]) -> None:
         raise SystemExit(code)
 
 
-def _look(transport: Transport | None, problem: str, asked: argparse.Namespace) -> int:
+def _look(transport: Transport | None, problem: str, arguments: argparse.Namespace) -> int:
     """Look at this rank and, with a transport, at all others; rank 0 prints. Return the code."""
-    rank_facts = _state(transport, problem, Path(asked.directory))
+    rank_facts = _state(transport, problem, Path(arguments.directory))
     if transport is None:
         ranks, measured = [rank_facts], []
     else:
-        told = transport.allgather_bytes(json.dumps(rank_facts.plain()).encode())
-        ranks = [_decoded(data) for data in told]
+        gathered = transport.allgather_bytes(json.dumps(rank_facts.plain()).encode())
+        ranks = [_decoded(data) for data in gathered]
         measured = _measured(transport, ranks)
     judged = findings.judge(ranks, measured)
     if launched_rank() == 0:  # also where each process has an MPI world of its own
-        _print_json(judged, ranks, measured) if asked.json else _print(judged, ranks, measured)
+        _print_json(judged, ranks, measured) if arguments.json else _print(judged, ranks, measured)
     return findings.exit_code(judged)
 
 
@@ -167,21 +167,21 @@ def _decoded(data: bytes) -> RankState:
 
 def _measured(transport: Transport, ranks: Sequence[RankState]) -> list[LinkTiming]:
     """Return all links that were measured, on every rank. Collective."""
-    own = links.measure(transport, links.chosen([rank.host for rank in ranks]))
-    told = transport.allgather_bytes(json.dumps([asdict(link) for link in own]).encode())
-    return [LinkTiming(**link) for data in told for link in json.loads(data)]
+    measured = links.measure(transport, links.chosen([rank.host for rank in ranks]))
+    gathered = transport.allgather_bytes(json.dumps([asdict(link) for link in measured]).encode())
+    return [LinkTiming(**link) for data in gathered for link in json.loads(data)]
 
 
 def _print_json(
     judged: Sequence[Finding], ranks: Sequence[RankState], measured: Sequence[LinkTiming]
 ) -> None:
-    said: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "exit_code": findings.exit_code(judged),
         "findings": [asdict(finding) | {"level": finding.level.name} for finding in judged],
         "ranks": [rank.plain() for rank in ranks],
         "links": [asdict(link) for link in measured],
     }
-    print(json.dumps(said, indent=1), flush=True)
+    print(json.dumps(summary, indent=1), flush=True)
 
 
 def _print(

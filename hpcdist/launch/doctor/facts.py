@@ -73,9 +73,9 @@ class RankState:
         return asdict(self)
 
 
-def limit(which: int) -> int:
+def limit(resource_id: int) -> int:
     """Return a limit of this process, -1 for none."""
-    soft, _ = resource.getrlimit(which)
+    soft, _ = resource.getrlimit(resource_id)
     return -1 if soft == resource.RLIM_INFINITY else soft
 
 

@@ -82,8 +82,8 @@ def _of_each_host(check: Callable[[str, Ranks], Iterator[Trouble]]) -> Check:
     """Make a check of all ranks from one of the ranks of a host."""
 
     def of_all(ranks: Ranks) -> Iterator[Trouble]:
-        for host, here in by_host(ranks).items():
-            yield from check(host, here)
+        for host, on_host in by_host(ranks).items():
+            yield from check(host, on_host)
 
     return of_all
 
@@ -139,25 +139,25 @@ def _threads_of_mpi(ranks: Ranks) -> Iterator[Trouble]:
 
 
 @_of_each_host
-def _shared(host: str, here: Ranks) -> Iterator[Trouble]:
-    free, wanted = here[0].shared_free, SHARED_PER_RANK * len(here)
-    if here[0].shared_total == 0:
+def _shared(host: str, on_host: Ranks) -> Iterator[Trouble]:
+    free, needed = on_host[0].shared_free, SHARED_PER_RANK * len(on_host)
+    if on_host[0].shared_total == 0:
         yield Trouble(Level.ERROR, f"{host} has no /dev/shm", "mount a tmpfs there")
-    elif free < wanted:
+    elif free < needed:
         yield Trouble(
             Level.WARNING,
-            f"{host}: /dev/shm has {free // MIB} MiB free, {counted(len(here), 'rank')} may want "
-            f"{wanted // MIB} MiB",
+            f"{host}: /dev/shm has {free // MIB} MiB free, {counted(len(on_host), 'rank')} may "
+            f"want {needed // MIB} MiB",
             "remove old files (python -m hpcdist doctor --clean), or make it larger: "
             "mount -o remount,size=8g /dev/shm; Docker: --shm-size=8g",
         )
 
 
 @_of_each_host
-def _stale(host: str, here: Ranks) -> Iterator[Trouble]:
-    stale = dict(file for rank in here for file in rank.stale)
+def _stale(host: str, on_host: Ranks) -> Iterator[Trouble]:
+    stale = dict(file for rank in on_host for file in rank.stale)
     if stale:
-        unseen = "" if here[0].sees_all else "; this is a container: look at it from outside"
+        unseen = "" if on_host[0].sees_all else "; this is a container: look at it from outside"
         yield Trouble(
             Level.WARNING,
             f"{host}: {counted(len(stale), 'file')} in /dev/shm "
@@ -167,15 +167,15 @@ def _stale(host: str, here: Ranks) -> Iterator[Trouble]:
 
 
 @_of_each_host
-def _limits(host: str, here: Ranks) -> Iterator[Trouble]:
-    few = [rank for rank in here if 0 <= rank.files_limit < LEAST_FILES]
+def _limits(host: str, on_host: Ranks) -> Iterator[Trouble]:
+    few = [rank for rank in on_host if 0 <= rank.files_limit < LEAST_FILES]
     if few:
         yield Trouble(
             Level.WARNING,
             f"{host}: {_numbers(few)} may open {min(r.files_limit for r in few)} files only",
             f"ulimit -n {4 * LEAST_FILES} before the job",
         )
-    little = [r for r in here if r.infiniband and 0 <= r.locked_limit < LEAST_LOCKED]
+    little = [r for r in on_host if r.infiniband and 0 <= r.locked_limit < LEAST_LOCKED]
     if little:
         yield Trouble(
             Level.WARNING,
@@ -186,22 +186,22 @@ def _limits(host: str, here: Ranks) -> Iterator[Trouble]:
 
 
 @_of_each_host
-def _cores(host: str, here: Ranks) -> Iterator[Trouble]:
-    cores = {core for rank in here for core in rank.cores}
-    present = here[0].cores_present
-    if len(here) > len(cores):
+def _cores(host: str, on_host: Ranks) -> Iterator[Trouble]:
+    cores = {core for rank in on_host for core in rank.cores}
+    present = on_host[0].cores_present
+    if len(on_host) > len(cores):
         bound = len(cores) < present
         yield Trouble(
             Level.WARNING,
-            f"{host}: {len(here)} ranks share {len(cores)} of {counted(present, 'core')}",
+            f"{host}: {len(on_host)} ranks share {len(cores)} of {counted(present, 'core')}",
             "mpirun --bind-to none, or srun --cpu-bind=none, lets ranks use all cores"
-            if bound and len(here) <= present
+            if bound and len(on_host) <= present
             else "start fewer ranks on this host, or ask for more cores",
         )
         return
-    narrow = _ranks_by([r for r in here if len(r.cores) < len(cores)], lambda r: str(r.cores))
+    narrow = _ranks_by([r for r in on_host if len(r.cores) < len(cores)], lambda r: str(r.cores))
     for same in narrow.values():
-        sharing = [r for r in here if r.rank in same]
+        sharing = [r for r in on_host if r.rank in same]
         if len(sharing) > len(sharing[0].cores):
             yield Trouble(
                 Level.WARNING,
@@ -213,18 +213,23 @@ def _cores(host: str, here: Ranks) -> Iterator[Trouble]:
 
 
 @_of_each_host
-def _blas(host: str, here: Ranks) -> Iterator[Trouble]:
-    cores = {core for rank in here for core in rank.cores}
-    threads = sum(rank.blas_threads for rank in here)
-    if threads > len(cores) and any(rank.blas_threads > 1 for rank in here):
-        most = max(rank.blas_threads for rank in here)
-        those = [rank for rank in here if rank.blas_threads == most]
-        alone = "" if len(those) == len(here) else f", {_numbers(those)} {most} of them"
+def _blas(host: str, on_host: Ranks) -> Iterator[Trouble]:
+    cores = {core for rank in on_host for core in rank.cores}
+    threads = sum(rank.blas_threads for rank in on_host)
+    if threads > len(cores) and any(rank.blas_threads > 1 for rank in on_host):
+        most = max(rank.blas_threads for rank in on_host)
+        most_threaded = [rank for rank in on_host if rank.blas_threads == most]
+        alone = (
+            ""
+            if len(most_threaded) == len(on_host)
+            else f", {_numbers(most_threaded)} {most} of them"
+        )
         yield Trouble(
             Level.WARNING,
-            f"{host}: {counted(len(here), 'rank')} start {threads} threads for "
+            f"{host}: {counted(len(on_host), 'rank')} start {threads} threads for "
             f"{counted(len(cores), 'core')}{alone}",
-            f"unset OMP_NUM_THREADS, or export OMP_NUM_THREADS={max(1, len(cores) // len(here))}",
+            "unset OMP_NUM_THREADS, or export "
+            f"OMP_NUM_THREADS={max(1, len(cores) // len(on_host))}",
         )
 
 
@@ -234,8 +239,8 @@ def _network(ranks: Ranks) -> Iterator[Trouble]:
         return
     for host, (first, *_) in hosts.items():
         several = len(first.interfaces) > 1 and not first.infiniband
-        told = any(name.endswith("if_include") for name in first.variables)
-        if several and not told and first.mpi.startswith("Open MPI"):
+        chosen = any(name.endswith("if_include") for name in first.variables)
+        if several and not chosen and first.mpi.startswith("Open MPI"):
             yield Trouble(
                 Level.NOTE,
                 f"{host} has several interfaces: {_pairs(first.interfaces)}",
@@ -264,8 +269,8 @@ def _clocks(ranks: Ranks) -> Iterator[Trouble]:
 
 
 @_of_each_host
-def _files(host: str, here: Ranks) -> Iterator[Trouble]:
-    refused = [rank for rank in here if rank.unwritable]
+def _files(host: str, on_host: Ranks) -> Iterator[Trouble]:
+    refused = [rank for rank in on_host if rank.unwritable]
     if refused:
         yield Trouble(
             Level.ERROR,
@@ -273,7 +278,7 @@ def _files(host: str, here: Ranks) -> Iterator[Trouble]:
             "name a directory that all ranks can write to: --directory DIR",
         )
         return
-    unlocked = [rank for rank in here if rank.locking]
+    unlocked = [rank for rank in on_host if rank.locking]
     if unlocked:
         yield Trouble(
             Level.WARNING,
@@ -281,7 +286,7 @@ def _files(host: str, here: Ranks) -> Iterator[Trouble]:
             "put checkpoints elsewhere, or export HDF5_USE_FILE_LOCKING=FALSE and let one job "
             "write a directory",
         )
-    slow = [rank for rank in here if rank.write_mib_per_s < SLOW_FILES]
+    slow = [rank for rank in on_host if rank.write_mib_per_s < SLOW_FILES]
     if slow:
         speed = min(rank.write_mib_per_s for rank in slow)
         yield Trouble(
@@ -302,8 +307,8 @@ def _hdf5(ranks: Ranks) -> Iterator[Trouble]:
 
 
 @_of_each_host
-def _gpus(host: str, here: Ranks) -> Iterator[Trouble]:
-    first = here[0]
+def _gpus(host: str, on_host: Ranks) -> Iterator[Trouble]:
+    first = on_host[0]
     if first.gpus and not any(name.startswith("cupy") for name in first.versions):
         yield Trouble(
             Level.NOTE,
@@ -346,8 +351,10 @@ def _links(ranks: Ranks, links: Sequence[LinkTiming]) -> list[Finding]:
 def _fine(check: str, ranks: Ranks) -> str:
     first, hosts = ranks[0], by_host(ranks)
     speed = min(rank.write_mib_per_s for rank in ranks)
-    cores = sum(len({core for rank in here for core in rank.cores}) for here in hosts.values())
-    said = {
+    cores = sum(
+        len({core for rank in on_host for core in rank.cores}) for on_host in hosts.values()
+    )
+    texts = {
         "launcher": f"{counted(len(ranks), 'rank')} on {counted(len(hosts), 'host')}; {first.mpi}",
         "versions": _pairs(first.versions),
         "thread level": "MPI lets several threads call it"
@@ -364,7 +371,7 @@ def _fine(check: str, ranks: Ranks) -> str:
         "HDF5": first.hdf5,
         "GPUs": f"{len(first.gpus)} on {first.host}",
     }
-    return said[check]
+    return texts[check]
 
 
 def _ranks_by(ranks: Iterable[RankState], key: Callable[[RankState], str]) -> dict[str, list[int]]:

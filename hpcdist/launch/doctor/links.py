@@ -44,9 +44,9 @@ def measure(transport: Transport, ranks: Sequence[int]) -> list[LinkTiming]:
             peer = b if transport.rank == a else a
             first = transport.rank == a
             latency = min(_round_trips(transport, peer, first, small, PINGS)) / 2
-            way = min(_round_trips(transport, peer, first, large, LARGE_ROUNDS)) / 2
+            one_way_s = min(_round_trips(transport, peer, first, large, LARGE_ROUNDS)) / 2
             if first:
-                links.append(LinkTiming(a, b, latency, LARGE / max(way, 1e-9)))
+                links.append(LinkTiming(a, b, latency, LARGE / max(one_way_s, 1e-9)))
         transport.barrier()
     return links
 

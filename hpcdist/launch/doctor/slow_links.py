@@ -21,7 +21,7 @@ def slow_links(hosts: Sequence[str], links: Sequence[LinkTiming]) -> list[str]:
     kinds: dict[bool, list[LinkTiming]] = {True: [], False: []}
     for link in links:
         kinds[hosts[link.a] == hosts[link.b]].append(link)
-    said = []
+    lines = []
     for alike in kinds.values():
         if len(alike) < 3:  # nothing to compare with
             continue
@@ -34,27 +34,27 @@ def slow_links(hosts: Sequence[str], links: Sequence[LinkTiming]) -> list[str]:
             if link.latency_s > late or link.bytes_per_s < SLOW_BANDWIDTH * speed
         ]
         usual = f"others {latency * 1e6:.3g} us, {speed / MIB:.4g} MiB/s"
-        said += [f"{text}; {usual}" for text in _named(hosts, alike, slow)]
-    return said
+        lines += [f"{text}; {usual}" for text in _named(hosts, alike, slow)]
+    return lines
 
 
 def _named(
     hosts: Sequence[str], alike: Sequence[LinkTiming], slow: Sequence[LinkTiming]
 ) -> list[str]:
     """Name slow links: together if they are all those of a host, else one by one."""
-    said = []
-    left = list(slow)
+    lines = []
+    slow_left = list(slow)
     for host in dict.fromkeys(hosts):
-        own = [link for link in alike if (hosts[link.a] == host) != (hosts[link.b] == host)]
-        if 1 < len(own) < len(alike) and all(link in slow for link in own):
-            latency = statistics.median(link.latency_s for link in own)
-            speed = statistics.median(link.bytes_per_s for link in own)
-            said.append(f"all {len(own)} links of {host} are slow: {_speed(latency, speed)}")
-            left = [link for link in left if link not in own]
-    for link in left:
+        of_host = [link for link in alike if (hosts[link.a] == host) != (hosts[link.b] == host)]
+        if 1 < len(of_host) < len(alike) and all(link in slow for link in of_host):
+            latency = statistics.median(link.latency_s for link in of_host)
+            speed = statistics.median(link.bytes_per_s for link in of_host)
+            lines.append(f"all {len(of_host)} links of {host} are slow: {_speed(latency, speed)}")
+            slow_left = [link for link in slow_left if link not in of_host]
+    for link in slow_left:
         ends = " and ".join(f"rank {k} on {hosts[k]}" for k in (link.a, link.b))
-        said.append(f"slow link between {ends}: {_speed(link.latency_s, link.bytes_per_s)}")
-    return said
+        lines.append(f"slow link between {ends}: {_speed(link.latency_s, link.bytes_per_s)}")
+    return lines
 
 
 def _speed(latency_s: float, bytes_per_s: float) -> str:

@@ -78,8 +78,8 @@ def _of_jobs(shared: Path, older_s: float) -> Iterable[StaleFile]:
                 continue
             with contextlib.suppress(OSError):
                 status = entry.stat(follow_symlinks=False)
-                own = status.st_uid == os.getuid() and stat.S_ISREG(status.st_mode)
-                if own and status.st_mtime <= before:
+                is_ours = status.st_uid == os.getuid() and stat.S_ISREG(status.st_mode)
+                if is_ours and status.st_mtime <= before:
                     size = status.st_blocks * 512
                     yield StaleFile(Path(entry.path), size, (status.st_dev, status.st_ino))
 
@@ -95,12 +95,12 @@ def _held(processes: Path, files: set[File]) -> set[File]:
         if not process.name.isdigit():
             continue
         try:
-            own = process.stat().st_uid == os.getuid()
+            is_ours = process.stat().st_uid == os.getuid()
             in_use |= files & held_by(process)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         except OSError:
-            if own and process.name != "1" and not _has_ended(process):
+            if is_ours and process.name != "1" and not _has_ended(process):
                 return files
     return in_use
 

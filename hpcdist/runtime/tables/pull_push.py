@@ -197,8 +197,8 @@ def _check_moves(sparse_table: SparseTable, table: Table) -> None:
     if initial != moved:
         raise GraphError(
             f"table {sparse_table.name!r} was made for {initial.kind}, but this program updates "
-            f"it by {moved.kind}, or with other hyperparameters: run the startup program that this one "
-            "was built with, not a copy"
+            f"it by {moved.kind}, or with other hyperparameters: run the startup program that this "
+            "one was built with, not a copy"
         )
 
 

@@ -42,9 +42,9 @@ def cross_entropy(
     input: Variable, label: Variable, soft_label: bool = False, reduction: str = "mean"
 ) -> Variable:
     """Return the cross entropy of softmax(input): ``input`` are scores, as in Paddle 2.0."""
-    each = layers.softmax_with_cross_entropy(input, label, soft_label=soft_label)
-    assert isinstance(each, Variable)
-    return _reduced(each, reduction)
+    losses = layers.softmax_with_cross_entropy(input, label, soft_label=soft_label)
+    assert isinstance(losses, Variable)
+    return _reduced(losses, reduction)
 
 
 def mse_loss(input: Variable, label: Variable, reduction: str = "mean") -> Variable:
@@ -52,11 +52,11 @@ def mse_loss(input: Variable, label: Variable, reduction: str = "mean") -> Varia
     return _reduced(square_error_cost(input, label), reduction)
 
 
-def _reduced(each: Variable, reduction: str) -> Variable:
+def _reduced(losses: Variable, reduction: str) -> Variable:
     if reduction == "mean":
-        return layers.mean(each)
+        return layers.mean(losses)
     if reduction == "sum":
-        return layers.reduce_sum(each)
+        return layers.reduce_sum(losses)
     if reduction != "none":
         raise GraphError(f"reduction: expected 'mean', 'sum' or 'none', got {reduction!r}")
-    return each
+    return losses
