@@ -15,7 +15,7 @@ from hpcdist.torch.memory import described
 OneOrList: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
 
 
-def options(opts: Any, *positional: Any, **named: Any) -> Any:
+def options(opts: Any, /, *positional: Any, **named: Any) -> Any:
     """Return a collective's options: ``opts``, with what its call has given, or the call's own.
 
     torch lets callers give a root, a ReduceOp, a time-out in place of options, by order or name.
