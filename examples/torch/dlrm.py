@@ -47,7 +47,7 @@ class Dlrm(nn.Module):
         dense = self.bottom(numbers)
         slots = torch.arange(SLOTS) << SLOT_BITS
         every = torch.cat([dense[:, None], self.rows(ids + slots)], 1)
-        products = (every @ every.transpose(1, 2)).flatten(1)[:, self.pairs]
+        products = (every @ every.transpose(1, 2)).flatten(1).index_select(1, self.pairs)
         return self.top(torch.cat([dense, products], 1))
 
 

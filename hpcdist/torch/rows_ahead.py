@@ -20,22 +20,24 @@ def rows_ahead(loader: Iterable[Item], ids_of: Callable[[Item], Ids]) -> Iterato
     """Yield what a loader yields, each when the next is known too.
 
     ``ids_of`` returns the ids that a training step on it will look up, by module:
-    ``lambda batch: {model.words: batch[0]}``. When an optimizer's ``step`` has sent this step's
-    gradients to the servers, it asks them for these rows, of all tables at once; they hold all that
-    they would if asked for later, so no bit changes. A table that is looked up several times has
-    one of the look-ups ahead. Without servers this only yields. TableError for other modules.
+    ``lambda batch: {model.words: batch[0]}``. The rows of all these tables travel together, in one
+    exchange, and no bit changes. With servers they are asked for when an optimizer's ``step`` has
+    sent the gradients of the step before; without, when the first of them is looked up, for which
+    all trainers must use this. Of several look-ups of one table one is ahead. TableError for other
+    modules.
     """
-    kept = tables()
-    known: list[Item] = []  # what is yielded next
+    announced = tables().announced
+    items: list[Item] = []  # what is yielded next
     try:
         for following in loader:
-            kept.coming = _by_table(ids_of(following))
-            yield from known
-            known = [following]
-        kept.coming = {}
-        yield from known
+            ids = _by_table(ids_of(following))
+            announced.next = ids
+            yield from items
+            items, announced.now = [following], ids
+        announced.next = {}
+        yield from items
     finally:
-        kept.coming = {}
+        announced.now, announced.next = {}, {}
 
 
 def _by_table(ids: Ids) -> dict[str, Array]:

@@ -4,58 +4,28 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 
-import numpy as np
 import torch
 from torch import nn
 
 from hpcdist import runtime
 from hpcdist.comm.base import Array, Transport
 from hpcdist.errors import CommError, TableError
-from hpcdist.ps.batch import LookupBatch, TableSpec
+from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import TableClient
 from hpcdist.runtime.tables.pull_push import make_table, spec_of
 from hpcdist.torch.facts import DenseFacts, Facts, OptimizerFacts, TableFacts, TrainingMode
 from hpcdist.torch.job import job
+from hpcdist.torch.row_steps import Announced, Given, RowSteps
 from hpcdist.torch.servers import Served, announce
 from hpcdist.transpiler.table_metadata import read_tables, with_startup
 
 OWN_TAG = 3  # of the communicator of rows among trainers, beside those of `job`
-
-
-@dataclass(frozen=True)
-class Given:
-    """Gradients of rows that one look-up has got: float32 [n, width] for int64 ids [n]."""
-
-    number: int  # of the look-up
-    table: str
-    ids: Array
-    gradients: torch.Tensor
-
-
-class _Pulled:
-    """A batch, and the ids by table that it was made for."""
-
-    def __init__(self, specs: Sequence[TableSpec], owners: int) -> None:
-        self.batch = LookupBatch(specs, owners)
-        self.ids: dict[str, Array] = {}
-
-    def index(self, ids: Mapping[str, Array]) -> None:
-        """Make the batch for these ids; it must not be under way."""
-        nothing = np.empty(0, np.int64)
-        self.batch.index([ids.get(spec.name, nothing) for spec in self.batch.tables])
-        self.ids = dict(ids)
-
-    def is_of(self, given: Sequence[Given]) -> bool:
-        """Whether it was made for these very look-ups, one of each table, and for no other."""
-        of = {g.table: g.ids for g in given}
-        same = all(self.ids.get(table) is ids for table, ids in of.items())
-        return bool(of) and same and len(given) == len(of) == len(self.ids)
 
 
 class Tables:
@@ -70,8 +40,7 @@ class Tables:
         self._numbers = itertools.count()
         self._given: list[Given] = []
         self._taken: list[Given] = []  # by optimizers that have stepped, in this step
-        self.coming: dict[str, Array] = {}  # ids that the next step looks up, if they are known
-        self._asked = False  # whether rows of the next step are asked for
+        self.announced = Announced()
         self._stepped: set[int] = set()  # optimizers, in this step
         self._told: list[float] = []  # the rates that the tables have now
         self.facts: Facts | None = None  # once settled
@@ -174,7 +143,7 @@ class Tables:
         """Settle if there is anything to keep, and let nothing be under way. Collective."""
         if self._facts or self._dense:
             self.settle()
-            self._wait_for_rows()
+            self._rows.wait()
 
     def settle(self) -> None:
         """Agree with all ranks on what there is, and connect. Collective, once."""
@@ -197,8 +166,8 @@ class Tables:
         self._told = list(self.rates)
         if runtime.server_count():
             self.served = announce(facts, self.served_parameters)
-            self._specs: tuple[TableSpec, ...] = self.served.specs
-            self._exchange: TableClient | ShardedTables = self.served.client.tables
+            specs: tuple[TableSpec, ...] = self.served.specs
+            exchange: TableClient | ShardedTables = self.served.client.tables
             owners = runtime.server_count()
         else:
             if self._dense:
@@ -213,20 +182,20 @@ class Tables:
                 )
             main, startup = facts.programs
             tables = with_startup(read_tables(main), startup)
-            self._specs = tuple(map(spec_of, tables))
+            specs = tuple(map(spec_of, tables))
             made = [make_table(table) for table in tables]
             self.local = {table.name: table for table in made}
-            self._exchange = ShardedTables(
-                self.group, self._specs, made, self._rates_by_table, job().deadline_s
+            moved_by = [self._facts[spec.name].optimizer for spec in specs]
+            exchange = ShardedTables(
+                self.group,
+                specs,
+                made,
+                lambda: [self.rates[number] for number in moved_by],
+                job().deadline_s,
             )
             owners = self.group.size
-        self._places = {spec.name: i for i, spec in enumerate(self._specs)}
-        self._latest = _Pulled(self._specs, owners)  # what was looked up or pushed last
-        self._ahead = _Pulled(self._specs, owners)  # what is asked for before it is looked up
+        self._rows = RowSteps(specs, exchange, owners, self.announced)
         self.facts = facts
-
-    def _rates_by_table(self) -> list[float]:
-        return [self.rates[self._facts[spec.name].optimizer] for spec in self._specs]
 
     def _agree(self, said: str, what: str) -> None:
         """Refuse trainers that say different things. Collective."""
@@ -248,17 +217,7 @@ class Tables:
         Collective without servers. The gradients of rows to train are noted as they come.
         """
         self.settle()
-        place = self._places[table]
-        if train and self._is_here(table, ids):
-            prefetched = self._ahead
-        else:
-            prefetched = self._latest
-            self._exchange.finish()
-            prefetched.index({table: ids})
-            self._exchange.pull(prefetched.batch, create=train)
-        rows = torch.empty(len(ids), self._specs[place].width)
-        starts = np.array([0, len(ids)], np.int64)
-        prefetched.batch.take(place, starts, np.array([rows.data_ptr()], np.int64))
+        rows = self._rows.look_up(table, ids, create=train)
         if train:
             number = next(self._numbers)
             rows.requires_grad_()
@@ -266,26 +225,6 @@ class Tables:
                 lambda given: self._take(number, table, ids, given)
             )
         return rows
-
-    def _is_here(self, table: str, ids: Array) -> bool:
-        """Wait for rows that were asked for ahead; return whether they are of these ids."""
-        if not self._asked or not np.array_equal(self._ahead.ids.get(table, ()), ids):
-            return False
-        self._wait_for_rows()
-        self._ahead.ids[table] = ids
-        return True
-
-    def _wait_for_rows(self) -> None:
-        """Wait for rows that were asked for ahead, if there are any."""
-        if self._asked and isinstance(self._exchange, TableClient):
-            self._exchange.finish_pull(self._ahead.batch)
-
-    def _ask_ahead(self) -> None:
-        """Ask for the next step's rows, if its ids are known; this step's gradients are sent."""
-        if self.coming and isinstance(self._exchange, TableClient):
-            self._ahead.index(self.coming)
-            self._exchange.start_pull(self._ahead.batch)
-            self._asked = True
 
     def _take(self, number: int, table: str, ids: Array, rows: torch.Tensor) -> None:
         assert rows.grad is not None, "this is called when it has come"
@@ -302,7 +241,8 @@ class Tables:
         self._taken.clear()
         self._stepped.clear()
         self._told = []
-        self._asked = False
+        if self.facts is not None:
+            self._rows.forget()
         if self.served is not None:
             self.served.read()
 
@@ -328,50 +268,19 @@ class Tables:
         self._stepped.clear()
         if self.served is not None and self.group.rank == 0:
             self._tell_rates(self.served)
-        if self._specs:
-            self._push(sorted(self._taken, key=lambda given: given.number))
+        self._rows.push(sorted(self._taken, key=lambda given: given.number))
         if self.served is not None:
             self.served.end_step()
         self._taken.clear()
-
-    def _push(self, given: Sequence[Given]) -> None:
-        self._exchange.finish()
-        if self._asked:
-            self._wait_for_rows()
-            self._asked = False
-            if self._ahead.is_of(given):
-                self._latest, self._ahead = self._ahead, self._latest
-        if not self._latest.is_of(given):
-            self._latest.index(_joined(given))
-        batch = self._latest.batch
-        batch.clear()
-        for place, spec in enumerate(self._specs):
-            gradients = [g for g in given if g.table == spec.name]
-            if gradients:
-                starts = np.cumsum([0, *(len(g.ids) for g in gradients)])
-                addresses = np.array([g.gradients.data_ptr() for g in gradients], np.int64)
-                batch.add(place, starts, addresses)
-        batch.check_finite("the gradient")
-        self._latest.ids = {}  # gradients lie where its rows did
-        self._exchange.push(batch)
-        self._ask_ahead()
 
     def _tell_rates(self, served: Served) -> None:
         """Let servers know trainer 0's learning rates, if they have changed."""
         if self.rates == self._told:
             return
-        if self._specs:
-            served.client.tables.settle(self._specs)  # the servers' last step is over
+        if served.specs:
+            served.client.tables.settle(served.specs)  # the servers' last step is over
         served.set_rates(self.rates)
         self._told = list(self.rates)
-
-
-def _joined(given: Iterable[Given]) -> dict[str, Array]:
-    """Return the ids of several look-ups by table, one after the other."""
-    parts: dict[str, list[Array]] = {}
-    for g in given:
-        parts.setdefault(g.table, []).append(g.ids)
-    return {table: np.concatenate(ids) for table, ids in parts.items()}
 
 
 @cache

@@ -1,0 +1,158 @@
+"""The rows of a step: looked up here or ahead, and their gradients pushed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from hpcdist.comm.base import Array
+from hpcdist.ps.batch import LookupBatch, TableSpec
+from hpcdist.ps.sharded_tables import ShardedTables
+from hpcdist.ps.table_rpc import TableClient
+
+Ids = Mapping[str, Array]  # int64 [n] by table
+
+
+@dataclass
+class Announced:
+    """The ids that a step will look up, by table, as far as the script has said them."""
+
+    now: Ids = field(default_factory=dict)
+    next: Ids = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Given:
+    """Gradients of rows that one look-up has got: float32 [n, width] for int64 ids [n]."""
+
+    number: int  # of the look-up
+    table: str
+    ids: Array
+    gradients: torch.Tensor
+
+
+class _Pulled:
+    """A batch, and the ids by table that it was made for."""
+
+    def __init__(self, specs: Sequence[TableSpec], owners: int) -> None:
+        self.batch = LookupBatch(specs, owners)
+        self.ids: dict[str, Array] = {}
+
+    def index(self, ids: Ids) -> None:
+        """Make the batch for these ids; it must not be under way."""
+        nothing = np.empty(0, np.int64)
+        self.batch.index([ids.get(spec.name, nothing) for spec in self.batch.tables])
+        self.ids = dict(ids)
+
+    def is_of(self, given: Sequence[Given]) -> bool:
+        """Whether it was made for these very look-ups, one of each table, and for no other."""
+        of = {g.table: g.ids for g in given}
+        same = all(self.ids.get(table) is ids for table, ids in of.items())
+        return bool(of) and same and len(given) == len(of) == len(self.ids)
+
+
+class RowSteps:
+    """Exchanges rows and their gradients with those that have them: servers, or all trainers.
+
+    Rows whose ids were announced come together, in one exchange: from servers as soon as the
+    gradients of the step before have been sent, from trainers when the first is looked up.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[TableSpec],
+        exchange: TableClient | ShardedTables,
+        owners: int,
+        announced: Announced,
+    ) -> None:
+        """``owners``: the servers, or the trainers, that the tables are divided among."""
+        self._specs = specs
+        self._exchange = exchange
+        self._announced = announced
+        self._places = {spec.name: i for i, spec in enumerate(specs)}
+        self._latest = _Pulled(specs, owners)  # what was looked up or pushed last
+        self._ahead = _Pulled(specs, owners)  # what was announced
+        self._asked: Ids | None = None  # the announced ids whose rows were asked for
+        self._under_way = False  # whether they are still to come
+
+    def look_up(self, table: str, ids: Array, *, create: bool) -> torch.Tensor:
+        """Return the rows [n, width] of ids (int64 [n]); to train them, ``create`` them.
+
+        Collective without servers.
+        """
+        place = self._places[table]
+        if create and self._is_announced(table, ids):
+            pulled = self._ahead
+        else:
+            pulled = self._latest
+            self._exchange.finish()
+            pulled.index({table: ids})
+            self._exchange.pull(pulled.batch, create=create)
+        rows = torch.empty(len(ids), self._specs[place].width)
+        starts = np.array([0, len(ids)], np.int64)
+        pulled.batch.take(place, starts, np.array([rows.data_ptr()], np.int64))
+        return rows
+
+    def push(self, given: Sequence[Given]) -> None:
+        """Send the gradients of a step, and ask for the rows of the next. Collective."""
+        if not self._specs:
+            return
+        self._exchange.finish()
+        self.wait()
+        if self._asked is not None and self._ahead.is_of(given):
+            self._latest, self._ahead = self._ahead, self._latest
+        self._asked = None
+        if not self._latest.is_of(given):
+            self._latest.index(_joined(given))
+        batch = self._latest.batch
+        batch.clear()
+        for place, spec in enumerate(self._specs):
+            gradients = [g for g in given if g.table == spec.name]
+            if gradients:
+                starts = np.cumsum([0, *(len(g.ids) for g in gradients)])
+                addresses = np.array([g.gradients.data_ptr() for g in gradients], np.int64)
+                batch.add(place, starts, addresses)
+        batch.check_finite("the gradient")
+        self._latest.ids = {}  # gradients lie where its rows did
+        self._exchange.push(batch)
+        if self._announced.next and isinstance(self._exchange, TableClient):
+            self._ask(self._announced.next)
+
+    def wait(self) -> None:
+        """Wait for rows that were asked for, if there are any."""
+        if self._under_way:
+            self._exchange.finish_pull(self._ahead.batch)
+            self._under_way = False
+
+    def forget(self) -> None:
+        """Take no row that was asked for: those that have them have others now."""
+        self._asked = None
+
+    def _ask(self, ids: Ids) -> None:
+        self._ahead.index(ids)
+        self._exchange.start_pull(self._ahead.batch)
+        self._asked, self._under_way = ids, True
+
+    def _is_announced(self, table: str, ids: Array) -> bool:
+        """Return whether a look-up was announced, and its rows are here now."""
+        announced = self._announced.now
+        if not np.array_equal(announced.get(table, ()), ids):
+            return False
+        if self._asked is not announced:
+            self._exchange.finish()
+            self.wait()
+            self._ask(announced)
+        self.wait()
+        self._ahead.ids[table] = ids
+        return True
+
+
+def _joined(given: Iterable[Given]) -> dict[str, Array]:
+    """Return the ids of several look-ups by table, one after the other."""
+    parts: dict[str, list[Array]] = {}
+    for g in given:
+        parts.setdefault(g.table, []).append(g.ids)
+    return {table: np.concatenate(ids) for table, ids in parts.items()}
