@@ -83,8 +83,7 @@ def _run(type: str, case: Case, place: Any) -> list[Any]:
     """Return the outputs of an operator, and the gradients of its inputs, in single precision."""
     from hpcdist.backward import gradients
 
-    graph = Graph(type, _single(case))
-    graph._executor = Executor(place)
+    graph = Graph(type, _single(case), place)
     written = {n for op in graph.block.ops for n in op.output_arg_names}
     outputs = [v for held in graph.outputs.values() for v in held if v.name in written]
     targets = [

@@ -10,21 +10,19 @@ import pytest
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER
 from hpcdist.errors import CommError, DeadlineError
-from hpcdist.ps.messages import REPLY_TAG, VALUE_TAG, MessageKind, specs_payload
-from hpcdist.ps.packets import (
-    VarSpec,
-)
-from hpcdist.ps.wire import receive_message
+from hpcdist.ps.messages import REPLY_TAG, REQUEST_TAG, VALUE_TAG, MessageKind, specs_payload
+from hpcdist.ps.packets import PacketBuffer, VarSpec
+from hpcdist.ps.wire import post_message, receive_message
 from tests.ps_model import (
     Served,
     Trained,
-    _arrays,
     cluster_of,
     expected_values,
     gradient,
     own_arrays,
     packets_of,
     parameter_of,
+    server_arrays,
     specs_of,
 )
 from tests.transport_cases import LIMIT_S, Body
@@ -56,10 +54,10 @@ class PsTests:
             trained.startup()
             assert (trained.arrays["w"] == 1).all()
             trained.client.connect(trained.plans)
-            assert all(
-                b.in_place == laid_out or len(b.packet.variables) == 1
-                for b in trained.client._gradients + trained.client._parameters
-            )
+            for plan in trained.plans:
+                for packet in (*plan.gradients, *plan.parameters):
+                    buffer = PacketBuffer(packet, trained.arrays)
+                    assert buffer.in_place == laid_out or len(packet.variables) == 1
             for step in range(4):
                 trained.step(backwards=(step + trained.trainer) % 2 == 1)
                 trained.check(steps)
@@ -169,11 +167,12 @@ class PsTests:
                 trained.arrays[spec.name][...] = gradient(spec, 0, 0)
             client.post_receives()
             client.send_packet(1)  # big@GRAD alone: c and d of the same server are still old
-            t.wait_all([client._receives[1]], lambda: "waiting for big", LIMIT_S)
+            while not trained.arrays["big"].any():
+                assert not client.answered()
             c = VarSpec("c", (3,), "float64")
             got = np.zeros(3)
             value = t.irecv(got, server, VALUE_TAG)
-            asked = client._post(cluster.endpoints[1], MessageKind.READ, specs_payload([c]))
+            asked = post_message(t, server, REQUEST_TAG, MessageKind.READ, 0, 0, specs_payload([c]))
             t.wait_all(asked, lambda: "asking for c", LIMIT_S)
             with pytest.raises(DeadlineError):
                 t.wait_all([value], lambda: "waiting for c", 0.2)
@@ -231,21 +230,23 @@ class PsTests:
                 with pytest.raises(CommError, match=message):
                     server.serve()
                 return
-            trained = Trained(t, cluster)
+            differs = cluster.role_of(t.rank).index == 1
+            trained = Trained(
+                t,
+                cluster,
+                fingerprint="other" if differs and change == "fingerprint" else "f",
+                sync_mode=not (differs and change == "sync_mode"),
+            )
             plans = trained.plans
-            if trained.trainer == 1:
+            if differs:
                 specs = specs_of(0)
                 if change == "shape":
                     specs[0] = replace(specs[0], shape=(14, 1))
                 elif change == "missing":
                     del specs[1]
-                elif change == "fingerprint":
-                    trained.client._fingerprint = "other"
-                else:
-                    trained.client._sync_mode = False
                 gradients, parameters = packets_of(specs)
                 arrays = own_arrays(gradients) | own_arrays(parameters)
-                plans = [_arrays(plans[0].endpoint, gradients, parameters, arrays)]
+                plans = [server_arrays(plans[0].endpoint, gradients, parameters, arrays)]
             with pytest.raises(CommError, match=message):
                 trained.client.connect(plans)
 

@@ -119,7 +119,7 @@ class Served:
         return arrays
 
 
-def _arrays(endpoint, gradients, parameters, arrays) -> ServerArrays:
+def server_arrays(endpoint, gradients, parameters, arrays) -> ServerArrays:
     where = {"gradient_arrays": arrays, "parameter_arrays": arrays}
     return ServerArrays(endpoint, gradients, parameters, **where)
 
@@ -133,11 +133,18 @@ class Trained:
         cluster: Cluster,
         laid_out: bool = True,
         deadline_s: float = LIMIT_S,
+        fingerprint: str = "f",
+        sync_mode: bool = True,
     ) -> None:
         self.cluster = cluster
         self.trainer = cluster.role_of(transport.rank).index
         self.client = PsClient(
-            transport, cluster, self.trainer, fingerprint="f", deadline_s=deadline_s
+            transport,
+            cluster,
+            self.trainer,
+            fingerprint=fingerprint,
+            sync_mode=sync_mode,
+            deadline_s=deadline_s,
         )
         self.arrays: dict[str, Array] = {}
         self.specs = [spec for k in range(len(cluster.servers)) for spec in specs_of(k)]
@@ -146,7 +153,7 @@ class Trained:
             gradients, parameters = packets_of(specs_of(k))
             for packets in (gradients, parameters):
                 self.arrays |= arena_views(packets) if laid_out else own_arrays(packets)
-            self.plans.append(_arrays(endpoint, gradients, parameters, self.arrays))
+            self.plans.append(server_arrays(endpoint, gradients, parameters, self.arrays))
 
     def startup(self) -> None:
         """Read all parameters from their servers."""

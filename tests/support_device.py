@@ -94,7 +94,7 @@ class Ufunc:
 
 
 # Functions by the keywords that cupy's take, besides positional arguments.
-_KEYWORDS = {
+KEYWORDS = {
     "allclose": (),
     "amax": ("axis", "out"),
     "append": (),
@@ -170,8 +170,8 @@ def _function(name: str) -> Any:
             return np.where(*_of_kernel(args))
         if name == "argsort" and facts.pop("kind", None) not in (None, "stable"):
             raise ValueError("kind can only be None or 'stable'")
-        if set(facts) - set(_KEYWORDS[name]):
-            raise TypeError(f"cupy.{name} takes no {sorted(set(facts) - set(_KEYWORDS[name]))}")
+        if set(facts) - set(KEYWORDS[name]):
+            raise TypeError(f"cupy.{name} takes no {sorted(set(facts) - set(KEYWORDS[name]))}")
         if name == "argsort":
             facts["kind"] = "stable"
         arrays_in((args, facts))
@@ -281,7 +281,7 @@ class Module(types.ModuleType):
         return call
 
     def __getattr__(self, name: str) -> Any:
-        if name in _KEYWORDS:
+        if name in KEYWORDS:
             return _function(name)
         found = getattr(np, name, None)
         if isinstance(found, np.ufunc) and name != "matmul":

@@ -96,14 +96,13 @@ def install(monkeypatch: Any) -> None:
     computed = TracedSegment.launch
 
     def launch(segment: TracedSegment) -> None:
-        if segment._on_host:
+        if segment.on_host:
             computed(segment)
             return
         of = current_stream().of
         if of.recorded is None:
-            MACHINE.counts.launches += sum(
-                node.op == "call_function" for node in segment._run.graph.nodes
-            )
+            nodes = segment.graph.graph.nodes
+            MACHINE.counts.launches += sum(node.op == "call_function" for node in nodes)
         of.launch(lambda: computed(segment))
 
     monkeypatch.setattr(torch, "from_dlpack", from_dlpack)

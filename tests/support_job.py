@@ -141,8 +141,7 @@ def _outcome(
         types = tuple(c.__name__ for c in type(error).__mro__)
         return Outcome(role, None, "none", str(error), types, traceback.format_exc())
     finally:
-        control.install(None)
-        runtime._job = None
+        runtime.forget()
 
 
 @contextmanager

@@ -142,7 +142,7 @@ def _with_torch(make: Callable[[Draw], Case]) -> Callable[[Draw], Case]:
 class Graph:
     """A Program of one operator whose inputs are fed."""
 
-    def __init__(self, type: str, given: Case) -> None:
+    def __init__(self, type: str, given: Case, place: Any = None) -> None:
         self.program = Program()
         self.block = self.program.global_block()
         self.feed: dict[str, Any] = {}
@@ -155,7 +155,7 @@ class Graph:
             for slot in lookup(type).outputs
         }
         self.block.append_op(type, self.inputs, self.outputs, given.attrs)
-        self._executor, self._scope = Executor(), Scope()
+        self._executor, self._scope = Executor(place), Scope()
 
     def _feed_slot(self, slot: str, value: Any) -> list[Variable]:
         values = value if isinstance(value, list) else [value]

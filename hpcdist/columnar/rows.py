@@ -138,7 +138,7 @@ class Rows:
         # more time than to cut it.
         ahead = buffered(
             partial(windows, *extent, reader.read, *trainer),
-            self._windows_ahead,
+            self.windows_ahead,
             patience_s,
             late,
             Count.WINDOWS_AHEAD,
@@ -180,7 +180,7 @@ class Rows:
             reader.close()
 
     @property
-    def _windows_ahead(self) -> int:
+    def windows_ahead(self) -> int:
         """How many windows may wait: as many rows as one has; in files' order each is a block."""
         if self._shuffle.seed is not None:
             return self._shuffle.lanes

@@ -76,10 +76,10 @@ class Compiled:
             if self.interpreter is not None:
                 self.interpreter.keep(self.scope)
         except HpcdistError:
-            here.doing = here.doing or self._describe(self.ops[i])
+            here.doing = here.doing or self.described(self.ops[i])
             raise
         except Exception as error:
-            here.doing = self._describe(self.ops[i])
+            here.doing = self.described(self.ops[i])
             raise HpcdistError(f"{here}: {type(error).__name__}: {error}") from error
 
     @functools.cached_property
@@ -88,6 +88,7 @@ class Compiled:
         return [recorder.name(op.type) for op in self.ops]
 
     @staticmethod
-    def _describe(op: Operator) -> str:
+    def described(op: Operator) -> str:
+        """Return what errors call an operator: its place and itself, or those of its segment."""
         segment = op.attrs.get("segment")  # of operators that are computed as one
         return f"{op.place} {op}" if segment is None else str(segment)

@@ -41,8 +41,13 @@ class Replayed:
         self._graph: Any = None
         self._runs = 0
 
+    @property
+    def captured(self) -> bool:
+        """Whether there is a graph, which is replayed from now on."""
+        return self._graph is not None
+
     def __call__(self) -> None:
-        if self._graph is not None or (self._runs == 1 and self._captured()):
+        if self.captured or (self._runs == 1 and self._captured()):
             self._graph.replay()
         else:
             self._beside()

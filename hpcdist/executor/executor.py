@@ -302,9 +302,10 @@ class Executor:
         self._drop_least_used()
         return entry
 
-    def forms(self) -> list[_Entry]:
-        """Return the compiled forms of all Programs that live, by their last use."""
-        entries = (entry for forms in self._forms for entry in forms.values())
+    def forms(self, program: Program | None = None) -> list[_Entry]:
+        """Return the compiled forms of a Program, or of all that live, by their last use."""
+        caches = self._forms if program is None else [self._forms.get(program) or {}]
+        entries = (entry for forms in caches for entry in forms.values())
         return sorted(entries, key=lambda entry: entry.last_used)
 
     def _forget(self, origin: Program, kernels: Kernels) -> None:

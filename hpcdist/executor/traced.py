@@ -51,7 +51,7 @@ class TracedSegment:
         self, xp: object, segment: Segment, xs: Sequence[Any], outs: Sequence[Any]
     ) -> None:
         self._torch = torch = torch_for(TYPE)
-        self._on_host = xp is np
+        self.on_host = xp is np
         inputs = [tensor_on(torch, array) for array in xs]
         places = {name: i for i, name in enumerate(segment.reads)}
         targets = [  # what is overwritten is one tensor on both sides
@@ -66,7 +66,7 @@ class TracedSegment:
         _write(torch, graph, [places.get(name) for name in segment.writes])
         if segment.compiled:
             graph = torch.compile(graph, fullgraph=True, dynamic=False)
-        self._run = graph
+        self.graph = graph  # what computes it: a module of torch.fx, or what inductor made of it
 
     def __call__(self) -> None:
         self.launch()
@@ -75,7 +75,7 @@ class TracedSegment:
     def launch(self) -> None:
         """Compute. On a GPU this does not wait, and once it has run a CUDA graph can take it."""
         with self._torch.no_grad():
-            self._run(*self._arguments)
+            self.graph(*self._arguments)
 
     def try_out(self) -> None:
         """Have kernels compiled now, and computed on copies; CannotCompileError if that fails."""
@@ -83,7 +83,7 @@ class TracedSegment:
         copies = [t.clone() if t.is_floating_point() else zeros(t) for t in self._arguments]
         try:
             with self._torch.no_grad():
-                self._run(*copies)
+                self.graph(*copies)
         except Exception as error:  # whatever inductor, a C++ compiler or Triton raise
             first = f"{error}".strip().partition("\n")[0]
             raise CannotCompileError(f"{type(error).__name__}: {first}") from error
@@ -91,7 +91,7 @@ class TracedSegment:
     def tell(self) -> None:
         """Have integers that were out of range told of: on a GPU before a value is given out."""
         if self._checked:
-            self.look() if self._on_host else tell_later(self)
+            self.look() if self.on_host else tell_later(self)
 
     def settle(self) -> None:
         """Nothing here depends on other ranks."""
@@ -105,7 +105,7 @@ class TracedSegment:
                 late = "; it may be of an earlier step, and parameters were updated with it"
                 raise FeedError(
                     f"{type}: id {worst} is outside 0..{count - 1}, the {count} {of}"
-                    f"{'' if self._on_host else late}"
+                    f"{'' if self.on_host else late}"
                 )
 
 

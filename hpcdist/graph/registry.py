@@ -131,7 +131,7 @@ class GradOp:
 MOST_NUMBERS = 64  # values with more elements are no shapes
 INTEGERS = ("int32", "int64")
 
-_table: dict[str, OpDef] = {}
+operators: dict[str, OpDef] = {}  # by type; `define` enters them
 
 
 @functools.cache
@@ -150,29 +150,29 @@ def parse_signature(signature: str) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]
 
 def define(type: str, signature: str, **parts: Any) -> OpDef:
     """Enter an operator type into the table; a second definition of a type is an error."""
-    if type in _table:
+    if type in operators:
         raise GraphError(f"operator {type!r} is defined twice")
     inputs, outputs = parse_signature(signature)
-    _table[type] = OpDef(type, inputs, outputs, **parts)
-    return _table[type]
+    operators[type] = OpDef(type, inputs, outputs, **parts)
+    return operators[type]
 
 
 def lookup(type: str) -> OpDef:
     """Return the definition of an operator type; GraphError if there is none."""
     try:
-        return _table[type]
+        return operators[type]
     except KeyError:
         raise GraphError(f'Operator "{type}" has not been registered.') from None
 
 
 def default_attrs(type: str) -> Mapping[str, Any]:
     """Return the attributes of an operator type with their defaults; {} for an unknown type."""
-    return _table[type].attrs if type in _table else {}
+    return operators[type].attrs if type in operators else {}
 
 
 def defined() -> Sequence[str]:
     """Names of all operator types, sorted."""
-    return sorted(_table)
+    return sorted(operators)
 
 
 def infer_outputs(

@@ -85,12 +85,12 @@ def torch_for(type: str) -> Any:
             f"operator {type!r} needs torch, which cannot be imported ({error}): install "
             "hpcdist[torch] (pip install .[torch]) on every rank"
         ) from None
-    _set_rounding(torch)
+    set_rounding(torch)
     return torch
 
 
 @functools.cache
-def _set_rounding(torch) -> None:
+def set_rounding(torch) -> None:
     """Have float32 computed in float32, unless TF32 is wished, and products of 16 bits added so.
 
     By itself torch lets cuBLAS add parts of such products in 16 bits.

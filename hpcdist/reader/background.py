@@ -23,7 +23,7 @@ from hpcdist.trace.recorder import recorder
 
 # A reader stuck in I/O cannot be interrupted; the consumer waits this long for it, then leaves it
 # to end by itself (the thread is a daemon).
-_JOIN_S = 5.0
+JOIN_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def buffered(
             # The producer puts at most one thing more: with the queue empty it cannot block.
             while not samples.empty():
                 samples.get()
-            thread.join(_JOIN_S)
+            thread.join(JOIN_S)
 
     return ahead
 
@@ -218,7 +218,7 @@ class _Child:
         try:
             sample: tuple[Any, ...] | str = self._samples.recv()
         except EOFError:
-            self._process.join(_JOIN_S)
+            self._process.join(JOIN_S)
             raise DataError(
                 f"multiprocess_reader: the process of reader {self._number} has died, with exit "
                 f"code {self._process.exitcode}"
@@ -231,7 +231,7 @@ class _Child:
         """End the process, wherever it is."""
         self._samples.close()
         self._process.terminate()
-        self._process.join(_JOIN_S)
+        self._process.join(JOIN_S)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()

@@ -65,11 +65,16 @@ def end_together() -> None:
 
 def finish() -> None:
     """End this rank's part after its script: leave the servers if the script forgot to."""
-    global _job
     if _job is not None:
         _job.close()
-        control.install(None)
-        _job = None
+        forget()
+
+
+def forget() -> None:
+    """Have no job any more, without a word to the other ranks: for what goes on after a failure."""
+    global _job
+    control.install(None)
+    _job = None
 
 
 def current() -> Job | None:

@@ -5,6 +5,7 @@ The script owns its loop, so a step is what lies between two steps of an optimiz
 
 from __future__ import annotations
 
+import functools
 import weakref
 from time import monotonic_ns
 from typing import Any
@@ -59,10 +60,9 @@ class StepLog:
 
 
 steps = StepLog()
-_observed: list[Any] = []  # what ends the hook, once there is one
 
 
+@functools.cache
 def observe() -> None:
-    """Note the steps of this process from now on."""
-    if not _observed:
-        _observed.append(register_optimizer_step_post_hook(steps))
+    """Note the steps of this process from now on; once is enough."""
+    register_optimizer_step_post_hook(lambda *of: steps(*of))

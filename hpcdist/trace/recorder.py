@@ -238,7 +238,7 @@ def _none() -> int:
 recorder = Recorder()  # the first Executor starts it, or the launcher
 
 
-class _Garbage:
+class GarbageLog:
     """Notes what Python's garbage collector takes from the time of a step."""
 
     LEAST_NS = 20_000
@@ -255,4 +255,4 @@ class _Garbage:
             recorder.record(EventKind.GARBAGE, self._name, self._begin, now, info["generation"])
 
 
-gc.callbacks.append(_Garbage())
+gc.callbacks.append(GarbageLog())

@@ -198,15 +198,16 @@ def test_a_wrong_id_is_told_before_any_value(wrong):
 
 
 def test_checks_that_nobody_looks_at_take_no_more_memory_and_are_not_lost(monkeypatch):
-    words = labels._words(MODULE, 0)
-    monkeypatch.setattr(words, "_array", MODULE.zeros(4, "uint64"))
+    monkeypatch.setattr(labels, "MOST_PENDING", 4)
+    pending = labels.PendingChecks(MODULE)
+    monkeypatch.setattr(labels, "pending_checks", lambda xp, device_id: pending)
     for k in range(11):
         labels.range_check(MODULE, asarray(np.array([k])), 20, "gather", "rows")()
     labels.range_check(MODULE, asarray(np.array([21])), 20, "gather", "rows")()
     with pytest.raises(FeedError, match="gather: id 21 is outside 0..19"):
         for _ in range(5):
             labels.range_check(MODULE, asarray(np.array([0])), 20, "gather", "rows")()
-    words.look()
+    pending.look()
 
 
 def test_a_wrong_id_is_told_when_the_executor_is_closed():

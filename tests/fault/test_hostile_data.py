@@ -31,19 +31,15 @@ def images(folder: Path) -> None:
 
 
 def people(folder: Path) -> None:
-    adult._table.cache_clear()
-    adult._fitted.cache_clear()
     assert len(list(adult.train()())) == len(list(adult.test()()))
 
 
 def ratings(folder: Path) -> None:
-    movielens._read.cache_clear()
     assert list(movielens.train()()) + list(movielens.test()())
     movielens.mean_rating()
 
 
 def words(folder: Path) -> None:
-    text._lines.cache_clear()
     path = str(folder / "words.txt")
     ids = text.build_dict(0, path)
     list(text.train(ids, 3, path=path)())
@@ -67,23 +63,30 @@ FILES: dict[Callable[[Path], None], dict[str, bytes]] = {
 
 @pytest.mark.parametrize("read", FILES, ids=lambda read: read.__name__)
 def test_a_damaged_file_is_read_or_refused_by_its_name(tmp_path, monkeypatch, read):
-    monkeypatch.setenv("HPCDIST_DATA_HOME", str(tmp_path))
     luck, refused = random.Random(7), 0
-    for name, data in FILES[read].items():
-        (tmp_path / name).write_bytes(data)
-    read(tmp_path)
+
+    def written(number: int) -> Path:
+        """Return a folder of its own: what has been read is kept by its path."""
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        monkeypatch.setenv("HPCDIST_DATA_HOME", str(folder))
+        for name, data in FILES[read].items():
+            (folder / name).write_bytes(data)
+        return folder
+
+    read(written(-1))
     for number in range(150):
         name = luck.choice(list(FILES[read]))
         good = FILES[read][name]
         packed = read is images and number % 2
         bad = gzip.compress(damaged(luck, IDX)) if packed else damaged(luck, good)
-        (tmp_path / name).write_bytes(bad)
+        folder = written(number)
+        (folder / name).write_bytes(bad)
         try:
-            read(tmp_path)
+            read(folder)
         except DataError as error:
             assert name in str(error)
             refused += 1
-        (tmp_path / name).write_bytes(good)
     assert refused > 30
 
 

@@ -95,7 +95,7 @@ def test_a_job_on_another_machine_that_gives_signs_of_life_keeps_it(tmp_path, mo
 
 def test_signs_of_life_are_given(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "BEAT_S", 0.01)
-    monkeypatch.setattr(lock, "_heart", None)
+    monkeypatch.setattr(lock, "_heart", None)  # private: that of other tests sleeps longer
     with lock.locked(tmp_path):
         os.utime(tmp_path / lock.NAME, (1, 1))
         for _ in range(1000):

@@ -17,9 +17,9 @@ import pyarrow.feather  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
 import hpcdist as fluid  # noqa: E402
-from hpcdist.columnar import blocks, text_source  # noqa: E402
 from hpcdist.columnar import files as columnar_files  # noqa: E402
 from hpcdist.columnar import rows as rows_module  # noqa: E402
+from hpcdist.columnar import text_source  # noqa: E402
 from hpcdist.errors import DataError  # noqa: E402
 from tests.columnar_files import N, hashed, ids, joined, parquet, table  # noqa: E402
 
@@ -220,11 +220,16 @@ def test_a_read_that_fails_for_a_time_is_tried_again(monkeypatch, tmp_path, capl
     monkeypatch.setattr(columnar_files, "FIRST_PAUSE_S", 0.0)
     path = parquet(tmp_path)
     tries = []
-    check = rows_module.Index.where
+    where = rows_module.Index.where
+
+    def third_succeeds():
+        tries.append(1)
+        if len(tries) % 3:
+            raise OSError(116, "Stale file handle")
 
     def fails(self, block):
-        file, within = check(self, block)
-        return _Flaky(file, tries), within
+        file, within = where(self, block)
+        return Checked(file, third_succeeds), within
 
     monkeypatch.setattr(rows_module.Index, "where", fails)
     assert joined(fluid.data.read(path, batch=50)) == list(range(400))
@@ -235,35 +240,36 @@ def test_a_read_that_fails_for_a_time_is_tried_again(monkeypatch, tmp_path, capl
     assert len(tries) == 2
 
 
-class _Flaky:
-    """A file whose every third look succeeds."""
+class Checked:
+    """A file that is looked at by ``check``."""
 
-    def __init__(self, file, tries):
-        self._file, self._tries = file, tries
+    def __init__(self, file, check):
+        self._file, self.check = file, check
 
     def __getattr__(self, name):
         return getattr(self._file, name)
-
-    def check(self):
-        self._tries.append(1)
-        if len(self._tries) % 3:
-            raise OSError(116, "Stale file handle")
 
 
 @pytest.mark.parametrize(("shuffle", "ahead"), [(None, 7), (1, 1)])
 def test_as_many_rows_are_read_ahead_as_a_window_has(tmp_path, shuffle, ahead):
     pq.write_table(table(0, 400), tmp_path / "f.parquet", row_group_size=10)
     rows = fluid.data.read(tmp_path / "f.parquet", batch=50, window=70, shuffle=shuffle)
-    assert rows._windows_ahead == ahead and len(joined(rows)) == 400
+    assert rows.windows_ahead == ahead and len(joined(rows)) == 400
 
 
 def test_a_read_that_hangs_is_named(monkeypatch, tmp_path):
     path = parquet(tmp_path)
     goes_on = threading.Event()
     monkeypatch.setenv("FLAGS_rpc_deadline", "200")
-    monkeypatch.setattr("hpcdist.reader.background._JOIN_S", 0.0)
+    monkeypatch.setattr("hpcdist.reader.background.JOIN_S", 0.0)
     rows = fluid.data.read(path, batch=50)
-    monkeypatch.setattr(blocks.BlockReader, "_tried", lambda *_: goes_on.wait())
+    where = rows_module.Index.where
+
+    def hangs(self, block):
+        file, within = where(self, block)
+        return Checked(file, goes_on.wait), within
+
+    monkeypatch.setattr(rows_module.Index, "where", hangs)
     try:
         with pytest.raises(DataError, match=r"reading \S*p0.parquet, row group 0 has not ended"):
             next(iter(rows))

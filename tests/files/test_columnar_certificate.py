@@ -144,8 +144,8 @@ def test_rows_that_were_used_twice_are_named(monkeypatch, files, tmp_path):
     first.step()
     state = first.rows[0].state()
     first.step()
-    second = Job(monkeypatch, files, folder, "b", 1, {**state, "position": 0})
-    second.rows[0]._parent = ["a-0", 0, 12]  # which says that these rows were trained
+    second = Job(monkeypatch, files, folder, "b", 1, state)
+    second.rows[0].position = 0  # though the checkpoint says that these rows were trained
     second.finish()
     (verdict,) = verify(folder)
     assert verdict.epochs[0].repeated == list(range(12))

@@ -88,10 +88,20 @@ def test_a_predictor_runs_tensors_by_name_or_in_order(saved):
 
 
 def test_two_predictors_share_no_variables(saved):
-    directory, _ = saved
+    directory, expected = saved
+    with fluid.scope_guard(fluid.Scope()) as _, fluid.program_guard(fluid.Program()):
+        exe = fluid.Executor()
+        main, feeds, fetches = fluid.io.load_inference_model(str(directory / "one"), exe)
+        weight = fluid.global_scope().find_var("weight").get_tensor()
+        weight.set(2 * np.array(weight), exe.place)
+        fluid.io.save_inference_model(str(directory / "other"), feeds, fetches, exe, main)
     first, second = (
-        create_paddle_predictor(AnalysisConfig(str(directory / "one"))) for _ in range(2)
+        create_paddle_predictor(AnalysisConfig(str(directory / name))) for name in ("one", "other")
     )
-    here, there = (p._scope.find_var("weight").get_tensor() for p in (first, second))
-    here.set(np.zeros((3, 2), np.float32), None)
-    assert np.any(np.array(there)) and not np.any(np.array(here))
+    words = PaddleTensor(np.array([[1], [2], [3]]), "w")
+    words.lod = [[0, 1, 3]]
+    sums = np.array([[1], [5]], np.float32)
+    (out,) = second.run([PaddleTensor(X), words])
+    np.testing.assert_allclose(out.as_ndarray() - sums, 2 * (expected - sums), rtol=1e-6)
+    (out,) = first.run([PaddleTensor(X), words])
+    np.testing.assert_array_equal(out.as_ndarray(), expected)

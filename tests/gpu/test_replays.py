@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
+from hpcdist.executor.traced import TracedSegment
 from tests.gpu.gpus import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "never")
@@ -52,7 +53,7 @@ class Training:
 
     def calls(self):
         """Return how many calls each compiled form of the Program makes in a step."""
-        return [len(e.compiled.steps) for e in self.exe._forms.get(self.main).values()]
+        return [len(e.compiled.steps) for e in self.exe.forms(self.main)]
 
 
 def losses(training):
@@ -88,8 +89,8 @@ def test_a_step_is_one_replay(monkeypatch, kernels, mixed):
     for i in range(3):
         training.step(i)
     assert training.calls() == [1]
-    (entry,) = training.exe._forms.get(training.main).values()
-    assert entry.compiled.steps[0]._graph is not None
+    (entry,) = training.exe.forms(training.main)
+    assert entry.compiled.steps[0].captured
 
 
 @pytest.mark.parametrize("kernels", ["own", "fused", "compiled"])
@@ -154,17 +155,17 @@ def test_what_torch_computes_has_the_same_bits_in_every_run_with_own_kernels(mon
 
 def test_a_graph_that_cannot_be_recorded_leaves_torch_as_it_was(monkeypatch):
     monkeypatch.setenv("HPCDIST_KERNELS", "fused")
-    training = Training(fluid.CUDAPlace(0))
-    training.step(0)
-    before = torch.cuda.current_stream()
-    for entry in training.exe._forms.get(training.main).values():
-        (replayed,) = entry.compiled.steps
+    launch = TracedSegment.launch
 
-    def wait():
+    def launched(segment):
+        launch(segment)
         if torch.cuda.is_current_stream_capturing():
             torch.cuda.current_stream().synchronize()
 
-    replayed._launches.append(wait)
+    monkeypatch.setattr(TracedSegment, "launch", launched)
+    training = Training(fluid.CUDAPlace(0))
+    training.step(0)
+    before = torch.cuda.current_stream()
     with pytest.warns(UserWarning, match="not replayed as a CUDA graph"):
         training.step(1)
     assert torch.cuda.current_stream() == before

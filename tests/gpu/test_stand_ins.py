@@ -45,11 +45,11 @@ def parameters(function: Any) -> list[str]:
     return [name for name in names if name != "self"]
 
 
-@pytest.mark.parametrize("name", support_device._KEYWORDS)
+@pytest.mark.parametrize("name", support_device.KEYWORDS)
 def test_functions_have_these_keywords(cupy, name):
     theirs = parameters(getattr(cupy, name))
     if "kwargs" not in theirs:  # those of einsum and pad are not in their signatures
-        assert set(support_device._KEYWORDS[name]) <= set(theirs)
+        assert set(support_device.KEYWORDS[name]) <= set(theirs)
 
 
 METHODS = [
@@ -131,11 +131,11 @@ def test_cupy_makes_cuda_of_our_kernels(cupy):
     """In the wheel's own words, without a GPU or a compiler: which types come out."""
     from cupyx.jit import _compile, _cuda_types
 
-    from hpcdist.ops.embedding.run_kernels import _kernel
+    from hpcdist.ops.embedding.run_kernels import sum_runs_kernel
 
-    _kernel.cache_clear()  # of the stand-in, perhaps
-    kernel = _kernel(cupy)
-    _kernel.cache_clear()
+    sum_runs_kernel.cache_clear()  # of the stand-in, perhaps
+    kernel = sum_runs_kernel(cupy)
+    sum_runs_kernel.cache_clear()
     ids, one = _cuda_types.CArray(np.dtype("int64"), 1, True, True), np.dtype("int64")
     for dtype, spelt in (("float32", "float"), ("float64", "double")):
         rows = _cuda_types.CArray(np.dtype(dtype), 2, True, True)
@@ -185,11 +185,11 @@ def test_cupy_makes_one_kernel_of_a_rule(cupy, made, name, dtype):
     powers = [made((3, 1), dtype) for _ in range(rule.powers)]
     constants = [number(0.5)] * rule.constants
     args = (param, grad, number(1), made((1, 1), dtype), *states, *powers, *constants)
-    assert_one_kernel(cupy, update_device._kernel(cupy, name), *args)
+    assert_one_kernel(cupy, update_device.rule_kernel(cupy, name), *args)
 
 
 def test_cupy_makes_one_kernel_of_each_part_of_batch_norm(cupy, made):
-    kernels = batch_norm._device_kernels(cupy)
+    kernels = batch_norm.device_kernels(cupy)
     x, y, dy, dx = (made((2, 3, 4)) for _ in range(4))
     columns = [made((1, 3, 1)) for _ in range(6)]
     number = np.float32(0.5)
@@ -209,12 +209,12 @@ def test_cupy_makes_one_kernel_of_the_loss_scaling(cupy, made):
     (scale, new_scale), (good, bad, new_good, new_bad) = scales, counts
     limits, ratios = [np.int32(3), np.int32(1)], [np.float32(2), np.float32(0.5)]
     args = (made((1,), "bool"), scale, good, bad, new_scale, new_good, new_bad, *limits, *ratios)
-    assert_one_kernel(cupy, mixed_precision._update_kernel(cupy), *args)
+    assert_one_kernel(cupy, mixed_precision.loss_scaling_kernel(cupy), *args)
 
 
 def test_cupy_makes_one_kernel_of_rounding_to_bfloat16(cupy, made):
     bits = [made((7,), "uint32") for _ in range(2)]
-    assert_one_kernel(cupy, mixed_precision._bfloat16_kernel(cupy), *bits)
+    assert_one_kernel(cupy, mixed_precision.bfloat16_kernel(cupy), *bits)
 
 
 def test_cupy_makes_one_kernel_of_a_chain(cupy, made):

@@ -7,7 +7,7 @@ import hpcdist as fluid
 from hpcdist.executor.states import OperatorStates
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.pipeline import of_micro_batch
-from hpcdist.ops.random import counter, seeded_kernels
+from hpcdist.ops.random import seeded_kernels
 from hpcdist.ops.random.counter import (
     BatchPart,
     Draws,
@@ -77,10 +77,10 @@ def test_far_into_a_large_batch_both_ways_agree():
     np.testing.assert_array_equal(draw(part), draw(part, MODULE))
 
 
-def test_numbers_depend_on_seed_operator_reader_and_run(monkeypatch):
+def test_numbers_depend_on_seed_operator_reader_and_run(monkeypatch, request):
     part = BatchPart(1000, 1)
     first = draw(part)
-    monkeypatch.setattr(counter, "_reader", "")
+    request.addfinalizer(lambda: draw_as_reader(""))
     others = [draw(part, count=1)]
     for key in (key_of(4, "op"), key_of(3, "other")):
         others.append(filler(np, part, key, Draws("op"))().copy())

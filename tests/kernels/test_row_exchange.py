@@ -51,15 +51,16 @@ class Job:
     is_async: bool = False
     told: dict[int, Any] = field(default_factory=dict)  # by trainer
     tables: dict[int, list[SparseTable]] = field(default_factory=dict)  # by server
+    world: list[loopback.LoopbackTransport] = field(default_factory=list)  # trainers first
 
     def run(self, train: Any) -> Job:
         """Serve until ``train(trainer, client)`` has ended on every trainer."""
-        world = loopback.world(self.trainers + self.servers)
+        world = self.world = loopback.world(self.trainers + self.servers)
         ranks = range(len(world))
         cluster = Cluster(tuple(ranks[: self.trainers]), tuple(ranks[self.trainers :]))
         bodies = [lambda k=k: self._train(world[k], cluster, k, train) for k in cluster.trainers]
         for k, rank in enumerate(cluster.servers):
-            bodies.append(lambda k=k, rank=rank: self._serve(world[rank], cluster, k))
+            bodies.append(lambda k=k, rank=rank: self.serve(world[rank], cluster, k))
         run_threads(bodies)
         return self
 
@@ -77,7 +78,7 @@ class Job:
             transport.abort(1)
             raise
 
-    def _serve(self, transport: Any, cluster: Cluster, server: int) -> None:
+    def serve(self, transport: Any, cluster: Cluster, server: int) -> None:
         self.tables[server] = [new_table(spec) for spec in self.specs]
         expected = Hello(self.trainers, not self.is_async, "", (), (), (), self.specs)
         served = PsServer(
@@ -97,11 +98,11 @@ class Job:
             raise
 
 
-def train_steps(steps: int) -> Any:
+def train_steps(steps: int, servers: int) -> Any:
     """Return what pulls and pushes in every step, and tells all rows pulled as bytes."""
 
     def train(trainer: int, client: PsClient) -> list[bytes]:
-        batch = LookupBatch(SPECS, len(client.packets) or len(client._cluster.servers))
+        batch = LookupBatch(SPECS, servers)
         told = []
         for step in range(steps):
             batch.index(ids_of(trainer, step))
@@ -157,19 +158,19 @@ def added_up(ids: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarra
 @pytest.mark.parametrize("servers", [1, 2, 3])
 @pytest.mark.parametrize("trainers", [1, 2, 3])
 def test_any_number_of_servers_give_the_bits_of_one_table(trainers: int, servers: int) -> None:
-    job = Job(trainers, servers).run(train_steps(4))
+    job = Job(trainers, servers).run(train_steps(4, servers))
     wanted = reference(trainers, 4)
     assert [job.told[k] for k in range(trainers)] == wanted
 
 
 def test_answers_in_pieces_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_rpc, "PIECE", 64)
-    job = Job(2, 2).run(train_steps(3))
+    job = Job(2, 2).run(train_steps(3, 2))
     assert [job.told[k] for k in range(2)] == reference(2, 3)
 
 
 def test_one_asynchronous_trainer_is_local_training() -> None:
-    assert Job(1, 2, is_async=True).run(train_steps(4)).told[0] == reference(1, 4)[0]
+    assert Job(1, 2, is_async=True).run(train_steps(4, 2)).told[0] == reference(1, 4)[0]
 
 
 def test_peeking_makes_no_rows() -> None:
@@ -235,23 +236,24 @@ def test_a_gradient_that_is_no_number_on_a_server_changes_no_table() -> None:
 @pytest.mark.parametrize(("length", "words"), [(15, "multiple of 8"), (8, "do not hold the ids")])
 def test_bytes_that_are_no_request_are_refused(length: int, words: str) -> None:
     def train(trainer: int, client: PsClient) -> None:
-        transport = client._transport
+        transport = job.world[0]
         header = encode_header(MessageKind.TABLE_PULL, 0, 0, length)
         sends = [transport.isend(p, 1, REQUEST_TAG) for p in (header, np.ones(length, np.uint8))]
         transport.wait_all(sends, lambda: "sending", 5)
         transport.barrier(5)  # where the server's refusal comes
 
+    job = Job(1, 1)
     with pytest.raises((CommError, TableError), match=words):
-        Job(1, 1).run(train)
+        job.run(train)
 
 
 def test_trainers_that_know_other_tables_are_refused() -> None:
     other = (TableSpec("deep", 5, padding=0), TableSpec("wide", 1))
 
     class Differs(Job):
-        def _serve(self, transport: Any, cluster: Cluster, server: int) -> None:
+        def serve(self, transport: Any, cluster: Cluster, server: int) -> None:
             self.specs = other
-            super()._serve(transport, cluster, server)
+            super().serve(transport, cluster, server)
 
     job = Differs(1, 1, SPECS)
     with pytest.raises(CommError, match=r"distributed tables: expected .*deep float32\[any number"):

@@ -167,7 +167,7 @@ def test_ids_made_to_have_one_tag_are_told_apart() -> None:
         table = table_of("sgd")
         rows = rows_of(table, ids)
         assert len(table) == 3000
-        assert len(table._memory.directory) == 1
+        assert len(table._memory.directory) == 1  # private: whether the worst case has been met
     np.testing.assert_array_equal(rows_of(table, ids), rows)
     assert len(np.unique(rows[:, 0])) > 2990
     assert sorted(table.export(0, 3000)[0]) == sorted(ids)

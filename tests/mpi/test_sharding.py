@@ -49,7 +49,7 @@ class Script:
         self.begin, self.end, self.own = 0, STEPS, True
 
     def __call__(self, role: Any) -> Any:
-        self._environment(role)
+        self.environment(role)
         fleet, strategy = Fleet(), DistributedStrategy()
         fleet.init(is_collective=True)
         for name, value in self.strategy.items():
@@ -70,7 +70,7 @@ class Script:
             fluid.checkpoint.save(exe, self.root, self.end, main_program=main)
         return losses, held(main), parameters(main)
 
-    def _environment(self, role: Any) -> None:
+    def environment(self, role: Any) -> None:
         cluster = Cluster(tuple(range(self.trainers)))
         for name, value in environment.variables(cluster, role.index).items():
             self.patch.setenv(name, value)
@@ -176,7 +176,7 @@ def test_what_sharding_refuses(mpi_tmp_path, monkeypatch):
 
     def saving(role: Any) -> None:
         fleet, strategy = Fleet(), DistributedStrategy()
-        Script(monkeypatch, 2, None)._environment(role)
+        Script(monkeypatch, 2, None).environment(role)
         fleet.init(is_collective=True)
         strategy.sharding = True
         made = fleet.distributed_optimizer(fluid.optimizer.Adam(0.1), strategy)
@@ -202,7 +202,7 @@ def test_what_sharding_refuses(mpi_tmp_path, monkeypatch):
 
 def twice_minimized(role: Any, patch: Any) -> None:
     """The second backward reads what the first optimizer has updated."""
-    Script(patch, 2, None)._environment(role)
+    Script(patch, 2, None).environment(role)
     fleet, strategy = Fleet(), DistributedStrategy()
     fleet.init(is_collective=True)
     strategy.sharding = True

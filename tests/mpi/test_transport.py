@@ -75,7 +75,7 @@ def test_messages_of_more_bytes_than_a_count_tells(
 @pytest.mark.parametrize("policy", [ROOMY, CROWDED], ids=["roomy", "crowded"])
 def test_a_waiting_rank_leaves_the_core_to_others(policy):
     def body(t):
-        t._policy = policy
+        t.policy = policy
         request = t.recv_init(np.zeros(1), t.rank, 1)
         t.start([request])
         busy = time.process_time()

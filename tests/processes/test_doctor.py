@@ -284,7 +284,7 @@ def test_a_directory_that_cannot_be_written_to_is_a_finding(tmp_path, monkeypatc
 def test_the_matrix_of_links_has_a_line_that_explains_it(capsys):
     own = [state(0), state(1)]
     one = [LinkTiming(0, 1, 2e-6, 2**30)]
-    command._print(judge(own, one), own, one)
+    command.print_findings(judge(own, one), own, one)
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert "above: latency, us; below: bandwidth, MiB/s" in lines
     assert any("1 link, none slow" in line for line in lines)

@@ -45,7 +45,7 @@ def test_gradient_is_the_slope(type: str, data: st.DataObject) -> None:
 
 
 def test_checker_shouts_at_a_wrong_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_table", dict(registry._table))
+    monkeypatch.setattr(registry, "operators", dict(registry.operators))
     slots = "X, Out@GRAD -> X@GRAD"
     define(
         "cube",

@@ -235,7 +235,7 @@ def test_what_an_operator_declares_is_true(type: str) -> None:
 @pytest.mark.parametrize("type", ["reverse", "softmax", "concat"])
 def test_a_declaration_that_is_not_true_is_found(type: str, monkeypatch: Any) -> None:
     wrong = replace(lookup(type), rows=by_row())
-    monkeypatch.setitem(registry._table, type, wrong)
+    monkeypatch.setitem(registry.operators, type, wrong)
     with pytest.raises((AssertionError, ValueError)):
         for seed in range(SEEDS):
             check(type, seed)

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
 
 import hpcdist as fluid  # noqa: E402
-from hpcdist.ops.convolution.volumes import _grid_sampler, sampled  # noqa: E402
+from hpcdist.ops.convolution.volumes import grid_sampler, sampled  # noqa: E402
 from tests import support_device, support_graphs  # noqa: E402
 
 
@@ -56,7 +56,7 @@ def test_grids_are_read_in_order_as_torch_reads_them():
     for mode in ("default", "warn"):
         torch.set_deterministic_debug_mode(mode)
         try:
-            out = _grid_sampler(torch, x, grid)
+            out = grid_sampler(torch, x, grid)
         finally:
             torch.set_deterministic_debug_mode("default")
         found.append([out, *torch.autograd.grad(out.square().sum(), [x, grid])])

@@ -58,7 +58,7 @@ def trained(monkeypatch, kernels, network, optimizer=None, also=()):
 
 def types_of(exe, main):
     """Return the operators of the compiled forms of a Program."""
-    return [[op.type for op in entry.compiled.ops] for entry in exe._forms.get(main).values()]
+    return [[op.type for op in entry.compiled.ops] for entry in exe.forms(main)]
 
 
 def assert_alike(one, other, near=2e-6):
@@ -118,7 +118,7 @@ def test_a_gpu_adds_products_in_float32_and_rounds_to_tf32_only_if_that_is_wishe
     try:
         for place, value in zip(places, (True, True, not wished, not wished)):
             setattr(*place, value)
-        by_torch._set_rounding.__wrapped__(torch)
+        by_torch.set_rounding.__wrapped__(torch)
         assert [getattr(*place) for place in places] == [False, False, wished, wished]
     finally:
         for place, value in zip(places, before):
@@ -271,9 +271,9 @@ def test_variables_that_change_places(monkeypatch):
 def test_an_error_names_the_operators_of_the_segment(monkeypatch):
     monkeypatch.setenv("HPCDIST_KERNELS", "fused")
     _, exe, main = trained(monkeypatch, "fused", perceptron)
-    (entry, *_) = exe._forms.get(main).values()
+    (entry, *_) = exe.forms(main)
     segment = next(op for op in entry.compiled.ops if op.type == TYPE)
-    assert entry.compiled._describe(segment).startswith("op #0 mul to op #")
+    assert entry.compiled.described(segment).startswith("op #0 mul to op #")
 
 
 @pytest.mark.parametrize("first", [0, 10, 20])

@@ -178,7 +178,7 @@ def test_a_batch_that_is_not_divided_is_everyones_and_counts_once():
 
 def test_an_operator_that_declares_nothing_is_named(monkeypatch):
     undeclared = replace(lookup("tanh"), rows=None)
-    monkeypatch.setitem(registry._table, "tanh", undeclared)
+    monkeypatch.setitem(registry.operators, "tanh", undeclared)
     loss = layers.mean(layers.fc(layers.data("x", [4]), 1, act="tanh"))
     assert "'tanh' does not declare how it treats rows" in minimized(loss).why_whole
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
@@ -65,12 +66,12 @@ def run(trainers: int, last: int, half: bool) -> dict[int, list[tuple[int, list[
     Return what the others have joined, with how many shared the batch.
     """
     world = loopback.world(trainers)
-    court = Court(world)
+    court, rounds = Court(world), Rounds()
     joined: dict[int, list[tuple[int, list[bytes | None]]]] = {}
 
     def body(t: LoopbackTransport) -> None:
         me = t.rank
-        living = LivingLoopback(t)
+        living = LivingLoopback(t, rounds)
         membership = Membership(living, lambda w: court.settle(me, w), LIMIT_S, range(trainers))
         living.while_waiting = membership.look
         for batch in range(1, 7):
@@ -89,11 +90,19 @@ def run(trainers: int, last: int, half: bool) -> dict[int, list[tuple[int, list[
     return joined
 
 
+class Rounds:
+    """What the ranks that live have given, by the number of the allgather and the rank."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.values: defaultdict[int, dict[int, bytes]] = defaultdict(dict)
+
+
 class LivingLoopback:
     """A loopback transport whose allgather leaves out the dead, as ULFM's does."""
 
-    def __init__(self, transport: LoopbackTransport) -> None:
-        self._transport = transport
+    def __init__(self, transport: LoopbackTransport, rounds: Rounds) -> None:
+        self._rounds = rounds
         self.rank, self.size = transport.rank, transport.size
         self.failed = transport.failed
         self._round = 0
@@ -102,10 +111,9 @@ class LivingLoopback:
     def allgather_living(
         self, data: bytes, deadline_s: float | None, what: str
     ) -> list[bytes | None]:
-        rounds = self._transport._world.rounds
-        changed = self._transport._world.changed
+        changed = self._rounds.changed
         with changed:
-            values = rounds[self._round]
+            values = self._rounds.values[self._round]
             self._round += 1
             values[self.rank] = data
             changed.notify_all()

@@ -16,6 +16,7 @@ import hpcdist as fluid
 from hpcdist.comm import progress
 from hpcdist.comm.progress import CROWDED, waiter
 from hpcdist.errors import CommError, SettingError, TraceError
+from hpcdist.executor import executor
 from hpcdist.launch.recording import RankRecorder
 from hpcdist.ps.batch import LookupBatch, TableSpec
 from hpcdist.ps.messages import Hello
@@ -25,7 +26,7 @@ from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 from hpcdist.ps.table_rpc import move
 from hpcdist.trace import files
 from hpcdist.trace import recorder as module
-from hpcdist.trace.events import Cause, Count, EventKind, waits_for_cause
+from hpcdist.trace.events import EVENT, Cause, Count, EventKind, waits_for_cause
 from hpcdist.trace.files import RankOfJob, RankRecording
 from hpcdist.trace.recorder import MOST_STRIDE, Recorder, stride_for
 from tests.support_job import alone
@@ -118,7 +119,7 @@ def test_details_are_noted_in_as_many_steps_as_cost_little():
     assert stride_for(events=10**6, step_ns=1) == MOST_STRIDE
     ring = Recorder(2**20)
     ring.detailed(10, now_ns=0)
-    ring.detailed(10, now_ns=ring._stride * 25_000)
+    ring.detailed(10, now_ns=(ring.mask + 1) * 25_000)
     assert [step for step in range(1, 200) if not step & ring.mask] == [64, 128, 192]
     always = Recorder()
     always.begin(2**20, always=True)
@@ -153,16 +154,15 @@ def test_a_step_notes_its_operators_what_is_fed_and_what_is_fetched(recorder):
 
 
 def test_setting_the_memory_to_0_turns_it_off(monkeypatch):
-    monkeypatch.setattr(module.recorder, "_started", False)
-    monkeypatch.setenv("HPCDIST_RECORD_MIB", "0")
-    fluid.Executor()
-    assert not module.recorder.on
-    monkeypatch.setattr(module.recorder, "_started", False)
-    monkeypatch.setenv("HPCDIST_RECORD_MIB", "1")
-    fluid.Executor()
-    assert module.recorder.on
-    assert module.recorder._ring.nbytes <= 2**20
-    module.recorder.begin(0)
+    for mib, events in (("0", 0), ("1", 2**20 // EVENT.itemsize)):
+        started = Recorder()
+        monkeypatch.setattr(executor, "recorder", started)
+        monkeypatch.setenv("HPCDIST_RECORD_MIB", mib)
+        fluid.Executor()
+        assert started.on == bool(events)
+        for number in range(events + 10):
+            started.record(EventKind.STEP, 0, number, number + 1)
+        assert len(started.taken().events) == events
 
 
 def test_more_memory_than_there_is_is_refused_by_the_settings_name(monkeypatch):
@@ -319,7 +319,7 @@ def test_what_was_written_in_part_is_removed(tmp_path, monkeypatch):
 
 
 def test_the_garbage_collector_is_noted_if_it_takes_long(recorder, monkeypatch):
-    garbage = module._Garbage()
+    garbage = module.GarbageLog()
     begin = time.monotonic_ns()
     for took, noted in ((garbage.LEAST_NS, []), (garbage.LEAST_NS + 1, [EventKind.GARBAGE])):
         for phase, now in (("start", begin), ("stop", begin + took)):

@@ -20,6 +20,7 @@ from hpcdist.trace.files import RankOfJob
 from hpcdist.trace.metric_log import log_metrics, metric_log
 from hpcdist.trace.recorder import Recording
 from hpcdist.trace.status import ENDED, FAILED, JobFacts, Waits
+from tests.threads import LIMIT_S
 
 NOW = 2_000_000.0
 JOB = JobFacts(job="4711", script="train.py", ranks=3, unix_s=NOW - 600, every_s=2.0)
@@ -77,10 +78,16 @@ def test_a_rank_writes_at_its_end_what_it_has_not_yet(tmp_path, monkeypatch):
 
 def test_a_file_system_that_does_not_answer_keeps_nobody_from_ending(tmp_path, monkeypatch):
     monkeypatch.setattr(status_writer, "CLOSING_S", 0.01)
+    begins, answers = threading.Event(), threading.Event()
+    monkeypatch.setattr(status, "write", lambda *_: begins.set() or answers.wait(LIMIT_S))
     one = watch(str(tmp_path))
-    one._writing.acquire()
+    thread = threading.Thread(target=one.write)
+    thread.start()
+    assert begins.wait(LIMIT_S)
     one.close(ENDED)
-    assert status.read_all(tmp_path) == []
+    assert not answers.is_set() and thread.is_alive()
+    answers.set()
+    thread.join()
 
 
 def test_what_cannot_be_written_is_told_once_and_ends_nothing(tmp_path, caplog):

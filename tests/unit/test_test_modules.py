@@ -33,3 +33,76 @@ def test_no_test_module_imports_another():
 )
 def test_the_check_sees_imports_of_test_modules(source, imports):
     assert bool(IMPORT.search(source)) == imports
+
+
+# Names that begin with an underscore and are no secrets of hpcdist's: scripts of Fluid use them.
+FLUIDS = re.findall(
+    r"\w+",
+    """
+    _accumulators _all_reduce _barrier_worker _blocks_attr_ids _clone_variable _create_block
+    _decay_step_counter _distributed_lookup_table _dtype _endpoints _fetch_var _get_accumulator
+    _get_dims _global_learning_rate _hierarchical_allreduce_inter_nranks _insert_op _is_chief
+    _is_distributed _is_initialized _lr_schedule_guard _moment1_acc_str _nccl_comm_num
+    _optimized_guard _origin_program _parameters_on_pservers _prepend_op _prune
+    _prune_with_input _ps_endpoint _remove_op _remove_var _rename_input _rename_output
+    _rename_var _role_maker _rollback _set_attr _set_checkpoints _set_error_clip
+    _set_server_config _trainers_endpoints _use_hierarchical_allreduce _var_recursive
+    """,
+)
+FOREIGN = re.findall(
+    r"\w+",
+    """
+    _C _coalescing_manager _compile _core _cuda_types _exit _func _make_nccl_premul_sum _memo
+    _mode _read_payload _register_atexit _sleep
+    """,
+)
+ACCESS = re.compile(
+    r"""(?<!\bself)(?<!\bcls)\.(_[a-zA-Z]\w*) | attr\([^)\n]*"(?:[\w.]+\.)?(_[a-zA-Z]\w*)"
+    | \bimport\ (?:\w+,\ )*(_[a-zA-Z]\w*)""",
+    re.X,
+)
+OWN = re.compile(r"\bself\.(_\w+)\b|\b(?:def|class) (_\w+)|^ +(_\w+) = ", re.M)
+SAID_WHY = "# private: "
+
+
+def private_accesses(text: str, own: set[str]) -> list[str]:
+    """Return what a test reaches for that is neither public, nor Fluid's, nor the test's own."""
+    lines = [line for line in text.splitlines() if SAID_WHY not in line]
+    names = {name for line in lines for match in ACCESS.findall(line) for name in match if name}
+    return sorted(names - own - {*FLUIDS, *FOREIGN})
+
+
+def test_tests_see_of_hpcdist_what_users_and_neighbours_see():
+    """What cannot be tested by it says why in a comment that begins with ``private:``."""
+    texts = {path: path.read_text() for path in sorted(TESTS.rglob("*.py"))}
+    of_stand_ins = set()
+    for path, text in texts.items():
+        if path.name.startswith("support_"):
+            of_stand_ins |= {name for match in OWN.findall(text) for name in match}
+    assert "_view" in of_stand_ins
+    found = {}
+    for path, text in texts.items():
+        own = {name for match in OWN.findall(text) for name in match}
+        if path.parent.name == "device" or path.name.startswith("support_"):
+            own |= of_stand_ins
+        if path.name != "test_test_modules.py" and (names := private_accesses(text, own)):
+            found[str(path.relative_to(TESTS))] = names
+    assert found == {}
+    reasons = [line for t in texts.values() for line in t.splitlines() if SAID_WHY in line]
+    assert len(reasons) < 20
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("client._sent = 3", ["_sent"]),
+        ("f()[0]._sent[1]", ["_sent"]),
+        ("from hpcdist.ops import fc, _hidden", ["_hidden"]),
+        ('monkeypatch.setattr(lock, "_heart", None)', ["_heart"]),
+        ('monkeypatch.setattr("hpcdist.a.lock._heart", None)', ["_heart"]),
+        ("self._x = 1; cls._y; program._prune([]); os._exit(3); a.b; __all__", []),
+        ("x._sent  # private: nobody else has it", []),
+    ],
+)
+def test_the_check_sees_private_accesses(source, names):
+    assert private_accesses(source, set()) == names

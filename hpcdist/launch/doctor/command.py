@@ -82,7 +82,9 @@ def _look(transport: Transport | None, problem: str, arguments: argparse.Namespa
         measured = _measured(transport, ranks)
     judged = findings.judge(ranks, measured)
     if launched_rank() == 0:  # also where each process has an MPI world of its own
-        _print_json(judged, ranks, measured) if arguments.json else _print(judged, ranks, measured)
+        _print_json(judged, ranks, measured) if arguments.json else print_findings(
+            judged, ranks, measured
+        )
     return findings.exit_code(judged)
 
 
@@ -184,9 +186,10 @@ def _print_json(
     print(json.dumps(summary, indent=1), flush=True)
 
 
-def _print(
+def print_findings(
     judged: Sequence[Finding], ranks: Sequence[RankState], measured: Sequence[LinkTiming]
 ) -> None:
+    """Print findings in a table, and below it the matrix of the links that were measured."""
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
     table = Table(show_header=False, box=None, padding=(0, 1))
     for finding in judged:

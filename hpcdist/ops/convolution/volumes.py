@@ -233,7 +233,8 @@ define_by_torch(
 
 
 # -- grids: where in an image each result is taken from --------------------------------------------
-def _grid_sampler(torch, x, grid) -> Array:
+def grid_sampler(torch, x, grid) -> Array:
+    """Return x[N, C, H, W] read at grid[N, H', W', 2], each (across, down) from -1 to 1."""
     if adds_in_order(torch):  # which the slopes of torch's own function do not
         height, width = x.shape[2:]
         places = ((grid.flatten(1, 2) + 1) / 2).unbind(2)
@@ -247,9 +248,7 @@ def _affine_grid(torch, theta, output_shape: Sequence[int]) -> Array:
     return torch.nn.functional.affine_grid(theta, size, align_corners=True)
 
 
-define_by_torch(
-    "grid_sampler", "X, Grid -> Output", _grid_sampler, rows=by_row(), wrt=("X", "Grid")
-)
+define_by_torch("grid_sampler", "X, Grid -> Output", grid_sampler, rows=by_row(), wrt=("X", "Grid"))
 define_by_torch(
     "affine_grid",
     "Theta -> Output",

@@ -61,11 +61,11 @@ def add_runs(xp, rows, order, value, total, spread: bool) -> None:
         )
     if threads:
         args = (rows, order, value, total, *map(np.int64, (count, width, spread)))
-        _kernel(xp)((-(-threads // BLOCK),), (BLOCK,), args)
+        sum_runs_kernel(xp)((-(-threads // BLOCK),), (BLOCK,), args)
 
 
 @functools.cache
-def _kernel(xp) -> Any:
+def sum_runs_kernel(xp) -> Any:
     """Return the kernel: a thread for each place and column; those where a run begins add."""
     jit = importlib.import_module("cupyx.jit")
 

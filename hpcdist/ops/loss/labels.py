@@ -13,6 +13,8 @@ from hpcdist.device import tell_later
 from hpcdist.errors import FeedError
 from hpcdist.ops.types import Array, Call
 
+MOST_PENDING = 4096  # more checks between two looks have the host wait once
+
 
 class LateCheck:
     """The check of ids on a GPU: the greatest is kept there, and looked at before any value.
@@ -24,7 +26,7 @@ class LateCheck:
         self._flat = ids.reshape(-1).view(f"u{ids.dtype.itemsize}")  # negative ones become huge
         self.signed = ids.dtype
         self.count, self._op_type, self._of = count, op_type, of
-        self._words = _words(xp, xp.cuda.Device().id)
+        self._words = pending_checks(xp, xp.cuda.Device().id)
         self._maximum = xp.maximum
 
     def __call__(self) -> None:
@@ -42,17 +44,17 @@ class LateCheck:
         )
 
 
-class _Words:
+class PendingChecks:
     """The greatest ids that the checks of one GPU have seen since the host last looked."""
 
     def __init__(self, xp) -> None:
-        self._array = xp.zeros(4096, "uint64")
+        self._array = xp.zeros(MOST_PENDING, "uint64")
         self._slots: dict[LateCheck, Any] = {}  # those that have run since then
 
     def of(self, check: LateCheck) -> Array:
         """Return the word of a check, which is looked at before a value is next given out."""
         if check not in self._slots:
-            if len(self._slots) == len(self._array):  # rare: the host waits for once
+            if len(self._slots) == len(self._array):
                 self.look()
             self._slots[check] = self._array[len(self._slots)]
         tell_later(self)
@@ -72,8 +74,9 @@ class _Words:
 
 
 @functools.cache
-def _words(xp, device_id: int) -> _Words:
-    return _Words(xp)
+def pending_checks(xp, device_id: int) -> PendingChecks:
+    """Return those of a GPU, the same for all its operators."""
+    return PendingChecks(xp)
 
 
 def range_check(xp, ids, count: int, op_type: str, of: str) -> Call:

@@ -114,7 +114,7 @@ def _on_device(
     xp, x, scale, bias, y, moments: Operands, momentum: float, epsilon: float, of_batch: bool
 ) -> None:
     mean, variance, *kept = moments
-    kernels, number = _device_kernels(xp), x.dtype.type
+    kernels, number = device_kernels(xp), x.dtype.type
     if of_batch:
         batch_mean = x.mean((0, 2))
         kernels["squares"](x, _channels(batch_mean), y)
@@ -132,7 +132,7 @@ def _channels(values) -> Array:
 
 
 @cache
-def _device_kernels(xp) -> dict[str, Kernel]:
+def device_kernels(xp) -> dict[str, Kernel]:
     """Return what is computed element by element on a GPU, each as one kernel."""
 
     def squares(x, mean, out) -> None:
@@ -216,7 +216,7 @@ def bind_batch_norm_grad(
 
 
 def _back_on_device(xp, x, scale, mean, deviation, dy, dx, dscale, dbias, of_batch: bool) -> None:
-    kernels = _device_kernels(xp)
+    kernels = device_kernels(xp)
     dscale, dbias = (xp.empty_like(scale) if d is None else d for d in (dscale, dbias))
     products = xp.empty_like(x) if dx is None else dx
     kernels["slopes"](x, _channels(mean), _channels(deviation), dy, products)

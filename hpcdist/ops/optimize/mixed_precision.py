@@ -37,12 +37,12 @@ def _round_to_float16(xp, x, out) -> None:
 
 def _round_to_bfloat16(xp, x, out) -> None:
     """What bfloat16 can hold: 8 significant bits, and the exponents of float32."""
-    round_bits = round_to_bfloat16_bits if xp is np else _bfloat16_kernel(xp)
+    round_bits = round_to_bfloat16_bits if xp is np else bfloat16_kernel(xp)
     round_bits(x.reshape(-1).view(np.uint32), out.reshape(-1).view(np.uint32))
 
 
 @functools.cache
-def _bfloat16_kernel(xp: Any) -> Any:
+def bfloat16_kernel(xp: Any) -> Any:
     """Return `round_to_bfloat16_bits` as a kernel of a GPU."""
     sign, below_half, one, dropped = map(np.uint32, (0x80000000, 0x7FFF, 1, 16))
 
@@ -139,7 +139,7 @@ def _update(
     if xp is not np:
         ratios = map(scale.dtype.type, (incr_ratio, decr_ratio))
         numbers = (*map(good.dtype.type, (incr_every_n_steps, decr_every_n_nan_or_inf)), *ratios)
-        _update_kernel(xp)(found, scale, good, bad, new_scale, new_good, new_bad, *numbers)
+        loss_scaling_kernel(xp)(found, scale, good, bad, new_scale, new_good, new_bad, *numbers)
         return
     value, goods, bads = scale[0], int(good[0]), int(bad[0])
     if found[0]:
@@ -156,7 +156,7 @@ def _update(
 
 
 @functools.cache
-def _update_kernel(xp) -> Any:
+def loss_scaling_kernel(xp) -> Any:
     """Return `_update` as a kernel of a GPU, which the host does not wait for."""
 
     def update(

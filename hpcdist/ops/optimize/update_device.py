@@ -43,7 +43,7 @@ def bind(xp, name: str, param, lr, state: Operands, hyper, rows: Operands) -> Ca
         flat = [array.reshape(-1) for array in (param, *state[: rule.states])]
         rate = param.dtype.type(0) if lr is param else lr.reshape(-1)
         powers = [power.reshape(-1) for power in state[rule.states :][: rule.powers]]
-        kernel = _kernel(xp, name)
+        kernel = rule_kernel(xp, name)
 
         def update() -> None:
             kernel(flat[0], total().reshape(-1), scale, rate, *flat[1:], *powers, *constants)
@@ -88,7 +88,7 @@ def bind_run(
         flat = spread[-1].reshape(-1)
         steps.append(partial(xp.take, powers[-1][:, 0], owner, 0, flat))
     rate = dtype.type(0) if lr is params[0] else lr.reshape(1, 1)
-    kernel = partial(_kernel(xp, name), *moved[:2], scale, rate, *moved[2:], *spread)
+    kernel = partial(rule_kernel(xp, name), *moved[:2], scale, rate, *moved[2:], *spread)
     return in_sequence(
         *steps,
         partial(kernel, *constants),
@@ -109,7 +109,7 @@ def _next_powers(xp, name: str, powers: Sequence[Array], constants: Sequence[Arr
 
 
 @functools.cache
-def _kernel(xp, name: str) -> Any:
+def rule_kernel(xp, name: str) -> Any:
     """Return the kernel (p, g, scale, lr, *states, *powers of beta, *constants) of a rule."""
     rule = rules.RULES[name]
     formula = formula_of(xp, rule.formula)

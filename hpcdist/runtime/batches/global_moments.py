@@ -37,7 +37,7 @@ def bind_moments(op: Operator, binding: Binding, exchange: Exchange | None) -> C
 
         def run() -> None:
             sums = bound.told()
-            everyones = [sums] if exchange is None else _exchanged(op, sums, exchange)
+            everyones = [sums] if exchange is None else exchanged(op, sums, exchange)
             bound.take(everyones)
 
         return run
@@ -45,7 +45,11 @@ def bind_moments(op: Operator, binding: Binding, exchange: Exchange | None) -> C
     return kept_fitting(binding, make)
 
 
-def _exchanged(op: Operator, sums: np.ndarray, exchange: Exchange) -> list[np.ndarray]:
+def exchanged(op: Operator, sums: np.ndarray, exchange: Exchange) -> list[np.ndarray]:
+    """Return the ``sums`` of each trainer, float64, in trainer order. Collective.
+
+    Raises FeedError if a trainer has another number of them, or its script has ended.
+    """
     outputs = op.output("Y") or op.output_arg_names[:1]
     came = exchange(sums.tobytes(), f"the other trainers' sums of {op.type} {outputs[0]!r}")
     for trainer, data in enumerate(came):
