@@ -99,12 +99,12 @@ def waits_for(describe: Callable[[], str]) -> Iterator[None]:
 
 
 @contextmanager
-def waits_for_ranks(ranks: Sequence[int]) -> Iterator[None]:
-    """Let a DeadlineError of the waits inside say that these ranks are missing."""
+def waits_for_ranks(ranks: Callable[[], Sequence[int]]) -> Iterator[None]:
+    """Let a DeadlineError of the waits inside say that ``ranks()``, called then, are missing."""
     try:
         yield
     except DeadlineError as error:
-        error.missing = error.missing or tuple(ranks)
+        error.missing = error.missing or tuple(ranks())
         raise
 
 

@@ -140,9 +140,8 @@ class Guard:
     def _left_to_servers(self, missing: Sequence[int]) -> bool:
         on_host = set(self._host.neighbours)
         peers = [self._peers[rank] for rank in missing[:MOST_STACKS]]
-        trainers = [peer for peer in peers if peer.role.kind != PSERVER and peer in on_host]
         served = any(peer.role.kind == PSERVER for peer in self._peers)
-        seen = [self.stack_of(peer.rank) for peer in trainers] if served else []
+        seen = [self.stack_of(peer.rank) for peer in peers if peer in on_host] if served else []
         return report.is_left_to_servers(self._me, served, seen)
 
     def _await_dead(self) -> list[Peer]:

@@ -30,12 +30,12 @@ class Peer:
         return f"rank {self.rank} ({self.role}, pid {self.pid} on {self.host})"
 
 
-def is_left_to_servers(me: Peer, served: bool, missing_trainers: Sequence[str]) -> bool:
+def is_left_to_servers(me: Peer, served: bool, missing: Sequence[str]) -> bool:
     """Return whether a missed deadline is a server's to report, which knows for whom all wait.
 
-    Not where this rank waits for a trainer that is stuck itself, as its stack shows.
+    Not where this rank waits for one that is stuck itself, as its stack in ``missing`` shows.
     """
-    return served and me.role.kind != PSERVER and all(map(stacks.waits, missing_trainers))
+    return served and me.role.kind != PSERVER and all(map(stacks.waits, missing))
 
 
 def of_exception(error: BaseException, script: str, me: Peer | None, where: str) -> str:

@@ -143,7 +143,7 @@ class PsClient(PacketExchange):
 
         requests = self._post(endpoint, MessageKind.READ, specs_payload(specs))
         deadline_s = self._deadline_s
-        with waits_for_ranks([server]):
+        with waits_for_ranks(lambda: [server]):
             transport.wait_all(requests, describe, deadline_s)
             header, payload = receive_message(transport, server, REPLY_TAG, describe, deadline_s)
         if header.kind is not MessageKind.VALUE:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.cluster import Cluster
-from hpcdist.comm.progress import deadline_error
-from hpcdist.errors import CommError, DeadlineError, RankFailure
+from hpcdist.comm.progress import deadline_error, waits_for_ranks
+from hpcdist.errors import CommError
 from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.messages import GRADIENT_TAG, PARAMETER_TAG
 from hpcdist.ps.packets import Packet, PacketBuffer, VarSpec
+from hpcdist.ps.wire import unended
 from hpcdist.trace import events
 from hpcdist.trace.events import Cause, waits_for_cause
 from hpcdist.trace.recorder import recorder
@@ -100,7 +101,8 @@ class PacketExchange:
 
     def wait_sends(self) -> None:
         """Wait until the gradients sent in this step may be overwritten."""
-        self._finish_sends()
+        with waits_for_ranks(lambda: self._silent(self._sends)):
+            self._finish_sends()
 
     def answered(self) -> bool:
         """Return whether `wait_receives` would not wait; this also lets messages move on.
@@ -178,22 +180,16 @@ class PacketExchange:
         """Name the packets whose requests have not ended, by server."""
         words = []
         received = requests is self._receives
-        for i in self._unended(requests):
+        for i in unended(self._transport, requests):
             packet = (self._parameters if received else self._gradients)[i].packet
             way = "from" if received else "to"
             words.append(f"{packet} {way} server {self._owners[i].endpoint}")
         return "; ".join(words) or ", ".join(self._cluster.endpoints)
 
-    def _unended(self, requests: Sequence[Request]) -> list[int]:
-        """Return the packets whose requests have not ended, or have failed."""
-        unended = []
-        for i, request in enumerate(requests):
-            try:
-                if not self._transport.test_all([request]):
-                    unended.append(i)
-            except RankFailure:
-                unended.append(i)
-        return unended
+    def _silent(self, requests: Sequence[Request]) -> list[int]:
+        """Return the ranks of the servers whose packets have not come, or have not gone."""
+        slow = {self._owners[i].endpoint for i in unended(self._transport, requests)}
+        return sorted(map(self._cluster.rank_of_endpoint, slow))
 
     def _unstarted(self) -> str:
         names = [
@@ -208,12 +204,8 @@ class PacketExchange:
                 f"{self._name}, step {self.step + 1}: cannot end the step, "
                 f"{self._unstarted() or 'receives are not posted'}"
             )
-        try:
+        with waits_for_ranks(lambda: self._silent(self._receives)):
             self._finish_exchange()
-        except DeadlineError as error:
-            slow = {self._owners[i].endpoint for i in self._unended(self._receives)}
-            error.missing = tuple(sorted(map(self._cluster.rank_of_endpoint, slow)))
-            raise
         if not self.step + 1 & recorder.mask:
             for index, buffer in enumerate(self._parameters):
                 self._note(events.EventKind.RECEIVED, index, buffer, time.monotonic_ns())

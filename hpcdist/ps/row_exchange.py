@@ -7,10 +7,15 @@ server together, in pieces.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.cluster import Cluster
+from hpcdist.comm.progress import waits_for_ranks
+from hpcdist.ps.wire import unended
 from hpcdist.trace.events import Cause, waits_for_cause
+
+Messages: TypeAlias = list[tuple[int, Request]]  # each with its server's rank
 
 
 class RowExchangeClient:
@@ -23,19 +28,27 @@ class RowExchangeClient:
         self._cluster = cluster
         self._trainer = trainer_id
         self._deadline_s = deadline_s
-        self._sending: list[Request] = []
+        self._sending: Messages = []
 
     def finish(self) -> None:
         """Wait until everything pushed has been taken."""
         if self._sending:
-            self._transport.wait_all(
+            self._await(
                 self._sending,
-                waits_for_cause(Cause.SENDS)(
-                    lambda: f"trainer {self._trainer}: sending gradients of tables"
-                ),
-                self._deadline_s,
+                Cause.SENDS,
+                lambda: f"trainer {self._trainer}: sending gradients of tables",
             )
             self._sending.clear()
+
+    def _await(self, messages: Messages, cause: Cause, describe: Callable[[], str]) -> None:
+        """Wait until all messages have come or gone; errors name the servers that are missing."""
+        requests = [request for _, request in messages]
+
+        def missing() -> list[int]:
+            return sorted({messages[i][0] for i in unended(self._transport, requests)})
+
+        with waits_for_ranks(missing):
+            self._transport.wait_all(requests, waits_for_cause(cause)(describe), self._deadline_s)
 
 
 class RowExchangeServer:

@@ -12,10 +12,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hpcdist.comm.base import Array, Request, Transport
+from hpcdist.comm.collective import RankGroup
 from hpcdist.errors import CommError
 from hpcdist.ps.batch import LookupBatch, TableSpec, line_aligned, rows_layout, rows_of, split_ids
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import check_room, move
+from hpcdist.ps.wire import unended
+from hpcdist.trace.events import Cause
 
 HEAD_TAG, IDS_TAG, ROWS_TAG = 1, 2, 3
 _WHAT = ("look rows up", "push gradients of tables")
@@ -47,6 +50,7 @@ class ShardedTables:
         self._tables = tuple(tables)
         self._rates = rates
         self._deadline_s = deadline_s
+        self._group = RankGroup(transport, tuple(range(transport.size)), deadline_s)
         self._mean = mean
         self._met = 0  # how often all trainers have
         self._names = ", ".join(spec.name for spec in self._specs)
@@ -188,11 +192,11 @@ class ShardedTables:
         coming = [(k, transport.irecv(data, k, tag)) for k, data in receives if data.nbytes]
         going: list[Request] = [transport.isend(data, k, tag) for k, data in sends if data.nbytes]
 
-        def describe() -> str:
-            late = [str(k) for k, request in coming if not transport.test_all([request])]
-            missing = f", without trainers {', '.join(late)}" if late else ""
-            return f"trainer {transport.rank} waiting for all trainers to {what}{missing}"
-
+        describe = self._group.lacking(
+            lambda: f"all trainers to {what}",
+            lambda: [coming[i][0] for i in unended(transport, [r for _, r in coming])],
+            Cause.TABLE,
+        )
         transport.wait_all(
             [*(request for _, request in coming), *going], describe, self._deadline_s
         )

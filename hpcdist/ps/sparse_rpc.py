@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.comm.base import Array, Request, Transport
+from hpcdist.comm.base import Array, Transport
 from hpcdist.comm.cluster import Cluster
+from hpcdist.comm.progress import waits_for_ranks
 from hpcdist.errors import CommError
 from hpcdist.ps.messages import REPLY_TAG, REQUEST_TAG, ROWS_TAG, VALUE_TAG, Header, MessageKind
 from hpcdist.ps.packets import VarSpec
-from hpcdist.ps.row_exchange import RowExchangeClient, RowExchangeServer
+from hpcdist.ps.row_exchange import Messages, RowExchangeClient, RowExchangeServer
 from hpcdist.ps.wire import finish_sends, post_message, receive_message
 from hpcdist.trace.events import Cause, Count, waits_for_cause
 from hpcdist.trace.recorder import recorder
@@ -50,19 +51,17 @@ class RowClient(RowExchangeClient):
         without which a trainer could push twice in one step.
         """
         recorder.count(Count.LOOKED_UP, sum(len(request.ids) for request in requests))
-        waiting: list[Request] = []
+        waiting: Messages = []
         for request in requests:
             rank = self._cluster.rank_of_endpoint(request.endpoint)
-            waiting.append(self._transport.irecv(request.out, rank, VALUE_TAG))
+            waiting.append((rank, self._transport.irecv(request.out, rank, VALUE_TAG)))
             payload = [request.table, len(request.ids)]
             waiting += self._post(rank, MessageKind.PULL, step, payload, (request.ids,))
         tables = ", ".join(sorted({r.table for r in requests}))
-        self._transport.wait_all(
+        self._await(
             waiting,
-            waits_for_cause(Cause.TABLE)(
-                lambda: f"trainer {self._trainer}, step {step + 1}: waiting for rows of {tables}"
-            ),
-            self._deadline_s,
+            Cause.TABLE,
+            lambda: f"trainer {self._trainer}, step {step + 1}: waiting for rows of {tables}",
         )
 
     def push(self, endpoint: str, gradient: str, rows: Array, values: Array, step: int) -> None:
@@ -86,17 +85,18 @@ class RowClient(RowExchangeClient):
             return f"trainer {self._trainer}, step {step + 1}: waiting for changed rows of {table}"
 
         requests = self._post(rank, MessageKind.CHANGED, step, [table, gradient], ())
-        self._transport.wait_all(requests, describe, self._deadline_s)
-        header, count = receive_message(
-            self._transport, rank, REPLY_TAG, describe, self._deadline_s
-        )
+        self._await(requests, Cause.TABLE, describe)
+        with waits_for_ranks(lambda: [rank]):
+            header, count = receive_message(
+                self._transport, rank, REPLY_TAG, describe, self._deadline_s
+            )
         if header.kind is not MessageKind.VALUE:
             raise CommError(f"{describe()}: {count}")
         rows = np.empty(count, np.int64)
         values = np.empty((count, *like.shape[1:]), like.dtype)
         if count:
-            receives = [self._transport.irecv(a, rank, VALUE_TAG) for a in (rows, values)]
-            self._transport.wait_all(receives, describe, self._deadline_s)
+            receives = [(rank, self._transport.irecv(a, rank, VALUE_TAG)) for a in (rows, values)]
+            self._await(receives, Cause.TABLE, describe)
         return rows, values
 
     def finish(self) -> None:
@@ -106,11 +106,12 @@ class RowClient(RowExchangeClient):
 
     def _post(
         self, rank: int, kind: MessageKind, step: int, payload: Any, arrays: Sequence[Array]
-    ) -> list[Request]:
+    ) -> Messages:
         requests = post_message(
             self._transport, rank, REQUEST_TAG, kind, self._trainer, step, payload
         )
-        return requests + [self._transport.isend(a, rank, ROWS_TAG) for a in arrays]
+        requests += [self._transport.isend(a, rank, ROWS_TAG) for a in arrays]
+        return [(rank, request) for request in requests]
 
 
 class RowServer(RowExchangeServer):

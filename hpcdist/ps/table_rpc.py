@@ -20,10 +20,10 @@ from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import CommError, TableError
 from hpcdist.ps.batch import LookupBatch, TableSpec, line_aligned, rows_layout, rows_of, split_ids
 from hpcdist.ps.messages import REQUEST_TAG, ROWS_TAG, VALUE_TAG, Header, MessageKind, encode_header
-from hpcdist.ps.row_exchange import RowExchangeClient, RowExchangeServer
+from hpcdist.ps.row_exchange import Messages, RowExchangeClient, RowExchangeServer
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.wire import finish_sends
-from hpcdist.trace.events import Cause, Count, EventKind, waits_for_cause
+from hpcdist.trace.events import Cause, Count, EventKind
 from hpcdist.trace.recorder import recorder
 
 PIECE = 1 << 20  # bytes of an answer that travel together
@@ -37,7 +37,7 @@ class TableClient(RowExchangeClient):
         self, transport: Transport, cluster: Cluster, trainer_id: int, deadline_s: float
     ) -> None:
         super().__init__(transport, cluster, trainer_id, deadline_s)
-        self._asked: list[Request] = []  # for rows that are waited for later
+        self._asked: Messages = []  # for rows that are waited for later
         self._pulls = 0  # how often rows have been asked for
         self.pushes = 0  # steps whose gradients have been sent
         self.restored = 0  # how often the servers' tables have been loaded
@@ -61,7 +61,7 @@ class TableClient(RowExchangeClient):
         self._pulls += 1
         for rank, message, reply in zip(self._cluster.servers, batch.messages, batch.replies):
             for piece in _pieces(reply):
-                waiting.append(self._transport.irecv(piece, rank, VALUE_TAG))
+                waiting.append((rank, self._transport.irecv(piece, rank, VALUE_TAG)))
             begin = time.monotonic_ns()
             waiting += self._post(rank, kind, message)
             _note(EventKind.SENT, IDS, begin, message.nbytes, rank, self._pulls)
@@ -91,7 +91,7 @@ class TableClient(RowExchangeClient):
             begin = time.monotonic_ns()
             self._sending += self._post(rank, MessageKind.TABLE_PUSH, message)
             if len(rows):
-                self._sending.append(self._transport.isend(rows, rank, ROWS_TAG))
+                self._sending.append((rank, self._transport.isend(rows, rank, ROWS_TAG)))
             nbytes = message.nbytes + rows.nbytes
             _note(EventKind.SENT, GRADIENTS, begin, nbytes, rank, self.pushes + 1)
         self.pushes += 1
@@ -104,18 +104,17 @@ class TableClient(RowExchangeClient):
     def _finish_asked(self) -> None:
         if self._asked:
             step = self.pushes
-            self._transport.wait_all(
+            self._await(
                 self._asked,
-                waits_for_cause(Cause.TABLE)(
-                    lambda: f"trainer {self._trainer}, step {step + 1}: waiting for rows of tables"
-                ),
-                self._deadline_s,
+                Cause.TABLE,
+                lambda: f"trainer {self._trainer}, step {step + 1}: waiting for rows of tables",
             )
             self._asked.clear()
 
-    def _post(self, rank: int, kind: MessageKind, message: Array) -> list[Request]:
+    def _post(self, rank: int, kind: MessageKind, message: Array) -> Messages:
         header = encode_header(kind, self._trainer, self.pushes, message.nbytes)
-        return [self._transport.isend(part, rank, REQUEST_TAG) for part in (header, message)]
+        parts = (header, message)
+        return [(rank, self._transport.isend(part, rank, REQUEST_TAG)) for part in parts]
 
 
 class TableServer(RowExchangeServer):

@@ -32,6 +32,18 @@ def post_message(
     return [transport.isend(part, peer, tag) for part in parts if part.nbytes]
 
 
+def unended(transport: Transport, requests: Sequence[Request]) -> list[int]:
+    """Return which of these requests have not ended, or have failed."""
+    left = []
+    for i, request in enumerate(requests):
+        try:
+            if not transport.test_all([request]):
+                left.append(i)
+        except RankFailure:
+            left.append(i)
+    return left
+
+
 def finish_sends(
     transport: Transport,
     requests: Sequence[Request],

@@ -227,7 +227,7 @@ STUCK = '  File "train.py", line 7 in <module>'
 
 
 @pytest.mark.parametrize(
-    ("me", "served", "missing_trainers", "left"),
+    ("me", "served", "missing", "left"),
     [
         (PEER, True, [], True),  # it waits for servers
         (PEER, True, [WAITING, WAITING], True),  # they wait for servers, or for a stuck one
@@ -237,10 +237,8 @@ STUCK = '  File "train.py", line 7 in <module>'
         (report.Peer(2, RankRole(PSERVER, 0), "n1", 4712), True, [], False),
     ],
 )
-def test_a_deadline_is_left_to_servers_unless_a_trainer_is_stuck(
-    me, served, missing_trainers, left
-):
-    assert report.is_left_to_servers(me, served, missing_trainers) == left
+def test_a_deadline_is_left_to_servers_unless_a_missing_rank_is_stuck(me, served, missing, left):
+    assert report.is_left_to_servers(me, served, missing) == left
 
 
 @pytest.mark.parametrize(

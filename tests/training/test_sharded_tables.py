@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcdist.comm import loopback
-from hpcdist.errors import CommError, TableError
+from hpcdist.errors import CommError, DeadlineError, TableError
 from hpcdist.ps.batch import LookupBatch, TableSpec
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
@@ -147,3 +147,12 @@ def test_trainers_that_look_up_other_tables_are_refused():
             tables.pull(batch)
 
     run_threads([lambda k=k: train(k) for k in range(2)])
+
+
+def test_a_trainer_that_does_not_come_is_missing():
+    tables = ShardedTables(loopback.world(3)[1], SPECS, new_tables(), lambda: RATES, 0.01)
+    batch = LookupBatch(SPECS, 3)
+    batch.index(ids_of(1, 0))
+    with pytest.raises(DeadlineError, match="to look rows up, from rank 0, 2") as late:
+        tables.pull(batch)
+    assert late.value.missing == (0, 2)

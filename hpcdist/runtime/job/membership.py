@@ -92,7 +92,7 @@ class Membership:
         None stands for one that died, and that not all who live can know the data of.
         """
         self._joins += 1
-        with waits_for_ranks([rank for k, rank in enumerate(self._ranks) if k != self._me]):
+        with waits_for_ranks(lambda: [rank for k, rank in enumerate(self._ranks) if k != self._me]):
             came = self._trainers.allgather_living(data, self._deadline_s, awaited)
         self._last = self._joins, came
         if None in [came[k] for k in self.among]:

@@ -68,7 +68,7 @@ class Transfers:
             assign(array, host)
 
     def _wait(self, request: Request, peer: int, describe: Callable[[], str]) -> None:
-        with waits_for_ranks([self._ranks[peer]]):
+        with waits_for_ranks(lambda: [self._ranks[peer]]):
             self._stages.wait_all([request], describe, self._deadline_s)
 
     def end(self) -> None:
