@@ -134,7 +134,8 @@ class LookupBatch:
         servers, count = self._servers, len(self.tables)
         counts = np.zeros((count, servers), np.int64)
         for row, owner in zip(counts, owners):
-            row[:] = np.bincount(owner, minlength=servers) if servers > 1 else len(owner)
+            if len(owner):
+                row[:] = np.bincount(owner, minlength=servers) if servers > 1 else len(owner)
         recorder.count(Count.LOOKED_UP, int(counts.sum()))
         starts = np.zeros(servers + 1, np.int64)  # of the servers' messages, in numbers
         np.cumsum(count + counts.sum(axis=0), out=starts[1:])
@@ -227,6 +228,8 @@ class LookupBatch:
         self, owners: Sequence[Array], next_id: Array, begins: Sequence[Sequence[int]]
     ) -> None:
         for t, table in enumerate(self.tables):
+            if not len(self._unique[t]):
+                continue
             next_row = np.array([begin[t] // 4 for begin in begins], np.int64)
             self._kernels.address(
                 self._unique[t],

@@ -71,7 +71,8 @@ class ShardedTables:
             for table, wanted, rows in zip(
                 self._tables, ids, rows_of(self._specs, counts, answer), strict=True
             ):
-                table.pull(wanted, rows, create=create)
+                if len(wanted):
+                    table.pull(wanted, rows, create=create)
             if not mine:
                 sends.append((k, answer))
         for k in range(len(asked)):  # when all of this trainer's rows are made
