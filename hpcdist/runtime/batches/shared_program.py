@@ -293,13 +293,15 @@ class SharedProgram:
 
         One with a seed does, and one that knows of rows, but not whose sequences they are.
         """
-        if not draws_by_rows(op) or not any(map(self.has_sequences, op.input_arg_names)):
+        if not _knows_rows(op) or not any(map(self.has_sequences, op.input_arg_names)):
             return False
         return bool(op.attrs.get("fix_seed")) or not lookup(op.type).lods
 
-    def has_rows(self, name: str) -> bool:
-        """Tell whether a value consists of rows, or sequences, of the batch."""
-        return self._rows.of(name).how in (How.ROWS, How.RAGGED)
+    def draws_for_rows(self, op: Operator) -> bool:
+        """Tell whether an operator draws for rows of the batch, for each trainer's own."""
+        if not _knows_rows(op) or (self._several and self.draws_all_sequences(op)):
+            return False  # of the latter `why_whole` tells: every trainer draws for them all
+        return self._rows.of(op.output_arg_names[0]).how in (How.ROWS, How.RAGGED)
 
     def has_sequences(self, name: str) -> bool:
         """Tell whether a value consists of sequences of the batch."""
@@ -353,7 +355,7 @@ class SharedProgram:
 _ELSE = "change it, or call DistributeTranspiler.transpile in the script and divide the data there"
 
 
-def draws_by_rows(op: Operator) -> bool:
+def _knows_rows(op: Operator) -> bool:
     """Tell whether an operator draws random values that belong to rows."""
     return any(slot.name == "Rows" for slot in lookup(op.type).inputs)
 

@@ -7,7 +7,7 @@ import numpy as np
 from hpcdist import settings
 from hpcdist.graph.program import Program
 from hpcdist.runtime.batches.scatter_batch import WEIGHT, Share, weighted
-from hpcdist.runtime.batches.shared_program import SharedProgram, draws_by_rows
+from hpcdist.runtime.batches.shared_program import SharedProgram
 from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm
 
 ROWS = "@BATCH_ROWS@"  # fed where rows are drawn for: this trainer's first one, and how many
@@ -19,17 +19,21 @@ def of_whole_batch(program: Program, shared: SharedProgram, trainers: int) -> Pr
     Its gradients count by its rows, random operators draw what belongs to these rows, and
     batch_norm takes the moments of the batch.
     """
+    new = of_own_rows(program, shared)
+    if trainers > 1 and settings.BATCH_NORM.read() == "batch":
+        synchronize_batch_norm(new.global_block(), WEIGHT)
+    return new
+
+
+def of_own_rows(program: Program, shared: SharedProgram) -> Program:
+    """Return a copy whose gradients count by the fed rows, and whose draws belong to them."""
     new = weighted(program)
     block = new.global_block()
-    for op in block.ops:
-        if draws_by_rows(op) and shared.has_rows(op.output_arg_names[0]):
-            if trainers > 1 and shared.draws_all_sequences(op):
-                continue  # `shared.why_whole`: every trainer draws for them all
-            if ROWS not in block.vars:
-                block.create_var(ROWS, shape=(2,), dtype="int64", is_data=True, stop_gradient=True)
-            op.inputs["Rows"] = [ROWS]
-    if trainers > 1 and settings.BATCH_NORM.read() == "batch":
-        synchronize_batch_norm(block, WEIGHT)
+    drawing = [op for op in block.ops if shared.draws_for_rows(op)]
+    if drawing:
+        block.create_var(ROWS, shape=(2,), dtype="int64", is_data=True, stop_gradient=True)
+    for op in drawing:
+        op.inputs["Rows"] = [ROWS]
     return new
 
 

@@ -75,8 +75,6 @@ class HybridLink(CollectiveLink):
         self._script = PlainScript(cluster, me)
         super().__init__(trainers, cluster.trainer_endpoints, deadline_s, self._served)
 
-    sums_dense = True
-
     def refuse_uneven(self) -> None:
         raise HpcdistError(
             "even_batches(how='join'): a trainer without rows would look none up in the tables "

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
+from hpcdist import settings
 from hpcdist.checkpoint.serving import ASSIGN
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster
@@ -14,7 +15,6 @@ from hpcdist.errors import HpcdistError, PlanError
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding, Control, Feed, SharedFetch
 from hpcdist.executor.scope import Scope, ScopeVariable
-from hpcdist.graph.distribution import NOT_DISTRIBUTED
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.registry import Meta
@@ -25,18 +25,17 @@ from hpcdist.runtime.batches.global_moments import bind_moments, is_synchronized
 from hpcdist.runtime.batches.shared_batches import Batches
 from hpcdist.runtime.job.checkpoint_peers import JobPeers
 from hpcdist.runtime.job.failure_policy import FailurePolicy
-from hpcdist.runtime.job.group_check import check_group
-from hpcdist.runtime.job.links import Links, refuse_transpiled
+from hpcdist.runtime.job.link import Link
+from hpcdist.runtime.job.links import Links
 from hpcdist.runtime.job.membership import Membership
-from hpcdist.runtime.job.server_side import NOTHING_ON_SERVERS, ServerSide, fed_rates
+from hpcdist.runtime.job.row_steps import RowSteps
 from hpcdist.runtime.job.set_values import SetValues
+from hpcdist.runtime.job.substitution import LinkKind, RankFacts, substitution_of
+from hpcdist.runtime.pipeline.pipeline_link import PipelineLink
+from hpcdist.runtime.pipeline.stage_steps import StageSteps
 from hpcdist.runtime.pserver.connection import Adopted, Connection
 from hpcdist.runtime.tables.pull_push import bind_make
-from hpcdist.transpiler.cluster import Group
-from hpcdist.transpiler.hybrid import HybridGroup
 from hpcdist.transpiler.plan import Plan, trainer_plan
-from hpcdist.transpiler.table_metadata import tables_looked_up
-from hpcdist.transpiler.turns import in_turns
 
 
 class Job(Control):
@@ -66,10 +65,8 @@ class Job(Control):
         self._serves = self.role.kind == PSERVER
         alike = transport.split(int(self._serves), self.role.index)  # all trainers, or all servers
         self._trainers = alike
-        policy = self.failure_policy
-        self._links = Links(transport, cluster, self.role, alike, deadline_s, policy)
-        self._link = self._links.first()
-        settle = self._link.agree_on_deaths if policy.goes_on_always else None
+        self._links = Links(transport, cluster, self.role, alike, deadline_s, self.failure_policy)
+        settle = self._link.agree_on_deaths if self.failure_policy.goes_on_always else None
         membership = Membership(self._trainers, settle, deadline_s, cluster.trainers)
         if local_feed and membership.settles:
             raise PlanError(
@@ -80,11 +77,12 @@ class Job(Control):
             self._trainers, deadline_s, membership, local=local_feed, ranks=cluster.trainers
         )
         self._substitutes: ProgramCache[Program] = ProgramCache()
-        self._server_side = NOTHING_ON_SERVERS  # of a plain script
-        self._explicit = False
-        self._has_trained = False
         draw_as_reader("")  # until it turns out that trainers read data of their own
-        self._set = SetValues()
+        self._changed = SetValues()
+        has_servers = bool(cluster.servers) and not self._serves
+        tell_servers = self._tell_servers if has_servers else None
+        self._rows = RowSteps(self._links, self._batches, self._changed, tell_servers)
+        self._steps: RowSteps | StageSteps = self._rows
         self._gone: set[int] = set()  # trainers that had died when all made a checkpoint
         self._trained: WeakSet[Scope] = WeakSet()  # the scopes in which Programs train
         self.closed = False
@@ -95,74 +93,9 @@ class Job(Control):
     ) -> tuple[Program, Feed]:
         """Return the Program that this rank runs in place of ``program``, and what it feeds."""
         substitute = self._substitute_of(program)
-        divided = self._link.divided(program, feed, scope, fetches, self._set)
-        if divided is not None:
-            return divided
-        on_servers: list[str] = []
-        if self.cluster.servers and not self._serves:
-            on_servers = self._server_side.fed(program, substitute, feed)
-            also = [name for name in feed if name in self._link.also_on_servers(substitute)]
-            if also:
-                self._link.settle(substitute)
-                self._feed_servers(substitute, {name: feed[name] for name in also})
-            self._note_run(program, scope)
-            if not program.trains:
-                self._note_fed(program, feed, scope)
-        self._link.begin(substitute, scope)
         if substitute.trains or program.main is not None or _is_startup(substitute):
             self._trained.add(scope)
-        if self._set.some and program.trains and not self._explicit:
-            by_hand, everything = self._set.take(scope)
-            self._server_side.refuse_changed(variable.name for variable in everything)
-            self._link.expect_held(everything)
-            self._batches.note_set(by_hand)
-        if substitute.trains and self._batches.counts_rows(program):
-            with_rows, without = self._link.variants(substitute)
-            rows, has_rows = self._batches.meet(substitute, feed)
-            return with_rows if has_rows else without, rows
-        rows = self._batches.cut(program, feed, scope, fetches)
-        if on_servers:
-            self._feed_servers(substitute, {name: feed[name] for name in on_servers})
-            rows = {name: value for name, value in rows.items() if name not in on_servers}
-        return self._link.of_this_step(substitute, scope), rows
-
-    def note_set(self, variable: ScopeVariable) -> None:
-        self._set.note(variable)
-
-    def _note_run(self, program: Program, scope: Scope) -> None:
-        """Where servers have the parameters: notice what changes them here only."""
-        if program.trains:
-            self._has_trained = True
-        elif program.main is None:
-            self._set.note_run(program, scope)
-        elif self._has_trained and not self._explicit:
-            raise PlanError(
-                "the startup program is run again after the first step: servers go on with their "
-                "parameters, where one process would start afresh; run it once, start a job for "
-                "each training, or train without servers (no --pservers)"
-            )
-        else:
-            self._set.forget_before(program, scope)
-
-    def _note_fed(self, program: Program, names: Iterable[str], scope: Scope) -> None:
-        """Notice what is fed and kept: like `tensor.set`, it stays for the steps that follow."""
-        variables = program.global_block().vars
-        for name in names:
-            if name in variables and variables[name].persistable:
-                self._set.note(scope.var_or_new(name))
-
-    def _feed_servers(self, substitute: Program, fed: Feed) -> None:
-        """Let servers have what a step is fed of theirs, before they have any of its gradients.
-
-        Trainer 0 tells them: all are fed the same, or the step ends with an error.
-        """
-        alike = self._batches.alike and not self._explicit
-        rates = fed_rates(substitute, fed, fed_alike=alike)
-        # Until all are here, one may still fetch what servers had in the step before.
-        self.everyones(b"", f"the other trainers, to feed {', '.join(fed)}")
-        peers = self.peers()
-        if peers is not None and peers.trainer == 0:
-            peers.ask({"do": ASSIGN, "values": rates})
+        return self._steps.begin_step(program, substitute, feed, scope, fetches)
 
     def begin(self, program: Program, scope: Scope) -> None:
         """Before a Program trains for the first time: let all trainers begin alike."""
@@ -172,63 +105,55 @@ class Job(Control):
         return self._substitutes.of(program, lambda: self._substituted(program))
 
     def _substituted(self, program: Program) -> Program:
-        """Transpile a plain script's Programs; of others return what their distribution says."""
-        if program.on_trainer is not None:
-            self._note_explicit()
-            # A server may run the startup as it stands; that it cannot train, bind says.
-            if not self._serves or program.trains:
-                program = program.on_trainer
-        if isinstance(program.distribution, HybridGroup):
-            self._sum_dense()
-        if isinstance(program.distribution, Group):
-            check_group(program.distribution, self.cluster, self.role, self.transport.rank)
-        if program.distribution != NOT_DISTRIBUTED:
-            refuse_transpiled(program)
-            self._note_explicit()
-            return self._link.substitute(program)
-        main = program if program.trains else program.main
-        if main is not None and not program.trains and self._links.sums_dense:
-            main = next(filter(tables_looked_up, program.mains), main)
-        if self._explicit or main is None or not main.trains or main.startup is None:
-            return self._link.substitute(program)
-        self._transpile(main, main.startup)
+        """Be connected as a Program asks for, and return what this rank runs in its place."""
+        facts = RankFacts(
+            self.cluster,
+            self.role,
+            self.transport.rank,
+            sums_dense=bool(self.cluster.servers) and settings.DENSE.read() == "collective",
+            by_script=self._rows.by_script,
+            has_trained=any(known.trains for known in self._substitutes),
+        )
+        asked = substitution_of(program, facts)
+        if asked.by_script:
+            self._note_by_script()
+        if asked.link is LinkKind.PIPELINE:
+            self._batches.refuse_pipeline()
+        link = self._links.asked(asked.link)
+        if asked.startup is None:
+            return link.substitute(asked.program)
+        self._transpile(link, asked.mains, asked.startup)
         return self._substitute_of(program)
 
-    def _transpile(self, main: Program, startup: Program) -> None:
-        if main.pipeline is not None and len(self.cluster.trainers) + len(self.cluster.servers) > 1:
-            other_programs = any(program.trains for program in self._substitutes)
-            self._batches.refuse_pipeline()
-            self._link = pipeline = self._links.pipeline(self._link, other_programs, main, startup)
-            self._substitutes.put(main, pipeline.main)
-            self._substitutes.put(startup, pipeline.startup)
-            return
-        servers = len(self.cluster.servers)
-        mains = [main]
-        if self._links.sums_dense:
-            self._sum_dense()
-        elif servers:
-            mains = in_turns(main, startup, servers)
-        shared = [self._batches.share(one, len(self.cluster.trainers)) for one in mains]
-        trainers, first = self._link.transpiled(shared, startup)
-        if servers:
-            self._server_side = ServerSide.of(mains, trainers)
-        for origin, transpiled in zip((*mains, startup), (*trainers, first)):
-            self._substitutes.put(origin, self._link.substitute(transpiled))
-        for one in () if self._serves else mains:
-            self._batches.begin_rounds(one, self._substitute_of(one))
+    def _transpile(self, link: Link, mains: Sequence[Program], startup: Program) -> None:
+        """Transpile what trains of a plain script, and divide its steps over the ranks.
 
-    def _sum_dense(self) -> None:
-        """From now on, be a trainer that sums dense gradients. Collective among the trainers."""
-        if not self._serves and not self._link.sums_dense:
-            self._link = self._links.hybrid()
+        On a server the script ends here.
+        """
+        trainers = len(self.cluster.trainers)
+        by_stages = isinstance(link, PipelineLink)
+        shared = mains if by_stages else [self._batches.share(main, trainers) for main in mains]
+        transpiled, first = link.transpiled(shared, startup)
+        substitutes = [link.substitute(one) for one in transpiled]
+        substitutes.append(link.substitute(first))
+        for origin, substitute in zip((*mains, startup), substitutes):
+            self._substitutes.put(origin, substitute)
+        if isinstance(link, PipelineLink):
+            self._links.current, self._steps = link, StageSteps(link, self._changed)
+        else:
+            self._rows.share(mains, transpiled, substitutes)
 
-    def _note_explicit(self) -> None:
+    def _note_by_script(self) -> None:
         """A script that transpiles by itself also cuts its data itself: give trainers own luck."""
-        if not self._explicit:
-            self._explicit = True
+        if not self._rows.by_script:
+            self._rows.by_script = True
             if not self._serves:
                 random.seed(f"{self._seed}:{self.role.index}")
                 draw_as_reader(f"trainer {self.role.index}")
+
+    @property
+    def _link(self) -> Link:
+        return self._links.current
 
     @property
     def trainers(self) -> Transport:
@@ -242,7 +167,7 @@ class Job(Control):
         """
         if self._serves or not self.cluster.servers:
             raise HpcdistError(f"rank {self.transport.rank} has no servers to connect to")
-        self._explicit = True  # though random numbers stay the script's own
+        self._rows.by_script = True  # though random numbers stay the script's own
         self._substitutes.put(program, self._link.substitute(program))
         return self._link.adopt(program, protocol)
 
@@ -251,23 +176,22 @@ class Job(Control):
         return self._link.current_client()
 
     # -- batches -----------------------------------------------------------------------------
-    def shared_fetch(self, program: Program, names: tuple[str, ...]) -> SharedFetch:
-        """Return what to fetch here, and what joins it, for a Program that is shared.
+    def note_set(self, variable: ScopeVariable) -> None:
+        self._changed.note(variable)
 
-        Learning rates the servers are asked for. Raises FeedError for names of other values that
-        trainers do not have, or that cannot be joined.
+    def shared_fetch(self, program: Program, names: tuple[str, ...]) -> SharedFetch:
+        """Return what to fetch here in a step, and what makes of it the values of ``names``."""
+        return self._steps.shared_fetch(program, self._substitute_of(program), names)
+
+    def _tell_servers(self, rates: Mapping[str, float], awaited: str) -> None:
+        """Let servers have these learning rates: trainer 0 tells them, for all are fed the same.
+
+        Collective: until all are here, one may still fetch what servers had in the step before.
         """
-        divided = self._link.divided_fetch(program, names)
-        if divided is not None:
-            return divided
-        if self.cluster.servers:
-            scheduled = self._link.scheduled(self._substitute_of(program))
-            local = None if scheduled is None else scheduled.local(names)
-            if scheduled is not None and local is not None:
-                fetched, join = self.shared_fetch(program, local)
-                return fetched, scheduled.completing(names, join)
-        self._server_side.refuse_fetched(names)
-        return names, self._batches.join(program, names)
+        self.everyones(b"", awaited)
+        peers = self.peers()
+        if peers is not None and peers.trainer == 0:
+            peers.ask({"do": ASSIGN, "values": rates})
 
     def join_uneven(self) -> None:
         """From now on, let every step of this job count the rows that each trainer has."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from hpcdist.errors import HpcdistError
-from hpcdist.executor.control import Feed, NetworkOperators, SharedFetch
+from hpcdist.executor.control import NetworkOperators
 from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.graph.program import Program
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.table import SparseTable
 from hpcdist.runtime.job.membership import Settle
-from hpcdist.runtime.job.set_values import SetValues
 from hpcdist.runtime.pserver.connection import Adopted, Connection
 from hpcdist.runtime.pserver.scheduled_fetch import ScheduledFetch
 from hpcdist.transpiler.plan import Plan
@@ -22,7 +21,6 @@ class Link(NetworkOperators):
 
     agree_on_deaths: Settle | None = None  # None where a death ends the job
     served_tables: Sequence[SparseTable] = ()  # of the Program that a server serves, or has served
-    sums_dense = False  # whether a trainer sums dense gradients, though there are servers
 
     @property
     def staleness(self) -> int:
@@ -38,16 +36,6 @@ class Link(NetworkOperators):
     ) -> tuple[list[Program], Program]:
         """Return what this rank runs in place of a plain script's main and startup Programs."""
         raise NotImplementedError
-
-    def divided(
-        self, program: Program, feed: Feed, scope: Scope, fetches: Sequence[str], by_hand: SetValues
-    ) -> tuple[Program, Feed] | None:
-        """Return a rank's part of a step that is divided by stages; None: by rows of the batch."""
-        return None
-
-    def divided_fetch(self, program: Program, names: tuple[str, ...]) -> SharedFetch | None:
-        """Return what to fetch here of a step that is divided by stages; None: by rows."""
-        return None
 
     def refuse_uneven(self) -> None:
         """Raise HpcdistError where no step can count the rows that each trainer has."""

@@ -19,9 +19,9 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import SAME, How, OfRows
 from hpcdist.runtime.batches.gather_batch import pack, unpack
-from hpcdist.runtime.batches.scatter_batch import WEIGHT, Division, cut_feed, weighted
-from hpcdist.runtime.batches.shared_program import SharedProgram, draws_by_rows, loss_weight
-from hpcdist.runtime.batches.whole_batch import ROWS, rows_here
+from hpcdist.runtime.batches.scatter_batch import WEIGHT, Division, cut_feed
+from hpcdist.runtime.batches.shared_program import SharedProgram, loss_weight
+from hpcdist.runtime.batches.whole_batch import ROWS, of_own_rows, rows_here
 from hpcdist.transpiler.pipeline_cut import Phase
 from hpcdist.transpiler.pipeline_plan import PipelinePlan
 
@@ -46,15 +46,8 @@ class Parts:
                 f"{self.rows.why_whole}; with one replica and one micro-batch "
                 "(num_microbatches=1) a step is that of one process, without a speedup"
             )
-        self.program = weighted(program)
-        block = self.program.global_block()
-        for op in block.ops:
-            if draws_by_rows(op) and self.rows.has_rows(op.output_arg_names[0]):
-                if ROWS not in block.vars:
-                    facts: dict[str, Any] = {"shape": (2,), "dtype": "int64", "is_data": True}
-                    block.create_var(ROWS, stop_gradient=True, **facts)
-                op.inputs["Rows"] = [ROWS]
-        self._draws = ROWS in block.vars
+        self.program = of_own_rows(program, self.rows)
+        self._draws = ROWS in self.program.global_block().vars
 
     def cut(self, feed: Mapping[str, np.ndarray]) -> list[Part]:
         """Return all parts of a batch. FeedError if it cannot be divided by rows."""

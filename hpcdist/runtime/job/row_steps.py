@@ -1,0 +1,132 @@
+"""Steps of which each trainer has rows of the batch: what it feeds, changes and fetches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from hpcdist.errors import PlanError
+from hpcdist.executor.control import Feed, SharedFetch
+from hpcdist.executor.scope import Scope
+from hpcdist.graph.program import Program
+from hpcdist.runtime.batches.shared_batches import Batches
+from hpcdist.runtime.job.links import Links
+from hpcdist.runtime.job.server_side import NOTHING_ON_SERVERS, ServerSide, fed_rates
+from hpcdist.runtime.job.set_values import SetValues
+
+TellServers = Callable[[Mapping[str, float], str], None]
+
+
+class RowSteps:
+    """The steps of a rank, divided by rows; a server has them too, and divides nothing.
+
+    A script that transpiles by itself (``by_script``) also divides its data by itself.
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        batches: Batches,
+        changed: SetValues,
+        tell_servers: TellServers | None,
+    ) -> None:
+        """``tell_servers``, which a trainer that has some calls with new rates. Collective."""
+        self._links = links
+        self._batches = batches
+        self._changed = changed
+        self._tell_servers = tell_servers
+        self._server_side = NOTHING_ON_SERVERS  # of a plain script
+        self._has_trained = False
+        self.by_script = False
+
+    def share(
+        self, mains: Sequence[Program], trainers: Sequence[Program], substitutes: Sequence[Program]
+    ) -> None:
+        """Before a plain script's ``mains`` are first run. Collective among the trainers.
+
+        ``trainers`` are what they were transpiled to, and ``substitutes`` what this rank runs of it.
+        """
+        if self._tell_servers is not None:
+            self._server_side = ServerSide.of(mains, trainers)
+        for main, substitute in zip(mains, substitutes):
+            self._batches.begin_rounds(main, substitute)
+
+    def begin_step(
+        self,
+        program: Program,
+        substitute: Program,
+        feed: Feed,
+        scope: Scope,
+        fetches: Sequence[str],
+    ) -> tuple[Program, Feed]:
+        """Return what this rank runs in this step in place of ``program``, and what it feeds."""
+        link = self._links.current
+        on_servers: list[str] = []
+        if self._tell_servers is not None:
+            on_servers = self._server_side.fed(program, substitute, feed)
+            also = [name for name in feed if name in link.also_on_servers(substitute)]
+            if also:
+                link.settle(substitute)
+                self._feed_servers(substitute, {name: feed[name] for name in also})
+            self._note_run(program, scope)
+            if not program.trains:
+                self._note_fed(program, feed, scope)
+        link.begin(substitute, scope)
+        if self._changed.some and program.trains and not self.by_script:
+            by_hand, everything = self._changed.take(scope)
+            self._server_side.refuse_changed(variable.name for variable in everything)
+            link.expect_held(everything)
+            self._batches.note_set(by_hand)
+        if substitute.trains and self._batches.counts_rows(program):
+            with_rows, without = link.variants(substitute)
+            rows, has_rows = self._batches.meet(substitute, feed)
+            return with_rows if has_rows else without, rows
+        rows = self._batches.cut(program, feed, scope, fetches)
+        if on_servers:
+            self._feed_servers(substitute, {name: feed[name] for name in on_servers})
+            rows = {name: value for name, value in rows.items() if name not in on_servers}
+        return link.of_this_step(substitute, scope), rows
+
+    def _note_run(self, program: Program, scope: Scope) -> None:
+        """Where servers have the parameters: notice what changes them here only."""
+        if program.trains:
+            self._has_trained = True
+        elif program.main is None:
+            self._changed.note_run(program, scope)
+        elif self._has_trained and not self.by_script:
+            raise PlanError(
+                "the startup program is run again after the first step: servers go on with their "
+                "parameters, where one process would start afresh; run it once, start a job for "
+                "each training, or train without servers (no --pservers)"
+            )
+        else:
+            self._changed.forget_before(program, scope)
+
+    def _note_fed(self, program: Program, names: Iterable[str], scope: Scope) -> None:
+        """Notice what is fed and kept: like `tensor.set`, it stays for the steps that follow."""
+        variables = program.global_block().vars
+        for name in names:
+            if name in variables and variables[name].persistable:
+                self._changed.note(scope.var_or_new(name))
+
+    def _feed_servers(self, substitute: Program, fed: Feed) -> None:
+        """Let servers have what a step is fed of theirs, before they have any of its gradients."""
+        assert self._tell_servers is not None
+        alike = self._batches.alike and not self.by_script
+        rates = fed_rates(substitute, fed, fed_alike=alike)
+        self._tell_servers(rates, f"the other trainers, to feed {', '.join(fed)}")
+
+    def shared_fetch(
+        self, program: Program, substitute: Program, names: tuple[str, ...]
+    ) -> SharedFetch:
+        """Return what to fetch here, and what joins it, for a Program that is shared.
+
+        Learning rates the servers are asked for. Raises FeedError for names of other values that
+        trainers do not have, or that cannot be joined.
+        """
+        scheduled = self._links.current.scheduled(substitute)
+        local = None if scheduled is None else scheduled.local(names)
+        if scheduled is not None and local is not None:
+            fetched, join = self.shared_fetch(program, substitute, local)
+            return fetched, scheduled.completing(names, join)
+        self._server_side.refuse_fetched(names)
+        return names, self._batches.join(program, names)

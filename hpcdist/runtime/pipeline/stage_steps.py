@@ -1,0 +1,207 @@
+"""Steps of which each rank has a stage: what it feeds, and how fetched values are put together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+
+from hpcdist.device import on_host
+from hpcdist.errors import FeedError
+from hpcdist.executor.analysis import reads
+from hpcdist.executor.control import Feed, SharedFetch
+from hpcdist.executor.fed import as_host, fed_metas
+from hpcdist.executor.position import here
+from hpcdist.executor.scope import Scope
+from hpcdist.graph.pipeline import of_micro_batch
+from hpcdist.graph.program import Program
+from hpcdist.graph.registry import Meta, lookup
+from hpcdist.lod_tensor import LoDTensor
+from hpcdist.ops.random.counter import Draws
+from hpcdist.runtime.batches.scatter_batch import samples_of
+from hpcdist.runtime.job.set_values import SetValues
+from hpcdist.runtime.pipeline.parts import Part, joined, packed, unpacked
+from hpcdist.runtime.pipeline.pipeline_link import PipelineLink
+from hpcdist.transpiler.pipeline_plan import ALL
+
+logger = logging.getLogger("hpcdist")
+CACHE_SIZE = 64  # programs kept: one for each shape of a batch
+
+
+class StageSteps:
+    """The steps of one rank of a pipeline. Every rank is fed whole batches."""
+
+    def __init__(self, link: PipelineLink, changed: SetValues) -> None:
+        """``changed``: what the script sets between steps."""
+        self._link = link
+        self._changed = changed
+        self._stage = link.stage
+        self._main = self._stage.main
+        self._used = {name for op in self._main.global_block().ops for name in reads(op)}
+        self._programs: dict[object, tuple[Program, list[dict[str, Meta]]]] = {}  # by shapes fed
+        self._step: tuple[list[Part], list[dict[str, Meta]], Feed] = [], [], {}
+        self._tested: WeakSet[Program] = WeakSet()  # looked through for random numbers
+
+    def begin_step(
+        self,
+        program: Program,
+        substitute: Program,
+        feed: Feed,
+        scope: Scope,
+        fetches: Sequence[str],
+    ) -> tuple[Program, Feed]:
+        """Return what this rank runs in this step, and its part of what is fed. Collective."""
+        if program is self._main:
+            return self._trained(feed, scope, fetches)
+        if program.main is not None:
+            self._link.meeting.startups += 1
+            return substitute, feed
+        used = {n for block in program.blocks for op in block.ops for n in reads(op)}
+        self._link.complete([*used, *fetches], scope)
+        self._tell_of_draws(program)
+        return substitute, feed
+
+    def _trained(
+        self, feed: Feed, scope: Scope, fetches: Sequence[str]
+    ) -> tuple[Program, dict[str, Any]]:
+        meeting = self._link.meeting
+        for name in fetches:
+            self._check_fetched(name, feed)
+        if self._changed.some:
+            changed, _ = self._changed.take(scope)
+            meeting.check.note_set(
+                {v.name: on_host(v.value) for v in changed if v.value is not None}
+            )
+        self._link.forget(scope)
+        arrays = self._arrays(feed)
+        batched = self._stage.parts.rows.batched
+        meeting.begin_step(arrays, samples_of(arrays, batched), fetches)
+        parts = self._stage.parts.cut(arrays)
+        staged, metas = self._program(arrays, parts)
+        self._link.begin_stage(staged, scope)
+        self._step = parts, metas, arrays
+        read = staged.global_block().vars
+        fed = {
+            micro: value
+            for m, part in enumerate(parts[self._stage.mine])
+            for name, value in part.feed.items()
+            if (micro := of_micro_batch(name, m)) in read
+        }
+        fed.update({n: v for n, v in arrays.items() if n not in batched})
+        return staged, fed
+
+    def _program(
+        self, arrays: Feed, parts: Sequence[Part]
+    ) -> tuple[Program, list[dict[str, Meta]]]:
+        """Return this rank's step for parts of these shapes, and the shapes of their values."""
+        shapes = [tuple((n, v.shape, v.dtype) for n, v in part.feed.items()) for part in parts]
+        key = tuple(shapes)
+        if key not in self._programs:
+            fed_metas(self._main, arrays, {})  # what is wrong is said of the whole batch
+            stage = self._stage
+            of_shape = {
+                shape: stage.parts.metas(stage.plan, part.feed)
+                for shape, part in dict(zip(shapes, parts)).items()
+            }
+            metas = [of_shape[shape] for shape in shapes]
+            staged = stage.program(metas[stage.mine])
+            if len(self._programs) == CACHE_SIZE:
+                del self._programs[next(iter(self._programs))]
+            self._programs[key] = staged, metas
+        return self._programs[key]
+
+    def _tell_of_draws(self, program: Program) -> None:
+        """Warn once of a test that draws random numbers: micro-batches have moved its positions."""
+        if program in self._tested or self._link.trainers.rank != 0:
+            return
+        self._tested.add(program)
+        ops = [op for block in program.blocks for op in block.ops if not op.attrs.get("is_test")]
+        drawing = sorted({op.type for op in ops if lookup(op.type).state is Draws})
+        if drawing:
+            logger.warning(
+                "a Program that runs whole beside a pipeline draws random numbers (%s): others "
+                "than in one process, and so may a job that goes on from a checkpoint behind it",
+                ", ".join(drawing),
+            )
+
+    def _arrays(self, feed: Feed) -> dict[str, np.ndarray]:
+        """Return what is fed as arrays; without sequences that no operator reads."""
+        block = self._main.global_block()
+        ragged = {
+            name
+            for name, value in feed.items()
+            if isinstance(value, LoDTensor) and value.sequences is not None
+        }
+        if unusable := sorted(ragged & self._used):
+            raise FeedError(
+                f"feed {unusable[0]!r} has sequences, which a pipeline cannot divide: pad them"
+            )
+        feed = {name: value for name, value in feed.items() if name not in ragged}
+        for name in feed:
+            var = block.vars[name]
+            if not var.is_data and not var.persistable:
+                raise FeedError(
+                    f"feed {name!r}: in a pipeline only data variables and what is kept are fed, "
+                    f"and the program computes {name!r}"
+                )
+        return {name: as_host(name, value, self._main) for name, value in feed.items()}
+
+    # -- what is fetched ---------------------------------------------------------------------
+    def _check_fetched(self, name: str, feed: Feed) -> None:
+        exists = name in self._main.global_block().vars
+        if exists and name not in feed and not self._stage.once(name):
+            self._stage.parts.of_rows(name)
+
+    def shared_fetch(
+        self, program: Program, substitute: Program, names: tuple[str, ...]
+    ) -> SharedFetch:
+        """Return what to fetch here in a step, and what makes of it the values of ``names``."""
+        if not names or program is not self._main:
+            return names, None
+        local: list[str] = []
+        for name in dict.fromkeys(names):
+            if name not in self._step[2] and self._stage.computes(name):
+                local += self._stage.local_names(name)
+        return tuple(local), lambda fetched: self._join(names, dict(fetched))
+
+    def _join(self, names: Sequence[str], values: Mapping[str, Any]) -> list[Any]:
+        """Return the values of the whole batch. Collective."""
+        stage, (parts, metas, fed) = self._stage, self._step
+        elsewhere = [n for n in dict.fromkeys(names) if n not in fed and stage.stage_of(n) != ALL]
+        # What a rank tells of each value: once, or for each of its micro-batches.
+        packed_values = [self._told(n, values, parts[stage.mine]) for n in elsewhere]
+        sizes = np.array([len(data) for some in packed_values for data in some], np.int64).tobytes()
+        counts = np.array([len(some) for some in packed_values], np.int64).tobytes()
+        body = b"".join(data for some in packed_values for data in some)
+        awaited = f"the values of {', '.join(elsewhere)} in step {here.step}"
+        trainers, deadline_s = self._link.trainers, self._link.deadline_s
+        came = []
+        if elsewhere:
+            data_of_ranks = trainers.allgather_bytes(counts + sizes + body, deadline_s, awaited)
+            came = [unpacked(data, len(elsewhere)) for data in data_of_ranks]
+        gathered: dict[str, Any] = {}
+        for place, name in enumerate(elsewhere):
+            of_stage = came[stage.stage_of(name) :: stage.plan.stages]
+            data = [one for of_rank in of_stage for one in of_rank[place]]
+            if stage.once(name):
+                var = self._main.global_block().var(name)
+                gathered[name] = np.frombuffer(data[0], var.dtype).reshape(var.shape).copy()
+            else:
+                gathered[name] = joined(data, stage.parts.of_rows(name), parts, metas[0][name])
+        return [
+            gathered[n] if n in gathered else np.array(fed[n]) if n in fed else values[n]
+            for n in names
+        ]
+
+    def _told(self, name: str, values: Mapping[str, Any], parts: Sequence[Part]) -> list[bytes]:
+        stage = self._stage
+        if stage.stage_of(name) != stage.stage:
+            return []
+        if stage.once(name):
+            return [] if stage.replica else [np.ascontiguousarray(values[name]).tobytes()]
+        of = stage.parts.of_rows(name)
+        local = [values[n] for n in stage.local_names(name)]
+        return [packed(np.asarray(v), of, part) for v, part in zip(local, parts)]
