@@ -134,14 +134,13 @@ class Job(Control):
         by_stages = isinstance(link, PipelineLink)
         shared = mains if by_stages else [self._batches.share(main, trainers) for main in mains]
         transpiled, first = link.transpiled(shared, startup)
-        substitutes = [link.substitute(one) for one in transpiled]
-        substitutes.append(link.substitute(first))
+        substitutes = [link.substitute(one) for one in (*transpiled, first)]
         for origin, substitute in zip((*mains, startup), substitutes):
             self._substitutes.put(origin, substitute)
         if isinstance(link, PipelineLink):
             self._links.current, self._steps = link, StageSteps(link, self._changed)
         else:
-            self._rows.share(mains, transpiled, substitutes)
+            self._rows.share(mains, transpiled, substitutes[:-1])
 
     def _note_by_script(self) -> None:
         """A script that transpiles by itself also cuts its data itself: give trainers own luck."""

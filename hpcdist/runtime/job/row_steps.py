@@ -43,7 +43,7 @@ class RowSteps:
     ) -> None:
         """Before a plain script's ``mains`` are first run. Collective among the trainers.
 
-        ``trainers`` are what they were transpiled to, and ``substitutes`` what this rank runs of it.
+        ``trainers`` are what they were transpiled to, ``substitutes`` what this rank runs of it.
         """
         if self._tell_servers is not None:
             self._server_side = ServerSide.of(mains, trainers)

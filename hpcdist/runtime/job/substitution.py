@@ -72,14 +72,13 @@ def substitution_of(program: Program, facts: RankFacts) -> Substitution:
     if by_script or main is None or not main.trains or main.startup is None:
         return Substitution(program, by_script=by_script)
     mains, link = [main], LinkKind.OF_ROLE
-    servers, trainers = len(facts.cluster.servers), len(facts.cluster.trainers)
-    if main.pipeline is not None and trainers + servers > 1:
+    if main.pipeline is not None and facts.cluster.size > 1:
         _check_pipeline(facts)
         link = LinkKind.PIPELINE
     elif facts.sums_dense:
         link = LinkKind.SUMS_DENSE
-    elif servers:
-        mains = in_turns(main, main.startup, servers)
+    elif facts.cluster.servers:
+        mains = in_turns(main, main.startup, len(facts.cluster.servers))
     return Substitution(program, link, mains=tuple(mains), startup=main.startup)
 
 
