@@ -141,7 +141,7 @@ def _element_wise(xp: Any, step: Call) -> _Call | None:
         return None
     function, args, named = step.func, step.args, dict(step.keywords)
     if function is xp.copyto:
-        return None if named.keys() - {"where"} else _copy(xp, *args, **named)
+        return None if named.keys() - {"where"} else _copy(xp, *args, mask=named.get("where"))
     if not isinstance(function, xp.ufunc):
         return None
     (operands, outs), out = (args[: function.nin], args[function.nin :]), named.pop("out", None)
@@ -151,7 +151,7 @@ def _element_wise(xp: Any, step: Call) -> _Call | None:
     return _checked(function, operands, targets[0])
 
 
-def _copy(xp: Any, target: Any, source: Any, mask: Any = None) -> _Call | None:
+def _copy(xp: Any, target: Any, source: Any, *, mask: Any) -> _Call | None:
     if mask is None:
         return _checked(_itself, (source,), target)
     return _checked(xp.where, (mask, source, target), target)
