@@ -129,10 +129,10 @@ def reorder_lod_tensor_by_rank(x: Variable, rank_table: Variable) -> Variable:
 def split_lod_tensor(input: Variable, mask: Variable, level: int = 0) -> tuple[Variable, Variable]:
     """Return the rows where ``mask`` (bool [rows, 1]) holds, and the others."""
     helper = LayerHelper("split_lod_tensor")
-    chosen, others = helper.new_var(input.dtype), helper.new_var(input.dtype)
-    outputs = {"OutTrue": chosen, "OutFalse": others}
+    chosen, not_chosen = helper.new_var(input.dtype), helper.new_var(input.dtype)
+    outputs = {"OutTrue": chosen, "OutFalse": not_chosen}
     helper.append_op("split_lod_tensor", {"X": input, "Mask": mask}, outputs, {"level": level})
-    return chosen, others
+    return chosen, not_chosen
 
 
 def merge_lod_tensor(

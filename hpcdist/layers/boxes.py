@@ -274,8 +274,8 @@ def multiclass_nms(
     scores: [N, classes, M]. Rows are in sequences, one for each image. Boxes that single classes
     have are [M, classes, 4], their scores [M, classes], and both come in such sequences.
     """
-    how = score_threshold, nms_top_k, keep_top_k, nms_threshold, normalized, nms_eta
-    return suppressed("multiclass_nms", name, bboxes, scores, *how, background_label)[0]
+    options = score_threshold, nms_top_k, keep_top_k, nms_threshold, normalized, nms_eta
+    return suppressed("multiclass_nms", name, bboxes, scores, *options, background_label)[0]
 
 
 def detection_output(
@@ -300,10 +300,10 @@ def detection_output(
     decoded = box_coder(prior_box, prior_box_var, loc, "decode_center_size")
     chances = transpose(softmax(scores), [0, 2, 1])
     chances.stop_gradient = True
-    how = score_threshold, nms_top_k, keep_top_k, nms_threshold
+    options = score_threshold, nms_top_k, keep_top_k, nms_threshold
     if not return_index:
-        return multiclass_nms(decoded, chances, *how)
-    return suppressed("multiclass_nms2", None, decoded, chances, *how, Index="int32")
+        return multiclass_nms(decoded, chances, *options)
+    return suppressed("multiclass_nms2", None, decoded, chances, *options, Index="int32")
 
 
 # -- chosen by value -------------------------------------------------------------------------------

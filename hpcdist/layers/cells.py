@@ -106,8 +106,8 @@ class BasicLSTMUnit(_Unit):
         weight, bias = self._weights
         gates = elementwise_add(matmul(concat([input, pre_hidden], 1), weight), bias)
         i, candidate, f, o = split(gates, 4, dim=-1)
-        kept = elementwise_mul(pre_cell, sigmoid(scale(f, bias=self._forget_bias)))
-        cell = elementwise_add(kept, elementwise_mul(sigmoid(i), tanh(candidate)))
+        remembered = elementwise_mul(pre_cell, sigmoid(scale(f, bias=self._forget_bias)))
+        cell = elementwise_add(remembered, elementwise_mul(sigmoid(i), tanh(candidate)))
         return elementwise_mul(tanh(cell), sigmoid(o)), cell
 
 
@@ -185,12 +185,12 @@ class RNNCell:
         except NotImplementedError:
             dtypes = ["float32"]
         count = len(_flat_shapes(shapes))
-        given = iter(dtypes * count if len(dtypes) == 1 else dtypes)
+        dtype_of_state = iter(dtypes * count if len(dtypes) == 1 else dtypes)
 
         def constant(extents: Sequence[int]) -> Variable:
-            whole = list(extents) if extents[0] == -1 else [-1, *extents]
+            full_shape = list(extents) if extents[0] == -1 else [-1, *extents]
             return fill_constant_batch_size_like(
-                reference, whole, next(given), init_value, input_dim_idx=batch_dim_idx
+                reference, full_shape, next(dtype_of_state), init_value, input_dim_idx=batch_dim_idx
             )
 
         return _map_shapes(constant, shapes)
@@ -211,9 +211,9 @@ def _is_shape(nest: Any) -> bool:
 
 
 def _flat_shapes(shapes: Any) -> list[Any]:
-    found: list[Any] = []
-    _map_shapes(found.append, shapes)
-    return found
+    flat: list[Any] = []
+    _map_shapes(flat.append, shapes)
+    return flat
 
 
 def _map_shapes(func: Callable[[Any], Any], shapes: Any) -> Any:
@@ -320,18 +320,22 @@ def rnn(
     steps = StaticRNN()
     with steps.step():
         states = map_structure(steps.memory, initial_states)
-        given = map_structure(steps.step_input, inputs)
-        outputs, made = cell.call(given, map_structure(lambda x: x, states), **kwargs)
-        assert_same_structure(states, made)
+        inputs_of_step = map_structure(steps.step_input, inputs)
+        outputs, new_states = cell.call(
+            inputs_of_step, map_structure(lambda x: x, states), **kwargs
+        )
+        assert_same_structure(states, new_states)
         if mask is not None:
-            here = steps.step_input(mask)
-            made = map_structure(lambda old, new: either(new, old, here), states, made)
-        map_structure(steps.update_memory, states, made)
-        steps.output(*flatten(outputs), *flatten(made))
-    found = steps()
+            mask_of_step = steps.step_input(mask)
+            new_states = map_structure(
+                lambda old, new: either(new, old, mask_of_step), states, new_states
+            )
+        map_structure(steps.update_memory, states, new_states)
+        steps.output(*flatten(outputs), *flatten(new_states))
+    results = steps()
     count = len(flatten(outputs))
-    outs = pack_sequence_as(outputs, found[:count])
-    last = map_structure(lambda x: x[-1], pack_sequence_as(made, found[count:]))
+    outs = pack_sequence_as(outputs, results[:count])
+    last = map_structure(lambda x: x[-1], pack_sequence_as(new_states, results[count:]))
     if is_reverse:
         outs = map_structure(lambda x: reverse(x, 0), outs)
     return (outs if time_major else map_structure(other_major, outs)), last

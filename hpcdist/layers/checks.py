@@ -26,17 +26,19 @@ def checked(name: str, layer: Callable[..., Any]) -> Callable[..., Any]:
     """
     parameters = inspect.signature(layer).parameters
     order = list(parameters)
-    wanted = {p.name: p.annotation for p in parameters.values() if p.annotation in _ONE + _SEVERAL}
+    annotations = {
+        p.name: p.annotation for p in parameters.values() if p.annotation in _ONE + _SEVERAL
+    }
     types = _element_types().get(name, {})
-    if not (wanted or types):
+    if not (annotations or types):
         return layer
 
     @functools.wraps(layer)
     def call(*args: Any, **kwargs: Any) -> Any:
         for key, value in (*zip(order, args), *kwargs.items()):
-            if key in wanted and not _fits(value, wanted[key], parameters[key].default):
-                what = "a Variable" if wanted[key] in _ONE else "Variables"
-                raise GraphTypeError(f"layers.{name}: {key} must be {what}, got {value!r}")
+            if key in annotations and not _fits(value, annotations[key], parameters[key].default):
+                expected = "a Variable" if annotations[key] in _ONE else "Variables"
+                raise GraphTypeError(f"layers.{name}: {key} must be {expected}, got {value!r}")
             if key in types:
                 _check_types(name, key, value, types[key])
         return layer(*args, **kwargs)
@@ -80,12 +82,12 @@ def _check_types(layer: str, argument: str, value: Any, types: tuple[str, ...]) 
 def _element_types() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
     """Return what each layer takes, by argument."""
     text = (resources.files(__package__) / "element_types.txt").read_text("utf-8")
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    by_layer: dict[str, dict[str, tuple[str, ...]]] = {}
     types: tuple[str, ...] = ()
     for line in text.splitlines():
         if not line.startswith(" "):
             types = tuple(line.split())
             continue
         for layer, _, argument in (word.partition(".") for word in line.split()):
-            found.setdefault(layer, {})[argument] = types
-    return found
+            by_layer.setdefault(layer, {})[argument] = types
+    return by_layer

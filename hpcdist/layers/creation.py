@@ -37,10 +37,10 @@ __all__ = [
 
 
 def _constant(values: np.ndarray, dtype: DTypeLike) -> Variable:
-    held = values.astype(canonical(dtype))
-    if held.dtype == np.float64:
-        return cast(assign(held.astype(np.float32)), "float64")
-    return assign(held)
+    array = values.astype(canonical(dtype))
+    if array.dtype == np.float64:
+        return cast(assign(array.astype(np.float32)), "float64")
+    return assign(array)
 
 
 def range(start: Any, end: Any, step: Any, dtype: DTypeLike) -> Variable:
@@ -101,9 +101,9 @@ def full(
     name: str | None = None,
 ) -> Variable:
     """Fill a value of this shape (float32)."""
-    made = fill_constant(shape, "float32" if dtype is None else dtype, fill_value, out=out)
-    made.stop_gradient = stop_gradient
-    return made
+    tensor = fill_constant(shape, "float32" if dtype is None else dtype, fill_value, out=out)
+    tensor.stop_gradient = stop_gradient
+    return tensor
 
 
 def full_like(
@@ -119,9 +119,9 @@ def full_like(
     kind = input.dtype if dtype is None else canonical(dtype)
     attrs = {"value": float(fill_value), "dtype": kind}
     helper = LayerHelper("full_like", name)
-    made = helper.apply("fill_any_like", {"X": input}, attrs, dtype=kind)
-    made.stop_gradient = stop_gradient
-    return into(out, made)
+    tensor = helper.apply("fill_any_like", {"X": input}, attrs, dtype=kind)
+    tensor.stop_gradient = stop_gradient
+    return into(out, tensor)
 
 
 # -- drawn -----------------------------------------------------------------------------------------
@@ -142,9 +142,9 @@ def randint(
     refuse_variables("randint", "shape", shape)
     sizes = [1] if shape is None else list(shape)
     attrs = {"shape": sizes, "low": least, "high": bound, "dtype": kind, "seed": seed}
-    made = LayerHelper("randint", name).apply("randint", {}, attrs, dtype=kind)
-    made.stop_gradient = stop_gradient
-    return into(out, made)
+    tensor = LayerHelper("randint", name).apply("randint", {}, attrs, dtype=kind)
+    tensor.stop_gradient = stop_gradient
+    return into(out, tensor)
 
 
 def randn(
@@ -158,9 +158,9 @@ def randn(
     """Draw normal numbers of mean 0 and deviation 1."""
     kind = canonical("float32" if dtype is None else dtype)
     attrs = {"shape": [int(d) for d in shape], "mean": 0.0, "std": 1.0, "seed": 0, "dtype": kind}
-    made = LayerHelper("randn", name).apply("gaussian_random", {}, attrs, dtype=kind)
-    made.stop_gradient = stop_gradient
-    return into(out, made)
+    tensor = LayerHelper("randn", name).apply("gaussian_random", {}, attrs, dtype=kind)
+    tensor.stop_gradient = stop_gradient
+    return into(out, tensor)
 
 
 def randperm(
@@ -175,9 +175,9 @@ def randperm(
     if n < 1:
         raise GraphError(f"layers.randperm: n must be positive, got {n}")
     attrs = {"n": n, "dtype": canonical(dtype), "seed": seed}
-    made = LayerHelper("randperm").apply("randperm", {}, attrs, dtype=dtype)
-    made.stop_gradient = stop_gradient
-    return into(out, made)
+    tensor = LayerHelper("randperm").apply("randperm", {}, attrs, dtype=dtype)
+    tensor.stop_gradient = stop_gradient
+    return into(out, tensor)
 
 
 def sampling_id(
@@ -241,8 +241,8 @@ def clamp(
         "min": -bound if min is None else float(min),
         "max": bound if max is None else float(max),
     }
-    made = LayerHelper("clamp", name).apply("clip", {"X": input}, attrs, dtype=input.dtype)
-    return into(output, made)
+    tensor = LayerHelper("clamp", name).apply("clip", {"X": input}, attrs, dtype=input.dtype)
+    return into(output, tensor)
 
 
 def elementwise_equal(x: Variable, y: Variable, name: str | None = None) -> Variable:

@@ -51,8 +51,8 @@ def crf_decoding(
     is right, else 0.
     """
     helper = LayerHelper("crf_decoding")
-    given = ParamAttr.of(param_attr)
-    name = given.name if given is not None else None
+    attr = ParamAttr.of(param_attr)
+    name = attr.name if attr is not None else None
     weights = helper.main_program.global_block().vars.get(name or "")
     if weights is None:
         raise GraphError(

@@ -195,11 +195,11 @@ class BeamSearchDecoder(Decoder):
                 f"BeamSearchDecoder: the scores of tokens must be one value, got {outputs!r}; "
                 "output_fn can make it of what the cell gives"
             )
-        found, state = self._search(outputs, cell_states, states)
-        found.predicted_ids.stop_gradient = True
-        tokens = found.predicted_ids
+        search_output, state = self._search(outputs, cell_states, states)
+        search_output.predicted_ids.stop_gradient = True
+        tokens = search_output.predicted_ids
         next_inputs = self.embedding_fn(tokens) if self.embedding_fn else tokens
-        return found, state, next_inputs, state.finished
+        return search_output, state, next_inputs, state.finished
 
     def finalize(self, outputs: Any, final_states: Any, sequence_lengths: Variable) -> Any:
         """Return whole sentences [steps, N, beams], the best beam first."""
@@ -236,23 +236,27 @@ def dynamic_decode(
     goes_on = logical_not(reduce_all(ended))
     lengths = cast(zeros_like(ended), "int64")
     lengths.stop_gradient = True
-    held: Any = (inputs, states)
+    loop_state: Any = (inputs, states)
     if not is_test:  # a gradient needs the values of all steps
-        held = map_structure(lambda x: array_write(x, time), held)
+        loop_state = map_structure(lambda x: array_write(x, time), loop_state)
     with While(goes_on, is_test).block():
-        given = held if is_test else map_structure(lambda array: array_read(array, time), held)
-        outputs, next_states, next_inputs, now = decoder.step(time, *given, **kwargs)
+        current = (
+            loop_state
+            if is_test
+            else map_structure(lambda array: array_read(array, time), loop_state)
+        )
+        outputs, next_states, next_inputs, now = decoder.step(time, *current, **kwargs)
         now = logical_or(now, ended)
         longer = elementwise_add(lengths, cast(logical_not(ended), "int64"))
         if impute_finished:
             next_states = map_structure(
-                lambda old, new: _kept(old, new, ended), given[1], next_states
+                lambda old, new: _kept(old, new, ended), current[1], next_states
             )
         arrays = map_structure(lambda x: _array_outside(x.dtype), outputs)
         map_structure(lambda x, array: array_write(x, time, array), outputs, arrays)
         increment(time, 1.0)
         hand_over = assign if is_test else lambda x, array: array_write(x, time, array)
-        map_structure(hand_over, (next_inputs, next_states), held)
+        map_structure(hand_over, (next_inputs, next_states), loop_state)
         assign(now, ended)
         assign(longer, lengths)
         if most is None:
@@ -260,7 +264,7 @@ def dynamic_decode(
         else:
             logical_and(logical_not(reduce_all(ended)), less_equal(time, most), goes_on)
     outs = map_structure(lambda a: tensor_array_to_tensor(a, axis=0, use_stack=True)[0], arrays)
-    last = held[1] if is_test else map_structure(lambda a: array_read(a, time), held[1])
+    last = loop_state[1] if is_test else map_structure(lambda a: array_read(a, time), loop_state[1])
     with suppress(NotImplementedError):
         outs, last = decoder.finalize(outs, last, lengths)
     if not output_time_major:
@@ -271,8 +275,8 @@ def dynamic_decode(
 def _kept(old: Variable, new: Variable, ended: Variable) -> Variable:
     """Return the old rows of sequences that have ended, and the new ones of the others."""
     if old.dtype == "bool":
-        kept = either(cast(old, "float32"), cast(new, "float32"), cast(ended, "float32"))
-        return cast(kept, "bool")
+        merged = either(cast(old, "float32"), cast(new, "float32"), cast(ended, "float32"))
+        return cast(merged, "bool")
     return either(old, new, cast(ended, old.dtype))
 
 

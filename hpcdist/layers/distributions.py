@@ -29,19 +29,19 @@ __all__ = [
 ]
 
 
-def _parameters(*given: Any) -> list[Variable]:
+def _parameters(*values: Any) -> list[Variable]:
     """Return Variables of one shape: all are Variables, or all are numbers."""
-    if all(isinstance(v, Variable) for v in given):
-        return list(given)
-    if any(isinstance(v, Variable) for v in given):
+    if all(isinstance(v, Variable) for v in values):
+        return list(values)
+    if any(isinstance(v, Variable) for v in values):
         raise GraphError("if one argument is a Variable, all arguments should be Variables")
-    arrays = [np.atleast_1d(np.asarray(v, np.float32)) for v in given]
+    arrays = [np.atleast_1d(np.asarray(v, np.float32)) for v in values]
     return [assign(np.ascontiguousarray(v)) for v in np.broadcast_arrays(*arrays)]
 
 
-def _same_kind(own: Any, other: Any) -> None:
-    if not isinstance(other, type(own)):
-        raise GraphTypeError(f"kl_divergence: expected a {type(own).__name__}, got {other!r}")
+def _same_kind(mine_: Any, other: Any) -> None:
+    if not isinstance(other, type(mine_)):
+        raise GraphTypeError(f"kl_divergence: expected a {type(mine_).__name__}, got {other!r}")
 
 
 class Distribution:
@@ -69,7 +69,9 @@ def _drawn(draw: Any, shape: list[int], like: Variable, numbers: bool) -> tuple[
     if -1 in like.shape:
         raise GraphError("sample: the shape of the distribution's parameters must be known")
     drawn = draw([*shape, *like.shape])
-    return drawn, (lambda made: reshape(made, shape)) if numbers else (lambda made: made)
+    return drawn, (lambda drawn_flat: reshape(drawn_flat, shape)) if numbers else (
+        lambda drawn_flat: drawn_flat
+    )
 
 
 class Uniform(Distribution):
@@ -150,8 +152,8 @@ class Categorical(Distribution):
     def kl_divergence(self, other: Any) -> Variable:
         """Return the divergence from another distribution over the classes."""
         _same_kind(self, other)
-        (logits, weights, z), (others, _, other_z) = self._parts(), other._parts()
-        gap = logits - log(z) - others + log(other_z)
+        (logits, weights, z), (other_logits, _, other_z) = self._parts(), other._parts()
+        gap = logits - log(z) - other_logits + log(other_z)
         return reduce_sum(weights / z * gap, dim=-1, keep_dim=True)
 
     def entropy(self) -> Variable:

@@ -10,7 +10,7 @@ from hpcdist.layers.helper import LayerHelper
 
 
 def extents(
-    helper: LayerHelper, given: Any, tensor: str, listed: str
+    helper: LayerHelper, shape: Any, tensor: str, listed: str
 ) -> tuple[dict[str, Any], list[int]]:
     """Return an operator's inputs for what is given, and its attribute.
 
@@ -18,12 +18,12 @@ def extents(
     made to values of shape (1,); the attribute says -1 where there is a Variable. Variables are
     int32 or int64 and stop gradients; GraphTypeError for others.
     """
-    if isinstance(given, Variable):
-        return {tensor: _integers(helper, given)}, []
-    if not any(isinstance(d, Variable) for d in given):
-        return {}, [int(d) for d in given]
-    values = [_integers(helper, d) if isinstance(d, Variable) else _one(helper, d) for d in given]
-    return {listed: values}, [-1 if isinstance(d, Variable) else int(d) for d in given]
+    if isinstance(shape, Variable):
+        return {tensor: _integers(helper, shape)}, []
+    if not any(isinstance(d, Variable) for d in shape):
+        return {}, [int(d) for d in shape]
+    values = [_integers(helper, d) if isinstance(d, Variable) else _one(helper, d) for d in shape]
+    return {listed: values}, [-1 if isinstance(d, Variable) else int(d) for d in shape]
 
 
 def _integers(helper: LayerHelper, value: Variable) -> Variable:

@@ -49,8 +49,8 @@ def group_norm(
     outputs = {"Y": helper.new_var(input.dtype)}
     outputs |= {slot: helper.new_var(input.dtype, True) for slot in ("Mean", "Variance")}
     attrs = {"epsilon": epsilon, "groups": groups, "data_layout": data_layout}
-    given = {slot: var for slot, var in inputs.items() if var is not None}
-    helper.append_op("group_norm", given, outputs, attrs)
+    present = {slot: var for slot, var in inputs.items() if var is not None}
+    helper.append_op("group_norm", present, outputs, attrs)
     return helper.activate(outputs["Y"], act)
 
 
@@ -186,8 +186,8 @@ def data_norm(
         "BatchSquareSum": ("batch_square_sum", first.get("batch_square", 1e4)),
     }
     if enable_scale_and_shift:
-        own = {"scale_w": ("scale_w", first.get("scale_w", 1.0))}
-        slots = {**own, "bias": ("bias", first.get("bias", 0.0)), **slots}
+        scale_slot = {"scale_w": ("scale_w", first.get("scale_w", 1.0))}
+        slots = {**scale_slot, "bias": ("bias", first.get("bias", 0.0)), **slots}
     inputs = {"X": input}
     for slot, (suffix, value) in slots.items():
         attr = ParamAttr(f"{name or 'dn'}.{suffix}", initializer=Constant(float(value)))
@@ -204,6 +204,6 @@ def data_norm(
     if enable_scale_and_shift:
         attrs["enable_scale_and_shift"] = True
     out = helper.new_var(input.dtype)
-    known = {slot: helper.new_var(input.dtype, True) for slot in ("Means", "Scales")}
-    helper.append_op("data_norm", inputs, {"Y": out, **known}, attrs)
+    moments = {slot: helper.new_var(input.dtype, True) for slot in ("Means", "Scales")}
+    helper.append_op("data_norm", inputs, {"Y": out, **moments}, attrs)
     return helper.activate(out, act)

@@ -17,12 +17,12 @@ from hpcdist.layers.param_attr import ParamAttr, ParamLike
 MAKERS: dict[type[ParamAttr], Callable[..., Variable]] = {}
 
 
-def refuse_variables(layer: str, what: str, *values: Any) -> None:
+def refuse_variables(layer: str, argument: str, *values: Any) -> None:
     """Refuse Variables, also in a list, in place of what is part of a compiled Program."""
     lists = (value if isinstance(value, (list, tuple)) else [value] for value in values)
     if any(isinstance(value, Variable) for listed in lists for value in listed):
         raise GraphError(
-            f"layers.{layer}: {what} must be known before the step, got a Variable: shapes are "
+            f"layers.{layer}: {argument} must be known before the step, got a Variable: shapes are "
             "fixed when a Program is compiled"
         )
 
@@ -91,8 +91,8 @@ class LayerHelper:
         """
         from hpcdist.initializer import Constant, Xavier  # initializers append ops, as layers do
 
-        given = ParamAttr.of(attr)
-        if given is None:
+        attributes = ParamAttr.of(attr)
+        if attributes is None:
             return None
         shape = tuple(int(d) for d in shape)
         sized = shape[1:] if is_distributed and shape[0] == -1 else shape
@@ -101,25 +101,29 @@ class LayerHelper:
                 f"{self.layer_type} {self.name!r}: parameter shape {shape} must be positive; "
                 "only the batch dimension of its input may be -1"
             )
-        name = given.name or names.generate(f"{self.name}.{'b' if is_bias else 'w'}")
-        if make := MAKERS.get(type(given)):
-            return make(self, given, name, given.initializer or default_initializer, shape, dtype)
+        name = attributes.name or names.generate(f"{self.name}.{'b' if is_bias else 'w'}")
+        if make := MAKERS.get(type(attributes)):
+            return make(
+                self, attributes, name, attributes.initializer or default_initializer, shape, dtype
+            )
         training = {
-            "trainable": given.trainable,
-            "optimize_attr": {"learning_rate": given.learning_rate},
-            "regularizer": given.regularizer,
-            "gradient_clip_attr": given.gradient_clip,
-            "do_model_average": given.do_model_average,
+            "trainable": attributes.trainable,
+            "optimize_attr": {"learning_rate": attributes.learning_rate},
+            "regularizer": attributes.regularizer,
+            "gradient_clip_attr": attributes.gradient_clip,
+            "do_model_average": attributes.do_model_average,
         }
-        known = self.main_program.global_block().vars.get(name)
-        if known is not None:
-            if known.shape != shape:
-                raise GraphError(f"parameter {name!r} is {known.shape}, cannot share it as {shape}")
-            if isinstance(known, Parameter):
-                known.train_as(**training)
-            return known
+        existing = self.main_program.global_block().vars.get(name)
+        if existing is not None:
+            if existing.shape != shape:
+                raise GraphError(
+                    f"parameter {name!r} is {existing.shape}, cannot share it as {shape}"
+                )
+            if isinstance(existing, Parameter):
+                existing.train_as(**training)
+            return existing
         facts = {"shape": shape, "dtype": dtype, "is_distributed": is_distributed, **training}
-        initializer = given.initializer or default_initializer
+        initializer = attributes.initializer or default_initializer
         if initializer is None:
             initializer = Constant(0.0) if is_bias else Xavier()
         startup = self.startup_program.global_block().create_parameter(name, **facts)
@@ -184,9 +188,9 @@ def append_all(
     ``outputs``: its slots with the element types of the values, in order.
     """
     helper = LayerHelper(type, name)
-    made = {slot: helper.new_var(kind, stop_gradient=True) for slot, kind in outputs.items()}
-    helper.append_op(type, inputs, made, attrs)
-    return tuple(made.values())
+    variables = {slot: helper.new_var(kind, stop_gradient=True) for slot, kind in outputs.items()}
+    helper.append_op(type, inputs, variables, attrs)
+    return tuple(variables.values())
 
 
 def named(name: str, layer: Callable[..., Any], doc: str | None = None) -> Callable[..., Any]:
@@ -196,9 +200,9 @@ def named(name: str, layer: Callable[..., Any], doc: str | None = None) -> Calla
     return layer
 
 
-def into(out: Variable | None, made: Variable) -> Variable:
+def into(out: Variable | None, result: Variable) -> Variable:
     """Return a value, copied into ``out`` if that is given."""
     if out is None:
-        return made
-    LayerHelper("assign").append_op("assign", {"X": made}, {"Out": out})
+        return result
+    LayerHelper("assign").append_op("assign", {"X": result}, {"Out": out})
     return out

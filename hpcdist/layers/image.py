@@ -127,7 +127,7 @@ def transposed_convolution(layer: str, axes: int, layout: str) -> Callable[..., 
 def pool(layer: str, axes: int, layout: str) -> Callable[..., Variable]:
     """Return the layer of a pool over ``axes`` axes, an operator of that name."""
 
-    def made(
+    def layer_function(
         input: Variable,
         pool_size: Numbers = -1,
         pool_type: str = "max",
@@ -167,13 +167,13 @@ def pool(layer: str, axes: int, layout: str) -> Callable[..., Variable]:
         }
         return LayerHelper(layer, name).apply(layer, {"X": input}, attrs, dtype=input.dtype)
 
-    return named(layer, made)
+    return named(layer, layer_function)
 
 
 def adaptive_pool(layer: str, axes: int) -> Callable[..., Any]:
     """Return the layer that divides each channel into windows over ``axes`` axes."""
 
-    def made(
+    def layer_function(
         input: Variable,
         pool_size: Numbers,
         pool_type: str = "max",
@@ -196,7 +196,7 @@ def adaptive_pool(layer: str, axes: int) -> Callable[..., Any]:
         helper.append_op(helper.layer_type, {"X": input}, {"Out": out, "Mask": index}, attrs)
         return (out, index) if require_index else out
 
-    return named(layer, made)
+    return named(layer, layer_function)
 
 
 conv2d = convolution("conv2d", 2, "NCHW")
@@ -237,8 +237,8 @@ def batch_norm(
     scale = windows.weights(helper, param_attr, shape, dtype, Constant(1.0))
     bias = helper.create_parameter(bias_attr, shape, dtype, is_bias=True)
     running = []
-    for given, start in ((moving_mean_name, 0.0), (moving_variance_name, 1.0)):
-        attr = ParamAttr(given, initializer=Constant(start), trainable=False)
+    for name_of_moment, start in ((moving_mean_name, 0.0), (moving_variance_name, 1.0)):
+        attr = ParamAttr(name_of_moment, initializer=Constant(start), trainable=False)
         attr.do_model_average = do_model_average_for_mean_and_var
         moment = windows.weights(helper, attr, shape, dtype)
         moment.stop_gradient = True

@@ -60,10 +60,10 @@ def _feed_variable(
     stop_gradient: bool,
 ) -> Variable:
     block = default_main_program().global_block()
-    known = block.vars.get(name)
-    if known is not None and (known.shape, known.dtype) != (shape, canonical(dtype)):
+    existing = block.vars.get(name)
+    if existing is not None and (existing.shape, existing.dtype) != (shape, canonical(dtype)):
         raise GraphError(
-            f"data {name!r} already exists as {known.dtype}{list(known.shape)}, "
+            f"data {name!r} already exists as {existing.dtype}{list(existing.shape)}, "
             f"cannot be declared again as {canonical(dtype)}{list(shape)}"
         )
     return block.create_var(

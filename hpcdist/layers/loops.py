@@ -40,12 +40,12 @@ class While:
         """Build what is repeated."""
         with nested(self.helper.main_program) as inside:
             yield
-        taken = [n for n in inside.taken() if n != self.cond_var.name]
+        outer_names = [n for n in inside.taken() if n != self.cond_var.name]
         written = list(dict.fromkeys([*inside.written(), self.cond_var.name]))
         scopes = inside.parent.create_var(names.generate("_generated_var"), type="STEP_SCOPES")
         inside.parent.append_op(
             "while",
-            {"X": taken, "Condition": self.cond_var},
+            {"X": outer_names, "Condition": self.cond_var},
             {"Out": written, "StepScopes": scopes},
             {"sub_block": inside.block.idx, "is_test": self.is_test},
         )
@@ -75,15 +75,15 @@ def while_loop(
     holds = cond(*loop_vars)
     _expect_condition(holds, "while_loop")
     with While(holds, is_test, name).block():
-        made = body(*_map(lambda var, _: var, loop_vars, loop_vars, ""))  # body may change lists
-        made = list(made) if isinstance(made, (list, tuple)) else [made]
-        if len(made) != len(loop_vars):
+        results = body(*_map(lambda var, _: var, loop_vars, loop_vars, ""))  # body may change lists
+        results = list(results) if isinstance(results, (list, tuple)) else [results]
+        if len(results) != len(loop_vars):
             raise GraphError(
                 f"while_loop: body must return what it takes, {len(loop_vars)} values, "
-                f"got {len(made)}"
+                f"got {len(results)}"
             )
-        holds_again = cond(*made)
-        _map(assign, made, list(loop_vars), "while_loop: body must return what it takes")
+        holds_again = cond(*results)
+        _map(assign, results, list(loop_vars), "while_loop: body must return what it takes")
         assign(holds_again, holds)
     return loop_vars
 
@@ -91,8 +91,8 @@ def while_loop(
 def _map(function: Callable[[Any, Any], Any], a: Any, b: Any, wrong: str) -> Any:
     """Apply a function to the variables of two structures of lists, tuples and dicts."""
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
-        made = [_map(function, x, y, wrong) for x, y in zip(a, b)]
-        return type(a)(*made) if hasattr(a, "_fields") else type(a)(made)
+        mapped = [_map(function, x, y, wrong) for x, y in zip(a, b)]
+        return type(a)(*mapped) if hasattr(a, "_fields") else type(a)(mapped)
     if isinstance(a, Mapping) and isinstance(b, Mapping) and a.keys() == b.keys():
         return {key: _map(function, a[key], b[key], wrong) for key in a}
     if isinstance(a, (list, tuple, Mapping)) or isinstance(b, (list, tuple, Mapping)):
@@ -112,27 +112,29 @@ def cond(
     Both return the same structure of variables, or None.
     """
     _expect_condition(pred, "cond")
-    made: list[Any] = []
+    results: list[Any] = []
     for condition, function in ((lambda: pred, true_fn), (lambda: logical_not(pred), false_fn)):
         if function is None:
-            made.append(None)
+            results.append(None)
             continue
         if not callable(function):
             raise GraphTypeError(f"cond: true_fn and false_fn must be functions, got {function!r}")
         with conditional_block([condition()], True) as outside:
             result = function()
             copy = functools.partial(_copied_out, outside)
-            made.append(None if result is None else _map(copy, result, result, "cond"))
-    if made == [None, None]:
+            results.append(None if result is None else _map(copy, result, result, "cond"))
+    if results == [None, None]:
         return None
-    if None in made:
+    if None in results:
         raise GraphError("cond: one of true_fn and false_fn returns something, the other nothing")
     mask = cast(pred, "int32")
 
     def select(of_false: Variable, of_true: Variable) -> Variable:
         return select_input([of_false, of_true], mask)
 
-    return _map(select, made[1], made[0], "cond: both functions must return the same structure")
+    return _map(
+        select, results[1], results[0], "cond: both functions must return the same structure"
+    )
 
 
 def _copied_out(outside: Block, var: Variable, _: Variable) -> Variable:
@@ -224,14 +226,14 @@ class IfElse:
         return self._block(False)
 
     @contextmanager
-    def _block(self, which: bool) -> Iterator[None]:
+    def _block(self, branch: bool) -> Iterator[None]:
         with conditional_block([self.cond], False) as outside:
-            self._inside, self._parent = which, outside
+            self._inside, self._parent = branch, outside
             try:
                 yield
             finally:
                 self._inside = None
-        if not self._outputs[which]:
+        if not self._outputs[branch]:
             raise GraphError("IfElse: there must be an output in a block: ie.output(x)")
 
     def input(self, x: Variable) -> Variable:
@@ -239,16 +241,16 @@ class IfElse:
         if self._inside is None or self._parent is None:
             raise GraphError("IfElse.input: must stand within true_block or false_block")
         if id(x) not in self._inputs:
-            made = [
+            halves = [
                 self._parent.create_var(
                     names.generate(f"ifelse_input{self.helper.name}"), dtype=x.dtype
                 )
                 for _ in range(2)
             ]
-            outputs = {"OutTrue": made[0], "OutFalse": made[1]}
+            outputs = {"OutTrue": halves[0], "OutFalse": halves[1]}
             slots = {"X": x, "Mask": self.cond}
             self._parent.append_op("split_lod_tensor", slots, outputs, {"level": 0})
-            self._inputs[id(x)] = (made[0], made[1])
+            self._inputs[id(x)] = (halves[0], halves[1])
         return self._inputs[id(x)][0 if self._inside else 1]
 
     def output(self, *outs: Variable) -> None:

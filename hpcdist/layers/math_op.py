@@ -41,17 +41,17 @@ def _scaled(var: Variable, scale: float, bias: float) -> Variable:
     return _append(_block(var), "scale", var.dtype, {"X": var}, attrs)
 
 
-def _filled(like: Variable, value: float, *, whole: bool) -> Variable:
+def _filled(like: Variable, value: float, *, every_element: bool) -> Variable:
     """Return a constant of shape (1,), or of the whole shape of ``like``."""
     block, dtype = _block(like), like.dtype
     attrs: dict[str, Any] = {"dtype": dtype, "value": value}
-    if whole and -1 in like.shape:
+    if every_element and -1 in like.shape:
         batch = like.shape.index(-1)
         attrs["shape"] = [1 if d == -1 and i != batch else d for i, d in enumerate(like.shape)]
         attrs |= {"input_dim_idx": batch, "output_dim_idx": batch}
         out = _append(block, "fill_constant_batch_size_like", dtype, {"Input": like}, attrs)
     else:
-        attrs["shape"] = list(like.shape) if whole else [1]
+        attrs["shape"] = list(like.shape) if every_element else [1]
         out = _append(block, "fill_constant", dtype, {}, attrs)
     out.stop_gradient = True
     return out
@@ -73,7 +73,7 @@ def _binary(
             # a quotient of integers is not a scaling
             if with_number and (is_float(self.dtype) or type != "elementwise_div"):
                 return with_number(self, float(other))
-            other = _filled(self, float(other), whole=reverse)
+            other = _filled(self, float(other), every_element=reverse)
         elif not isinstance(other, Variable):
             return NotImplemented
         if other.dtype != self.dtype:
@@ -160,7 +160,7 @@ def _getitem(self: Variable, item: Any) -> Variable:
             first, last = (0, _END) if step > 0 else (_END, -_END)
             bounds.append((_place(index.start, first), _place(index.stop, last), step))
         axes.append(axis)
-    found = self
+    result = self
     if axes:
         starts, ends, strides = zip(*bounds)
         type = "slice" if set(strides) == {1} else "strided_slice"
@@ -173,17 +173,17 @@ def _getitem(self: Variable, item: Any) -> Variable:
         if type == "strided_slice":
             attrs["strides"] = list(strides)
         inputs = {"Input": self, **at, **to}
-        found = _append(_block(self), type, self.dtype, inputs, attrs, key)
+        result = _append(_block(self), type, self.dtype, inputs, attrs, key)
     if turned:
         key = f"{self.name}_slice_reverse"
-        found = _append(_block(self), "reverse", self.dtype, {"X": found}, {"axis": turned}, key)
-    return found
+        result = _append(_block(self), "reverse", self.dtype, {"X": result}, {"axis": turned}, key)
+    return result
 
 
-def _place(given: Any, default: int) -> Place:
-    if isinstance(given, Variable):
-        return given
-    return default if given is None else int(given)
+def _place(bound: Any, default: int) -> Place:
+    if isinstance(bound, Variable):
+        return bound
+    return default if bound is None else int(bound)
 
 
 def _in_values(*places: Place) -> bool:

@@ -20,8 +20,10 @@ class Nested:
 
     def written(self) -> list[str]:
         """Names of outer variables that it writes."""
-        made = [name for op in self.block.ops for name in op.output_arg_names]
-        return [name for name in dict.fromkeys(made) if self.parent.find_var(name) is not None]
+        written_names = [name for op in self.block.ops for name in op.output_arg_names]
+        return [
+            name for name in dict.fromkeys(written_names) if self.parent.find_var(name) is not None
+        ]
 
     def taken(self) -> list[str]:
         """Names of outer variables whose values, from before, it needs.
@@ -29,11 +31,11 @@ class Nested:
         Among them are those that it writes and that had a value before: what it leaves of that, if
         its condition does not hold, is part of the result.
         """
-        made: set[str] = set()
+        written_names: set[str] = set()
         names: dict[str, None] = {}
         for op in self.block.ops:
-            names.update(dict.fromkeys(n for n in op.input_arg_names if n not in made))
-            made.update(op.output_arg_names)
+            names.update(dict.fromkeys(n for n in op.input_arg_names if n not in written_names))
+            written_names.update(op.output_arg_names)
         for name in self.written():
             var = self.parent.find_var(name)
             assert var is not None, "what is written outside is there"

@@ -123,8 +123,8 @@ def trace(
 ) -> Variable:
     """Return sums of the diagonals of matrices in dimensions dim1 and dim2."""
     attrs = {"offset": offset, "dim1": dim1, "dim2": dim2}
-    made = LayerHelper("trace", name).apply("trace", {"Input": input}, attrs, dtype=input.dtype)
-    return into(out, made)
+    result = LayerHelper("trace", name).apply("trace", {"Input": input}, attrs, dtype=input.dtype)
+    return into(out, result)
 
 
 def cumsum(
@@ -134,8 +134,8 @@ def cumsum(
     reverse: bool | None = None,
 ) -> Variable:
     """Return sums of the elements so far along ``axis`` (-1); exclusive: without the last."""
-    given = {"axis": axis, "exclusive": exclusive, "reverse": reverse}
-    attrs = {key: value for key, value in given.items() if value is not None}
+    options = {"axis": axis, "exclusive": exclusive, "reverse": reverse}
+    attrs = {key: value for key, value in options.items() if value is not None}
     return LayerHelper("cumsum").apply("cumsum", {"X": x}, attrs, dtype=x.dtype)
 
 

@@ -85,8 +85,8 @@ def _of_tensors(function: Callable[..., Any]) -> Callable[[Sequence[Value]], lis
     """Let a function that takes LoDTensors, and gives arrays, take and give Values."""
 
     def call(operands: Sequence[Value]) -> list[Value | None]:
-        found = function(*(LoDTensor(v.array, v.lod) for v in operands))
-        results = list(found) if isinstance(found, (list, tuple)) else [found]
+        returned = function(*(LoDTensor(v.array, v.lod) for v in operands))
+        results = list(returned) if isinstance(returned, (list, tuple)) else [returned]
         return [None if result is None else as_value(result) for result in results]
 
     def as_value(result: Any) -> Value:
@@ -96,7 +96,7 @@ def _of_tensors(function: Callable[..., Any]) -> Callable[[Sequence[Value]], lis
     return call
 
 
-def _listed(given: Any) -> list[Variable]:
-    if given is None:
+def _listed(variables: Any) -> list[Variable]:
+    if variables is None:
         return []
-    return list(given) if isinstance(given, (list, tuple)) else [given]
+    return list(variables) if isinstance(variables, (list, tuple)) else [variables]

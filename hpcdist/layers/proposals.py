@@ -167,8 +167,8 @@ def generate_proposals(
         "RpnRoiProbs": scores.dtype,
         "RpnRoisLod": "int64",
     }
-    made = append_all("generate_proposals", inputs, attrs, outputs, name)
-    return made if return_rois_num else made[:2]
+    outs = append_all("generate_proposals", inputs, attrs, outputs, name)
+    return outs if return_rois_num else outs[:2]
 
 
 def generate_proposal_labels(
@@ -343,8 +343,8 @@ def locality_aware_nms(
 
     bboxes: [N, M, 4], or convex polygons [N, M, 8, 16, 24 or 32]; scores: [N, 1, M].
     """
-    how = score_threshold, nms_top_k, keep_top_k, nms_threshold, normalized, nms_eta
-    return suppressed("locality_aware_nms", name, bboxes, scores, *how, background_label)[0]
+    options = score_threshold, nms_top_k, keep_top_k, nms_threshold, normalized, nms_eta
+    return suppressed("locality_aware_nms", name, bboxes, scores, *options, background_label)[0]
 
 
 def matrix_nms(

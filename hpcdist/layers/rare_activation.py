@@ -45,9 +45,9 @@ def erf(x: Variable) -> Variable:
 def log1p(x: Variable, out: Variable | None = None, name: str | None = None) -> Variable:
     """Return log(1 + x)."""
     helper = LayerHelper("log1p", name)
-    held = out if out is not None else helper.new_var(x.dtype)
-    helper.append_op("log1p", {"X": x}, {"Out": held})
-    return held
+    result = out if out is not None else helper.new_var(x.dtype)
+    helper.append_op("log1p", {"X": x}, {"Out": result})
+    return result
 
 
 def brelu(
@@ -102,8 +102,8 @@ def selu(
     x: Variable, scale: float | None = None, alpha: float | None = None, name: str | None = None
 ) -> Variable:
     """Return scale x where positive, scale alpha (exp(x) - 1) elsewhere."""
-    given = {"scale": scale, "alpha": alpha}
-    return apply("selu", x, name, **{k: float(v) for k, v in given.items() if v is not None})
+    attrs = {"scale": scale, "alpha": alpha}
+    return apply("selu", x, name, **{k: float(v) for k, v in attrs.items() if v is not None})
 
 
 def stanh(

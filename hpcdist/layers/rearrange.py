@@ -38,9 +38,9 @@ __all__ = [
 Ints = int | Sequence[int]
 
 
-def _ints(layer: str, what: str, value: Any) -> list[int]:
+def _ints(layer: str, argument: str, value: Any) -> list[int]:
     """Return whole numbers, known when the Program is built, as a list."""
-    refuse_variables(layer, what, value)
+    refuse_variables(layer, argument, value)
     return [int(v) for v in _listed(value)]
 
 

@@ -250,10 +250,10 @@ def _add_states(slots: dict[str, Any], states: Any, input: Variable) -> None:
     for slot, (state, width) in states.items():
         if state is None:
             continue
-        wanted: Sequence[int] = (input.shape[0], width)
-        if tuple(state.shape) != tuple(wanted):
+        expected: Sequence[int] = (input.shape[0], width)
+        if tuple(state.shape) != tuple(expected):
             raise GraphAssertionError(
-                f"the initial state {state.name!r} must be {list(wanted)}, one row for each "
+                f"the initial state {state.name!r} must be {list(expected)}, one row for each "
                 f"sequence, got {list(state.shape)}"
             )
         slots[slot] = state

@@ -86,7 +86,7 @@ def _one(size: int | Variable) -> Variable:
     return fill_constant([1], "int32", size, force_cpu=True)
 
 
-def _resized(resample: str, layout: str, what: str) -> Callable[..., Variable]:
+def _resized(resample: str, layout: str, images: str) -> Callable[..., Variable]:
     def layer(
         input: Variable,
         out_shape: Variable | Sequence[int | Variable] | None = None,
@@ -97,11 +97,13 @@ def _resized(resample: str, layout: str, what: str) -> Callable[..., Variable]:
         align_mode: int = 1,
         data_format: str = layout,
     ) -> Variable:
-        how = (actual_shape, align_corners, align_mode, data_format)
-        return image_resize(input, out_shape, scale, name, resample, *how)
+        options = (actual_shape, align_corners, align_mode, data_format)
+        return image_resize(input, out_shape, scale, name, resample, *options)
 
-    told = f"Append `image_resize` of {what}; arguments and errors are those of `image_resize`."
-    return named(f"resize_{resample.lower()}", layer, told)
+    docstring = (
+        f"Append `image_resize` of {images}; arguments and errors are those of `image_resize`."
+    )
+    return named(f"resize_{resample.lower()}", layer, docstring)
 
 
 resize_bilinear = _resized("BILINEAR", "NCHW", "images [N, C, height, width]")
@@ -121,8 +123,8 @@ def resize_nearest(
 
     Arguments and errors are those of `image_resize`.
     """
-    how = (actual_shape, align_corners, 1, data_format)
-    return image_resize(input, out_shape, scale, name, "NEAREST", *how)
+    options = (actual_shape, align_corners, 1, data_format)
+    return image_resize(input, out_shape, scale, name, "NEAREST", *options)
 
 
 interpolate = image_resize

@@ -162,5 +162,5 @@ def _of_regions(
     **more: Any,
 ) -> Variable:
     attrs = {"pooled_height": height, "pooled_width": width, "spatial_scale": float(scale), **more}
-    given = {slot: x for slot, x in inputs.items() if x is not None}
-    return LayerHelper(kind).apply(kind, given, attrs, dtype=given["X"].dtype)
+    present = {slot: x for slot, x in inputs.items() if x is not None}
+    return LayerHelper(kind).apply(kind, present, attrs, dtype=present["X"].dtype)

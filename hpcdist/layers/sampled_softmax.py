@@ -72,15 +72,15 @@ def nce(
         "seed": seed,
         "sampler": _SAMPLERS.index(sampler),
     }
-    given = {slot: var for slot, var in inputs.items() if var is not None}
+    present = {slot: var for slot, var in inputs.items() if var is not None}
     if is_sparse:
-        read = {slot: given[slot] for slot in ("Label", *_ALIAS_SLOTS) if slot in given}
+        read = {slot: present[slot] for slot in ("Label", *_ALIAS_SLOTS) if slot in present}
         drawn = {**attrs, "stream": f"nce:{cost.name}"}  # the classes that it would draw itself
-        given["Classes"] = helper.apply(
+        present["Classes"] = helper.apply(
             "nce_classes", read, drawn, dtype="int64", stop_gradient=True
         )
-        given |= _rows(helper, given, ("Weight", "Bias"), given["Classes"], is_distributed)
-    helper.append_op("nce", given, outputs, attrs)
+        present |= _rows(helper, present, ("Weight", "Bias"), present["Classes"], is_distributed)
+    helper.append_op("nce", present, outputs, attrs)
     return cost / (negatives + 1)
 
 
@@ -89,16 +89,16 @@ _ALIAS_SLOTS = ("CustomDistProbs", "CustomDistAlias", "CustomDistAliasProbs")
 
 def _rows(
     helper: LayerHelper,
-    given: dict[str, Any],
+    slots: dict[str, Any],
     tables: Sequence[str],
     classes: Variable,
     is_distributed: bool,
 ) -> dict[str, Variable]:
     """Look the rows of ``classes`` up in tables, by slot: so they may lie on servers."""
     return {
-        slot: looked_up(helper, "lookup_table_v2", given[slot], classes, True, is_distributed)
+        slot: looked_up(helper, "lookup_table_v2", slots[slot], classes, True, is_distributed)
         for slot in tables
-        if slot in given
+        if slot in slots
     }
 
 
@@ -116,15 +116,15 @@ def _alias_tables(helper: LayerHelper, chances: Sequence[float]) -> dict[str, An
             large.append(high)
         elif scaled[high] < 1:
             small.append(high)
-    made = {}
+    tables = {}
     for slot, table in zip(_ALIAS_SLOTS, (np.array(chances, np.float32), alias, keep)):
         initializer = NumpyArrayInitializer(table)
         attr = ParamAttr(initializer=initializer, trainable=False)
         parameter = helper.create_parameter(attr, table.shape, table.dtype.name)
         assert parameter is not None
         parameter.stop_gradient = True
-        made[slot] = parameter
-    return made
+        tables[slot] = parameter
+    return tables
 
 
 def hsigmoid(
@@ -162,13 +162,13 @@ def hsigmoid(
     inputs |= {"PathTable": path_table, "PathCode": path_code}
     out, pre = helper.new_var(input.dtype), helper.new_var(input.dtype, stop_gradient=True)
     attrs = {"num_classes": num_classes}
-    given = {slot: var for slot, var in inputs.items() if var is not None}
+    present = {slot: var for slot, var in inputs.items() if var is not None}
     if is_distributed or (is_sparse and is_custom):
-        read = {slot: given[slot] for slot in ("Label", "PathTable") if slot in given}
+        read = {slot: present[slot] for slot in ("Label", "PathTable") if slot in present}
         kind = "hierarchical_sigmoid_path"
         path = helper.apply(kind, read, attrs, dtype="int64", stop_gradient=True)
-        given |= _rows(helper, given, ("W", "Bias"), path, is_distributed)
-    helper.append_op("hierarchical_sigmoid", given, {"Out": out, "PreOut": pre}, attrs)
+        present |= _rows(helper, present, ("W", "Bias"), path, is_distributed)
+    helper.append_op("hierarchical_sigmoid", present, {"Out": out, "PreOut": pre}, attrs)
     return out
 
 

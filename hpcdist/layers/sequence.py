@@ -270,5 +270,5 @@ def im2sequence(
     )
 
 
-def _of_axes(given: int | Sequence[int]) -> list[int]:
-    return [given, given] if isinstance(given, int) else list(given)
+def _of_axes(value: int | Sequence[int]) -> list[int]:
+    return [value, value] if isinstance(value, int) else list(value)

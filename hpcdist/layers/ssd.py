@@ -115,15 +115,15 @@ def ssd_loss(
     negative, updated = append_all("mine_hard_examples", inputs, attrs, outputs)
     spread = _VARIANCE if prior_box_var is None else prior_box_var
     boxes = box_coder(prior_box, spread, gt_box)
-    places, there = target_assign(boxes, updated, mismatch_value=background_label)
+    places, weights = target_assign(boxes, updated, mismatch_value=background_label)
     target, counted = labels_of(updated, negative)
     entropy = softmax_with_cross_entropy(scores, target)
     assert isinstance(entropy, Variable)
     confident = entropy * flatten(counted, 2)
-    near = smooth_l1(flatten(location, 2), flatten(places, 2)) * flatten(there, 2)
+    near = smooth_l1(flatten(location, 2), flatten(places, 2)) * flatten(weights, 2)
     loss = confident * conf_loss_weight + near * loc_loss_weight
     loss = reduce_sum(reshape(loss, [-1, priors]), dim=1, keep_dim=True)
-    return loss / reduce_sum(there) if normalize else loss
+    return loss / reduce_sum(weights) if normalize else loss
 
 
 def _listed(value: Any) -> list[Any]:
@@ -180,14 +180,16 @@ def multi_box_head(
         )
         boxes.append(reshape(box, [-1, 4]))
         spreads.append(reshape(spread, [-1, 4]))
-        for width, held in ((4, places), (num_classes, scores)):
-            said = conv2d(x, box.shape[2] * width, kernel_size, stride, pad)
-            last = transpose(said, [0, 2, 3, 1])
+        for width, by_level in ((4, places), (num_classes, scores)):
+            convolved = conv2d(x, box.shape[2] * width, kernel_size, stride, pad)
+            last = transpose(convolved, [0, 2, 3, 1])
             cells = -1 if -1 in last.shape[1:] else math.prod(last.shape[1:]) // width
-            held.append(reshape(last, [0, cells, width]))
+            by_level.append(reshape(last, [0, cells, width]))
     one = len(boxes) == 1
-    made = [held[0] if one else concat(held, axis=1) for held in (places, scores)]
-    priors = [held[0] if one else concat(held) for held in (boxes, spreads)]
+    joined_heads = [
+        by_level[0] if one else concat(by_level, axis=1) for by_level in (places, scores)
+    ]
+    priors = [by_level[0] if one else concat(by_level) for by_level in (boxes, spreads)]
     for prior in priors:
         prior.stop_gradient = True
-    return made[0], made[1], priors[0], priors[1]
+    return joined_heads[0], joined_heads[1], priors[0], priors[1]

@@ -123,35 +123,35 @@ def _both_ways(
     """Run all layers from the first step to the last, and if asked others the other way."""
     name, param_attr, bias_attr = named
     layers, size, _ = shape
-    ways = [("_layers_", "fw")] + ([("_reverse_layers_", "bw")] if bidirectional else [])
+    directions = [("_layers_", "fw")] + ([("_reverse_layers_", "bw")] if bidirectional else [])
     units = [
         [
             unit(
                 f"{name}{scope}{i}",
-                _suffixed(param_attr, f"_{way}_w_{i}"),
-                _suffixed(bias_attr, f"_{way}_b_{i}"),
+                _suffixed(param_attr, f"_{direction}_w_{i}"),
+                _suffixed(bias_attr, f"_{direction}_b_{i}"),
             )
             for i in range(layers)
         ]
-        for scope, way in ways
+        for scope, direction in directions
     ]
     if batch_first:
         x = transpose(x, [1, 0, 2])
     mask = None if length is None else steps_within(x, length)
     if first is not None:
-        first = [reshape(state, [layers, len(ways), -1, size]) for state in first]
+        first = [reshape(state, [layers, len(directions), -1, size]) for state in first]
     outs, lasts = [], []
-    for way, of_way in enumerate(units):
-        fed, here = (v if way == 0 or v is None else reverse(v, 0) for v in (x, mask))
-        begin = first and [[state[i, way] for state in first] for i in range(layers)]
-        out, last = _one_way(fed, here, begin, of_way, shape, dropped)
-        outs.append(out if way == 0 else reverse(out, 0))
+    for direction, of_way in enumerate(units):
+        fed, mask_of_way = (v if direction == 0 or v is None else reverse(v, 0) for v in (x, mask))
+        begin = first and [[state[i, direction] for state in first] for i in range(layers)]
+        out, last = _one_way(fed, mask_of_way, begin, of_way, shape, dropped)
+        outs.append(out if direction == 0 else reverse(out, 0))
         lasts.append(last)
     joined = outs[0] if len(outs) == 1 else concat(outs, axis=2)
     states = lasts[0]
     if bidirectional:
         states = [
-            reshape(concat(list(each), axis=1), [layers * len(ways), -1, size])
+            reshape(concat(list(each), axis=1), [layers * len(directions), -1, size])
             for each in zip(*lasts)
         ]
     return (transpose(joined, [1, 0, 2]) if batch_first else joined), states
@@ -169,16 +169,16 @@ def _one_way(
     steps = StaticRNN()
     with steps.step():
         value = steps.step_input(x)
-        here = None if mask is None else steps.step_input(mask)
+        mask_of_step = None if mask is None else steps.step_input(mask)
         for i, unit in enumerate(units):
             if first:
                 old = [steps.memory(init=state) for state in first[i]]
             else:
                 old = [steps.memory(batch_ref=x, shape=[-1, size]) for _ in range(count)]
-            made = unit(value, *old)
-            new = list(made) if isinstance(made, tuple) else [made]
-            if here is not None:
-                new = [either(n, o, here) for n, o in zip(new, old)]
+            results = unit(value, *old)
+            new = list(results) if isinstance(results, tuple) else [results]
+            if mask_of_step is not None:
+                new = [either(n, o, mask_of_step) for n, o in zip(new, old)]
             for before, after in zip(old, new):
                 steps.update_memory(before, after)
             steps.output(*new)
@@ -193,11 +193,11 @@ def _one_way(
 
 
 def _suffixed(attr: Any, suffix: str) -> Any:
-    given = ParamAttr.of(attr)
-    if given is None or given.name is None:
+    attr_of_layer = ParamAttr.of(attr)
+    if attr_of_layer is None or attr_of_layer.name is None:
         return attr
-    renamed = copy.copy(given)
-    renamed.name = given.name + suffix
+    renamed = copy.copy(attr_of_layer)
+    renamed.name = attr_of_layer.name + suffix
     return renamed
 
 
@@ -224,9 +224,9 @@ def lstm(
     cuDNN's order. ``dropout_prob`` is of what goes from one layer to the next.
     """
     helper = LayerHelper("cudnn_lstm", name)
-    ways = 2 if is_bidirec else 1
-    widths = [input.shape[-1]] + [ways * hidden_size] * (num_layers - 1)
-    size = sum(ways * 4 * hidden_size * (width + hidden_size + 2) for width in widths)
+    directions = 2 if is_bidirec else 1
+    widths = [input.shape[-1]] + [directions * hidden_size] * (num_layers - 1)
+    size = sum(directions * 4 * hidden_size * (width + hidden_size + 2) for width in widths)
     dtype = input.dtype
     weight = helper.create_parameter(None, [size], dtype, default_initializer=default_initializer)
     attrs = {
@@ -239,8 +239,8 @@ def lstm(
         "dropout_prob": dropout_prob,
         "seed": seed,
     }
-    whole = not dropout_prob or is_test or num_layers == 1
-    parts = [(0, num_layers)] if whole else [(k, k + 1) for k in range(num_layers)]
+    at_once = not dropout_prob or is_test or num_layers == 1
+    parts = [(0, num_layers)] if at_once else [(k, k + 1) for k in range(num_layers)]
     value, lasts = input, []
     for begin, end in parts:
         if begin:
@@ -249,8 +249,8 @@ def lstm(
                 value, dropout_prob, seed=drawn, dropout_implementation="upscale_in_train"
             )
         states = [init_h, init_c]
-        if not whole:
-            states = [slice(s, [0], [begin * ways], [end * ways]) for s in states]
+        if not at_once:
+            states = [slice(s, [0], [begin * directions], [end * directions]) for s in states]
         out, last_h, last_c, reserve = (helper.new_var(dtype) for _ in range(4))
         reserve.stop_gradient = True
         helper.append_op(
@@ -261,7 +261,7 @@ def lstm(
         )
         value = out
         lasts.append((last_h, last_c))
-    if whole:
+    if at_once:
         return value, *lasts[0]
     hidden, cell = (concat(list(each), axis=0) for each in zip(*lasts))
     return value, hidden, cell

@@ -60,8 +60,8 @@ class StaticRNN:
                 self._inside, self._done = None, True
             states = self._new_states()
         parent, block = inside.parent, inside.block
-        given = {var.name for var in self._inputs} | self._memories.keys()
-        parameters = [n for n in inside.taken() if n not in given]
+        stepwise = {var.name for var in self._inputs} | self._memories.keys()
+        parameters = [n for n in inside.taken() if n not in stepwise]
         scopes = parent.create_var(names.generate("_generated_var"), type="STEP_SCOPES")
         parent.append_op(
             "recurrent",
@@ -270,10 +270,10 @@ class DynamicRNN:
         around = self._around(method)
         if self.lod_rank_table is None:
             raise GraphError(f"DynamicRNN.{method}: there must be a step_input before it")
-        made = around.create_var(names.generate(name), dtype=x.dtype)
+        reordered = around.create_var(names.generate(name), dtype=x.dtype)
         slots = {"X": x, "RankTable": self.lod_rank_table}
-        around.append_op("reorder_lod_tensor_by_rank", slots, {"Out": made})
-        return made
+        around.append_op("reorder_lod_tensor_by_rank", slots, {"Out": reordered})
+        return reordered
 
     def memory(
         self,
@@ -312,12 +312,12 @@ class DynamicRNN:
         name = names.generate("dynamic_rnn_mem_array")
         array = around.create_var(name, type=ARRAY, dtype=init.dtype)
         around.append_op("write_to_array", {"X": init, "I": self._zero}, {"Out": array})
-        held = array_read(array, self._step())
+        state = array_read(array, self._step())
         if self.lod_rank_table is None:
             raise GraphError("DynamicRNN.memory: there must be a step_input before it")
-        held = shrink_memory(held, self._step(), self.lod_rank_table)
-        self._arrays[held.name] = array
-        return held
+        state = shrink_memory(state, self._step(), self.lod_rank_table)
+        self._arrays[state.name] = array
+        return state
 
     def update_memory(self, ex_mem: Variable, new_mem: Variable) -> None:
         """Say what the next step gets in place of ``ex_mem``."""

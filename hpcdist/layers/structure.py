@@ -44,10 +44,11 @@ def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
     """Return values as `flatten` gives them in a structure like another one."""
     if not is_sequence(flat_sequence):
         raise GraphTypeError(f"pack_sequence_as: expected a list of values, got {flat_sequence!r}")
-    wanted = len(flatten(structure))
-    if wanted != len(flat_sequence):
+    expected = len(flatten(structure))
+    if expected != len(flat_sequence):
         raise GraphError(
-            f"pack_sequence_as: {structure} has {wanted} values, but {len(flat_sequence)} are given"
+            f"pack_sequence_as: {structure} has {expected} values, but {len(flat_sequence)} are "
+            "given"
         )
     return _packed(structure, iter(flat_sequence))
 
@@ -55,13 +56,13 @@ def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
 def _packed(structure: Any, values: Iterator[Any]) -> Any:
     if not is_sequence(structure):
         return next(values)
-    made = [_packed(part, values) for part in _parts(structure)]
+    parts = [_packed(part, values) for part in _parts(structure)]
     if isinstance(structure, Mapping):
-        found = dict(zip(sorted(structure), made))
-        return type(structure)((key, found[key]) for key in structure)  # type: ignore[call-arg]
+        by_key = dict(zip(sorted(structure), parts))
+        return type(structure)((key, by_key[key]) for key in structure)  # type: ignore[call-arg]
     if hasattr(structure, "_fields"):
-        return type(structure)(*made)
-    return type(structure)(made)
+        return type(structure)(*parts)
+    return type(structure)(parts)
 
 
 def map_structure(func: Callable[..., Any], *structure: Any) -> Any:

@@ -281,8 +281,8 @@ def unsqueeze(input: Variable, axes: int | Sequence[int], name: str | None = Non
     The axes are integers: a Variable is refused with GraphError.
     """
     refuse_variables("unsqueeze", "axes", axes)
-    given = [axes] if isinstance(axes, int) else list(axes)
-    return _reshaping(LayerHelper("unsqueeze2", name), "unsqueeze2", input, {"axes": given})
+    axis_list = [axes] if isinstance(axes, int) else list(axes)
+    return _reshaping(LayerHelper("unsqueeze2", name), "unsqueeze2", input, {"axes": axis_list})
 
 
 # -- joined and cut --------------------------------------------------------------------------------

@@ -38,28 +38,28 @@ def torch_module(
     """
     torch = torch_for(TYPE)
     helper = LayerHelper(TYPE, name)
-    given = [inputs] if isinstance(inputs, Variable) else list(inputs)
+    input_list = [inputs] if isinstance(inputs, Variable) else list(inputs)
     parameters = _parameters_of(torch, helper.name, module)
     variables = [
         helper.create_parameter(
             ParamAttr(
-                name=f"{helper.name}.{own}",
+                name=f"{helper.name}.{parameter}",
                 initializer=NumpyArrayInitializer(value.detach().cpu().numpy()),
                 trainable=value.requires_grad,
             ),
             list(value.shape),
             str(value.dtype).removeprefix("torch."),
         )
-        for own, value in parameters.items()
+        for parameter, value in parameters.items()
     ]
-    held = _held(torch, module, tuple(parameters))
+    held_module = _held(torch, module, tuple(parameters))
     if by_row is None:  # a module that counts its calls must not count these
         copied = copy.deepcopy(module) if isinstance(module, torch.nn.Module) else module
-        by_row = _by_row(torch, _held(torch, copied, tuple(parameters)), parameters, given)
-    attrs = {"number": registered(held), "module": _said(torch, module), "by_row": by_row}
-    count = _count(torch, helper.name, held, parameters, given)
+        by_row = _by_row(torch, _held(torch, copied, tuple(parameters)), parameters, input_list)
+    attrs = {"number": registered(held_module), "module": _said(torch, module), "by_row": by_row}
+    count = _count(torch, helper.name, held_module, parameters, input_list)
     outs = [helper.new_var() for _ in range(count)]
-    helper.append_op(TYPE, {"X": given, "Param": variables}, {"Out": outs}, attrs)
+    helper.append_op(TYPE, {"X": input_list, "Param": variables}, {"Out": outs}, attrs)
     return outs if count > 1 else outs[0]
 
 
@@ -68,19 +68,23 @@ def _parameters_of(torch: Any, name: str, module: Any) -> dict[str, Any]:
         if not callable(module):
             raise GraphError(f"{name}: expected a torch.nn.Module or a function, got {module!r}")
         return {}
-    kept = [own for own, _ in module.named_buffers()]
-    if kept:
+    buffers = [name_there for name_there, _ in module.named_buffers()]
+    if buffers:
         raise GraphError(
-            f"{name}: the module has state beside its parameters ({kept[0]!r}), which Programs "
+            f"{name}: the module has state beside its parameters ({buffers[0]!r}), which Programs "
             "would neither share nor save: use layers such as fluid.layers.batch_norm for it, or "
             "modules without buffers"
         )
     parameters = dict(module.named_parameters())
-    for own, value in parameters.items():
+    for name_there, value in parameters.items():
         if value.dtype != torch.float32:
-            raise GraphError(f"{name}: parameter {own!r} is {value.dtype}, expected torch.float32")
+            raise GraphError(
+                f"{name}: parameter {name_there!r} is {value.dtype}, expected torch.float32"
+            )
         if value.dim() == 0:
-            raise GraphError(f"{name}: parameter {own!r} has no dimension: give it shape [1]")
+            raise GraphError(
+                f"{name}: parameter {name_there!r} has no dimension: give it shape [1]"
+            )
     return parameters
 
 
@@ -90,58 +94,66 @@ def _held(torch: Any, module: Any, names: tuple[str, ...]) -> HeldModule:
     if isinstance(module, torch.nn.Module):
         call = importlib.import_module("torch.func").functional_call
         copied = copy.deepcopy(module).to("meta")
-        run, train = lambda own, x: call(module, own, tuple(x)), module.train
-        without_memory = lambda own, x: call(copied, own, tuple(x))  # noqa: E731
+        run, train = lambda values, x: call(module, values, tuple(x)), module.train
+        without_memory = lambda values, x: call(copied, values, tuple(x))  # noqa: E731
 
-    def shapes(own: dict[str, Any], x: Sequence[Any]) -> Any:
+    def shapes(values: dict[str, Any], x: Sequence[Any]) -> Any:
         with torch.device("meta"):  # of what the module makes by itself
-            return without_memory(own, x)
+            return without_memory(values, x)
 
     return HeldModule(names, run, shapes, train)
 
 
-def _tried(torch: Any, given: Sequence[Variable], ids: Sequence[int], **where: Any) -> list[Any]:
+def _tried(
+    torch: Any, variables: Sequence[Variable], ids: Sequence[int], **where: Any
+) -> list[Any]:
     """Return inputs of `ROWS` rows: small numbers; where they are whole, row i has ``ids[i]``."""
     generator = torch.Generator().manual_seed(1)
-    found = []
-    for var in given:
+    tensors = []
+    for var in variables:
         shape = [ROWS, *(max(extent, 1) for extent in var.shape[1:])]
         dtype = getattr(torch, var.dtype)
         if dtype.is_floating_point:
-            whole = torch.rand(shape, generator=generator).to(dtype)
+            tensor = torch.rand(shape, generator=generator).to(dtype)
         else:
             rows = torch.tensor(ids).reshape([ROWS, *(1 for _ in shape[1:])])
-            whole = rows.expand(shape).to(dtype).contiguous()
-        found.append(whole.to(**where) if where else whole)
-    return found
+            tensor = rows.expand(shape).to(dtype).contiguous()
+        tensors.append(tensor.to(**where) if where else tensor)
+    return tensors
 
 
 def _count(
-    torch: Any, name: str, held: HeldModule, parameters: Any, given: Sequence[Variable]
+    torch: Any, name: str, held_module: HeldModule, parameters: Any, variables: Sequence[Variable]
 ) -> int:
-    on_meta = {own: value.detach().to("meta") for own, value in parameters.items()}
+    on_meta = {parameter: value.detach().to("meta") for parameter, value in parameters.items()}
     try:
-        return len(results(held.shapes(on_meta, _tried(torch, given, [0] * ROWS, device="meta"))))
+        return len(
+            results(
+                held_module.shapes(on_meta, _tried(torch, variables, [0] * ROWS, device="meta"))
+            )
+        )
     except RuntimeError as error:
         raise GraphError(
-            f"{name}: the module does not take inputs of shapes {[v.shape for v in given]}, or "
+            f"{name}: the module does not take inputs of shapes {[v.shape for v in variables]}, or "
             f"has tensors that are neither parameters nor made when it is called: {error}"
         ) from error
 
 
-def _by_row(torch: Any, held: HeldModule, parameters: Any, given: Sequence[Variable]) -> bool:
+def _by_row(
+    torch: Any, held_module: HeldModule, parameters: Any, variables: Sequence[Variable]
+) -> bool:
     """Tell whether results of each half of some rows are the same alone and among the others."""
-    if any(not var.shape or var.shape[0] >= 0 for var in given):
+    if any(not var.shape or var.shape[0] >= 0 for var in variables):
         return False
-    held.train(True)
-    values = {own: value.detach() for own, value in parameters.items()}
+    held_module.train(True)
+    values = {parameter: value.detach() for parameter, value in parameters.items()}
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         before = torch.get_rng_state()
         for ids in (range(ROWS)[::-1], [0] * ROWS):
-            tried = _tried(torch, given, ids)
+            tried = _tried(torch, variables, ids)
             try:
-                whole, *halves = (
-                    results(held.call(values, [x[part] for x in tried]))
+                of_batch, *halves = (
+                    results(held_module.call(values, [x[part] for x in tried]))
                     for part in (slice(ROWS), slice(ROWS // 2), slice(ROWS // 2, ROWS))
                 )
             except (IndexError, RuntimeError):
@@ -151,7 +163,7 @@ def _by_row(torch: Any, held: HeldModule, parameters: Any, given: Sequence[Varia
                 and len(a) == ROWS
                 and all(b.dim() > 0 and len(b) == ROWS // 2 for b in parts)
                 and torch.allclose(a, torch.cat(parts), rtol=1e-4, atol=1e-5)
-                for a, *parts in zip(whole, *halves, strict=True)
+                for a, *parts in zip(of_batch, *halves, strict=True)
             )
     return False
 

@@ -51,8 +51,8 @@ def _part(attr: WeightNormParamAttr, name: str, initializer: Any) -> ParamAttr:
 
 
 def _norms(v: Variable, dim: int | None, lengths: Sequence[int]) -> Variable:
-    others = [axis for axis in range(len(v.shape)) if axis != dim]
-    squares = reduce_sum(square(v), dim=others or None, keep_dim=True)
+    other_axes = [axis for axis in range(len(v.shape)) if axis != dim]
+    squares = reduce_sum(square(v), dim=other_axes or None, keep_dim=True)
     return reshape(sqrt(squares), lengths)
 
 

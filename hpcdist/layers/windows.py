@@ -21,18 +21,20 @@ _COUNTS = {2: "two", 3: "three", 4: "four", 6: "six"}
 _VOLUMES = ("NCDHW", "NDHWC")
 
 
-def one_of(layer: str, what: str, value: Any, choices: Sequence[str]) -> None:
+def one_of(layer: str, argument: str, value: Any, choices: Sequence[str]) -> None:
     """Refuse a value that is not among ``choices``."""
     if value not in choices:
-        raise GraphError(f"{layer}: {what} must be one of {', '.join(choices)}, got {value!r}")
+        raise GraphError(f"{layer}: {argument} must be one of {', '.join(choices)}, got {value!r}")
 
 
-def numbers(layer: str, what: str, value: Numbers, axes: int) -> list[int]:
+def numbers(layer: str, argument: str, value: Numbers, axes: int) -> list[int]:
     """Return an integer for each axis."""
-    given = [value] * axes if isinstance(value, int) else list(value)
-    if len(given) != axes or not all(isinstance(v, int) for v in given):
-        raise GraphError(f"{layer}: {what} must be one integer or {_COUNTS[axes]}, got {value!r}")
-    return given
+    numbers_given = [value] * axes if isinstance(value, int) else list(value)
+    if len(numbers_given) != axes or not all(isinstance(v, int) for v in numbers_given):
+        raise GraphError(
+            f"{layer}: {argument} must be one integer or {_COUNTS[axes]}, got {value!r}"
+        )
+    return numbers_given
 
 
 def paddings(layer: str, padding: Padding, data_format: str, axes: int) -> tuple[list[int], str]:
@@ -41,20 +43,20 @@ def paddings(layer: str, padding: Padding, data_format: str, axes: int) -> tuple
         algorithm = padding.upper()
         one_of(layer, "padding", algorithm, ("SAME", "VALID"))
         return [0] * (2 * axes), algorithm
-    given: list[Any] = [padding] * axes if isinstance(padding, int) else list(padding)
-    if len(given) == axes + 2 and all(isinstance(pair, (list, tuple)) for pair in given):
+    pairs: list[Any] = [padding] * axes if isinstance(padding, int) else list(padding)
+    if len(pairs) == axes + 2 and all(isinstance(pair, (list, tuple)) for pair in pairs):
         first = 2 if data_format[1] == "C" else 1
-        if any(any(pair) for pair in given[:first] + given[first + axes :]):
+        if any(any(pair) for pair in pairs[:first] + pairs[first + axes :]):
             raise GraphError(f"{layer}: batch and channels cannot be padded, got {padding!r}")
-        given = [number for pair in given[first : first + axes] for number in pair]
-    elif len(given) == axes:
-        given = [number for number in given for _ in range(2)]
-    if len(given) != 2 * axes or not all(isinstance(number, int) for number in given):
+        pairs = [number for pair in pairs[first : first + axes] for number in pair]
+    elif len(pairs) == axes:
+        pairs = [number for number in pairs for _ in range(2)]
+    if len(pairs) != 2 * axes or not all(isinstance(number, int) for number in pairs):
         raise GraphError(
             f"{layer}: padding must be one integer, {_COUNTS[axes]}, {_COUNTS[2 * axes]}, a pair "
             f"for each dimension, SAME or VALID, got {padding!r}"
         )
-    return given, "EXPLICIT"
+    return pairs, "EXPLICIT"
 
 
 def shortened(paddings: list[int]) -> list[int]:

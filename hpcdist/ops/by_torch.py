@@ -148,14 +148,14 @@ def define_by_torch(
     for its gradient that adds in the same order in every run.
     """
     inputs, outputs = parse_signature(signature)
-    held = attrs or {}
+    attributes = attrs or {}
     gradients = ", ".join(f"{name}{GRAD_SUFFIX}?" for name in wrt)
     first = outputs[0].name
-    taken = ", ".join(map(str, inputs))
-    grad_signature = f"{taken}, {first}{GRAD_SUFFIX} -> {gradients}"
+    input_names = ", ".join(map(str, inputs))
+    grad_signature = f"{input_names}, {first}{GRAD_SUFFIX} -> {gradients}"
     _defined[type] = function
 
-    def bind(xp, *arrays, **given) -> Call:
+    def bind(xp, *arrays, **attributes) -> Call:
         torch = torch_for(type)
         tensors = [tensor_on(torch, array) for array in arrays]
         values, targets = tensors[: len(inputs)], tensors[len(inputs) :]
@@ -163,22 +163,26 @@ def define_by_torch(
 
         def run() -> None:
             with order(), torch.no_grad():
-                for target, made in zip(targets, _several(function(torch, *values, **given))):
+                for target, value in zip(targets, _several(function(torch, *values, **attributes))):
                     if target is not None:
-                        target.copy_(made.reshape(target.shape))
+                        target.copy_(value.reshape(target.shape))
 
         return run
 
-    def grad_bind(xp, *arrays, **given) -> Call:
+    def grad_bind(xp, *arrays, **attributes) -> Call:
         torch = torch_for(type)
         tensors = [tensor_on(torch, array) for array in arrays]
         values, (dout, *targets) = tensors[: len(inputs)], tensors[len(inputs) :]
         places = {slot.name: i for i, slot in enumerate(inputs)}
-        wanted = [
+        differentiated = [
             (places[name], target) for name, target in zip(wrt, targets) if target is not None
         ]
         order = _order(torch, xp)
-        if order is not contextlib.nullcontext and unordered is not None and unordered(**given):
+        if (
+            order is not contextlib.nullcontext
+            and unordered is not None
+            and unordered(**attributes)
+        ):
             warnings.warn(
                 f"operator {type!r}: PyTorch adds up its gradient as threads come, so last digits "
                 "may differ between two runs on a GPU",
@@ -188,29 +192,29 @@ def define_by_torch(
         def run() -> None:
             with order(), torch.enable_grad():
                 leaves = list(values)
-                for place, _ in wanted:
+                for place, _ in differentiated:
                     leaves[place] = values[place].detach().requires_grad_()
-                out = _several(function(torch, *leaves, **given))[0]
-                found = torch.autograd.grad(
+                out = _several(function(torch, *leaves, **attributes))[0]
+                gradients = torch.autograd.grad(
                     out,
-                    [leaves[place] for place, _ in wanted],
+                    [leaves[place] for place, _ in differentiated],
                     dout.reshape(out.shape),
                     allow_unused=True,
                 )
-            for (_, target), gradient in zip(wanted, found):
+            for (_, target), gradient in zip(differentiated, gradients):
                 target.zero_() if gradient is None else target.copy_(gradient)
 
         return run
 
-    def by_trying(*metas: Meta | None, **given) -> Any:
-        return inferred(type, function, metas, given)
+    def by_trying(*metas: Meta | None, **attributes) -> Any:
+        return inferred(type, function, metas, attributes)
 
     sequences: dict[str, Any] = {"lods": lods} if lods else {}
     define(
         type,
         signature,
         rows=rows,
-        attrs=held,
+        attrs=attributes,
         infer=infer or by_trying,
         bind=bind,
         grad=grad_by(f"{type}_grad", grad_signature) if wrt else None,
@@ -220,7 +224,7 @@ def define_by_torch(
         define(
             f"{type}_grad",
             grad_signature,
-            attrs=held,
+            attrs=attributes,
             infer=like_inputs(grad_signature),
             bind=grad_bind,
             grad=second,
@@ -228,8 +232,8 @@ def define_by_torch(
         )
 
 
-def _several(made) -> Sequence[Any]:
-    return made if isinstance(made, tuple) else (made,)
+def _several(result) -> Sequence[Any]:
+    return result if isinstance(result, tuple) else (result,)
 
 
 def tensor_on(torch, array) -> Array:
@@ -239,29 +243,34 @@ def tensor_on(torch, array) -> Array:
     return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
 
 
-def inferred(type: str, function: Function, metas: Sequence[Meta | None], given) -> Meta | Metas:
+def inferred(
+    type: str, function: Function, metas: Sequence[Meta | None], attributes
+) -> Meta | Metas:
     """Return what a function of tensors gives: a Meta, or several, without computing it."""
     torch = torch_for(type)
-    known = all(meta is None or -1 not in meta.shape for meta in metas)
-    tried = [_shapes(torch, function, metas, e, given) for e in (_TRIED[:1] if known else _TRIED)]
-    made = []
+    shapes_known = all(meta is None or -1 not in meta.shape for meta in metas)
+    tried = [
+        _shapes(torch, function, metas, e, attributes)
+        for e in (_TRIED[:1] if shapes_known else _TRIED)
+    ]
+    result = []
     for (shape, dtype), (other, _) in zip(tried[0], tried[-1]):
         if len(shape) != len(other):
             raise GraphError("the number of dimensions of the result depends on the batch")
-        made.append(Meta(tuple(a if a == b else -1 for a, b in zip(shape, other)), dtype))
-    return tuple(made) if len(made) > 1 else made[0]
+        result.append(Meta(tuple(a if a == b else -1 for a, b in zip(shape, other)), dtype))
+    return tuple(result) if len(result) > 1 else result[0]
 
 
 def _shapes(
-    torch, function: Function, metas: Sequence[Meta | None], extent: int, given
+    torch, function: Function, metas: Sequence[Meta | None], extent: int, attributes
 ) -> list[tuple[tuple[int, ...], str]]:
     def empty(meta: Meta) -> Array:
         shape = [extent if d < 0 else d for d in meta.shape]
         return torch.empty(shape, dtype=getattr(torch, meta.dtype), device="meta")
 
     try:
-        made = function(torch, *(None if m is None else empty(m) for m in metas), **given)
+        result = function(torch, *(None if m is None else empty(m) for m in metas), **attributes)
     except RuntimeError as error:
         shapes = [None if m is None else m.shape for m in metas]
         raise GraphError(f"values of shapes {shapes} do not fit: {error}") from None
-    return [(tuple(v.shape), str(v.dtype).removeprefix("torch.")) for v in _several(made)]
+    return [(tuple(v.shape), str(v.dtype).removeprefix("torch.")) for v in _several(result)]

@@ -39,8 +39,8 @@ def shape_given(
         return tensor.numbers or (-1,) * max(tensor.size, 1)
     if not listed:
         return tuple(shape)
-    known = (of.numbers[0] if of.numbers else -1 for of in listed)
-    return tuple(d if d != -1 else found for d, found in zip(shape, known))
+    numbers = (of.numbers[0] if of.numbers else -1 for of in listed)
+    return tuple(d if d != -1 else number for d, number in zip(shape, numbers))
 
 
 def like_inputs(signature: str) -> Callable[..., Metas]:
@@ -80,14 +80,14 @@ def grad_by(type: str, signature: str) -> GradRule:
     inputs, outputs = parse_signature(signature)
 
     def grad(op: Operator, wanted: Wanted) -> list[GradOp]:
-        taken = {slot.name: _names(op, slot) for slot in inputs}
-        given = {}
+        inputs_of = {slot.name: _names(op, slot) for slot in inputs}
+        outputs_of = {}
         for slot in outputs:
             forward = _forward_names(op, slot.name.removesuffix(GRAD_SUFFIX))
             names = [grad_name(n) if wanted(n) else EMPTY for n in forward]
             if any(name != EMPTY for name in names):
-                given[slot.name] = names
-        return [GradOp(type, {s: n for s, n in taken.items() if n}, given, dict(op.attrs))]
+                outputs_of[slot.name] = names
+        return [GradOp(type, {s: n for s, n in inputs_of.items() if n}, outputs_of, dict(op.attrs))]
 
     return grad
 
@@ -125,9 +125,11 @@ def _forward_names(op: Operator, slot: str) -> list[str]:
     return list(op.inputs.get(slot) or op.outputs.get(slot) or [])
 
 
-def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
+def fits(shape: Sequence[int], expected: Sequence[int]) -> bool:
     """Tell whether a shape is the one wanted, as far as both are known."""
-    return len(shape) == len(wanted) and all(-1 in (a, b) or a == b for a, b in zip(shape, wanted))
+    return len(shape) == len(expected) and all(
+        -1 in (a, b) or a == b for a, b in zip(shape, expected)
+    )
 
 
 def broadcast_axis(x_shape: Sequence[int], y_shape: Sequence[int], axis: int) -> int:
@@ -140,10 +142,10 @@ def broadcast_axis(x_shape: Sequence[int], y_shape: Sequence[int], axis: int) ->
     return start
 
 
-def resolve_axis(axis: int, rank: int, what: str = "axis") -> int:
+def resolve_axis(axis: int, rank: int, name: str = "axis") -> int:
     """Return a non-negative axis; GraphError if it is outside the rank."""
     if not -rank <= axis < rank:
-        raise GraphError(f"{what} {axis} is outside a value of {rank} dimensions")
+        raise GraphError(f"{name} {axis} is outside a value of {rank} dimensions")
     return axis % rank
 
 
@@ -165,9 +167,9 @@ def put_along(xp, array, index, values, axis: int) -> None:
     axis %= array.ndim
     places: list[Any] = []
     for i, extent in enumerate(index.shape):
-        others = [1] * array.ndim
-        others[i] = extent
-        places.append(index if i == axis else xp.arange(extent).reshape(others))
+        extents = [1] * array.ndim
+        extents[i] = extent
+        places.append(index if i == axis else xp.arange(extent).reshape(extents))
     array[tuple(places)] = values
 
 

@@ -25,7 +25,7 @@ def _rows_of(x: Value) -> Array:
 
 
 def _filtered(
-    x: Value, tags: Value, wanted: Value, is_lod: bool, out_val_if_empty: float
+    x: Value, tags: Value, filter_tags: Value, is_lod: bool, out_val_if_empty: float
 ) -> tuple[Value, Value, Value]:
     """Return the instances, 1 for each, and (where in Out, where in Ins, rows) for each."""
     bounds = _rows_of(x) if is_lod else np.arange(len(x.array) + 1)
@@ -35,20 +35,20 @@ def _filtered(
             f"filter_by_instag: {len(bounds) - 1} instances, tags of {len(owners) - 1}: expected "
             "one sequence of tags for each instance"
         )
-    hit = np.isin(tags.array.reshape(-1), wanted.array.reshape(-1))
+    hit = np.isin(tags.array.reshape(-1), filter_tags.array.reshape(-1))
     ends = np.concatenate([[0], np.cumsum(hit)])
-    kept = np.flatnonzero(ends[owners[1:]] > ends[owners[:-1]])
-    lengths = np.diff(bounds)[kept]
-    if not len(kept):
+    hits = np.flatnonzero(ends[owners[1:]] > ends[owners[:-1]])
+    lengths = np.diff(bounds)[hits]
+    if not len(hits):
         nothing = np.full((1, *x.array.shape[1:]), out_val_if_empty, x.array.dtype)
         one = Lod.of_lengths([[1]])
         return Value(nothing, one), Value(np.zeros((1, 1)), one), Value(np.zeros((0, 3), np.int64))
-    rows = np.concatenate([np.arange(b, e) for b, e in zip(bounds[kept], bounds[kept + 1])])
+    rows = np.concatenate([np.arange(b, e) for b, e in zip(bounds[hits], bounds[hits + 1])])
     begins = np.cumsum(lengths) - lengths
-    places = np.stack([begins, bounds[kept], lengths], 1).astype(np.int64)
-    each = Lod.of_lengths([np.ones(len(kept), np.int64)])
+    places = np.stack([begins, bounds[hits], lengths], 1).astype(np.int64)
+    each = Lod.of_lengths([np.ones(len(hits), np.int64)])
     out = Value(x.array[rows], Lod.of_lengths([lengths]))
-    return out, Value(np.ones((len(kept), 1)), each), Value(places)
+    return out, Value(np.ones((len(hits), 1)), each), Value(places)
 
 
 def _filtered_grad(x: Value, places: Value, dout, **_) -> Value:
@@ -66,7 +66,7 @@ define_with_grad(
     "Ins, IndexMap, Out@GRAD -> Ins@GRAD",
     rows=not_on_rows,
     attrs=_FILTER_ATTRS,
-    infer=lambda x, tags, wanted, **_: (
+    infer=lambda x, tags, filter_tags, **_: (
         Meta((-1, *x.shape[1:]), x.dtype, lod=Lod(1)),
         Meta((-1, 1), "float64", lod=Lod(1)),
         Meta((-1, 3), "int64"),

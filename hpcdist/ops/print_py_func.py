@@ -70,10 +70,10 @@ def _print_bind(xp, x, out, lods, state: Printed, **attrs) -> Call:
 
 def _print_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
     (x,), (out,) = op.inputs["In"], op.outputs["Out"]
-    taken = {"In": [grad_name(out)]}
-    given = {"Out": [grad_name(x) if wanted(x) else EMPTY]}
+    inputs = {"In": [grad_name(out)]}
+    outputs = {"Out": [grad_name(x) if wanted(x) else EMPTY]}
     attrs = {**op.attrs, "is_forward": False, "variable": f"{op.attrs['variable']}@GRAD"}
-    return [GradOp("print", taken, given, attrs)]
+    return [GradOp("print", inputs, outputs, attrs)]
 
 
 define(

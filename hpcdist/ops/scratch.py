@@ -24,13 +24,13 @@ _scratch = _Scratch()
 def scratch(purpose: str, shape: Sequence[int], dtype) -> np.ndarray:
     """Return this thread's memory for a purpose, to be used until the calling operator ends."""
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-    held = _scratch.buffers.get(purpose)
-    if held is None or len(held) < nbytes:
+    buffer = _scratch.buffers.get(purpose)
+    if buffer is None or len(buffer) < nbytes:
         raw = np.empty(nbytes + 64, np.uint8)
         start = -raw.ctypes.data % 64
-        held = _scratch.buffers[purpose] = raw[start : start + nbytes]
+        buffer = _scratch.buffers[purpose] = raw[start : start + nbytes]
         _scratch.generation = object()
-    return held[:nbytes].view(dtype).reshape(shape)
+    return buffer[:nbytes].view(dtype).reshape(shape)
 
 
 def with_scratch(make: Callable[[], Sequence[Call]]) -> Call:

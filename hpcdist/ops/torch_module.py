@@ -38,9 +38,9 @@ class HeldModule:
 _held: list[HeldModule] = []
 
 
-def registered(held: HeldModule) -> int:
+def registered(module: HeldModule) -> int:
     """Return the number by which operators of this process know a module."""
-    _held.append(held)
+    _held.append(module)
     return len(_held) - 1
 
 
@@ -52,28 +52,28 @@ def _of(number: int) -> HeldModule:
     return _held[number]
 
 
-def results(made) -> list[Any]:
+def results(returned) -> list[Any]:
     """Return what a module has made as a list; GraphError for what is no tensor."""
-    found = list(made) if isinstance(made, (tuple, list)) else [made]
-    other = [type(value).__name__ for value in found if not hasattr(value, "dim")]
+    tensors = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+    other = [type(value).__name__ for value in tensors if not hasattr(value, "dim")]
     if other:
         raise GraphError(
             "torch_module: expected that the module returns a tensor, or a tuple or list of them, "
             f"got a {other[0]}: put it into a torch.nn.Module that returns only tensors"
         )
-    return found
+    return tensors
 
 
 def _infer(x: Sequence[Meta], params: Sequence[Meta], number: int, **_) -> tuple[list[Meta]]:
-    held = _of(number)
+    module = _of(number)
     torch = torch_for(TYPE)
 
     def function(_, *inputs) -> tuple[Any, ...]:
         on_meta = {
             name: torch.empty(meta.shape, dtype=getattr(torch, meta.dtype), device="meta")
-            for name, meta in zip(held.names, params, strict=True)
+            for name, meta in zip(module.names, params, strict=True)
         }
-        return tuple(results(held.shapes(on_meta, inputs)))
+        return tuple(results(module.shapes(on_meta, inputs)))
 
     found = inferred(TYPE, function, x, {})
     return ([m for m in found if isinstance(m, Meta)] if isinstance(found, tuple) else [found],)
@@ -82,25 +82,25 @@ def _infer(x: Sequence[Meta], params: Sequence[Meta], number: int, **_) -> tuple
 def _bind(
     xp, x: Sequence[Any], params: Sequence[Any], out: Sequence[Any], number: int, **attrs
 ) -> Call:
-    torch, held = torch_for(TYPE), _of(number)
+    torch, module = torch_for(TYPE), _of(number)
     inputs = [tensor_on(torch, array) for array in x]
     weights = [tensor_on(torch, array) for array in params]
     targets = [tensor_on(torch, array) for array in out]
     training = not attrs["is_test"]
 
     def run() -> None:
-        held.train(training)
-        held.graph.clear()
+        module.train(training)
+        module.graph.clear()
         with torch.set_grad_enabled(training):
             leaves = [_leaf(tensor, training) for tensor in inputs]
             moved = [_leaf(tensor, training) for tensor in weights]
-            made = results(held.call(dict(zip(held.names, moved, strict=True)), leaves))
+            returned = results(module.call(dict(zip(module.names, moved, strict=True)), leaves))
         with torch.no_grad():
-            for target, value in zip(targets, made, strict=True):
+            for target, value in zip(targets, returned, strict=True):
                 if target is not None:
                     target.copy_(value.reshape(target.shape))
         if training:
-            held.graph.append((leaves, moved, made))
+            module.graph.append((leaves, moved, returned))
 
     return run
 
@@ -119,8 +119,8 @@ def _grad_bind(
     number: int,
     **_,
 ) -> Call:
-    torch, held = torch_for(TYPE), _of(number)
-    given = [tensor_on(torch, array) for array in douts]
+    torch, module = torch_for(TYPE), _of(number)
+    dout_tensors = [tensor_on(torch, array) for array in douts]
     # A slot of which nothing is wanted is empty.
     unwanted = [None] * len(x), [None] * len(params)
     targets = [
@@ -128,24 +128,24 @@ def _grad_bind(
     ]
 
     def run() -> None:
-        own, moved, made = held.graph.pop()
-        wanted = [
+        leaves, moved, returned = module.graph.pop()
+        targets_of = [
             (source, target)
-            for source, target in zip((*own, *moved), targets, strict=True)
+            for source, target in zip((*leaves, *moved), targets, strict=True)
             if target is not None
         ]
         flowing = [
             (value, dout.reshape(value.shape))
-            for value, dout in zip(made, given, strict=True)
+            for value, dout in zip(returned, dout_tensors, strict=True)
             if dout is not None and value.requires_grad
         ]
         gradients = torch.autograd.grad(
             [value for value, _ in flowing],
-            [source for source, _ in wanted],
+            [source for source, _ in targets_of],
             [dout for _, dout in flowing],
             allow_unused=True,
         )
-        for (_, target), gradient in zip(wanted, gradients, strict=True):
+        for (_, target), gradient in zip(targets_of, gradients, strict=True):
             target.zero_() if gradient is None else target.copy_(gradient.to_dense())
 
     return run

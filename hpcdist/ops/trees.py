@@ -30,24 +30,24 @@ def _shares(edges, nodes: int, max_depth: int) -> Array:
     children: dict[int, list[int]] = {}
     for parent, child in used.tolist():
         children.setdefault(parent, []).append(child)
-    made = np.zeros((3, nodes, nodes))
+    shares = np.zeros((3, nodes, nodes))
     for root in range(1, len(used) + 2):
-        made[2, root - 1, root - 1] = 1
+        shares[2, root - 1, root - 1] = 1
         seen, level = {root}, [root]
         for depth in range(1, max_depth):
             below: list[int] = []
             for node in level:
-                own = children.get(node, [])
-                for place, child in enumerate(own):
+                of_node = children.get(node, [])
+                for place, child in enumerate(of_node):
                     if child in seen:
                         continue
                     seen.add(child)
                     below.append(child)
                     top = (max_depth - depth) / max_depth
-                    left = (1 - top) * (place / (len(own) - 1) if len(own) > 1 else 0.5)
-                    made[:, root - 1, child - 1] += left, (1 - top) * (1 - left), top
+                    left = (1 - top) * (place / (len(of_node) - 1) if len(of_node) > 1 else 0.5)
+                    shares[:, root - 1, child - 1] += left, (1 - top) * (1 - left), top
             level = below
-    return made
+    return shares
 
 
 def _patches(max_depth: int, nodes, edges) -> tuple[Any, Any]:
@@ -106,11 +106,11 @@ def _child_bind(xp, x, info, child, leaf, child_nums: int, dtype: str) -> Call:
 
     def run() -> None:
         check()
-        found = xp.where((x != 0)[..., None], info[x][..., 3:], 0)
+        children = xp.where((x != 0)[..., None], info[x][..., 3:], 0)
         if child is not None:
-            child[...] = found
+            child[...] = children
         if leaf is not None:
-            leaf[...] = (found != 0) & (info[found][..., 0] != 0)
+            leaf[...] = (children != 0) & (info[children][..., 0] != 0)
 
     return run
 
@@ -155,25 +155,25 @@ def _sample_bind(
         ids, nodes = x.reshape(-1), layer.reshape(-1)
         words = filler(np, part_of(np.empty((len(ids), count)), None, None), key, state)()
         drawn = words.reshape(len(ids), count)
-        held = [np.zeros((len(ids), width), np.int64) for _ in range(3)]
+        results = [np.zeros((len(ids), width), np.int64) for _ in range(3)]
         for row, leaf in enumerate(ids):
             at = 0
             for k, number in enumerate(neg_samples_num_list):
                 above = travel[leaf, k]
                 begin, end = layer_offset_lod[k], layer_offset_lod[k + 1]
-                others = nodes[begin:end]
+                of_layer = nodes[begin:end]
                 order = np.argsort(drawn[row, begin:end], kind="stable")
-                chosen = others[order][others[order] != above][:number]
+                chosen = of_layer[order][of_layer[order] != above][:number]
                 if output_positive:
                     chosen = np.concatenate([[above], chosen])
                 if above:  # else the class is not that deep
                     place = slice(at, at + len(chosen))
-                    held[0][row, place], held[2][row, place] = chosen, 1
-                    held[1][row, at] = output_positive
+                    results[0][row, place], results[2][row, place] = chosen, 1
+                    results[1][row, at] = output_positive
                 at += number + output_positive
-        for target, found in zip(outputs, held):
+        for target, result in zip(outputs, results):
             if target is not None:
-                target[...] = found
+                target[...] = result
 
     width = sum(neg_samples_num_list) + output_positive * len(neg_samples_num_list)
     key = key_of(seed, state.name)
@@ -182,11 +182,11 @@ def _sample_bind(
 
 
 def _sample_infer(
-    x: Meta, travel: Meta, layer: Meta, neg_samples_num_list: Sequence[int], **how
+    x: Meta, travel: Meta, layer: Meta, neg_samples_num_list: Sequence[int], **options
 ) -> tuple[Meta, ...]:
-    width = sum(neg_samples_num_list) + how["output_positive"] * len(neg_samples_num_list)
-    made = Meta((x.shape[0], width), how["dtype"])
-    return made, made, made
+    width = sum(neg_samples_num_list) + options["output_positive"] * len(neg_samples_num_list)
+    out = Meta((x.shape[0], width), options["dtype"])
+    return out, out, out
 
 
 define(

@@ -147,13 +147,13 @@ def _matmul_bind(xp, x, y, out, transpose_X: bool, transpose_Y: bool, alpha: flo
 def _scaled_product(xp, a, b, out, alpha: float) -> Call:
     """Return what writes alpha * a @ b, added up over the batches that ``out`` does not have."""
     batch = _batch_shape(a.shape[:-2], b.shape[:-2])
-    own = (1,) * (len(batch) + 2 - out.ndim) + out.shape[:-2]
-    if own == batch:
+    out_batch = (1,) * (len(batch) + 2 - out.ndim) + out.shape[:-2]
+    if out_batch == batch:
         steps = [partial(xp.matmul, a, b, out=out)]
     else:
         full = xp.empty((*batch, *out.shape[-2:]), out.dtype)
-        axes = tuple(i for i, (mine, all_) in enumerate(zip(own, batch)) if mine != all_)
-        target = out.reshape(*own, *out.shape[-2:]) if len(own) + 2 != out.ndim else out
+        axes = tuple(i for i, (extent, all_) in enumerate(zip(out_batch, batch)) if extent != all_)
+        target = out.reshape(*out_batch, *out.shape[-2:]) if len(out_batch) + 2 != out.ndim else out
         steps = [
             partial(xp.matmul, a, b, out=full),
             partial(full.sum, axis=axes, out=target, keepdims=True),

@@ -60,10 +60,10 @@ define_with_grad(
 
 
 def _cumulated(xp, x, axis: int, exclusive: bool, reverse: bool) -> Array:
-    given = xp.flip(x, axis) if reverse else x
-    summed = xp.cumsum(given, axis=axis, dtype=x.dtype)
+    ordered = xp.flip(x, axis) if reverse else x
+    summed = xp.cumsum(ordered, axis=axis, dtype=x.dtype)
     if exclusive:
-        summed = summed - given
+        summed = summed - ordered
     return xp.flip(summed, axis) if reverse else summed
 
 
@@ -136,8 +136,8 @@ define_with_grad(
 
 
 # -- truth over dimensions -------------------------------------------------------------------------
-def _reduce_infer(x: Meta, **how) -> Meta:
-    return Meta(infer_reduction(x, **how).shape, "bool")
+def _reduce_infer(x: Meta, **options) -> Meta:
+    return Meta(infer_reduction(x, **options).shape, "bool")
 
 
 def _truth(name: str) -> Any:

@@ -12,9 +12,9 @@ from hpcdist.ops.common import define_with_grad, fits, resolve_axis, same
 from hpcdist.ops.types import Array
 
 
-def _alike(x: Meta, y: Meta, what: str) -> None:
+def _alike(x: Meta, y: Meta, name: str) -> None:
     if not fits(x.shape, y.shape):
-        raise GraphError(f"{what} of shapes {x.shape} and {y.shape}: expected one shape")
+        raise GraphError(f"{name} of shapes {x.shape} and {y.shape}: expected one shape")
 
 
 def _bmm_infer(x: Meta, y: Meta) -> Meta:
@@ -42,20 +42,20 @@ define_with_grad(
 )
 
 
-def _addmm_infer(given: Meta, x: Meta, y: Meta, Alpha: float, Beta: float) -> Meta:
+def _addmm_infer(bias: Meta, x: Meta, y: Meta, Alpha: float, Beta: float) -> Meta:
     inner = (x.shape[1], y.shape[0]) if len(x.shape) == len(y.shape) == 2 else (0, 1)
     if -1 not in inner and inner[0] != inner[1]:
         raise GraphError(f"a product of matrices of {x.shape} and {y.shape} does not exist")
     return Meta((x.shape[0], y.shape[1]), x.dtype)
 
 
-def _addmm(xp, given, x, y, out, Alpha: float, Beta: float) -> None:
+def _addmm(xp, bias, x, y, out, Alpha: float, Beta: float) -> None:
     """out = Beta Input + Alpha X Y."""
     xp.matmul(x, y, out=out)
-    out[...] = Alpha * out + Beta * given
+    out[...] = Alpha * out + Beta * bias
 
 
-def _addmm_grad(xp, given, x, y, dout, dgiven, dx, dy, Alpha: float, Beta: float) -> None:
+def _addmm_grad(xp, bias, x, y, dout, dgiven, dx, dy, Alpha: float, Beta: float) -> None:
     if dgiven is not None:
         axes = tuple(i for i in range(2) if dgiven.shape[i] != dout.shape[i])
         dgiven[...] = Beta * (dout.sum(axes, keepdims=True) if axes else dout)

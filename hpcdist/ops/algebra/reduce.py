@@ -68,8 +68,8 @@ def reduced_axes(rank: int, dim: Sequence[int] | int, reduce_all: bool) -> tuple
 
 def infer_reduction(x: Meta, dim: Sequence[int], keep_dim: bool, reduce_all: bool) -> Meta:
     axes = reduced_axes(len(x.shape), dim, reduce_all)
-    kept = [(i, d) for i, d in enumerate(x.shape) if keep_dim or i not in axes]
-    shape = tuple(1 if i in axes else d for i, d in kept)
+    remaining = [(i, d) for i, d in enumerate(x.shape) if keep_dim or i not in axes]
+    shape = tuple(1 if i in axes else d for i, d in remaining)
     return Meta(shape or (1,), x.dtype)
 
 
@@ -94,9 +94,9 @@ def _of_kept(bind_kept: Bind) -> Bind:
     """Give the gradient of a reduction its operands with the reduced dimensions kept."""
 
     def bind(xp, x, *operands, dim: Sequence[int], keep_dim: bool, reduce_all: bool) -> Call:
-        kept = kept_shape(x.shape, reduced_axes(x.ndim, dim, reduce_all))
-        *given, dx = operands
-        return bind_kept(xp, x, *(array.reshape(kept) for array in given), dx)
+        keep_shape = kept_shape(x.shape, reduced_axes(x.ndim, dim, reduce_all))
+        *inputs, dx = operands
+        return bind_kept(xp, x, *(array.reshape(keep_shape) for array in inputs), dx)
 
     return bind
 

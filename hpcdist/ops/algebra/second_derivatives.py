@@ -45,15 +45,15 @@ def joining(forward: str) -> GradRule:
         (dout,) = op.input("Out@GRAD")
         if not wanted(dout):
             return []
-        found, joined = [], []
+        grad_ops, joined = [], []
         for x, dx in zip(op.input("X"), op.output("X@GRAD")):
             if dx != EMPTY:
                 joined.append(grad_name(dx))
                 continue
             joined.append(f"{_own_name(op)}@ZEROS{len(joined)}")
-            found.append(GradOp("fill_zeros_like", {"X": [x]}, {"Out": [joined[-1]]}, {}))
+            grad_ops.append(GradOp("fill_zeros_like", {"X": [x]}, {"Out": [joined[-1]]}, {}))
         outputs = {"Out": [grad_name(dout)]}
-        return [*found, GradOp(forward, {"X": joined}, outputs, dict(op.attrs))]
+        return [*grad_ops, GradOp(forward, {"X": joined}, outputs, dict(op.attrs))]
 
     return rule
 
@@ -66,20 +66,20 @@ def bilinear(forward: str, x: str = "X", y: str = "Y", out: str = "Out") -> Grad
 
     def rule(op: Operator, wanted: Wanted) -> list[GradOp]:
         ((dout,), attrs) = op.input(f"{out}@GRAD"), dict(op.attrs)
-        held = {x: op.input(x)[0], y: op.input(y)[0]}
-        found = []
+        names = {x: op.input(x)[0], y: op.input(y)[0]}
+        grad_ops = []
         for slot, other in ((x, y), (y, x)):
             for d in op.output(f"{slot}@GRAD"):
                 if d == EMPTY:
                     continue
-                operands = {**{s: [n] for s, n in held.items()}, slot: [grad_name(d)]}
+                operands = {**{s: [n] for s, n in names.items()}, slot: [grad_name(d)]}
                 if wanted(dout):
-                    found.append(GradOp(forward, operands, {out: [grad_name(dout)]}, attrs))
-                if wanted(held[other]):
-                    taken = {**operands, f"{out}@GRAD": [dout]}
-                    given = {f"{other}@GRAD": [grad_name(held[other])]}
-                    found.append(GradOp(f"{forward}_grad", taken, given, attrs))
-        return found
+                    grad_ops.append(GradOp(forward, operands, {out: [grad_name(dout)]}, attrs))
+                if wanted(names[other]):
+                    grad_inputs = {**operands, f"{out}@GRAD": [dout]}
+                    grad_outputs = {f"{other}@GRAD": [grad_name(names[other])]}
+                    grad_ops.append(GradOp(f"{forward}_grad", grad_inputs, grad_outputs, attrs))
+        return grad_ops
 
     return rule
 
@@ -91,11 +91,11 @@ def additive(forward: str) -> GradRule:
         (dout,) = op.input("Out@GRAD")
         if not wanted(dout):
             return []
-        found, operands = [], {}
+        grad_ops, operands = [], {}
         for slot in ("X", "Y"):
-            made, operands[slot] = _gradient_or_zeros(op, slot)
-            found += made
-        return [*found, GradOp(forward, operands, {"Out": [grad_name(dout)]}, dict(op.attrs))]
+            fills, operands[slot] = _gradient_or_zeros(op, slot)
+            grad_ops += fills
+        return [*grad_ops, GradOp(forward, operands, {"Out": [grad_name(dout)]}, dict(op.attrs))]
 
     return rule
 
@@ -107,26 +107,26 @@ def of_quotient(op: Operator, wanted: Wanted) -> list[GradOp]:
     """
     (y,), (out,), (dout,) = op.input("Y"), op.input("Out"), op.input("Out@GRAD")
     attrs, name = dict(op.attrs), _own_name(op)
-    found, ddx = _gradient_or_zeros(op, "X")
-    made, ddy = _gradient_or_zeros(op, "Y")
-    found += made
+    grad_ops, ddx = _gradient_or_zeros(op, "X")
+    fills, ddy = _gradient_or_zeros(op, "Y")
+    grad_ops += fills
 
     def emit(type: str, left: str, right: list[str], to: str) -> None:
-        found.append(GradOp(type, {"X": [left], "Y": right}, {"Out": [to]}, attrs))
+        grad_ops.append(GradOp(type, {"X": [left], "Y": right}, {"Out": [to]}, attrs))
 
     emit("elementwise_mul", out, ddy, f"{name}@OUT_DDY")
     emit("elementwise_sub", ddx[0], [f"{name}@OUT_DDY"], f"{name}@DIFFERENCE")
     emit("elementwise_div", f"{name}@DIFFERENCE", [y], f"{name}@W")
     if wanted(dout):
-        found.append(GradOp("assign", {"X": [f"{name}@W"]}, {"Out": [grad_name(dout)]}, {}))
+        grad_ops.append(GradOp("assign", {"X": [f"{name}@W"]}, {"Out": [grad_name(dout)]}, {}))
     if wanted(out):
         emit("elementwise_mul", dout, ddy, f"{name}@DOUT_DDY")
         emit("elementwise_div", f"{name}@DOUT_DDY", [y], f"{name}@DOUT_DDY_Y")
-        found.append(_negated(f"{name}@DOUT_DDY_Y", grad_name(out)))
+        grad_ops.append(_negated(f"{name}@DOUT_DDY_Y", grad_name(out)))
     if wanted(y):
         operands = {"X": op.input("X"), "Y": [y], "Out": [f"{name}@W"], "Out@GRAD": [dout]}
-        found.append(GradOp(op.type, operands, {"Y@GRAD": [grad_name(y)]}, attrs))
-    return found
+        grad_ops.append(GradOp(op.type, operands, {"Y@GRAD": [grad_name(y)]}, attrs))
+    return grad_ops
 
 
 def of_unary(slot: str, curve: Callable[..., list[GradOp]] | None = None) -> GradRule:
@@ -138,16 +138,16 @@ def of_unary(slot: str, curve: Callable[..., list[GradOp]] | None = None) -> Gra
 
     def rule(op: Operator, wanted: Wanted) -> list[GradOp]:
         (value,), (dout,), (dx,) = op.input(slot), op.input("Out@GRAD"), op.output("X@GRAD")
-        ddx, attrs, found = grad_name(dx), dict(op.attrs), []
+        ddx, attrs, grad_ops = grad_name(dx), dict(op.attrs), []
         if wanted(dout):
-            taken = {slot: [value], "Out@GRAD": [ddx]}
-            found.append(GradOp(op.type, taken, {"X@GRAD": [grad_name(dout)]}, attrs))
+            grad_inputs = {slot: [value], "Out@GRAD": [ddx]}
+            grad_ops.append(GradOp(op.type, grad_inputs, {"X@GRAD": [grad_name(dout)]}, attrs))
         if curve is not None and wanted(value):
             product, to = f"{_own_name(op)}@DDX", grad_name(value)
             operands = {"X": [dout], "Y": [ddx]}
-            found.append(GradOp("elementwise_mul", operands, {"Out": [product]}, {"axis": -1}))
-            found += curve(value, product, to, attrs)
-        return found
+            grad_ops.append(GradOp("elementwise_mul", operands, {"Out": [product]}, {"axis": -1}))
+            grad_ops += curve(value, product, to, attrs)
+        return grad_ops
 
     return rule
 
@@ -197,9 +197,9 @@ def _of_exp(value: str, product: str, to: str, attrs) -> list[GradOp]:
 def _of_elu(value: str, product: str, to: str, attrs) -> list[GradOp]:
     """alpha exp(x) below 0: the first derivative, less 1 above 0."""
     first, above = f"{product}@FIRST", f"{product}@ABOVE"
-    taken = {"X": [value], "Out@GRAD": [product]}
+    grad_inputs = {"X": [value], "Out@GRAD": [product]}
     return [
-        GradOp("elu_grad", taken, {"X@GRAD": [first]}, attrs),
+        GradOp("elu_grad", grad_inputs, {"X@GRAD": [first]}, attrs),
         GradOp("relu_grad", {"Out": [value], "Out@GRAD": [product]}, {"X@GRAD": [above]}, {}),
         GradOp("elementwise_sub", {"X": [first], "Y": [above]}, {"Out": [to]}, {"axis": -1}),
     ]
@@ -225,9 +225,9 @@ def _own_name(op: Operator) -> str:
 
 def _gradient_or_zeros(op: Operator, slot: str) -> tuple[list[GradOp], list[str]]:
     """Return the gradient of dX (or dY), zeros where there is no such output, and what makes it."""
-    given = [d for d in op.output(f"{slot}@GRAD") if d != EMPTY]
-    if given:
-        return [], [grad_name(given[0])]
+    gradients = [d for d in op.output(f"{slot}@GRAD") if d != EMPTY]
+    if gradients:
+        return [], [grad_name(gradients[0])]
     zeros = f"{_own_name(op)}@ZEROS_{slot}"
     return [GradOp("fill_zeros_like", {"X": op.input(slot)}, {"Out": [zeros]}, {})], [zeros]
 

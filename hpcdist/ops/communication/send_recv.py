@@ -59,7 +59,7 @@ def _remote_lookup_infer(
 
 def _as_ids(rows: Sequence[Meta], ids: Sequence[Meta]) -> list[Meta]:
     """Group each look-up's rows as its own ids, whatever other look-ups have as many."""
-    return [replace(found, lod=asked.lod) for found, asked in zip(rows, ids)]
+    return [replace(row_meta, lod=id_meta.lod) for row_meta, id_meta in zip(rows, ids)]
 
 
 define(
@@ -121,10 +121,10 @@ def _split_selected_rows_bind(
     def run() -> None:
         start = 0
         for out, (rows, value), height in zip(outs, buffers, height_sections):
-            here = xp.flatnonzero((x.rows >= start) & (x.rows < start + height))
-            out.rows, out.value = rows[: len(here)], value[: len(here)]
-            xp.subtract(x.rows[here], start, out=out.rows)
-            xp.take(x.value, here, axis=0, out=out.value)
+            inside = xp.flatnonzero((x.rows >= start) & (x.rows < start + height))
+            out.rows, out.value = rows[: len(inside)], value[: len(inside)]
+            xp.subtract(x.rows[inside], start, out=out.rows)
+            xp.take(x.value, inside, axis=0, out=out.value)
             start += height
 
     return run

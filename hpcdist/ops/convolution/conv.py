@@ -123,7 +123,7 @@ def _transpose_infer(
             f"{channels} channels of input {x.shape} ({data_format}) do not fit filters {w.shape} "
             f"in {groups} groups: expected filters [channels, filters / groups, rows, columns]"
         )
-    given: list[int | None] = [*output_size] or [None, None]
+    wished: list[int | None] = [*output_size] or [None, None]
     sizes = []
     for i, extent in enumerate(extents):
         if extent < 0:
@@ -133,7 +133,7 @@ def _transpose_infer(
             i, extent, w.shape, strides, paddings, dilations, padding_algorithm
         )
         least = (extent - 1) * strides[i] - before - after + dilation * (w.shape[2 + i] - 1) + 1
-        wish = given[i]
+        wish = wished[i]
         size = least if wish is None else wish
         if not least <= size < least + strides[i] or size < 1:
             raise GraphError(

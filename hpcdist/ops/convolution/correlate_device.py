@@ -83,10 +83,14 @@ def _taps(c: Correlation) -> Iterator[tuple[int, int, tuple[slice, slice], tuple
 
 def _depthwise_taps(c: Correlation, w, channels: int) -> Iterator[tuple[Array, Array, Array]]:
     by_channel = w.reshape(channels, -1, *w.shape[2:])
-    every = slice(None)
+    all_of_axis = slice(None)
     for a, b, inside, windows in _taps(c):
         weight = by_channel[:, :, a, b].reshape(1, channels, -1, 1, 1)
-        yield weight, (every, every, every, *inside), (every, every, every, *windows)
+        yield (
+            weight,
+            (all_of_axis, all_of_axis, all_of_axis, *inside),
+            (all_of_axis, all_of_axis, all_of_axis, *windows),
+        )
 
 
 def _parts(c: Correlation, x) -> Iterator[slice]:

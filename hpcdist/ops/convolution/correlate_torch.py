@@ -26,10 +26,10 @@ class Convolution:
     def __init__(self, torch, c: Correlation) -> None:
         self._torch = torch
         axes = (c.rows, c.columns)
-        whole = all(map(is_alike, axes))
-        padding = [axis.before if whole else 0 for axis in axes]
+        symmetric = all(map(is_alike, axes))
+        padding = [axis.before if symmetric else 0 for axis in axes]
         sides = [s for a in axes[::-1] for s in (a.before, padding_after(a))]
-        self._sides = [0] * 4 if whole else sides
+        self._sides = [0] * 4 if symmetric else sides
         self._how = [axis.stride for axis in axes], padding, [a.dilation for a in axes]
         self._groups = c.groups
 
@@ -44,9 +44,9 @@ class Convolution:
     def back(self, dy, x, w, wanted: tuple[bool, bool]) -> tuple[Array, Array]:
         """Return the gradients by x and by w; of one that is wanted only the shape is read."""
         ops = self._torch.ops.aten
-        how = (*self._how, False, [0, 0], self._groups, [*wanted, False])
+        settings = (*self._how, False, [0, 0], self._groups, [*wanted, False])
         padded = self._padded(x, self._sides)
-        dx, dw, _ = ops.convolution_backward(dy, padded, w, None, *how)
+        dx, dw, _ = ops.convolution_backward(dy, padded, w, None, *settings)
         return self._padded(dx, [-side for side in self._sides]) if wanted[0] else None, dw
 
 

@@ -118,8 +118,8 @@ def _ahead_infer(x: Meta, filter: Meta) -> Meta:
 def _parts(lod: Lod, ahead: int) -> tuple[Array, Array]:
     """Return the rows that have a row ``ahead`` in their sequence, and those."""
     rows = np.arange(lod.rows)
-    there = rows + ahead < np.repeat(lod.last[1:], lod.lengths)
-    return rows[there], rows[there] + ahead
+    inside = rows + ahead < np.repeat(lod.last[1:], lod.lengths)
+    return rows[inside], rows[inside] + ahead
 
 
 def _ahead_bind(xp, x, filter, out, lods: Lods) -> Call:

@@ -73,8 +73,8 @@ def _conv3d(
     dilations = [1] * 3 if padding_algorithm == "SAME" else list(dilations)
     pairs = _around(x.shape[2:], w.shape[2:], strides, paddings, padding_algorithm)
     x = _padded(torch, x, pairs)
-    made = torch.nn.functional.conv3d(x, w, None, list(strides), 0, dilations, groups)
-    return _last(made, data_format)
+    y = torch.nn.functional.conv3d(x, w, None, list(strides), 0, dilations, groups)
+    return _last(y, data_format)
 
 
 def _conv3d_transpose(
@@ -99,13 +99,13 @@ def _conv3d_transpose(
     wish = list(output_size) or least
     if any(not a <= b < a + s for a, b, s in zip(least, wish, strides)):
         raise GraphError(f"output_size must be {least} or up to a stride more, got {wish}")
-    made = torch.nn.functional.conv_transpose3d(
+    y = torch.nn.functional.conv_transpose3d(
         x, w, None, list(strides), 0, [b - a for a, b in zip(least, wish)], groups, dilations
     )
     # What is padding is cut off, and what the wish is longer is kept.
     for axis, ((before, _), size) in enumerate(zip(pairs, wish), 2):
-        made = made.narrow(axis, before, size)
-    return _last(made, data_format)
+        y = y.narrow(axis, before, size)
+    return _last(y, data_format)
 
 
 _CONVOLUTIONS: tuple[tuple[str, Any, dict[str, Any]], ...] = (
@@ -163,13 +163,13 @@ def _pool3d(
         ]
     ksize, strides = list(ksize), list(strides)
     if pooling_type == "max":
-        made = f.max_pool3d(_padded(torch, x, pairs, -math.inf), ksize, strides)
-        return _last(made, data_format)
-    made = f.avg_pool3d(_padded(torch, x, pairs), ksize, strides)
+        y = f.max_pool3d(_padded(torch, x, pairs, -math.inf), ksize, strides)
+        return _last(y, data_format)
+    y = f.avg_pool3d(_padded(torch, x, pairs), ksize, strides)
     if exclusive:  # of the elements within the volume
         inside = _padded(torch, torch.ones_like(x[:1, :1]), pairs)
-        made = made / f.avg_pool3d(inside, ksize, strides)
-    return _last(made, data_format)
+        y = y / f.avg_pool3d(inside, ksize, strides)
+    return _last(y, data_format)
 
 
 define_by_torch(
@@ -208,11 +208,11 @@ def _max_pool3d_with_index(
     f = torch.nn.functional
     if global_pooling or adaptive:
         size = [1] * 3 if global_pooling else list(ksize)
-        made, index = f.adaptive_max_pool3d(x, size, return_indices=True)
+        y, index = f.adaptive_max_pool3d(x, size, return_indices=True)
     else:
-        how = list(ksize), list(strides), list(paddings)
-        made, index = f.max_pool3d(x, *how, return_indices=True)
-    return made, index.to(torch.int32)
+        windows = list(ksize), list(strides), list(paddings)
+        y, index = f.max_pool3d(x, *windows, return_indices=True)
+    return y, index.to(torch.int32)
 
 
 define_by_torch(
@@ -322,8 +322,8 @@ def _deformable(
         read = read * mask.reshape(n, parts, 1, taps, height * width)
     read = read.reshape(n, groups, c // groups * taps, height * width)
     weights = w.reshape(groups, filters // groups, -1)
-    made = torch.einsum("gok,ngkp->ngop", weights, read)
-    return made.reshape(n, filters, height, width)
+    products = torch.einsum("gok,ngkp->ngop", weights, read)
+    return products.reshape(n, filters, height, width)
 
 
 def _deformable_v1(torch, x, offset, w, **facts) -> Array:

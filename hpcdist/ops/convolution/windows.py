@@ -143,14 +143,14 @@ def _pairs(paddings: Sequence[int]) -> list[tuple[int, int]]:
     raise GraphError(f"paddings must be 2 or 4 numbers, got {list(paddings)}")
 
 
-def image_shape(shape: Sequence[int], layout: str, what: str) -> tuple[int, int, int, int]:
+def image_shape(shape: Sequence[int], layout: str, name: str) -> tuple[int, int, int, int]:
     """Return (images, channels, rows, columns) of a shape in a layout."""
     if layout == "AnyLayout":
         layout = "NCHW"
     if layout not in LAYOUTS:
         raise GraphError(f"data_format must be one of {', '.join(LAYOUTS)}, got {layout!r}")
     if len(shape) != 4:
-        raise GraphError(f"{what} must have 4 dimensions ({layout}), got shape {tuple(shape)}")
+        raise GraphError(f"{name} must have 4 dimensions ({layout}), got shape {tuple(shape)}")
     n, a, b, c = shape
     return (n, a, b, c) if layout == "NCHW" else (n, c, a, b)
 

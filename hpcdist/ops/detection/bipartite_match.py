@@ -56,18 +56,20 @@ def _match_bind(
     bounds = _bounds(lods[0], len(alike))
 
     def run() -> None:
-        held, found = on_host(alike), []
+        host_distances, matches = on_host(alike), []
         for begin, end in itertools.pairwise(bounds):
-            own = held[begin:end]
-            index, value = _matched(own)
-            if match_type == "per_prediction" and len(own):  # the other columns, if alike enough
-                best = own.argmax(0)
-                most = own.max(0)
+            distances_of_image = host_distances[begin:end]
+            index, value = _matched(distances_of_image)
+            if match_type == "per_prediction" and len(
+                distances_of_image
+            ):  # the other columns, if alike enough
+                best = distances_of_image.argmax(0)
+                most = distances_of_image.max(0)
                 more = (index == NONE) & (most >= max(dist_threshold, _NOTHING))
                 index, value = np.where(more, best, index), np.where(more, most, value)
-            found.append((index, value))
-        _put(xp, indices, np.array([index for index, _ in found], np.int32))
-        _put(xp, distances, np.array([value for _, value in found], held.dtype))
+            matches.append((index, value))
+        _put(xp, indices, np.array([index for index, _ in matches], np.int32))
+        _put(xp, distances, np.array([value for _, value in matches], host_distances.dtype))
 
     return run
 
@@ -96,14 +98,14 @@ def _assign_bind(xp, x, match, negative, out, weight, mismatch_value: int, lods)
 
     def run() -> None:
         index = on_host(match)
-        there = (index != NONE)[..., None]
+        matched = (index != NONE)[..., None]
         rows = np.where(index == NONE, 0, index + np.asarray(begins)[:, None])
         chosen = on_host(x)[np.minimum(rows, max(len(x) - 1, 0)), priors] if len(x) else 0
-        counts = there.astype(np.float32)
+        counts = matched.astype(np.float32)
         if negative is not None:
             for image, places in enumerate(on_host(negative)):
                 counts[image, places[places != NONE]] = 1
-        _put(xp, out, np.where(there, chosen, mismatch_value).astype(out.dtype.name))
+        _put(xp, out, np.where(matched, chosen, mismatch_value).astype(out.dtype.name))
         _put(xp, weight, counts)
 
     return run
@@ -135,14 +137,14 @@ def _mine(
 ) -> None:
     """Choose so many for each that has one. Unlike Fluid's, rows are filled up with -1."""
     losses, index, alike = on_host(loss), on_host(match), on_host(distance)
-    found = np.full(index.shape, NONE, np.int32)
+    mined = np.full(index.shape, NONE, np.int32)
     for image in range(len(index)):
         eligible = np.flatnonzero((index[image] == NONE) & (alike[image] < neg_dist_threshold))
-        wanted = int((index[image] != NONE).sum() * neg_pos_ratio)
-        order = np.argsort(-losses[image, eligible], kind="stable")[:wanted]
+        negatives = int((index[image] != NONE).sum() * neg_pos_ratio)
+        order = np.argsort(-losses[image, eligible], kind="stable")[:negatives]
         chosen = np.sort(eligible[order])
-        found[image, : len(chosen)] = chosen
-    _put(xp, negative, found)
+        mined[image, : len(chosen)] = chosen
+    _put(xp, negative, mined)
     _put(xp, updated, index)
 
 

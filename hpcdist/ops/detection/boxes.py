@@ -154,9 +154,9 @@ def _yolo_box(
 ) -> None:
     n, _, rows, columns = x.shape
     count = len(anchors) // 2
-    said = x.reshape(n, count, 5 + class_num, rows, columns)
-    chance = xp.empty_like(said)
-    sigmoid(xp, said, chance)
+    raw = x.reshape(n, count, 5 + class_num, rows, columns)
+    chance = xp.empty_like(raw)
+    sigmoid(xp, raw, chance)
     sure = chance[:, :, 4] >= conf_thresh
     high, wide = (size[:, i].reshape(-1, 1, 1, 1).astype(x.dtype) for i in (0, 1))
     anchor = xp.asarray(np.array(anchors, x.dtype.name).reshape(1, count, 2, 1, 1))
@@ -164,8 +164,8 @@ def _yolo_box(
     # As Fluid: the map and the input are taken to be as wide as they are high.
     across = (xp.arange(columns) + chance[:, :, 0] * scale_x_y + shift) * wide / rows
     down = (xp.arange(rows).reshape(-1, 1) + chance[:, :, 1] * scale_x_y + shift) * high / rows
-    width = xp.exp(said[:, :, 2]) * anchor[:, :, 0] * wide / (downsample_ratio * rows)
-    height = xp.exp(said[:, :, 3]) * anchor[:, :, 1] * high / (downsample_ratio * rows)
+    width = xp.exp(raw[:, :, 2]) * anchor[:, :, 0] * wide / (downsample_ratio * rows)
+    height = xp.exp(raw[:, :, 3]) * anchor[:, :, 1] * high / (downsample_ratio * rows)
     sides = [across - width / 2, down - height / 2, across + width / 2, down + height / 2]
     if clip_bbox:
         sides = [xp.maximum(side, 0) for side in sides[:2]] + [

@@ -41,23 +41,25 @@ def _matrix(
         raise FeedError(f"matrix_nms: gaussian_sigma must be above 0, got {gaussian_sigma}")
     dtype = boxes.array.dtype
     rows, places = [], []
-    for image, own in enumerate(scores.array):
-        found = []
-        for label, chance in enumerate(own):
+    for image, image_scores in enumerate(scores.array):
+        detections = []
+        for label, chance in enumerate(image_scores):
             if label == background_label:
                 continue
             order = np.argsort(-chance, kind="stable")
             order = order[chance[order] > score_threshold]
             order = order[:nms_top_k] if nms_top_k > -1 else order
             lower = np.empty(len(order), dtype)
-            held = np.ascontiguousarray(boxes.array[image, order])
+            candidates = np.ascontiguousarray(boxes.array[image, order])
             sigma = gaussian_sigma if use_gaussian else 0.0
-            decay(held, chance[order], 0.0 if normalized else 1.0, sigma, lower)
-            found += [(s, label, i) for s, i in zip(lower, order) if s > post_threshold]
-        found.sort(key=lambda item: -item[0])
-        found = found[:keep_top_k] if keep_top_k > -1 else found
-        rows.append(np.array([[c, s, *boxes.array[image, i]] for s, c, i in found], dtype))
-        places.append(np.array([image * boxes.array.shape[1] + i for _, _, i in found], np.int32))
+            decay(candidates, chance[order], 0.0 if normalized else 1.0, sigma, lower)
+            detections += [(s, label, i) for s, i in zip(lower, order) if s > post_threshold]
+        detections.sort(key=lambda item: -item[0])
+        detections = detections[:keep_top_k] if keep_top_k > -1 else detections
+        rows.append(np.array([[c, s, *boxes.array[image, i]] for s, c, i in detections], dtype))
+        places.append(
+            np.array([image * boxes.array.shape[1] + i for _, _, i in detections], np.int32)
+        )
     return joined(rows, 6, dtype), joined(places, 1, np.int32)
 
 
@@ -115,24 +117,30 @@ def _merged(
         )
     room = np.empty((2, 2 * width, 2), polygons.dtype)
     more = 0.0 if normalized else 1.0
-    found = []
-    for held, own in zip(polygons.copy(), scores.array[:, 0].copy()):
+    by_image = []
+    for image_polygons, image_scores in zip(polygons.copy(), scores.array[:, 0].copy()):
         last = np.zeros(count, np.bool_)
         if background_label != 0:
-            merge_neighbours(held, own, nms_threshold, more, room, last)
-        places = np.flatnonzero(last & (own > score_threshold))
-        order = places[np.argsort(-own[places], kind="stable")]
+            merge_neighbours(image_polygons, image_scores, nms_threshold, more, room, last)
+        places = np.flatnonzero(last & (image_scores > score_threshold))
+        order = places[np.argsort(-image_scores[places], kind="stable")]
         order = order[:nms_top_k] if nms_top_k > -1 else order
-        kept = np.empty(len(order), np.int64)
-        size = keep_polygons_apart(held[order], nms_threshold, nms_eta, more, room, kept)
-        order = order[kept[:size]]
+        places_kept = np.empty(len(order), np.int64)
+        size = keep_polygons_apart(
+            image_polygons[order], nms_threshold, nms_eta, more, room, places_kept
+        )
+        order = order[places_kept[:size]]
         order = order[:keep_top_k] if keep_top_k > -1 else order
         label = np.zeros((len(order), 1))
-        found.append(
-            np.concatenate([label, own[order, None], held[order].reshape(-1, width)], axis=1)
+        by_image.append(
+            np.concatenate(
+                [label, image_scores[order, None], image_polygons[order].reshape(-1, width)], axis=1
+            )
         )
     dtype = boxes.array.dtype
-    return joined(found, width + 2, dtype) if any(map(len, found)) else _nothing(images, dtype)
+    return (
+        joined(by_image, width + 2, dtype) if any(map(len, by_image)) else _nothing(images, dtype)
+    )
 
 
 def _merged_infer(boxes: Meta, scores: Meta, **_) -> Meta:
@@ -161,9 +169,9 @@ def _of_level(scores, deltas, anchors, info, threshold: float, most: int) -> Ope
     order = order[flat[order] > threshold]
     order = order[:most] if most > -1 else order
     anchor, label = np.divmod(order, scores.shape[1])
-    made = decoded(anchors[anchor], deltas[anchor]) / info[2]
+    box = decoded(anchors[anchor], deltas[anchor]) / info[2]
     edge = np.floor(info[[1, 0, 1, 0]] / info[2] + 0.5) - 1
-    return label, flat[order], np.maximum(np.minimum(made, edge), 0)
+    return label, flat[order], np.maximum(np.minimum(box, edge), 0)
 
 
 def _detected(
@@ -180,38 +188,40 @@ def _detected(
     for k, (chances, deltas) in enumerate(zip(scores, boxes, strict=True)):
         counts = {f"Scores[{k}]": len(chances.array), f"BBoxes[{k}]": len(deltas.array)}
         same_counts("retinanet_detection_output", "images", **counts, ImInfo=len(info.array))
-    found = []
+    by_image = []
     for image, size in enumerate(info.array):
         levels = []
         for k, (level, deltas, anchor) in enumerate(zip(scores, boxes, anchors)):
             least = 0.0 if k == len(scores) - 1 else score_threshold  # the highest has them all
-            own = level.array[image], deltas.array[image], anchor.array.reshape(-1, 4)
-            levels.append(_of_level(*own, size, least, nms_top_k))
+            of_level = level.array[image], deltas.array[image], anchor.array.reshape(-1, 4)
+            levels.append(_of_level(*of_level, size, least, nms_top_k))
         label, chance, made = (np.concatenate(parts) for parts in zip(*levels))
         rows = []
         for kind in np.unique(label):
             places = np.flatnonzero(label == kind)
             places = places[np.argsort(-chance[places], kind="stable")]
             rows.append(places[kept_apart(made[places], nms_threshold, nms_eta, False)])
-        kept = np.concatenate([np.zeros(0, np.int64), *rows])
-        kept = kept[np.argsort(-chance[kept], kind="stable")][:keep_top_k]
-        told = np.stack([label[kept] + 1, chance[kept]], 1)  # class 0 is the background
-        found.append(np.concatenate([told, made[kept]], 1))
+        survivors = np.concatenate([np.zeros(0, np.int64), *rows])
+        survivors = survivors[np.argsort(-chance[survivors], kind="stable")][:keep_top_k]
+        label_scores = np.stack(
+            [label[survivors] + 1, chance[survivors]], 1
+        )  # class 0 is the background
+        by_image.append(np.concatenate([label_scores, made[survivors]], 1))
     dtype = scores[0].array.dtype
-    if any(map(len, found)):
-        return joined(found, 6, dtype)
-    return Value(np.zeros((1, 1), dtype), Lod.of_lengths([[1] + [0] * (len(found) - 1)]))
+    if any(map(len, by_image)):
+        return joined(by_image, 6, dtype)
+    return Value(np.zeros((1, 1), dtype), Lod.of_lengths([[1] + [0] * (len(by_image) - 1)]))
 
 
 def _detected_infer(
-    boxes: Sequence[Meta], scores: Sequence[Meta], anchors: Sequence[Meta], info: Meta, **how
+    boxes: Sequence[Meta], scores: Sequence[Meta], anchors: Sequence[Meta], info: Meta, **options
 ) -> Meta:
     if not len(boxes) == len(scores) == len(anchors):
         raise GraphError(
             f"boxes of {len(boxes)} levels, scores of {len(scores)}, anchors of {len(anchors)}"
         )
-    if how["keep_top_k"] < 0:
-        raise GraphError(f"keep_top_k must not be negative, got {how['keep_top_k']}")
+    if options["keep_top_k"] < 0:
+        raise GraphError(f"keep_top_k must not be negative, got {options['keep_top_k']}")
     return Meta((-1, 6), scores[0].dtype, lod=Lod(1))
 
 

@@ -26,21 +26,21 @@ def shared_part(a, b, more: float) -> float:
 
 
 @jit
-def keep_apart(boxes, threshold: float, eta: float, more: float, most: int, kept) -> int:
+def keep_apart(boxes, threshold: float, eta: float, more: float, most: int, places) -> int:
     """Keep boxes, the best first, that share no more than a part with those kept before.
 
-    ``kept``: takes their places. ``most``: of how many at most. Return how many there are.
+    ``places``: takes their places. ``most``: of how many at most. Return how many there are.
     After each the part shrinks by ``eta`` as long as it is above a half (adaptive suppression).
     """
     count = 0
     for i in range(len(boxes)):
         apart = True
         for k in range(count):
-            if not shared_part(boxes[i], boxes[kept[k]], more) <= threshold:
+            if not shared_part(boxes[i], boxes[places[k]], more) <= threshold:
                 apart = False
                 break
         if apart:
-            kept[count] = i
+            places[count] = i
             count += 1
             if count == most:
                 break
@@ -92,19 +92,19 @@ def _shared_polygon(a, b, room) -> float:
     for e in range(len(b)):
         x, y = b[e]
         dx, dy = b[(e + 1) % len(b), 0] - x, b[(e + 1) % len(b), 1] - y
-        made = 0
+        corners = 0
         for i in range(count):
             p, q = now[i], now[(i + 1) % count]
             at_p = turn * (dx * (p[1] - y) - dy * (p[0] - x))
             at_q = turn * (dx * (q[1] - y) - dy * (q[0] - x))
             if at_p >= 0:
-                other[made] = p
-                made += 1
+                other[corners] = p
+                corners += 1
             if (at_p > 0 and at_q < 0) or (at_p < 0 and at_q > 0):
-                other[made] = p + (q - p) * (at_p / (at_p - at_q))
-                made += 1
+                other[corners] = p + (q - p) * (at_p / (at_p - at_q))
+                corners += 1
         now, other = other, now
-        count = made
+        count = corners
         if count == 0:
             return 0.0
     inside = abs(_area(now, count))
@@ -140,17 +140,17 @@ def merge_neighbours(boxes, scores, threshold: float, more: float, room, last) -
 
 
 @jit
-def keep_polygons_apart(boxes, threshold: float, eta: float, more: float, room, kept) -> int:
+def keep_polygons_apart(boxes, threshold: float, eta: float, more: float, room, places) -> int:
     """Do as `keep_apart` with boxes [n, corners, 2]."""
     count = 0
     for i in range(len(boxes)):
         apart = True
         for k in range(count):
-            if not _shared(boxes[i], boxes[kept[k]], more, room) <= threshold:
+            if not _shared(boxes[i], boxes[places[k]], more, room) <= threshold:
                 apart = False
                 break
         if apart:
-            kept[count] = i
+            places[count] = i
             count += 1
             if eta < 1 and threshold > 0.5:
                 threshold *= eta

@@ -31,20 +31,20 @@ def _grid(extents: Sequence[int], steps: Sequence[float], offset: float) -> np.n
     return np.stack(np.meshgrid(columns, rows), -1)[:, :, None]
 
 
-def _write_priors(xp, boxes, variances, made: np.ndarray, spread) -> None:
+def _write_priors(xp, boxes, variances, corners: np.ndarray, spread) -> None:
     if boxes is not None:
-        boxes[...] = xp.asarray(made.reshape(boxes.shape).astype(boxes.dtype.name))
+        boxes[...] = xp.asarray(corners.reshape(boxes.shape).astype(boxes.dtype.name))
     if variances is not None:
         variances[...] = xp.asarray(np.array(spread, variances.dtype.name))
 
 
 # -- prior boxes of SSD (Liu et al., 2016) ---------------------------------------------------------
 def _ratios(aspect_ratios: Sequence[float], flip: bool) -> list[float]:
-    found = [1.0]
+    ratios = [1.0]
     for ratio in aspect_ratios:
-        if all(abs(ratio - other) >= 1e-6 for other in found):
-            found += [ratio, 1 / ratio] if flip else [ratio]
-    return found
+        if all(abs(ratio - other) >= 1e-6 for other in ratios):
+            ratios += [ratio, 1 / ratio] if flip else [ratio]
+    return ratios
 
 
 def _prior_sizes(
@@ -91,8 +91,8 @@ def _prior_infer(
     if max_sizes and len(max_sizes) != len(min_sizes):
         raise GraphError(f"{len(max_sizes)} max_sizes do not fit {len(min_sizes)} min_sizes")
     count = len(_prior_sizes(min_sizes, max_sizes, _ratios(aspect_ratios, flip), False))
-    made = Meta((*x.shape[2:], count, 4), x.dtype)
-    return made, made
+    meta = Meta((*x.shape[2:], count, 4), x.dtype)
+    return meta, meta
 
 
 def _steps(x, image, step_w: float, step_h: float) -> tuple[float, float]:
@@ -122,9 +122,9 @@ def _prior_box(
     ratios = _ratios(aspect_ratios, flip)
     half = _halves(_prior_sizes(min_sizes, max_sizes, ratios, min_max_aspect_ratios_order))
     centers = _grid(x.shape[2:], _steps(x, image, step_w, step_h), offset)
-    made = np.concatenate([centers - half, centers + half], -1)
-    made = made / np.array([image.shape[3], image.shape[2]] * 2)
-    _write_priors(xp, boxes, variances_out, np.clip(made, 0, 1) if clip else made, variances)
+    corners = np.concatenate([centers - half, centers + half], -1)
+    corners = corners / np.array([image.shape[3], image.shape[2]] * 2)
+    _write_priors(xp, boxes, variances_out, np.clip(corners, 0, 1) if clip else corners, variances)
 
 
 define(
@@ -182,9 +182,9 @@ def _density_prior_box(
                     moves.append((first + j * shift, first + i * shift))
                     half.append((size * math.sqrt(ratio) / 2, size / math.sqrt(ratio) / 2))
     centers = _grid(x.shape[2:], steps, offset) + np.array(moves)
-    made = np.concatenate([centers - np.array(half), centers + np.array(half)], -1)
-    made = np.clip(made / np.array([image.shape[3], image.shape[2]] * 2), 0, 1)
-    _write_priors(xp, boxes, variances_out, made, variances)
+    corners = np.concatenate([centers - np.array(half), centers + np.array(half)], -1)
+    corners = np.clip(corners / np.array([image.shape[3], image.shape[2]] * 2), 0, 1)
+    _write_priors(xp, boxes, variances_out, corners, variances)
 
 
 define(
@@ -228,13 +228,13 @@ def _anchors(
     half = _halves(sizes)
     cells = _grid(x.shape[2:], (height, width), 0.0)
     centers = cells + offset * (np.array([width, height]) - 1)
-    made = np.concatenate([centers - half, centers + half], -1)
-    _write_priors(xp, anchors, variances_out, made, variances)
+    corners = np.concatenate([centers - half, centers + half], -1)
+    _write_priors(xp, anchors, variances_out, corners, variances)
 
 
 def _anchors_infer(x: Meta, anchor_sizes, aspect_ratios, **_) -> Metas:
-    made = Meta((*x.shape[2:], len(anchor_sizes) * len(aspect_ratios), 4), x.dtype)
-    return made, made
+    meta = Meta((*x.shape[2:], len(anchor_sizes) * len(aspect_ratios), 4), x.dtype)
+    return meta, meta
 
 
 define(

@@ -39,9 +39,9 @@ def _sampler(draws: Draws, use_random: bool) -> Sample:
 
 def deltas_of(boxes, targets) -> Array:
     """Return how far targets are from boxes, in sizes of these, and how much larger; in pixels."""
-    size, wanted = (b[:, 2:] - b[:, :2] + 1 for b in (boxes, targets))
-    apart = targets[:, :2] + wanted / 2 - boxes[:, :2] - size / 2
-    return np.concatenate([apart / size, np.log(wanted / size)], 1)
+    size, target_size = (b[:, 2:] - b[:, :2] + 1 for b in (boxes, targets))
+    apart = targets[:, :2] + target_size / 2 - boxes[:, :2] - size / 2
+    return np.concatenate([apart / size, np.log(target_size / size)], 1)
 
 
 # -- anchors: rpn_target_assign (Ren et al., 2015), retinanet_target_assign (Lin et al., 2017) -----
@@ -62,10 +62,10 @@ def _anchors_of(
     if count > 0:
         nothing = sample(nothing, count - len(objects))
     both = np.intersect1d(objects, nothing)
-    found = np.setdiff1d(objects, both)
-    fitted = np.concatenate([np.repeat(objects[:1], len(both)), found])
+    foreground = np.setdiff1d(objects, both)
+    fitted = np.concatenate([np.repeat(objects[:1], len(both)), foreground])
     weight = np.repeat(np.arange(len(fitted)) >= len(both), 4).reshape(-1, 4)
-    return found, np.sort(nothing), fitted, weight
+    return foreground, np.sort(nothing), fitted, weight
 
 
 def _without_crowds(type: str, boxes: Value, crowd: Value, info: Value) -> list[Array]:
@@ -75,11 +75,11 @@ def _without_crowds(type: str, boxes: Value, crowd: Value, info: Value) -> list[
     same_counts(type, "boxes", GtBoxes=len(boxes.array), IsCrowd=len(crowd.array))
     ends = np.cumsum([0, *counts])
     marks = crowd.array.reshape(-1)
-    found = []
+    by_image = []
     for image, (begin, end) in enumerate(itertools.pairwise(ends)):
         rows = begin + np.flatnonzero(marks[begin:end] == 0)
-        found.append((rows, boxes.array[rows] * info.array[image, 2]))
-    return found
+        by_image.append((rows, boxes.array[rows] * info.array[image, 2]))
+    return by_image
 
 
 def _assigned(dtype, *parts: list[Array]) -> tuple[Value, ...]:
@@ -107,26 +107,28 @@ def _rpn(
     use_random: bool,
     state: Draws,
 ) -> tuple[Value, ...]:
-    whole = anchors.array.reshape(-1, 4)
+    all_anchors = anchors.array.reshape(-1, 4)
     sample = _sampler(state, use_random)
     size = rpn_batch_size_per_im
     limits = rpn_positive_overlap, rpn_negative_overlap, size, rpn_fg_fraction
     fitted, scored, labels, targets, weights = [], [], [], [], []
     images = _without_crowds("rpn_target_assign", boxes, crowd, info)
     for image, (_, objects) in enumerate(images):
-        inside = np.arange(len(whole))
+        inside = np.arange(len(all_anchors))
         if rpn_straddle_thresh >= 0:
             edge = info.array[image, [1, 0]] + rpn_straddle_thresh
-            within = (whole[:, :2] >= -rpn_straddle_thresh).all(1) & (whole[:, 2:] < edge).all(1)
+            within = (all_anchors[:, :2] >= -rpn_straddle_thresh).all(1) & (
+                all_anchors[:, 2:] < edge
+            ).all(1)
             inside = np.flatnonzero(within)
-        alike = overlaps(np, whole[inside], objects, False)
-        found, nothing, fit, weight = _anchors_of(alike, *limits, sample)
-        first = image * len(whole)
+        alike = overlaps(np, all_anchors[inside], objects, False)
+        foreground, nothing, fit, weight = _anchors_of(alike, *limits, sample)
+        first = image * len(all_anchors)
         fitted.append(first + inside[fit])
-        scored.append(first + inside[np.concatenate([found, nothing])])
-        labels.append(np.repeat([1, 0], [len(found), len(nothing)]))
-        wanted = objects[alike[fit].argmax(1)] if len(fit) else np.zeros((0, 4))
-        targets.append(deltas_of(whole[inside[fit]], wanted))
+        scored.append(first + inside[np.concatenate([foreground, nothing])])
+        labels.append(np.repeat([1, 0], [len(foreground), len(nothing)]))
+        targets_of_fit = objects[alike[fit].argmax(1)] if len(fit) else np.zeros((0, 4))
+        targets.append(deltas_of(all_anchors[inside[fit]], targets_of_fit))
         weights.append(weight)
     return _assigned(anchors.array.dtype, fitted, scored, targets, labels, weights)
 
@@ -164,20 +166,20 @@ def _retinanet(
     positive_overlap: float,
     negative_overlap: float,
 ) -> tuple[Value, ...]:
-    whole = anchors.array.reshape(-1, 4)
+    all_anchors = anchors.array.reshape(-1, 4)
     kinds = classes.array.reshape(-1)
     fitted, scored, labels, targets, weights, counts = [], [], [], [], [], []
     images = _without_crowds("retinanet_target_assign", boxes, crowd, info)
     for image, (rows, objects) in enumerate(images):
-        alike = overlaps(np, whole, objects, False)
+        alike = overlaps(np, all_anchors, objects, False)
         limits = positive_overlap, negative_overlap, -1, 0.0
-        found, nothing, fit, weight = _anchors_of(alike, *limits, lambda places, _: places)
-        nearest = alike.argmax(1) if len(objects) else np.zeros(len(whole), np.int64)
-        fitted.append(image * len(whole) + fit)
-        scored.append(image * len(whole) + np.concatenate([found, nothing]))
-        labels.append(np.concatenate([kinds[rows[nearest[found]]], np.zeros(len(nothing))]))
-        wanted = objects[nearest[fit]] if len(fit) else np.zeros((0, 4))
-        targets.append(deltas_of(whole[fit], wanted))
+        foreground, nothing, fit, weight = _anchors_of(alike, *limits, lambda places, _: places)
+        nearest = alike.argmax(1) if len(objects) else np.zeros(len(all_anchors), np.int64)
+        fitted.append(image * len(all_anchors) + fit)
+        scored.append(image * len(all_anchors) + np.concatenate([foreground, nothing]))
+        labels.append(np.concatenate([kinds[rows[nearest[foreground]]], np.zeros(len(nothing))]))
+        targets_of_fit = objects[nearest[fit]] if len(fit) else np.zeros((0, 4))
+        targets.append(deltas_of(all_anchors[fit], targets_of_fit))
         weights.append(weight)
         counts.append(len(fit) + 1)  # one more, as in Fluid: what is divided by it is never 0
     return (
@@ -223,14 +225,14 @@ def _region_labels(
     images = {slot: len(rows) for slot, rows in parts.items()}
     same_counts(type, "images", **images, ImInfo=len(info.array))
     width = 4 * class_nums
-    found: list[list[Array]] = [[] for _ in range(4)]
-    for image, (own, kinds, crowds, objects) in enumerate(zip(*parts.values(), strict=True)):
+    columns: list[list[Array]] = [[] for _ in range(4)]
+    for image, (proposals, kinds, crowds, objects) in enumerate(zip(*parts.values(), strict=True)):
         boxes_told = {"GtBoxes": len(objects), "GtClasses": len(kinds), "IsCrowd": len(crowds)}
         same_counts(type, f"boxes of image {image}", **boxes_told)
         scale = info.array[image, 2]
-        proposed = own / scale
+        proposed = proposals / scale
         if is_cascade_rcnn:  # as in Fluid: as many as there are true boxes are not scaled
-            proposed[: len(objects)] = own[: len(objects)]
+            proposed[: len(objects)] = proposals[: len(objects)]
         else:  # the true boxes are proposed, too
             proposed = np.concatenate([objects, proposed])
         alike = overlaps(np, proposed, objects, False)
@@ -253,14 +255,14 @@ def _region_labels(
         moves = deltas_of(proposed[good], objects[nearest]) / np.asarray(bbox_reg_weights)
         target[real, places[real]] = moves[real]
         weight[real, places[real]] = 1
-        for held, made in zip(found, (proposed[chosen] * scale, labels, target, weight)):
-            held.append(made)
+        for column, made in zip(columns, (proposed[chosen] * scale, labels, target, weight)):
+            column.append(made)
     dtype = regions.array.dtype
-    weights = joined(found[3], width, dtype)
+    weights = joined(columns[3], width, dtype)
     return (
-        joined(found[0], 4, dtype),
-        joined(found[1], 1, np.int32),
-        joined(found[2], width, dtype),
+        joined(columns[0], 4, dtype),
+        joined(columns[1], 1, np.int32),
+        joined(columns[2], width, dtype),
         weights,
         Value(weights.array.copy(), weights.lod),
     )

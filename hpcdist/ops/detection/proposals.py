@@ -33,11 +33,11 @@ def rows_of(value: Value, type: str, slot: str) -> list[Array]:
     return [value.array[b:e] for b, e in itertools.pairwise(bounds)]
 
 
-def same_counts(type: str, what: str, **counts: int) -> None:
+def same_counts(type: str, unit: str, **counts: int) -> None:
     """Raise FeedError if slots hold different numbers of something, of ``images`` say."""
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{count} in {slot}" for slot, count in counts.items())
-        raise FeedError(f"{type}: expected as many {what} in each, got {told}")
+        counts_text = ", ".join(f"{count} in {slot}" for slot, count in counts.items())
+        raise FeedError(f"{type}: expected as many {unit} in each, got {counts_text}")
 
 
 def joined(parts: Sequence[Array], width: int, dtype) -> Value:
@@ -51,9 +51,9 @@ def kept_apart(boxes, threshold: float, eta: float, normalized: bool, most: int 
     """Return the places of the boxes, the best first, that no better one covers."""
     from hpcdist.ops.detection.nms_kernels import keep_apart
 
-    kept = np.empty(len(boxes), np.int64)
+    places = np.empty(len(boxes), np.int64)
     more = 0.0 if normalized else 1.0
-    return kept[: keep_apart(np.ascontiguousarray(boxes), threshold, eta, more, most, kept)]
+    return places[: keep_apart(np.ascontiguousarray(boxes), threshold, eta, more, most, places)]
 
 
 def decoded(anchors, deltas) -> Array:
@@ -89,21 +89,21 @@ def _proposals(
         order = order[:pre_nms_topN] if pre_nms_topN > 0 else order
         moves = moves[order] * spread[order]
         moves[:, 2:] = np.minimum(moves[:, 2:], _LARGEST)
-        made = decoded(flat[order], moves)
-        made = np.maximum(np.minimum(made, size[[1, 0, 1, 0]] - 1), 0)
-        extent = made[:, 2:] - made[:, :2]
-        center = made[:, :2] + (extent + 1) / 2
+        image_boxes = decoded(flat[order], moves)
+        image_boxes = np.maximum(np.minimum(image_boxes, size[[1, 0, 1, 0]] - 1), 0)
+        extent = image_boxes[:, 2:] - image_boxes[:, :2]
+        center = image_boxes[:, :2] + (extent + 1) / 2
         large = (extent / size[2] + 1 >= max(min_size, 1.0)).all(1)
         places = np.flatnonzero(large & (center <= size[[1, 0]]).all(1))
-        made, image_scores = made[places], image_scores[order][places]
+        image_boxes, image_scores = image_boxes[places], image_scores[order][places]
         if nms_thresh > 0:
-            kept = kept_apart(made, nms_thresh, eta, False, post_nms_topN)
-            made, image_scores = made[kept], image_scores[kept]
-        boxes.append(made)
+            survivors = kept_apart(image_boxes, nms_thresh, eta, False, post_nms_topN)
+            image_boxes, image_scores = image_boxes[survivors], image_scores[survivors]
+        boxes.append(image_boxes)
         chances.append(image_scores)
     ends = np.cumsum([len(part) for part in boxes])
-    found = joined(boxes, 4, deltas.array.dtype)
-    return found, joined(chances, 1, scores.array.dtype), Value(ends.astype(np.int64))
+    boxes_found = joined(boxes, 4, deltas.array.dtype)
+    return boxes_found, joined(chances, 1, scores.array.dtype), Value(ends.astype(np.int64))
 
 
 def _proposals_infer(
@@ -112,8 +112,8 @@ def _proposals_infer(
     if deltas.shape[1] != 4 * scores.shape[1]:
         raise GraphError(f"{scores.shape[1]} anchors need 4 deltas each, got {deltas.shape[1]}")
     lod = Lod(1)
-    found = Meta((-1, 4), deltas.dtype, lod=lod), Meta((-1, 1), scores.dtype, lod=lod)
-    return (*found, Meta((-1,), "int64"))
+    metas = Meta((-1, 4), deltas.dtype, lod=lod), Meta((-1, 1), scores.dtype, lod=lod)
+    return (*metas, Meta((-1,), "int64"))
 
 
 define(
@@ -175,10 +175,10 @@ define(
 def _collected(regions: Sequence[Value], scores: Sequence[Value], post_nms_topN: int) -> Value:
     type = "collect_fpn_proposals"
     bounds = [bounds_of(part, type, "MultiLevelRois") for part in regions]
-    for k, (held, part, score) in enumerate(zip(bounds, regions, scores, strict=True)):
+    for k, (bound, part, score) in enumerate(zip(bounds, regions, scores, strict=True)):
         slot = f"MultiLevelRois[{k}]"
         same_counts(
-            type, "images", **{"MultiLevelRois[0]": len(bounds[0]) - 1, slot: len(held) - 1}
+            type, "images", **{"MultiLevelRois[0]": len(bounds[0]) - 1, slot: len(bound) - 1}
         )
         numbers = {slot: len(part.array), f"MultiLevelScores[{k}]": len(score.array)}
         same_counts(type, "regions", **numbers)
@@ -209,12 +209,12 @@ def _decoded_and_assigned(xp, prior, spread, target, score, boxes, chosen, box_c
     code = target.reshape(rows, classes, 4) * spread.reshape(4)
     center = prior[:, None, :2] + size / 2 + code[..., :2] * size
     half = xp.exp(xp.minimum(code[..., 2:], box_clip)) * size / 2
-    made = xp.concatenate([center - half, center + half - 1], -1)
+    decoded_boxes = xp.concatenate([center - half, center + half - 1], -1)
     if boxes is not None:
-        boxes[...] = made.reshape(boxes.shape)
+        boxes[...] = decoded_boxes.reshape(boxes.shape)
     if chosen is not None:
         best = score[:, 1:].argmax(1) + 1
-        chosen[...] = made[xp.arange(rows), best]
+        chosen[...] = decoded_boxes[xp.arange(rows), best]
 
 
 def _assigned_infer(prior: Meta, spread: Meta, target: Meta, score: Meta, box_clip: float) -> Metas:

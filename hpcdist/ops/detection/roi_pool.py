@@ -46,7 +46,7 @@ def _roi_pool(
 ) -> Array:
     """The maximum of each bin (Girshick, 2015); of an empty one 0."""
     height, width = x.shape[2:]
-    made = []
+    pooled = []
     for region, image in zip(rois.tolist(), owners_of(x, rois, lods, _counts(offsets))):
         left, top, right, bottom = (_rounded(v * spatial_scale) for v in region)
         size = max(bottom - top + 1, 1), max(right - left + 1, 1)
@@ -65,8 +65,10 @@ def _roi_pool(
                 empty = 0 in part.shape
                 flat = part.reshape(len(part), -1)
                 bins.append(x.new_zeros(len(part)) if empty else flat.max(1).values)
-        made.append(torch.stack(bins, 1).reshape(-1, pooled_height, pooled_width))
-    return torch.stack(made) if made else x.new_zeros((0, x.shape[1], pooled_height, pooled_width))
+        pooled.append(torch.stack(bins, 1).reshape(-1, pooled_height, pooled_width))
+    return (
+        torch.stack(pooled) if pooled else x.new_zeros((0, x.shape[1], pooled_height, pooled_width))
+    )
 
 
 def _rounded(value: float) -> int:
@@ -86,7 +88,7 @@ def _roi_align(
     lods: Lods,
 ) -> Array:
     """The mean of places between pixels in each bin (He et al., 2017)."""
-    made = []
+    pooled = []
     for region, image in zip(rois, owners_of(x, rois, lods, _counts(offsets))):
         left, top, right, bottom = (region[k] * spatial_scale for k in range(4))
         sizes = (bottom - top).clamp(min=1), (right - left).clamp(min=1)
@@ -100,8 +102,10 @@ def _roi_align(
         grid = torch.meshgrid(ys, xs, indexing="ij")
         read = _clamped(torch, x[image], grid[0].reshape(-1), grid[1].reshape(-1))
         bins = read.reshape(-1, pooled_height, down, pooled_width, across)
-        made.append(bins.mean((2, 4)))
-    return torch.stack(made) if made else x.new_zeros((0, x.shape[1], pooled_height, pooled_width))
+        pooled.append(bins.mean((2, 4)))
+    return (
+        torch.stack(pooled) if pooled else x.new_zeros((0, x.shape[1], pooled_height, pooled_width))
+    )
 
 
 def _clamped(torch, image, y, across) -> Array:
@@ -125,21 +129,21 @@ def _psroi_pool(
     """The mean of each bin, of channels that belong to the bin (Dai et al., 2016); if empty 0."""
     height, width = x.shape[2:]
     shape = output_channels, pooled_height, pooled_width
-    made = []
+    pooled = []
     for region, image in zip(rois.tolist(), owners_of(x, rois, lods)):
         left, top = (_rounded(v) * spatial_scale for v in region[:2])
         right, bottom = ((_rounded(v) + 1) * spatial_scale for v in region[2:])
-        own = x[image].reshape(*shape, height, width)
+        maps = x[image].reshape(*shape, height, width)
         bins = []
         for i in range(pooled_height):
             rows = _bin(i, top, max(bottom - top, 0.1) / pooled_height, height)
             for j in range(pooled_width):
                 columns = _bin(j, left, max(right - left, 0.1) / pooled_width, width)
-                part = own[:, i, j, rows[0] : rows[1], columns[0] : columns[1]]
+                part = maps[:, i, j, rows[0] : rows[1], columns[0] : columns[1]]
                 empty = 0 in part.shape
                 bins.append(x.new_zeros(len(part)) if empty else part.mean((1, 2)))
-        made.append(torch.stack(bins, 1).reshape(shape))
-    return torch.stack(made) if made else x.new_zeros((0, *shape))
+        pooled.append(torch.stack(bins, 1).reshape(shape))
+    return torch.stack(pooled) if pooled else x.new_zeros((0, *shape))
 
 
 def _bin(i: int, first: float, size: float, extent: int) -> tuple[int, int]:
@@ -168,7 +172,7 @@ for _type, _function, _more in (
         rows=mixed_regions,
         attrs={**BINS, **_more},
         wrt=("X",),
-        infer=lambda x, rois, offsets, **how: infer_bins(x, rois, **how),
+        infer=lambda x, rois, offsets, **options: infer_bins(x, rois, **options),
         lods=("ROIs",),
     )
 

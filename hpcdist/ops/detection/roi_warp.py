@@ -40,12 +40,12 @@ def _prroi_pool(
         begin, end = rois[:, k, None] * spatial_scale, rois[:, k + 2, None] * spatial_scale
         size = (end - begin).clamp(min=0) / bins
         edge = begin + torch.arange(bins + 1, **facts) * size
-        whole = _until(torch, edge[..., None] - torch.arange(extent, **facts))
-        weights.append(whole[:, 1:] - whole[:, :-1])
+        cumulated = _until(torch, edge[..., None] - torch.arange(extent, **facts))
+        weights.append(cumulated[:, 1:] - cumulated[:, :-1])
         sizes.append(size)
     area = (sizes[0] * sizes[1])[..., None, None]
-    made = torch.einsum("rih,rchw,rjw->rcij", weights[0], x[owners], weights[1])
-    return torch.where(area > 0, made / torch.where(area > 0, area, 1), 0)
+    sums = torch.einsum("rih,rchw,rjw->rcij", weights[0], x[owners], weights[1])
+    return torch.where(area > 0, sums / torch.where(area > 0, area, 1), 0)
 
 
 define_by_torch(
@@ -55,7 +55,7 @@ define_by_torch(
     rows=mixed_regions,
     attrs=BINS,
     wrt=("X", "ROIs"),
-    infer=lambda x, rois, counts, **how: infer_bins(x, rois, **how),
+    infer=lambda x, rois, counts, **options: infer_bins(x, rois, **options),
     lods=("ROIs",),
 )
 
@@ -97,10 +97,10 @@ def _deformed_bins(
     y = places[0][0][:, None, :, None, :, None].expand(shape)
     across = places[1][0][:, None, None, :, None, :].expand(shape)
     if not no_trans:
-        own = moves.reshape(count, classes, 2, *part_size) * trans_std
-        own = own[:, :, :, parts[0][:, None], parts[1]][..., None, None]
-        y = y + own[:, :, 1] * places[0][1].reshape(-1, 1, 1, 1, 1, 1)
-        across = across + own[:, :, 0] * places[1][1].reshape(-1, 1, 1, 1, 1, 1)
+        offsets = moves.reshape(count, classes, 2, *part_size) * trans_std
+        offsets = offsets[:, :, :, parts[0][:, None], parts[1]][..., None, None]
+        y = y + offsets[:, :, 1] * places[0][1].reshape(-1, 1, 1, 1, 1, 1)
+        across = across + offsets[:, :, 0] * places[1][1].reshape(-1, 1, 1, 1, 1, 1)
     height, width = x.shape[2:]
     outside = (y < -0.5) | (y > height - 0.5) | (across < -0.5) | (across > width - 0.5)
     y, across = y.clamp(0, height - 1), across.clamp(0, width - 1)
@@ -121,13 +121,13 @@ def _deformed_bins(
                 across - left if right else 1 - across + left
             )
             total = total + x[image, channel, row.long(), column.long()] * weight
-    there = (~outside).sum((-2, -1))
-    made = torch.where(outside, 0, total).sum((-2, -1)) / there.clamp(min=1)
-    return made, there.to(x.dtype)
+    counts = (~outside).sum((-2, -1))
+    means = torch.where(outside, 0, total).sum((-2, -1)) / counts.clamp(min=1)
+    return means, counts.to(x.dtype)
 
 
 def _deformed_infer(
-    x: Meta, rois: Meta, moves: Meta, output_dim: int, group_size: Sequence[int], **how
+    x: Meta, rois: Meta, moves: Meta, output_dim: int, group_size: Sequence[int], **options
 ) -> tuple[Meta, Meta]:
     groups = group_size[0] * group_size[1]
     if x.shape[1] != output_dim * groups:
@@ -136,9 +136,9 @@ def _deformed_infer(
             f"{x.shape[1]}"
         )
     classes = moves.shape[1] // 2
-    if not how["no_trans"] and (moves.shape[1] % 2 or output_dim % classes):
+    if not options["no_trans"] and (moves.shape[1] % 2 or output_dim % classes):
         raise GraphError(f"{output_dim} channels do not divide into {moves.shape[1]} / 2 classes")
-    shape = (rois.shape[0], output_dim, how["pooled_height"], how["pooled_width"])
+    shape = (rois.shape[0], output_dim, options["pooled_height"], options["pooled_width"])
     return Meta(shape, x.dtype, lod=rois.lod), Meta(shape, x.dtype, lod=rois.lod)
 
 
@@ -179,7 +179,7 @@ def _projection(torch, corners, height: int, width: int) -> Array:
     turn = ax * by - bx * ay + 1e-5
     right, down = (cx * by - bx * cy) / turn, (ax * cy - cx * ay) / turn
     g, h = right / (columns - 1), down / (rows - 1)
-    made = [
+    matrix_rows = [
         (x1 - x0) / (columns - 1) + g * x1,
         (x3 - x0) / (rows - 1) + h * x3,
         x0,
@@ -190,7 +190,7 @@ def _projection(torch, corners, height: int, width: int) -> Array:
         h,
         torch.ones_like(g),
     ]
-    return torch.stack(made).reshape(3, 3)
+    return torch.stack(matrix_rows).reshape(3, 3)
 
 
 def _within(torch, x, y, corners) -> Array:
@@ -224,7 +224,7 @@ def _straightened(
     down, right = (torch.arange(extent, **facts) for extent in size)
     v, u = torch.meshgrid(down, right, indexing="ij")
     pixels = torch.stack([u, v, torch.ones_like(u)]).reshape(3, -1)
-    made, masks, matrices = [], [], []
+    images, masks, matrices = [], [], []
     for roi, image in zip(rois, owners_of(x, rois, lods)):
         corners = roi.reshape(4, 2) * spatial_scale
         matrix = _projection(torch, corners, *size)
@@ -235,12 +235,12 @@ def _straightened(
         inside &= (y > _NEAR - 0.5) & (y < height - 0.5 - _NEAR)
         places = y.clamp(0, height - 1), across.clamp(0, width - 1)
         read = sampled(torch, x[image][None], *(place[None] for place in places))[0]
-        made.append(torch.where(inside, read, 0).reshape(-1, *size))
+        images.append(torch.where(inside, read, 0).reshape(-1, *size))
         masks.append(inside.reshape(1, *size))
         matrices.append(matrix.reshape(9))
-    if not made:
+    if not images:
         return x.new_zeros((0, x.shape[1], *size)), x.new_zeros((0, 1, *size)), x.new_zeros((0, 9))
-    return torch.stack(made), torch.stack(masks).to(torch.int32), torch.stack(matrices)
+    return torch.stack(images), torch.stack(masks).to(torch.int32), torch.stack(matrices)
 
 
 def _straightened_infer(

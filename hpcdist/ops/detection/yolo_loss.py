@@ -72,15 +72,15 @@ def _shared(a, b) -> Array:
     return both / np.where(either > 0, either, 1)
 
 
-def _predicted(head: _Head, said, chance) -> Array:
+def _predicted(head: _Head, raw, chance) -> Array:
     """Return the boxes that are said [N, anchors, rows, columns, 4]."""
-    grid = said.shape[3]  # as Fluid: the map is taken to be as wide as it is high
-    columns, rows = np.arange(said.shape[4]), np.arange(said.shape[3])[:, None]
+    grid = raw.shape[3]  # as Fluid: the map is taken to be as wide as it is high
+    columns, rows = np.arange(raw.shape[4]), np.arange(raw.shape[3])[:, None]
     center_x = (columns + chance[:, :, 0] * head.scale + head.shift) / grid
     center_y = (rows + chance[:, :, 1] * head.scale + head.shift) / grid
     sizes = head.anchors[list(head.own)] / head.pixels
-    width = np.exp(said[:, :, 2]) * sizes[:, 0].reshape(1, -1, 1, 1)
-    height = np.exp(said[:, :, 3]) * sizes[:, 1].reshape(1, -1, 1, 1)
+    width = np.exp(raw[:, :, 2]) * sizes[:, 0].reshape(1, -1, 1, 1)
+    height = np.exp(raw[:, :, 3]) * sizes[:, 1].reshape(1, -1, 1, 1)
     return np.stack([center_x, center_y, width, height], -1)
 
 
@@ -111,8 +111,8 @@ class _Target:
     weight: float
 
     @staticmethod
-    def of(head: _Head, said, box, anchor: int, score: float) -> _Target:
-        rows, columns = said.shape[3:]
+    def of(head: _Head, raw, box, anchor: int, score: float) -> _Target:
+        rows, columns = raw.shape[3:]
         column, row = int(box[0] * columns), int(box[1] * rows)
         size = np.log(box[2:] * head.pixels / head.anchors[head.own[anchor]])
         place = np.array([box[0] * rows - column, box[1] * rows - row, *size])
@@ -124,9 +124,9 @@ def _entropy(x, label) -> Array:
 
 
 def _labels(head: _Head, label: int) -> np.ndarray:
-    made = np.full(head.classes, head.labels[1])
-    made[label] = head.labels[0]
-    return made
+    targets = np.full(head.classes, head.labels[1])
+    targets[label] = head.labels[0]
+    return targets
 
 
 def _host(*arrays) -> list[Array]:
@@ -138,48 +138,48 @@ def _loss(
 ) -> None:
     head = _Head.of(x, **facts)
     x, boxes, labels, scores = _host(x, boxes, labels, scores)
-    said = head.said(x)
-    chance = np.empty_like(said)
-    sigmoid(np, said, chance)
+    raw = head.said(x)
+    chance = np.empty_like(raw)
+    sigmoid(np, raw, chance)
     matched = _matched(head, boxes)
     real = (boxes[..., 2] > _NOTHING) & (boxes[..., 3] > _NOTHING)
-    held = np.zeros((len(x), len(head.own), *x.shape[2:]), x.dtype)
-    found = _predicted(head, said, chance)
+    objectness = np.zeros((len(x), len(head.own), *x.shape[2:]), x.dtype)
+    predicted = _predicted(head, raw, chance)
     for t in range(boxes.shape[1]):  # boxes that are said well enough are no background
-        alike = _shared(found, boxes[:, t].reshape(-1, 1, 1, 1, 4))
-        held[(alike > ignore_thresh) & real[:, t].reshape(-1, 1, 1, 1)] = -1
+        alike = _shared(predicted, boxes[:, t].reshape(-1, 1, 1, 1, 4))
+        objectness[(alike > ignore_thresh) & real[:, t].reshape(-1, 1, 1, 1)] = -1
     total = np.zeros(len(x))
     for n, t in _matches(head, boxes, matched):
         anchor, score = matched[n, t], 1.0 if scores is None else float(scores[n, t])
-        target = _Target.of(head, said, boxes[n, t], anchor, score)
-        one = said[n, anchor, :, target.row, target.column]
+        target = _Target.of(head, raw, boxes[n, t], anchor, score)
+        one = raw[n, anchor, :, target.row, target.column]
         total[n] += target.weight * _entropy(one[:2], target.place[:2]).sum()
         total[n] += target.weight * np.abs(one[2:4] - target.place[2:]).sum()
         total[n] += score * _entropy(one[5:], _labels(head, int(labels[n, t]))).sum()
-        held[n, anchor, target.row, target.column] = score
-    there, nothing = held > 1e-5, (held > -0.5) & (held <= 1e-5)
-    each = there * held * _entropy(said[:, :, 4], 1) + nothing * _entropy(said[:, :, 4], 0)
+        objectness[n, anchor, target.row, target.column] = score
+    has_object, nothing = objectness > 1e-5, (objectness > -0.5) & (objectness <= 1e-5)
+    each = has_object * objectness * _entropy(raw[:, :, 4], 1) + nothing * _entropy(raw[:, :, 4], 0)
     loss[...] = xp.asarray((total + each.sum((1, 2, 3))).astype(x.dtype))
-    objects[...] = xp.asarray(held)
+    objects[...] = xp.asarray(objectness)
     match[...] = xp.asarray(matched)
 
 
 def _loss_grad(xp, x, boxes, labels, scores, objects, match, dloss, dx, **facts) -> None:
     head = _Head.of(x, **facts)
-    x, boxes, labels, scores, held, match = _host(x, boxes, labels, scores, objects, match)
-    said = head.said(x)
-    chance = np.empty_like(said)
-    sigmoid(np, said, chance)
-    slopes = np.zeros_like(said)
+    x, boxes, labels, scores, objectness, match = _host(x, boxes, labels, scores, objects, match)
+    raw = head.said(x)
+    chance = np.empty_like(raw)
+    sigmoid(np, raw, chance)
+    slopes = np.zeros_like(raw)
     for n, t in _matches(head, boxes, match):
         anchor, score = match[n, t], 1.0 if scores is None else float(scores[n, t])
-        target = _Target.of(head, said, boxes[n, t], anchor, score)
+        target = _Target.of(head, raw, boxes[n, t], anchor, score)
         at = (n, anchor, slice(None), target.row, target.column)
-        off = chance[at][:2] - target.place[:2], np.sign(said[at][2:4] - target.place[2:])
+        off = chance[at][:2] - target.place[:2], np.sign(raw[at][2:4] - target.place[2:])
         classes = chance[at][5:] - _labels(head, int(labels[n, t]))
         slopes[at] += np.concatenate([*(target.weight * o for o in off), [0.0], score * classes])
-    there, nothing = held > 1e-5, (held > -0.5) & (held <= 1e-5)
-    slopes[:, :, 4] = there * held * (chance[:, :, 4] - 1) + nothing * chance[:, :, 4]
+    matched, nothing = objectness > 1e-5, (objectness > -0.5) & (objectness <= 1e-5)
+    slopes[:, :, 4] = matched * objectness * (chance[:, :, 4] - 1) + nothing * chance[:, :, 4]
     dx[...] = xp.asarray(slopes.reshape(x.shape)) * dloss.reshape(-1, 1, 1, 1)
 
 

@@ -73,8 +73,8 @@ def _bind(xp, x, out, approximate: bool) -> Call:
         return partial(_gelu, xp, x, out, approximate)
     torch = torch_for("gelu")
     x, out = (tensor_on(torch, array) for array in (x, out))
-    how = {"approximate": "tanh" if approximate else "none"}
-    return lambda: torch.ops.aten.gelu.out(x, out=out, **how)
+    options = {"approximate": "tanh" if approximate else "none"}
+    return lambda: torch.ops.aten.gelu.out(x, out=out, **options)
 
 
 def _grad_bind(xp, x, dout, dx, approximate: bool) -> Call:
@@ -86,8 +86,8 @@ def _grad_bind(xp, x, dout, dx, approximate: bool) -> Call:
         return partial(_gelu_grad, xp, x, dout, dx, approximate)
     torch = torch_for("gelu")
     x, dout, dx = (tensor_on(torch, array) for array in (x, dout, dx))
-    how = {"approximate": "tanh" if approximate else "none"}
-    return lambda: torch.ops.aten.gelu_backward.grad_input(dout, x, grad_input=dx, **how)
+    options = {"approximate": "tanh" if approximate else "none"}
+    return lambda: torch.ops.aten.gelu_backward.grad_input(dout, x, grad_input=dx, **options)
 
 
 define_with_grad(

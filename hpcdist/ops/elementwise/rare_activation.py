@@ -175,13 +175,13 @@ def slopes_of(x, alpha, mode: str) -> Array:
 
 
 def _prelu_infer(x: Meta, alpha: Meta, mode: str) -> Meta:
-    wanted = {"all": 1, "channel": x.shape[1] if len(x.shape) > 1 else 1}.get(mode)
+    expected = {"all": 1, "channel": x.shape[1] if len(x.shape) > 1 else 1}.get(mode)
     if mode not in ("all", "channel", "element"):
         raise GraphError(f"mode must be all, channel or element, got {mode!r}")
-    if wanted is None:
-        wanted = Meta(x.shape[1:]).size
-    if wanted >= 0 and alpha.size != wanted:
-        raise GraphError(f"mode {mode!r} needs {wanted} slopes, got {alpha.size}")
+    if expected is None:
+        expected = Meta(x.shape[1:]).size
+    if expected >= 0 and alpha.size != expected:
+        raise GraphError(f"mode {mode!r} needs {expected} slopes, got {alpha.size}")
     return same(x)
 
 

@@ -118,15 +118,15 @@ def _saved_infer(ids: Meta, width: int, last_is_one: bool, **_) -> Meta:
 
 def _saved_bind(xp, ids, out, width: int, padding_idx: int, rows, **_) -> Call:
     flat, values = ids.reshape(-1), out.reshape(-1, width)
-    found = np.empty(values.shape, np.float32)
+    looked_up = np.empty(values.shape, np.float32)
 
     def look_up() -> None:
-        wanted = on_host(flat)
-        wanted = wanted.astype(np.int64, copy=False)
-        rows.look_up(wanted, found)
+        host_ids = on_host(flat)
+        host_ids = host_ids.astype(np.int64, copy=False)
+        rows.look_up(host_ids, looked_up)
         if padding_idx != NO_PADDING:
-            found[wanted == padding_idx] = 0
-        values[...] = xp.asarray(found)
+            looked_up[host_ids == padding_idx] = 0
+        values[...] = xp.asarray(looked_up)
 
     return look_up
 

@@ -80,14 +80,14 @@ def sum_runs_kernel(xp) -> Any:
                 begins = 0
             if begins == 1:
                 end = place + 1
-                found = value[order[place], column]
+                sum_ = value[order[place], column]
                 while end < count and rows[end] == rows[place]:
-                    found += value[order[end], column]
+                    sum_ += value[order[end], column]
                     end += 1
-                total[place, column] = found
+                total[place, column] = sum_
                 for other in range(place + 1, end):
                     if spread == 1:
-                        total[other, column] = found
+                        total[other, column] = sum_
                     else:
                         total[other, column] = 0
 

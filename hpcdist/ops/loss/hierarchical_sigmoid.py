@@ -31,13 +31,13 @@ def _path(xp, label, table, code, num_classes: int) -> tuple[Array, Array, Array
     """
     if table is not None:
         # A path ends at the first number below 0.
-        there = xp.cumsum(table < 0, axis=1) == 0
-        return xp.where(there, table, 0), (code != 0) & there, there
+        on_path = xp.cumsum(table < 0, axis=1) == 0
+        return xp.where(on_path, table, 0), (code != 0) & on_path, on_path
     leaf = label.reshape(-1, 1) + num_classes
     level = xp.arange(_depth(num_classes, None))
     place = leaf >> (level + 1)
-    there = place > 0
-    return xp.where(there, place - 1, 0), ((leaf >> level) & 1 == 1) & there, there
+    on_path = place > 0
+    return xp.where(on_path, place - 1, 0), ((leaf >> level) & 1 == 1) & on_path, on_path
 
 
 def _hs_infer(
@@ -59,11 +59,11 @@ def _hs_infer(
 def _hs(xp, x, w, label, table, code, bias, out, pre, num_classes: int, **_) -> None:
     if table is None:
         range_check(xp, label, num_classes, "hierarchical_sigmoid", "classes")()
-    places, bits, there = _path(xp, label, table, code, num_classes)
+    places, bits, on_path = _path(xp, label, table, code, num_classes)
     scores = xp.einsum("nd,nkd->nk", x, of_classes(w, places))
     if bias is not None:
         scores += of_classes(bias.reshape(-1, 1) if bias.ndim < 3 else bias, places)[..., 0]
-    scores = xp.clip(xp.where(there, scores, 0), -_CLIP, _CLIP)
+    scores = xp.clip(xp.where(on_path, scores, 0), -_CLIP, _CLIP)
     # As Fluid: places after the end of a path count with a score of 0, a constant log(2) each.
     soft = xp.log1p(xp.exp(scores))
     if pre is not None:
@@ -74,8 +74,8 @@ def _hs(xp, x, w, label, table, code, bias, out, pre, num_classes: int, **_) -> 
 def _hs_grad(
     xp, x, w, label, table, code, bias, pre, dout, dx, dw, dbias, num_classes: int, **_
 ) -> None:
-    places, bits, there = _path(xp, label, table, code, num_classes)
-    slopes = (-xp.expm1(-pre) - bits) * there * dout
+    places, bits, on_path = _path(xp, label, table, code, num_classes)
+    slopes = (-xp.expm1(-pre) - bits) * on_path * dout
     if dx is not None:
         dx[...] = xp.einsum("nk,nkd->nd", slopes, of_classes(w, places))
     write_rows(xp, dbias, places, slopes)

@@ -36,9 +36,9 @@ class LateCheck:
 
     def error(self, worst: np.uint64) -> FeedError:
         """Return what is raised about an id."""
-        found = int(worst.astype(self._flat.dtype).astype(self.signed))
+        bad_id = int(worst.astype(self._flat.dtype).astype(self.signed))
         return FeedError(
-            f"{self._op_type}: id {found} is outside 0..{self.count - 1}, the {self.count} "
+            f"{self._op_type}: id {bad_id} is outside 0..{self.count - 1}, the {self.count} "
             f"{self._of}; on a GPU this is told when a value is fetched: the id may be of an "
             "earlier step, and parameters were updated with it"
         )
@@ -66,9 +66,9 @@ class PendingChecks:
     def look(self) -> None:
         """Raise FeedError if an id was outside; forget all of them."""
         checks, self._slots = self._slots, {}
-        found = self._array[: len(checks)].get()
+        worst_values = self._array[: len(checks)].get()
         self._array.fill(0)
-        for check, worst in zip(checks, found):
+        for check, worst in zip(checks, worst_values):
             if worst >= check.count:
                 raise check.error(worst)
 
@@ -127,14 +127,14 @@ class HardLabels:
         axis %= len(shape)
         classes, inner = shape[axis], math.prod(shape[axis + 1 :])
         outer = math.prod(shape[:axis])
-        given = label.reshape(-1)
+        labels = label.reshape(-1)
         base = xp.arange(outer).reshape(-1, 1) * (classes * inner) + xp.arange(inner)
         base = base.reshape(-1)
-        self.ignored = xp.empty(given.shape, bool)
-        self.flat = xp.empty(given.shape, "int64")
+        self.ignored = xp.empty(labels.shape, bool)
+        self.flat = xp.empty(labels.shape, "int64")
         self.locate: list[Call] = [
-            partial(xp.equal, given, ignore_index, self.ignored),
-            partial(xp.copyto, self.flat, given),
+            partial(xp.equal, labels, ignore_index, self.ignored),
+            partial(xp.copyto, self.flat, labels),
             put_where(xp, self.flat, 0, self.ignored),
         ]
         if inner != 1:

@@ -289,8 +289,8 @@ def _focal_parts(xp, x, label, count, gamma: float, alpha: float) -> Operands:
     classes = xp.arange(1, x.shape[1] + 1)
     foreground = xp.maximum(count.reshape(()), 1)
     hit = (label.reshape(-1, 1) == classes) * (alpha / foreground)
-    given = (label.reshape(-1, 1) != -1) & (label.reshape(-1, 1) != classes)
-    return _sigmoid(xp, x), -_softplus(xp, x), hit, given * ((1 - alpha) / foreground)
+    misses = (label.reshape(-1, 1) != -1) & (label.reshape(-1, 1) != classes)
+    return _sigmoid(xp, x), -_softplus(xp, x), hit, misses * ((1 - alpha) / foreground)
 
 
 def _focal(xp, x, label, count, out, gamma: float, alpha: float) -> None:

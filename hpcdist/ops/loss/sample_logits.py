@@ -36,22 +36,22 @@ def _sl_infer(
 
 def _different(draw: Draw, count: int) -> tuple[np.ndarray, int]:
     """Draw until ``count`` different numbers are there; return them and how many were drawn."""
-    found: dict[int, None] = {}
+    numbers: dict[int, None] = {}
     tries = 0
-    while len(found) < count:
+    while len(numbers) < count:
         for number in draw():
             tries += 1
-            found.setdefault(int(number))
-            if len(found) == count:
+            numbers.setdefault(int(number))
+            if len(numbers) == count:
                 break
-    return np.array(list(found)), tries
+    return np.array(list(numbers)), tries
 
 
 def _sl_bind(
     xp,
     logits,
     labels,
-    given,
+    given_samples,
     given_chances,
     samples,
     chances,
@@ -84,7 +84,7 @@ def _sl_bind(
     def run() -> None:
         check()
         if use_customized_samples:
-            samples[...], chances[...] = given, given_chances
+            samples[...], chances[...] = given_samples, given_chances
         else:
             draw()
         scores = xp.take_along_axis(logits, samples, 1)

@@ -59,18 +59,18 @@ def _nce_infer(
     x: Meta,
     label: Meta,
     weight: Meta,
-    *others,
+    *optional,
     num_total_classes: int,
     num_neg_samples: int,
     custom_neg_classes: Sequence[int],
     **_,
 ) -> Metas:
     shape = (x.shape[0], _columns(label, len(custom_neg_classes) or num_neg_samples))
-    looked_up = others[-1] is not None  # classes, and weights of these
-    wanted = shape[1:] if looked_up else (num_total_classes,)
-    if len(x.shape) != 2 or weight.shape[looked_up:] != (*wanted, x.shape[1]):
+    looked_up = optional[-1] is not None  # classes, and weights of these
+    extents = shape[1:] if looked_up else (num_total_classes,)
+    if len(x.shape) != 2 or weight.shape[looked_up:] != (*extents, x.shape[1]):
         raise GraphError(
-            f"rows of {x.shape} need weights {(*wanted, x.shape[-1])}, got {weight.shape}"
+            f"rows of {x.shape} need weights {(*extents, x.shape[-1])}, got {weight.shape}"
         )
     return Meta((x.shape[0], 1), x.dtype), Meta(shape, x.dtype), Meta(shape, "int64")
 
@@ -128,7 +128,7 @@ def _nce_bind(
     alias,
     alias_chances,
     rows,
-    given,
+    given_classes,
     cost,
     activations,
     classes,
@@ -138,10 +138,10 @@ def _nce_bind(
 ) -> Call:
     many = label.reshape(len(x), -1).shape[1]
     attrs |= {"num_total_classes": num_total_classes, "sampler": sampler}
-    if given is None:
+    if given_classes is None:
         find = _drawing(xp, label, alias, alias_chances, rows, classes, **attrs)
     else:
-        find = partial(xp.copyto, classes, given)
+        find = partial(xp.copyto, classes, given_classes)
 
     def run() -> None:
         find()
@@ -178,9 +178,9 @@ def _nce_slopes(xp, label, activations, classes, noise, weight, dcost) -> Array:
 
 
 def _nce_grad_infer(
-    x: Meta, label: Meta, weight: Meta, bias: Meta | None, *others, is_sparse: bool, **_
+    x: Meta, label: Meta, weight: Meta, bias: Meta | None, *optional, is_sparse: bool, **_
 ) -> Metas:
-    classes = others[-2]
+    classes = optional[-2]
     wide = table_gradient(weight, classes.size, is_sparse)
     return same(x), wide, None if bias is None else table_gradient(bias, classes.size, is_sparse)
 
@@ -208,8 +208,8 @@ def with_rows_of_its_own(kernel: Kernel) -> Callable[..., Callable[[], None]]:
     """Bind a kernel to its own rows: a sum over trainers puts those of all in their place."""
 
     def bind(xp, *arrays, **attrs) -> Callable[[], None]:
-        held = [replace(a) if isinstance(a, SelectedRows) else a for a in arrays]
-        return partial(kernel, xp, *held, **attrs)
+        copies = [replace(a) if isinstance(a, SelectedRows) else a for a in arrays]
+        return partial(kernel, xp, *copies, **attrs)
 
     return bind
 

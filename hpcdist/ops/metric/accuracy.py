@@ -135,20 +135,20 @@ def _precision_recall_bind(
     xp, max_probs, indices, labels, weights, states, of_batch, of_all, counted, class_number: int
 ) -> Call:
     """Count by class true and false positives, true and false negatives; weights count so much."""
-    found, wanted = indices.reshape(-1), labels.reshape(-1)
+    predicted, truth = indices.reshape(-1), labels.reshape(-1)
 
     def count() -> Array:
-        for what, classes in (("index", found), ("label", wanted)):
+        for name, classes in (("index", predicted), ("label", truth)):
             if len(classes) and not 0 <= int(classes.min()) <= int(classes.max()) < class_number:
                 raise FeedError(
-                    f"precision_recall: expected each {what} to be in 0..{class_number - 1}, "
+                    f"precision_recall: expected each {name} to be in 0..{class_number - 1}, "
                     f"got {int(classes.min())}..{int(classes.max())}"
                 )
-        each = xp.ones(len(found)) if weights is None else weights.reshape(-1).astype("float64")
-        hit = found == wanted
+        each = xp.ones(len(predicted)) if weights is None else weights.reshape(-1).astype("float64")
+        hit = predicted == truth
         tp, found_in, wanted_in = (
             xp.bincount(classes, weight, class_number)
-            for classes, weight in ((found, each * hit), (found, each), (wanted, each))
+            for classes, weight in ((predicted, each * hit), (predicted, each), (truth, each))
         )
         fp, fn = found_in - tp, wanted_in - tp
         return xp.stack([tp, fp, each.sum() - tp - fp - fn, fn], 1).astype(counted.dtype)
@@ -165,21 +165,21 @@ def _precision_recall_bind(
 def _metrics(xp, counts) -> Array:
     """Return precision, recall and F1 of counts [classes, 4]: a mean over classes, and of all."""
     tp, fp, _, fn = counts.T
-    found = []
+    values = []
     for precision, recall in (
         (_share(xp, tp, fp).mean(), _share(xp, tp, fn).mean()),
         (_share(xp, tp.sum(), fp.sum()), _share(xp, tp.sum(), fn.sum())),
     ):
         both = precision + recall
         f1 = xp.where(both > 0, 2 * precision * recall / xp.where(both > 0, both, 1), 0)
-        found += [precision, recall, f1]
-    return xp.stack([xp.asarray(one) for one in found])
+        values += [precision, recall, f1]
+    return xp.stack([xp.asarray(one) for one in values])
 
 
-def _share(xp, hits, others) -> Array:
+def _share(xp, hits, misses) -> Array:
     """Return which share of all are hits; 1 where there are none."""
-    there = (hits > 0) | (others > 0)
-    return xp.where(there, hits / xp.where(there, hits + others, 1), 1)
+    any_ = (hits > 0) | (misses > 0)
+    return xp.where(any_, hits / xp.where(any_, hits + misses, 1), 1)
 
 
 def _of_all_rows(op: Applied) -> OfRows:

@@ -71,11 +71,11 @@ def _infer(
     if -1 not in (predict.shape[0], label.size) and label.size != predict.shape[0]:
         raise GraphError(f"auc: {predict.shape[0]} rows need one label each, got {label.shape}")
     buckets = num_thresholds + 1
-    wanted = (slide_steps + 1) * buckets + 1 if slide_steps else buckets
-    sizes = {wanted} if slide_steps else {buckets, buckets + 1}  # Fluid's layer makes one too many
+    needed = (slide_steps + 1) * buckets + 1 if slide_steps else buckets
+    sizes = {needed} if slide_steps else {buckets, buckets + 1}  # Fluid's layer makes one too many
     if not {positives.size, negatives.size} <= sizes:
         raise GraphError(
-            f"auc: {num_thresholds} thresholds over {slide_steps} batches need {wanted} counts, "
+            f"auc: {num_thresholds} thresholds over {slide_steps} batches need {needed} counts, "
             f"got {positives.shape} and {negatives.shape}"
         )
     return Meta((1,), "float64"), positives, negatives
@@ -123,8 +123,8 @@ def _bind(
             raise FeedError(f"auc: expected probabilities within 0..1, got {low}..{high}")
         at = (scores * num_thresholds).astype("int64")
         return [
-            xp.bincount(at[xp.flatnonzero(there)], minlength=buckets)
-            for there in (labels > 0, labels == 0)
+            xp.bincount(at[xp.flatnonzero(chosen)], minlength=buckets)
+            for chosen in (labels > 0, labels == 0)
         ]
 
     def _slide(table, counts_of_batch) -> None:

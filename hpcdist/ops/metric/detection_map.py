@@ -40,7 +40,7 @@ class Found:
         self._added += 1
 
 
-def _score(found, true, threshold: float, evaluate_difficult: bool, into: Found) -> None:
+def _score(detections, true, threshold: float, evaluate_difficult: bool, into: Found) -> None:
     """Add one image: (class, score, box) of what was found, (class, [difficult,] box) of truth."""
     labels, difficult = true[:, 0].astype(int), np.zeros(len(true), np.bool_)
     if true.shape[1] == 6:
@@ -48,32 +48,32 @@ def _score(found, true, threshold: float, evaluate_difficult: bool, into: Found)
     counted = np.ones(len(true), np.bool_) if evaluate_difficult else ~difficult
     for label in labels[counted].tolist():
         into.positives[label] = into.positives.get(label, 0) + 1
-    for label in np.unique(found[:, 0].astype(int)).tolist():
-        own = found[found[:, 0].astype(int) == label]
-        own = own[np.argsort(-own[:, 1], kind="stable")]
+    for label in np.unique(detections[:, 0].astype(int)).tolist():
+        of_label = detections[detections[:, 0].astype(int) == label]
+        of_label = of_label[np.argsort(-of_label[:, 1], kind="stable")]
         scored = into.scored.setdefault(label, [])
         places = np.flatnonzero(labels == label)
         if not len(places):
-            scored += [(float(score), False) for score in own[:, 1]]
+            scored += [(float(score), False) for score in of_label[:, 1]]
             continue
-        shared = overlaps(np, np.clip(own[:, 2:6], 0, 1), true[places, -4:], True)
-        taken = np.zeros(len(places), np.bool_)
-        for score, row in zip(own[:, 1].tolist(), shared):
+        shared = overlaps(np, np.clip(of_label[:, 2:6], 0, 1), true[places, -4:], True)
+        matched = np.zeros(len(places), np.bool_)
+        for score, row in zip(of_label[:, 1].tolist(), shared):
             best = int(row.argmax())
             if row[best] <= threshold:
                 scored.append((score, False))
             elif evaluate_difficult or not difficult[places[best]]:
-                scored.append((score, not taken[best]))
-                taken[best] = True
+                scored.append((score, not matched[best]))
+                matched[best] = True
 
 
-def _mean_precision(held: Found, ap_type: str) -> float:
+def _mean_precision(totals: Found, ap_type: str) -> float:
     total, classes = 0.0, 0
-    for label, positives in sorted(held.positives.items()):
-        if label not in held.scored:
+    for label, positives in sorted(totals.positives.items()):
+        if label not in totals.scored:
             classes += 1
             continue
-        pairs = sorted(held.scored[label], key=lambda pair: -pair[0])
+        pairs = sorted(totals.scored[label], key=lambda pair: -pair[0])
         hits = np.cumsum([hit for _, hit in pairs])
         precision, recall = hits / np.arange(1, len(hits) + 1), hits / positives
         if ap_type == "11point":
@@ -85,7 +85,7 @@ def _mean_precision(held: Found, ap_type: str) -> float:
 
 
 def _map(
-    found: Value,
+    detections: Value,
     label: Value,
     has_state,
     overlap_threshold: float,
@@ -95,20 +95,20 @@ def _map(
     state: Found,
 ) -> Value:
     state.begin(has_state is not None and bool(has_state.number))
-    of_found = rows_of(found, "detection_map", "DetectRes")
+    of_found = rows_of(detections, "detection_map", "DetectRes")
     of_true = rows_of(label, "detection_map", "Label")
     if len(of_found) != len(of_true):
         raise FeedError(
             f"detection_map: boxes of {len(of_found)} images, true ones of {len(of_true)}"
         )
-    for own, true in zip(of_found, of_true):
-        if own.shape[1] != 6:  # what layers of detectors give where they find nothing at all
-            own = np.zeros((0, 6))
-        _score(own, true, overlap_threshold, evaluate_difficult, state)
+    for detected, true in zip(of_found, of_true):
+        if detected.shape[1] != 6:  # what layers of detectors give where they find nothing at all
+            detected = np.zeros((0, 6))
+        _score(detected, true, overlap_threshold, evaluate_difficult, state)
     return Value(np.array([_mean_precision(state, ap_type)], np.float32))
 
 
-def _map_infer(found: Meta, label: Meta, has_state, ap_type: str, **_) -> Meta:
+def _map_infer(detections: Meta, label: Meta, has_state, ap_type: str, **_) -> Meta:
     if ap_type not in ("integral", "11point"):
         raise GraphError(f"ap_version must be integral or 11point, got {ap_type!r}")
     if label.shape[1] not in (5, 6):

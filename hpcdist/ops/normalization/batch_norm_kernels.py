@@ -58,10 +58,12 @@ def _slope_sums(x, mean, slope, lanes, products):
 
 
 @jit
-def _move(c, mean, variance, mean_out, variance_out, saved_mean, saved_deviation, numbers, found):
+def _move(
+    c, mean, variance, mean_out, variance_out, saved_mean, saved_deviation, numbers, batch_moments
+):
     """Keep channel c's moments of the batch and move the running ones towards them."""
     momentum, rest, epsilon = numbers
-    batch_mean, batch_variance = found
+    batch_mean, batch_variance = batch_moments
     saved_mean[c] = batch_mean
     saved_deviation[c] = 1 / np.sqrt(batch_variance + np.float64(epsilon))
     mean_out[c] = mean[c] * momentum + saved_mean[c] * rest

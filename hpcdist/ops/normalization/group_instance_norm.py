@@ -59,12 +59,12 @@ def _group_norm(
         mean[...] = means[..., 0]
     if variance is not None:
         variance[...] = variances[..., 0]
-    made, each = normed.reshape(first.shape), (1, -1) + (1,) * (first.ndim - 2)
+    y_first, each = normed.reshape(first.shape), (1, -1) + (1,) * (first.ndim - 2)
     if scale is not None:
-        made = made * scale.reshape(each)
+        y_first = y_first * scale.reshape(each)
     if bias is not None:
-        made = made + bias.reshape(each)
-    _first(y, data_layout)[...] = made
+        y_first = y_first + bias.reshape(each)
+    _first(y, data_layout)[...] = y_first
 
 
 def _group_norm_grad(
@@ -73,16 +73,16 @@ def _group_norm_grad(
     first, slope = _first(x, data_layout), _first(dy, data_layout)
     grouped = (first.shape[0], groups, -1)
     _, _, inverse, normed = _moments(xp, first.reshape(grouped), epsilon)
-    others = (0, *range(2, first.ndim))
+    other_axes = (0, *range(2, first.ndim))
     if dbias is not None:
-        dbias[...] = slope.sum(others)
+        dbias[...] = slope.sum(other_axes)
     if dscale is not None:
-        dscale[...] = (slope * normed.reshape(first.shape)).sum(others)
+        dscale[...] = (slope * normed.reshape(first.shape)).sum(other_axes)
     if dx is not None:
         if scale is not None:
             slope = slope * scale.reshape((1, -1) + (1,) * (first.ndim - 2))
-        made = _back(slope.reshape(grouped), normed, inverse)
-        _first(dx, data_layout)[...] = made.reshape(first.shape)
+        dx_first = _back(slope.reshape(grouped), normed, inverse)
+        _first(dx, data_layout)[...] = dx_first.reshape(first.shape)
 
 
 define_with_grad(
@@ -138,7 +138,7 @@ def _instance_norm_grad_grad(
     _, _, inverse, normed = _moments(xp, x.reshape(*x.shape[:2], -1), epsilon)
     slope, each = dy.reshape(normed.shape), (1, -1, 1)
     g = xp.zeros_like(normed) if ddx is None else ddx.reshape(normed.shape)
-    h, k = (0 if given is None else given.reshape(each) for given in (ddscale, ddbias))
+    h, k = (0 if gradient is None else gradient.reshape(each) for gradient in (ddscale, ddbias))
     s = scale.reshape(each)
     back_of_slope, back_of_g = _back(slope, normed, inverse), _back(g, normed, inverse)
     if ddy is not None:
@@ -156,10 +156,10 @@ def _instance_second(op: Operator, wanted: Wanted) -> list[GradOp]:
     """The gradient of instance_norm's gradient, an operator of its own."""
     inputs = dict(op.inputs)
     for slot in ("X", "Scale", "Bias"):
-        made = [name for name in op.output(f"{slot}@GRAD") if name != EMPTY]
-        inputs |= {f"DD{slot}": [grad_name(name)] for name in made}
-    given = {"DX": op.input("X"), "DScale": op.input("Scale"), "DDY": op.input("Y@GRAD")}
-    outputs = {slot: [grad_name(name)] for slot, (name,) in given.items() if wanted(name)}
+        names = [name for name in op.output(f"{slot}@GRAD") if name != EMPTY]
+        inputs |= {f"DD{slot}": [grad_name(name)] for name in names}
+    derived = {"DX": op.input("X"), "DScale": op.input("Scale"), "DDY": op.input("Y@GRAD")}
+    outputs = {slot: [grad_name(name)] for slot, (name,) in derived.items() if wanted(name)}
     return [GradOp("instance_norm_grad_grad", inputs, outputs, dict(op.attrs))]
 
 
@@ -199,13 +199,13 @@ def _affine_channel(xp, x, scale, bias, out, data_layout: str) -> None:
 
 def _affine_channel_grad(xp, x, scale, dout, dx, dscale, dbias, data_layout: str) -> None:
     channel = 1 if data_layout == "NCHW" else x.ndim - 1
-    others = tuple(i for i in range(x.ndim) if i != channel)
+    other_axes = tuple(i for i in range(x.ndim) if i != channel)
     if dx is not None:
         dx[...] = dout * _per_channel(scale, x, data_layout)
     if dscale is not None:
-        dscale[...] = (dout * x).sum(others)
+        dscale[...] = (dout * x).sum(other_axes)
     if dbias is not None:
-        dbias[...] = dout.sum(others)
+        dbias[...] = dout.sum(other_axes)
 
 
 define_with_grad(
@@ -248,9 +248,9 @@ def _spectral_norm_grad(xp, weight, u, v, dout, dweight, dim: int, **facts) -> N
     """The vectors count as constants."""
     matrix, u, v, value = _singular(xp, weight, u, v, dim, **facts)
     slope = _matrix(dout, dim)
-    made = slope / value - (slope * matrix).sum() / value**2 * xp.outer(u, v)
+    gradient = slope / value - (slope * matrix).sum() / value**2 * xp.outer(u, v)
     order = (dim, *(i for i in range(weight.ndim) if i != dim))
-    dweight.transpose(order)[...] = made.reshape([weight.shape[i] for i in order])
+    dweight.transpose(order)[...] = gradient.reshape([weight.shape[i] for i in order])
 
 
 define_with_grad(

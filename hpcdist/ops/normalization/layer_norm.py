@@ -23,9 +23,9 @@ def _layer_norm_infer(
             f"of shape {x.shape}"
         )
     columns = Meta(x.shape[begin_norm_axis:]).size
-    for what, vector in (("scale", scale), ("bias", bias)):
+    for name, vector in (("scale", scale), ("bias", bias)):
         if vector is not None and columns >= 0 and vector.shape != (columns,):
-            raise GraphError(f"the {what} must be of shape ({columns},), got {vector.shape}")
+            raise GraphError(f"the {name} must be of shape ({columns},), got {vector.shape}")
     per_row = Meta((Meta(x.shape[:begin_norm_axis]).size,), x.dtype)
     return same(x), per_row, per_row
 

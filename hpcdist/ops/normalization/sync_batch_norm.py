@@ -130,9 +130,9 @@ class _Forward(_Rows):
                 self._kernel("moments")(self._x, means, squares)
             else:
                 x = self._x.astype("float64")
-                found = x.sum((0, 2)) / self._count
-                means[:] = on_host(found)
-                squares[:] = on_host(((x - found.reshape(1, -1, 1)) ** 2).sum((0, 2)))
+                channel_means = x.sum((0, 2)) / self._count
+                means[:] = on_host(channel_means)
+                squares[:] = on_host(((x - channel_means.reshape(1, -1, 1)) ** 2).sum((0, 2)))
         return self._told
 
     def take(self, everyones: Sequence[np.ndarray]) -> None:
@@ -150,8 +150,8 @@ class _Forward(_Rows):
         if xp is np:
             numbers = (momentum, rest, number(self._epsilon))
             unused = np.empty_like(means)
-            kept = (means, variances, unused, unused, saved_mean, saved_deviation)
-            self._kernel("normalize")(x, self._scale, self._bias, y, kept, numbers, False)
+            moments_out = (means, variances, unused, unused, saved_mean, saved_deviation)
+            self._kernel("normalize")(x, self._scale, self._bias, y, moments_out, numbers, False)
         else:
             means, variances = xp.asarray(means), xp.asarray(variances)
             saved_mean[...], saved_deviation[...] = means, 1 / xp.sqrt(variances + self._epsilon)
@@ -201,9 +201,9 @@ class _Backward(_Rows):
             products[:] = on_host((dy * deviations).sum((0, 2)))
             deviation = on_host(saved_deviation)
         # Gradients of scale and bias are of the rows here: they are added up like all others.
-        for given, found in ((self._dbias, sums), (self._dscale, products * deviation)):
-            if given is not None:
-                given[...] = self._xp.asarray(found)
+        for gradient, local_sum in ((self._dbias, sums), (self._dscale, products * deviation)):
+            if gradient is not None:
+                gradient[...] = self._xp.asarray(local_sum)
         if not self._counted:
             self._told.fill(0)
         return self._told
@@ -216,9 +216,9 @@ class _Backward(_Rows):
             if dx is not None:
                 dx.fill(0)
         elif count == 1:
-            for given in (self._dscale, self._dbias):
-                if given is not None:
-                    given.fill(0)
+            for gradient in (self._dscale, self._dbias):
+                if gradient is not None:
+                    gradient.fill(0)
             if dx is not None:
                 xp.copyto(dx, dy)
         elif dx is not None:

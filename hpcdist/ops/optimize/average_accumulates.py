@@ -17,20 +17,20 @@ def _accumulate(
     for source, target in zip(old, new):
         if target is not source:
             target[...] = source
-    sum_1, sum_2, sum_3, taken, before, updates = new
-    taken += 1
+    sum_1, sum_2, sum_3, accumulated, before, updates = new
+    accumulated += 1
     updates += 1
     sum_1 += param
     if int(updates[0]) % MOST == 0:
         sum_2 += sum_1
         sum_1.fill(0)
     window = min(max_average_window, int(int(updates[0]) * average_window))
-    if int(taken[0]) >= min_average_window and int(taken[0]) >= window:
+    if int(accumulated[0]) >= min_average_window and int(accumulated[0]) >= window:
         sum_3[...] = sum_1 + sum_2
         sum_1.fill(0)
         sum_2.fill(0)
-        before[...] = taken
-        taken.fill(0)
+        before[...] = accumulated
+        accumulated.fill(0)
 
 
 define(

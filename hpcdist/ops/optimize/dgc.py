@@ -59,12 +59,22 @@ def _infer_update(param: Meta, grad: Meta, u: Meta, v: Meta, rate: Meta, **_) ->
 
 
 def _bind_update(
-    xp, param, grad, u, v, rate, param_out, u_out, regular_type: int, regular_coeff: float, **how
+    xp,
+    param,
+    grad,
+    u,
+    v,
+    rate,
+    param_out,
+    u_out,
+    regular_type: int,
+    regular_coeff: float,
+    **options,
 ) -> Call:
     if not regular_type:
-        return bind_update(xp, "momentum", how, param, rate, [u], grad[None])
+        return bind_update(xp, "momentum", options, param, rate, [u], grad[None])
     decayed = xp.empty_like(grad)
-    move = bind_update(xp, "momentum", how, param, rate, [u], decayed[None])
+    move = bind_update(xp, "momentum", options, param, rate, [u], decayed[None])
 
     def step() -> None:
         decayed[...] = grad + _decay(xp, param, regular_type, regular_coeff)
@@ -139,11 +149,11 @@ def _bind_choice(
     rampup_step: int,
     sparsity: Sequence[float],
     trainers: int,
-    **how,
+    **options,
 ) -> Call:
-    def choose(given: Sequence[Array], made: Sequence[Array]) -> None:
-        u, v, grad, param, step = given
-        u_out, v_out, values, indices, counted = made
+    def choose(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        u, v, grad, param, step = inputs
+        u_out, v_out, values, indices, counted = outputs
         for source, target in ((u, u_out), (v, v_out)):
             if target is not source:
                 target[...] = source
@@ -156,7 +166,7 @@ def _bind_choice(
             param.reshape(-1),
             count,
             trainers,
-            **how,
+            **options,
         )
         counted[0] = count
 

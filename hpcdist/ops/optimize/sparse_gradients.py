@@ -43,10 +43,10 @@ def bind_sparse_update(
 
 def sparse_refusal(type: str) -> str:
     """Say that an optimizer takes no sparse gradients, and which do."""
-    others = sorted(name for name, update in UPDATES.items() if update.sparse(update.attrs))
+    able = sorted(name for name, update in UPDATES.items() if update.sparse(update.attrs))
     return (
         f"{type} cannot apply a sparse gradient (SelectedRows): use embedding(is_sparse=False) "
-        f"or one of {', '.join(others)}"
+        f"or one of {', '.join(able)}"
     )
 
 
@@ -109,8 +109,8 @@ def _bind_listed(xp, type: str, attrs: Attrs, param, rate, state: Operands) -> A
     def apply(gradient: SelectedRows) -> None:
         merged = gradient.totals()
         picked = {id(array): array[merged.rows] for array in per_row}
-        own = [picked.get(id(s), s) for s in state]
-        bind_update(xp, type, attrs, picked[id(param)], rate, own, merged.value[None])()
+        state_of_rows = [picked.get(id(s), s) for s in state]
+        bind_update(xp, type, attrs, picked[id(param)], rate, state_of_rows, merged.value[None])()
         for array in per_row:
             array[merged.rows] = picked[id(array)]
 
@@ -134,8 +134,8 @@ def _totals_as_fluid(gradient: SelectedRows) -> SelectedRows:
     seen = found_by_search(gradient.rows)
     if not isinstance(seen, np.ndarray):  # how many are lost, if any, only the GPU knows
         repeats = totals.rows[1:] == totals.rows[:-1]
-        kept = seen[library_of(seen).argsort(gradient.rows)] | repeats.any()
-        totals.value *= kept.reshape(-1, *[1] * (totals.value.ndim - 1))
+        nonzero = seen[library_of(seen).argsort(gradient.rows)] | repeats.any()
+        totals.value *= nonzero.reshape(-1, *[1] * (totals.value.ndim - 1))
         return totals
     return SelectedRows(gradient.rows[seen], gradient.value[seen], gradient.height)
 
@@ -144,14 +144,14 @@ def found_by_search(rows) -> Array:
     """Tell for each element whether a binary search of the list, sorted or not, finds it."""
     low = rows * 0
     high = low + len(rows) - 1
-    found = low > 0
+    is_member = low > 0
     for _ in range(len(rows).bit_length()):
         middle = (low + high) >> 1
         seen = rows[middle.clip(0, len(rows) - 1)]
         open_ = low <= high
-        found |= open_ & (seen == rows)
+        is_member |= open_ & (seen == rows)
         low, high = (
             low + (middle + 1 - low) * (seen < rows),
             high + (middle - 1 - high) * (seen > rows),
         )
-    return found
+    return is_member

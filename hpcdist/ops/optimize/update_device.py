@@ -33,10 +33,10 @@ def bind(xp, name: str, param, lr, state: Operands, hyper, rows: Operands) -> Ca
     special = {"lars_momentum": _lars, "lamb": _lamb}.get(name)
 
     def total() -> Array:
-        found = rows[0]
+        sum_ = rows[0]
         for row in rows[1:]:
-            found = found + row
-        return found
+            sum_ = sum_ + row
+        return sum_
 
     if special is None:
         rule = rules.RULES[name]
@@ -131,8 +131,8 @@ def formula_of(xp, formula, **names) -> Callable[..., Any]:
     ``names``: what else it is to read in place of what it has.
     """
     function = formula.py_func
-    own = {**function.__globals__, "np": xp, "where": xp.where, **names}
-    return types.FunctionType(function.__code__, own)
+    namespace = {**function.__globals__, "np": xp, "where": xp.where, **names}
+    return types.FunctionType(function.__code__, namespace)
 
 
 def _lars(param, g, state: Operands, lr, constants: Sequence[Array], norm) -> tuple[Array, ...]:

@@ -45,8 +45,8 @@ def _lars(
     number = param.dtype.type
     coeff, decay = number(lars_coeff), number(lars_weight_decay)
     norms = xp.sqrt(param_norm), xp.sqrt(grad_norm)
-    own = rules.lars_rate.py_func(rate, coeff, decay, *norms)
-    moved, speed = rules.lars_rule.py_func(param, grad, velocity, own, number(mu), decay)
+    local_rate = rules.lars_rate.py_func(rate, coeff, decay, *norms)
+    moved, speed = rules.lars_rule.py_func(param, grad, velocity, local_rate, number(mu), decay)
     param_out[...], velocity_out[...] = moved, speed
 
 

@@ -71,16 +71,16 @@ class BatchPart:
         if self.rows is None:
             return 0
         begin, rows = (int(number) for number in self.rows)
-        here = self.size if self.sequences is None else len(self.sequences) - 1
-        if begin == 0 or here == 0:
+        count = self.size if self.sequences is None else len(self.sequences) - 1
+        if begin == 0 or count == 0:
             return 0
-        if here % rows:
-            what = "elements" if self.sequences is None else "sequences"
+        if count % rows:
+            unit = "elements" if self.sequences is None else "sequences"
             raise ValueError(
-                f"random numbers for a part of a batch: its {rows} rows have {here} {what}, "
+                f"random numbers for a part of a batch: its {rows} rows have {count} {unit}, "
                 f"expected a multiple of {rows}"
             )
-        return begin * (here // rows)
+        return begin * (count // rows)
 
 
 def part_of(x, rows, lod) -> BatchPart:

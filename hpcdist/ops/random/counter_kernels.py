@@ -94,9 +94,9 @@ def drop(first, sequence, low, high, key0, key1, pieces, limit, x, scale, mask, 
             _blocks(block, sequence + p, low, high, keys, drawn)
             count = min(WORDS - skip, end - at)
             for i in range(count):
-                kept = np.uint8(drawn[(skip + i) % PER_BLOCK, (skip + i) // PER_BLOCK] >= limit)
-                mask[at + i] = kept
-                out[at + i] = x[at + i] * x.dtype.type(kept) * scale
+                keep = np.uint8(drawn[(skip + i) % PER_BLOCK, (skip + i) // PER_BLOCK] >= limit)
+                mask[at + i] = keep
+                out[at + i] = x[at + i] * x.dtype.type(keep) * scale
             at += count
             block += LANES
             skip = 0

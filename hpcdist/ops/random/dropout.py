@@ -42,8 +42,8 @@ def _fixed_mask(part: BatchPart, mask, xp, seed: int, dropout_prob: float) -> Ca
     @functools.lru_cache(1)
     def drawn(skipped: int) -> Array:
         numbers = uniform(start_of(seed), skipped, part.size, 0.0, 1.0)
-        kept = (numbers >= np.float32(dropout_prob)).astype(np.uint8)
-        return xp.asarray(kept.reshape(mask.shape))
+        keep = (numbers >= np.float32(dropout_prob)).astype(np.uint8)
+        return xp.asarray(keep.reshape(mask.shape))
 
     return lambda: xp.copyto(mask, drawn(part.skipped()))
 

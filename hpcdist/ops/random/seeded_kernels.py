@@ -36,7 +36,7 @@ def uniform_of(words, low, high):
 
 
 @jit
-def normal_of(words, others, mean, std, bound):
+def normal_of(words, second_words, mean, std, bound):
     """Return normal values of two words each (Box and Muller, 1958), or within +-bound of one."""
     out = np.empty(len(words), np.float32)
     if bound < np.inf:  # u within the distribution's values at the bounds
@@ -50,7 +50,7 @@ def normal_of(words, others, mean, std, bound):
         part = slice(begin, min(begin + BLOCK, len(words)))
         logs = block[: part.stop - begin]
         _logs_of(words[part], logs)
-        _normal_of_logs(logs, others[part], mean, std, out[part])
+        _normal_of_logs(logs, second_words[part], mean, std, out[part])
     return out
 
 
@@ -74,12 +74,12 @@ def _logs_of(words, logs):
 
 
 @jit
-def _normal_of_logs(logs, others, mean, std, out):
+def _normal_of_logs(logs, second_words, mean, std, out):
     """Write std sqrt(-2 ln u) cos(2 pi v) + mean, for v = word / 2^32."""
     # cos(2 pi v) = -sin(x) with x = 2 pi (1/4 - |v - 1/2|), from -pi/2 to pi/2:
     # sin(x) = x - x^3/3! + x^5/5! - ... + x^17/17!, the rest below 1e-13
     for i in range(len(logs)):
-        x = 2 * math.pi * (0.25 - abs(np.float64(others[i]) * 2.0**-32 - 0.5))
+        x = 2 * math.pi * (0.25 - abs(np.float64(second_words[i]) * 2.0**-32 - 0.5))
         x2 = x * x
         series = 1 - x2 / 156 * (1 - x2 / 210 * (1 - x2 / 272))
         series = 1 - x2 / 42 * (1 - x2 / 72 * (1 - x2 / 110 * series))

@@ -49,11 +49,11 @@ class _Net:
 
     @staticmethod
     def of(attrs) -> _Net:
-        size, ways = attrs["hidden_size"], 2 if attrs["is_bidirec"] else 1
+        size, directions = attrs["hidden_size"], 2 if attrs["is_bidirec"] else 1
         count, begin = attrs["num_layers"], attrs["first_layer"]
-        widths = [attrs["input_size"]] + [ways * size] * (count - 1)
+        widths = [attrs["input_size"]] + [directions * size] * (count - 1)
         end = count if attrs["layers"] < 0 else begin + attrs["layers"]
-        return _Net(size, ways, widths, begin, end)
+        return _Net(size, directions, widths, begin, end)
 
     @property
     def weights(self) -> int:
@@ -68,17 +68,17 @@ class _Net:
         gates, at = 4 * self.size, 0
         bias = gates * sum(self.ways * (w + self.size) for w in self.widths)
         for layer, width in enumerate(self.widths):
-            for way in range(self.ways):
-                fed, kept = gates * width, gates * self.size
+            for direction in range(self.ways):
+                fed, hidden = gates * width, gates * self.size
                 if self.begin <= layer < self.end:
                     pieces = (
                         flat[at : at + fed].reshape(gates, width),
-                        flat[at + fed : at + fed + kept].reshape(gates, self.size),
+                        flat[at + fed : at + fed + hidden].reshape(gates, self.size),
                         flat[bias : bias + gates],
                         flat[bias + gates : bias + 2 * gates],
                     )
-                    yield layer, way, (layer - self.begin) * self.ways + way, pieces
-                at, bias = at + fed + kept, bias + 2 * gates
+                    yield layer, direction, (layer - self.begin) * self.ways + direction, pieces
+                at, bias = at + fed + hidden, bias + 2 * gates
 
 
 def _infer(x: Meta, h: Meta, c: Meta, w: Meta, cache, **attrs) -> Metas:
@@ -88,18 +88,18 @@ def _infer(x: Meta, h: Meta, c: Meta, w: Meta, cache, **attrs) -> Metas:
         raise GraphError("cudnn_lstm: dropout between layers is built by layers.lstm only")
     steps, rows = x.shape[:2] if len(x.shape) == 3 else (-1, -1)
     count = (net.end - net.begin) * net.ways
-    wanted = [
+    expected = [
         ("Input", x, (steps, rows, net.widths[net.begin])),
         ("InitH", h, (count, rows, net.size)),
         ("InitC", c, (count, rows, net.size)),
         ("W", w, (net.weights,)),
     ]
-    check_shapes("cudnn_lstm", wanted)
-    held = -1
+    check_shapes("cudnn_lstm", expected)
+    reserve = -1
     if min(steps, rows) >= 0:
-        held = count * rows * net.size * (5 * steps + 2 * (steps + 1))
+        reserve = count * rows * net.size * (5 * steps + 2 * (steps + 1))
     last = Meta((count, rows, net.size), x.dtype)
-    return Meta((steps, rows, net.ways * net.size), x.dtype), last, last, Meta((held,), x.dtype)
+    return Meta((steps, rows, net.ways * net.size), x.dtype), last, last, Meta((reserve,), x.dtype)
 
 
 def _held(reserve: Array, steps: int, rows: int, size: int) -> Iterator[tuple[Array, ...]]:
@@ -108,18 +108,18 @@ def _held(reserve: Array, steps: int, rows: int, size: int) -> Iterator[tuple[Ar
     The last two begin with the initial states.
     """
     shapes = [(steps * rows, 4 * size), (steps * rows, size)] + [((steps + 1) * rows, size)] * 2
-    whole = reserve.reshape(-1, max(sum(n * width for n, width in shapes), 1))
+    by_layer = reserve.reshape(-1, max(sum(n * width for n, width in shapes), 1))
     ends = np.cumsum([n * width for n, width in shapes])
-    for part in whole:
+    for part in by_layer:
         yield tuple(
             part[end - n * width : end].reshape(n, width) for end, (n, width) in zip(ends, shapes)
         )
 
 
-def _rows(steps: int, rows: int, way: int) -> Array:
+def _rows(steps: int, rows: int, direction: int) -> Array:
     """Return which row of [steps * rows] each place is; the second direction begins at the end."""
     index = np.arange(steps * rows).reshape(steps, rows)
-    return np.ascontiguousarray(index[:: -1 if way else 1]).reshape(-1)
+    return np.ascontiguousarray(index[:: -1 if direction else 1]).reshape(-1)
 
 
 def _turned(piece: Array, size: int) -> Array:
@@ -128,9 +128,9 @@ def _turned(piece: Array, size: int) -> Array:
     return ordered.reshape(-1) if piece.ndim == 1 else np.ascontiguousarray(ordered.T)
 
 
-def _put_back(found: Array, size: int, into: Array) -> None:
+def _put_back(gradient: Array, size: int, into: Array) -> None:
     """Write a gradient [4 * size, ...] in the loops' order to a piece of W's gradient."""
-    into.reshape(4, size, -1)[_ORDER] = found.reshape(4, size, -1)
+    into.reshape(4, size, -1)[_ORDER] = gradient.reshape(4, size, -1)
 
 
 def _forward(attrs, inputs: Operands, outputs: Operands) -> None:
@@ -146,12 +146,12 @@ def _forward(attrs, inputs: Operands, outputs: Operands) -> None:
     if reserve is None:
         reserve = np.empty(len(h) * rows * size * (5 * steps + 2 * (steps + 1)), dtype)
     fed = x.reshape(steps * rows, -1)
-    made = np.empty((steps * rows, net.ways * size), dtype)
+    output = np.empty((steps * rows, net.ways * size), dtype)
     places = _held(reserve, steps, rows, size)
-    for _, way, k, pieces in net.computed(w):
+    for _, direction, k, pieces in net.computed(w):
         gates, active, hidden, cells = next(places)
         hidden[:rows], cells[:rows] = h[k], c[k]
-        order = _rows(steps, rows, way)
+        order = _rows(steps, rows, direction)
         lstm_forward(
             fed @ _turned(pieces[0], size),
             _turned(pieces[1], size),
@@ -170,13 +170,13 @@ def _forward(attrs, inputs: Operands, outputs: Operands) -> None:
             active,
             hidden[rows:],
         )
-        made[order, way * size : (way + 1) * size] = hidden[rows:]
+        output[order, direction * size : (direction + 1) * size] = hidden[rows:]
         if last_h is not None:
             last_h[k] = hidden[steps * rows :]
         if last_c is not None:
             last_c[k] = cells[steps * rows :]
-        if way == net.ways - 1:
-            fed, made = made, np.empty_like(made)
+        if direction == net.ways - 1:
+            fed, output = output, np.empty_like(output)
     if out is not None:
         out[...] = fed.reshape(out.shape)
 
@@ -192,23 +192,23 @@ def _backward(attrs, inputs: Operands, outputs: Operands) -> None:
     nothing, none = np.empty((0, size), dtype), np.empty((0, 0), dtype)
     zero = dtype.type(0)
     dflat = np.zeros_like(w)
-    held = list(_held(reserve, steps, rows, size))
+    activations = list(_held(reserve, steps, rows, size))
     dnext = dout.reshape(steps * rows, -1)
     dprevious: Array = None
     pairs = list(zip(net.computed(w), net.computed(dflat)))
-    for (layer, way, k, pieces), (*_, dpieces) in reversed(pairs):
-        gates, active, hidden, cells = held[k]
-        order = _rows(steps, rows, way)
+    for (layer, direction, k, pieces), (*_, dpieces) in reversed(pairs):
+        gates, active, hidden, cells = activations[k]
+        order = _rows(steps, rows, direction)
         if layer == net.begin:
             fed = x.reshape(steps * rows, -1)
         else:
-            below = [held[k - way - net.ways + other] for other in range(net.ways)]
+            below = [activations[k - direction - net.ways + other] for other in range(net.ways)]
             fed = np.empty((steps * rows, net.ways * size), dtype)
             for other, (_, _, values, _) in enumerate(below):
                 columns = slice(other * size, (other + 1) * size)
                 fed[_rows(steps, rows, other), columns] = values[rows:]
         dhidden_at = np.zeros_like(hidden)
-        dhidden_at[rows:] = dnext[order, way * size : (way + 1) * size]
+        dhidden_at[rows:] = dnext[order, direction * size : (direction + 1) * size]
         dhidden_at[steps * rows :] += dlast_h[k]
         dcells = np.zeros_like(cells)
         dcells[steps * rows :] = dlast_c[k]
@@ -244,7 +244,7 @@ def _backward(attrs, inputs: Operands, outputs: Operands) -> None:
             _put_back(dgates.sum(axis=0), size, dbias)
         passed = dfed @ _turned(pieces[0], size).T
         dprevious = passed if dprevious is None else dprevious + passed
-        if way == 0:
+        if direction == 0:
             dnext, dprevious = dprevious, None
     if dx is not None:
         dx[...] = dnext.reshape(dx.shape)

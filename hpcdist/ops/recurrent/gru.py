@@ -40,13 +40,13 @@ _UNIT = {"gate_activation": 1, "activation": 2, "origin_mode": False}
 # -- shapes ----------------------------------------------------------------------------------------
 def _check(type: str, x: Meta, first, weight: Meta, bias, rows: int) -> int:
     width = weight.shape[0]
-    wanted = [
+    expected = [
         ("Input", x, (x.shape[0], 3 * width)),
         ("Weight", weight, (width, 3 * width)),
         ("Bias", bias, (1, 3 * width)),
         ("the initial state", first, (rows, width)),
     ]
-    check_shapes(type, wanted)
+    check_shapes(type, expected)
     return width
 
 

@@ -44,14 +44,14 @@ def _check(
 ) -> None:
     biases = (7 if attrs["use_peepholes"] else 4) * width
     sequences = sequences_of(x, type, "Input").sequences
-    wanted = [
+    expected = [
         ("Input", x, (x.shape[0], 4 * width)),
         ("Weight", weight, (fed, 4 * width)),
         ("Bias", bias, (1, biases)),
         ("H0", h0, (sequences, fed)),
         ("C0", c0, (sequences, width)),
     ]
-    check_shapes(type, wanted)
+    check_shapes(type, expected)
     if (h0 is None) is not (c0 is None):
         raise GraphError(f"{type}: give both of h_0 and c_0, or none")
     for name in ("gate", "cell", "candidate", "proj"):
@@ -257,11 +257,11 @@ def _unit_gates(xp, x, forget_bias: float) -> tuple[Array, Array, Array, Array]:
 
 def _unit(xp, x, c_prev, c, h, forget_bias: float) -> None:
     i, f, o, candidate = _unit_gates(xp, x, forget_bias)
-    made = f * c_prev + i * candidate
+    new_cell = f * c_prev + i * candidate
     if c is not None:
-        c[...] = made
+        c[...] = new_cell
     if h is not None:
-        xp.multiply(o, xp.tanh(made), out=h)
+        xp.multiply(o, xp.tanh(new_cell), out=h)
 
 
 def _unit_grad(xp, x, c_prev, c, dc, dh, dx, dc_prev, forget_bias: float) -> None:

@@ -90,28 +90,28 @@ class Steps:
         return Steps(index, np.array([0, rows]), index, index)
 
 
-def by_place(what: str, steps: Steps, first: Array, values: Array, width: int, dtype) -> Array:
+def by_place(purpose: str, steps: Steps, first: Array, values: Array, width: int, dtype) -> Array:
     """Return scratch memory for values by place, filled if ``values`` by row are given.
 
     Initial states, or 0, stand before them.
     """
     count = len(steps.order)
-    made = scratch(f"recurrent {what}", (count + len(steps.rows), width), dtype)
+    placed = scratch(f"recurrent {purpose}", (count + len(steps.rows), width), dtype)
     if first is None:
-        made[:count] = 0
+        placed[:count] = 0
     else:
-        np.take(first, steps.order, axis=0, out=made[:count], mode="clip")
+        np.take(first, steps.order, axis=0, out=placed[:count], mode="clip")
     if values is not None:
-        np.take(values, steps.rows, axis=0, out=made[count:], mode="clip")
-    return made
+        np.take(values, steps.rows, axis=0, out=placed[count:], mode="clip")
+    return placed
 
 
 # -- shapes ----------------------------------------------------------------------------------------
-def check_shapes(type: str, wanted: Sequence[tuple[str, Meta | None, Sequence[int]]]) -> None:
+def check_shapes(type: str, expected: Sequence[tuple[str, Meta | None, Sequence[int]]]) -> None:
     """Raise GraphError for the first (what, meta, shape) whose meta has another shape."""
-    for what, meta, shape in wanted:
+    for name, meta, shape in expected:
         if meta is not None and not fits(meta.shape, shape):
-            raise GraphError(f"{type}: {what} must be {list(shape)}, got {list(meta.shape)}")
+            raise GraphError(f"{type}: {name} must be {list(shape)}, got {list(meta.shape)}")
 
 
 def like_forward(x: Meta, *others) -> tuple[Any, ...]:

@@ -12,11 +12,11 @@ from hpcdist.jit import jit
 
 @jit
 def edit_distances(
-    found, found_begins, found_ends, wanted, wanted_begins, wanted_ends, room, out
+    hyps, found_begins, found_ends, refs, wanted_begins, wanted_ends, room, out
 ) -> None:
-    """Count insertions, deletions and substitutions from ``found`` to ``wanted`` (Levenshtein).
+    """Count insertions, deletions and substitutions from ``hyps`` to ``refs`` (Levenshtein).
 
-    ``room`` has one number more than the longest of ``wanted``.
+    ``room`` has one number more than the longest of ``refs``.
     """
     for s in range(len(out)):
         begin, end = wanted_begins[s], wanted_ends[s]
@@ -26,7 +26,7 @@ def edit_distances(
             corner = room[0]
             room[0] += 1
             for j in range(1, end - begin + 1):
-                cost = corner if found[i] == wanted[begin + j - 1] else corner + 1
+                cost = corner if hyps[i] == refs[begin + j - 1] else corner + 1
                 corner = room[j]
                 room[j] = min(cost, min(corner, room[j - 1]) + 1)
         out[s] = room[end - begin]
@@ -100,10 +100,10 @@ def ctc(
                     if i > 1 and states[i] != blank and states[i] != states[i - 2]:
                         before = _log_add(before, alpha[t - 1, i - 2])
                 alpha[t, i] = before + np.log(out[states[i]])
-        whole = alpha[steps - 1, size - 1]
+        log_total = alpha[steps - 1, size - 1]
         if size > 1:
-            whole = _log_add(whole, alpha[steps - 1, size - 2])
-        loss[s] = -whole
+            log_total = _log_add(log_total, alpha[steps - 1, size - 2])
+        loss[s] = -log_total
         for t in range(steps - 1, -1, -1):
             for i in range(size):
                 after = -np.inf
@@ -120,6 +120,6 @@ def ctc(
         for t in range(steps):
             out = grad[begins[s] + t * step]
             for i in range(size):
-                share = alpha[t, i] + beta[t, i] - whole
+                share = alpha[t, i] + beta[t, i] - log_total
                 if share > -80:
                     out[states[i]] -= np.exp(share)

@@ -38,24 +38,24 @@ def _search(
     sources = lod.offsets[level]
     if level == 0:
         sources = lod.offsets[1][sources]
-    given = scores.array.reshape(len(scores.array), -1)
-    tokens = np.broadcast_to(np.arange(given.shape[1]), given.shape)
+    chances = scores.array.reshape(len(scores.array), -1)
+    tokens = np.broadcast_to(np.arange(chances.shape[1]), chances.shape)
     if ids is not None:
-        tokens = ids.array.reshape(given.shape)
+        tokens = ids.array.reshape(chances.shape)
     last, totals = pre_ids.array.reshape(-1), pre_scores.array.reshape(-1)
     if not is_accumulated:
-        given = totals[:, None] + np.log(given)
+        chances = totals[:, None] + np.log(chances)
     prefixes = int(sources[-1])
     ended = last[:prefixes] == end_id
     # Candidates, by prefix: its continuations, or of one that has ended only itself.
-    keeps = np.zeros((prefixes, given.shape[1]), bool)
+    keeps = np.zeros((prefixes, chances.shape[1]), bool)
     keeps[~ended], keeps[ended, :1] = True, True
-    found = np.where(ended[:, None], totals[:prefixes, None], given[:prefixes])[keeps]
+    candidates = np.where(ended[:, None], totals[:prefixes, None], chances[:prefixes])[keeps]
     words = np.where(ended[:, None], end_id, tokens[:prefixes])[keeps]
     prefix = np.nonzero(keeps)[0]
     source = np.repeat(np.arange(len(sources) - 1), np.diff(sources))[prefix]
     # The better score first, of equal ones the later prefix; those of a prefix in their order.
-    order = np.lexsort((-prefix, -found, source))
+    order = np.lexsort((-prefix, -candidates, source))
     begins = np.searchsorted(source, np.arange(len(sources) - 1))
     best = order[np.arange(len(order)) - begins[source[order]] < beam_size]
     goes_on = np.zeros(len(sources) - 1, bool)
@@ -63,12 +63,12 @@ def _search(
     best = best[goes_on[source[best]]]
     best = best[np.argsort(prefix[best], kind="stable")]
     parents = prefix[best]
-    made = Lod.of_offsets(
+    best_lod = Lod.of_offsets(
         [sources, np.concatenate([[0], np.cumsum(np.bincount(parents, minlength=prefixes))])]
     )
     return (
-        Value(words[best].astype(np.int64).reshape(-1, 1), made),
-        Value(found[best].astype(totals.dtype).reshape(-1, 1), made),
+        Value(words[best].astype(np.int64).reshape(-1, 1), best_lod),
+        Value(candidates[best].astype(totals.dtype).reshape(-1, 1), best_lod),
         Value(parents.astype(np.int32)),
     )
 
@@ -116,10 +116,10 @@ def _sentences(ids, scores, beam_size: int, end_id: int) -> tuple[Value, Value]:
                 if tokens[candidate] != end_id or not words[source][k]:
                     words[source][k].append((tokens[candidate], values[candidate]))
                 at[source][k] = owner[candidate]
-    for found in words:
-        found.sort(key=lambda word: -word[0][1] if word else np.inf)
-    flat = [pair for found in words for word in found for pair in reversed(word)]
-    lengths = [len(word) for found in words for word in found]
+    for beams in words:
+        beams.sort(key=lambda word: -word[0][1] if word else np.inf)
+    flat = [pair for beams in words for word in beams for pair in reversed(word)]
+    lengths = [len(word) for beams in words for word in beams]
     lod = Lod.of_lengths([[beam_size] * count, lengths])
     dtype = steps[0][1].array.dtype
     return (
@@ -160,10 +160,10 @@ define(
 
 
 # -- tokens left out -------------------------------------------------------------------------------
-def _kept(x: Value, kept) -> Value:
+def _kept(x: Value, keeps) -> Value:
     assert x.lod is not None, "checked before"
-    ends = np.concatenate([[0], np.cumsum(kept)])[x.lod.last]
-    return Value(x.array[kept], Lod.of_offsets([*x.lod.offsets[:-1], ends]))
+    ends = np.concatenate([[0], np.cumsum(keeps)])[x.lod.last]
+    return Value(x.array[keeps], Lod.of_offsets([*x.lod.offsets[:-1], ends]))
 
 
 def _erased(x: Value, tokens) -> Value:
@@ -183,12 +183,12 @@ define(
 
 
 def _is_kept(tokens, begins, blank: int, merge_repeated: bool) -> Any:
-    kept = tokens != blank
+    keeps = tokens != blank
     if merge_repeated and len(tokens):
         repeats = np.concatenate([[False], tokens[1:] == tokens[:-1]])
         repeats[begins[begins < len(tokens)]] = False
-        kept &= ~repeats
-    return kept
+        keeps &= ~repeats
+    return keeps
 
 
 def _aligned(
@@ -207,9 +207,9 @@ def _aligned(
     counts = np.zeros((len(x.array), 1), np.int64)
     for row, length in enumerate(lengths.array.reshape(-1)):
         tokens = x.array[row, :length]
-        found = tokens[_is_kept(tokens, np.array([0]), blank, merge_repeated)]
-        padded[row, : len(found)] = found
-        counts[row] = len(found)
+        labels = tokens[_is_kept(tokens, np.array([0]), blank, merge_repeated)]
+        padded[row, : len(labels)] = labels
+        counts[row] = len(labels)
     return Value(padded), Value(counts)
 
 

@@ -99,8 +99,8 @@ def _chain(lod, inputs: Operands, outputs: Operands) -> None:
     labels = label.reshape(-1)
     _check_labels(labels, begins, ends, x.shape[-1], "linear_chain_crf")
     room = {"alpha": alpha, "exps": exps}
-    for name, held in room.items():
-        room[name] = scratch(f"crf {name}", x.shape, x.dtype) if held is None else held
+    for name, buffer in room.items():
+        room[name] = scratch(f"crf {name}", x.shape, x.dtype) if buffer is None else buffer
         if lengths is not None:
             room[name].fill(0)
     if weight_exps is None:
@@ -218,11 +218,11 @@ _CHUNKS: Attrs = {
 }
 
 
-def _chunk_infer(found: Meta, label: Meta, lengths, chunk_scheme: str, **_) -> tuple[Meta, ...]:
+def _chunk_infer(inferred: Meta, label: Meta, lengths, chunk_scheme: str, **_) -> tuple[Meta, ...]:
     if chunk_scheme not in _SCHEMES:
         raise GraphError(f"chunk_eval: no scheme {chunk_scheme!r}: one of {sorted(_SCHEMES)}")
     if lengths is None:
-        for slot, meta in (("Inference", found), ("Label", label)):
+        for slot, meta in (("Inference", inferred), ("Label", label)):
             sequences_of(meta, "chunk_eval", slot)
     return (*[Meta((1,), "float32")] * 3, *[Meta((1,), "int64")] * 3)
 
@@ -230,17 +230,17 @@ def _chunk_infer(found: Meta, label: Meta, lengths, chunk_scheme: str, **_) -> t
 def _evaluated(lod, attrs, inputs: Operands, outputs: Operands) -> None:
     from hpcdist.ops.sequence.crf_kernels import count_chunks
 
-    found, label, lengths = inputs
+    inferred, label, lengths = inputs
     begins, ends = spans(lod, label.shape, lengths, "chunk_eval")
     scheme = (*_SCHEMES[attrs["chunk_scheme"]], attrs["num_chunk_types"])
-    if found.size != label.size:
-        raise FeedError(f"chunk_eval: {found.size} tags are found, {label.size} are labelled")
-    for tags in (found, label):
+    if inferred.size != label.size:
+        raise FeedError(f"chunk_eval: {inferred.size} tags are found, {label.size} are labelled")
+    for tags in (inferred, label):
         _check_labels(tags.reshape(-1), begins, ends, scheme[0] * scheme[5] + 1, "chunk_eval")
     counts = np.zeros(3, np.int64)
     room = [scratch(f"chunks {k}", (label.size,), np.int64) for k in range(2)]
     excluded = np.array(attrs["excluded_chunk_types"], np.int64)
-    flat = found.reshape(-1), label.reshape(-1)
+    flat = inferred.reshape(-1), label.reshape(-1)
     count_chunks(*flat, begins, ends, scheme, excluded, *room, counts)
     of_found, of_labels, right = map(int, counts)
     precision = right / of_found if of_found else 0.0

@@ -173,10 +173,10 @@ def _chunks(labels, begin: int, end: int, scheme, excluded, at) -> int:
             at[r] = 0
         if inside and (r == end or _ends_before(last_tag, last_type, tag, type, scheme)):
             inside = False
-            kept = True
-            for known in excluded:
-                kept = kept and known != last_type
-            if kept:
+            counts = True
+            for excluded_type in excluded:
+                counts = counts and excluded_type != last_type
+            if counts:
                 at[r - 1] = 1 + first * (other + 1) + last_type
                 count += 1
         if r < end and _begins_at(last_tag, last_type, tag, type, scheme):
@@ -186,7 +186,7 @@ def _chunks(labels, begin: int, end: int, scheme, excluded, at) -> int:
 
 @jit
 def count_chunks(
-    found, labels, begins, ends, scheme, excluded, at_found, at_labels, counts
+    inferred, labels, begins, ends, scheme, excluded, at_found, at_labels, counts
 ) -> None:
     """Count chunks that are found, labelled, and both.
 
@@ -194,7 +194,7 @@ def count_chunks(
     """
     counts[:] = 0
     for s in range(len(begins)):
-        counts[0] += _chunks(found, begins[s], ends[s], scheme, excluded, at_found)
+        counts[0] += _chunks(inferred, begins[s], ends[s], scheme, excluded, at_found)
         counts[1] += _chunks(labels, begins[s], ends[s], scheme, excluded, at_labels)
         for r in range(begins[s], ends[s]):
             if at_found[r] and at_found[r] == at_labels[r]:

@@ -34,11 +34,11 @@ def _pairs(**results: How) -> Any:
 
 def _sequences(type: str, sides: dict[str, Meta], lengths: Sequence[Array]) -> int:
     """Return how many pairs of sequences there are; -1 if that is not known."""
-    given = [meta for meta in lengths if meta is not None]
-    if len(given) == 1:
+    present = [meta for meta in lengths if meta is not None]
+    if len(present) == 1:
         raise GraphError(f"{type}: give the lengths of both sides, or of none")
-    if given:
-        return given[0].shape[0]
+    if present:
+        return present[0].shape[0]
     counts = {sequences_of(meta, type, slot).sequences for slot, meta in sides.items()} - {-1}
     if len(counts) > 1:
         raise GraphError(f"{type}: the sides have {sorted(counts)} sequences")
@@ -46,8 +46,8 @@ def _sequences(type: str, sides: dict[str, Meta], lengths: Sequence[Array]) -> i
 
 
 # -- edit_distance ---------------------------------------------------------------------------------
-def _distance_infer(found: Meta, wanted: Meta, found_lengths, wanted_lengths, **_) -> Metas:
-    sides = {"Hyps": found, "Refs": wanted}
+def _distance_infer(hyps: Meta, refs: Meta, found_lengths, wanted_lengths, **_) -> Metas:
+    sides = {"Hyps": hyps, "Refs": refs}
     count = _sequences("edit_distance", sides, (found_lengths, wanted_lengths))
     return Meta((count, 1), "float32"), Meta((1,), "int64")
 
@@ -55,14 +55,14 @@ def _distance_infer(found: Meta, wanted: Meta, found_lengths, wanted_lengths, **
 def _distances(lods, normalized: bool, inputs: Operands, outputs: Operands) -> None:
     from hpcdist.ops.sequence.alignment_kernels import edit_distances
 
-    found, wanted, found_lengths, wanted_lengths = inputs
+    hyps, refs, found_lengths, wanted_lengths = inputs
     out, count = outputs
-    of_found = spans(lods[0], found.shape, found_lengths, "edit_distance")
-    of_wanted = spans(lods[1], wanted.shape, wanted_lengths, "edit_distance")
+    of_found = spans(lods[0], hyps.shape, found_lengths, "edit_distance")
+    of_wanted = spans(lods[1], refs.shape, wanted_lengths, "edit_distance")
     lengths = of_wanted[1] - of_wanted[0]
     result = np.empty(len(lengths), np.int64)
     room = scratch("edit distance", (int(lengths.max(initial=0)) + 1,), np.int64)
-    flat = found.reshape(-1), wanted.reshape(-1)
+    flat = hyps.reshape(-1), refs.reshape(-1)
     edit_distances(flat[0], *of_found, flat[1], *of_wanted, room, result)
     if normalized and not lengths.all():
         raise FeedError(
@@ -109,10 +109,12 @@ def _row_spans(lod, shape, lengths) -> tuple[Array, Array, int]:
         return *spans(lod, shape, None, "warpctc"), 1
     longest, count = shape[:2]  # padded logits are [longest, sequences, classes]
     begins = np.arange(count, dtype=np.int64)
-    given = lengths.reshape(-1).astype(np.int64)
-    if len(given) and not 0 <= given.min() <= given.max() <= longest:
-        raise FeedError(f"warpctc: lengths must be within 0..{longest}, got {given.tolist()}")
-    return begins, begins + given * count, count
+    flat_lengths = lengths.reshape(-1).astype(np.int64)
+    if len(flat_lengths) and not 0 <= flat_lengths.min() <= flat_lengths.max() <= longest:
+        raise FeedError(
+            f"warpctc: lengths must be within 0..{longest}, got {flat_lengths.tolist()}"
+        )
+    return begins, begins + flat_lengths * count, count
 
 
 def _ctc(lods, blank: int, inputs: Operands, outputs: Operands) -> None:

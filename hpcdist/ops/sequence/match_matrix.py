@@ -48,8 +48,8 @@ def _spans(*lods: Lod) -> Iterator[tuple[slice, ...]]:
 def _of_pairs(op: Applied) -> dict[str, OfRows]:
     """Each pair's matrix is computed from the texts or the matrix of the pair, and weights."""
     for slot, (operand,) in op.inputs.items():
-        wanted = How.SAME if slot == "W" else How.RAGGED
-        if operand.of.how is not wanted or operand.lod_level > 1:
+        expected = How.SAME if slot == "W" else How.RAGGED
+        if operand.of.how is not expected or operand.lod_level > 1:
             raise MixesRows(f"{operand.name!r} is {operand.of.how.value}")
     return {"Out": grouped(op.outputs["Out"][0])}
 
@@ -78,8 +78,8 @@ def _match(lods, dim_t: int, inputs: Operands, outputs: Operands) -> None:
     read = (x @ w.reshape(len(w), -1)).reshape(len(x), *w.shape[1:])
     if tmp is not None:
         tmp[...] = read.reshape(tmp.shape)
-    for own, other, where in _spans(lods[0], lods[1], _matrices(lods, dim_t)):
-        out[where, 0] = (read[own].transpose(1, 0, 2) @ y[other].T).reshape(-1)
+    for x_rows, other, where in _spans(lods[0], lods[1], _matrices(lods, dim_t)):
+        out[where, 0] = (read[x_rows].transpose(1, 0, 2) @ y[other].T).reshape(-1)
 
 
 def _match_grad(lods, dim_t: int, inputs: Operands, outputs: Operands) -> None:
@@ -89,15 +89,15 @@ def _match_grad(lods, dim_t: int, inputs: Operands, outputs: Operands) -> None:
     read = (x @ flat).reshape(len(x), *w.shape[1:])
     dread = np.zeros_like(read)
     dother = np.zeros_like(y)
-    for own, other, where in _spans(lods[0], lods[1], _matrices(lods, dim_t)):
-        size = own.stop - own.start, other.stop - other.start
+    for x_rows, other, where in _spans(lods[0], lods[1], _matrices(lods, dim_t)):
+        size = x_rows.stop - x_rows.start, other.stop - other.start
         part = dout[where, 0].reshape(dim_t, *size)
-        dread[own] = (part @ y[other]).transpose(1, 0, 2)
-        dother[other] = np.einsum("tij,itd->jd", part, read[own])
+        dread[x_rows] = (part @ y[other]).transpose(1, 0, 2)
+        dother[other] = np.einsum("tij,itd->jd", part, read[x_rows])
     dread = dread.reshape(len(x), flat.shape[1])
-    for target, found in ((dx, dread @ flat.T), (dy, dother), (dw, x.T @ dread)):
+    for target, gradient in ((dx, dread @ flat.T), (dy, dother), (dw, x.T @ dread)):
         if target is not None:
-            target[...] = found.reshape(target.shape)
+            target[...] = gradient.reshape(target.shape)
 
 
 def _bound(loop, inputs: int, xp, *operands, lods, **how) -> Call:
@@ -127,12 +127,12 @@ def _top_infer(x: Meta, row: Meta, col: Meta, topks: Sequence[int], channel_num:
     rows, columns = _pairs(type, ROW=row, COLUMN=col)
     if list(topks) != sorted(topks) or not topks or topks[0] < 1:
         raise GraphError(f"{type}: topks must ascend from 1 on, got {list(topks)}")
-    given = sequences_of(x, type, "X")
-    wanted = _matrices((rows, columns), channel_num)
-    if given.known and wanted.known and not given.same(wanted):
+    got = sequences_of(x, type, "X")
+    expected = _matrices((rows, columns), channel_num)
+    if got.known and expected.known and not got.same(expected):
         raise GraphError(
-            f"{type}: X has sequences of {given.lengths.tolist()} numbers, {channel_num} channels "
-            f"of ROW and COLUMN have {wanted.lengths.tolist()}"
+            f"{type}: X has sequences of {got.lengths.tolist()} numbers, {channel_num} channels "
+            f"of ROW and COLUMN have {expected.lengths.tolist()}"
         )
     return Meta((row.shape[0], len(topks) * channel_num), x.dtype, lod=rows)
 
@@ -226,9 +226,9 @@ def _windows(plane, how: dict[str, int]) -> Array:
 def _padded(size: Sequence[int], how: dict[str, int], dtype) -> tuple[Array, Array]:
     """Return zeros around a matrix, and a view of the place of the matrix."""
     taps = how["KernelH"], how["KernelW"]
-    held = np.zeros((size[0], *(n + k - 1 for n, k in zip(size[1:], taps))), dtype)
+    padded = np.zeros((size[0], *(n + k - 1 for n, k in zip(size[1:], taps))), dtype)
     down, across = taps[0] // 2, taps[1] // 2
-    return held, held[:, down : down + size[1], across : across + size[2]]
+    return padded, padded[:, down : down + size[1], across : across + size[2]]
 
 
 def _convolved(lods, how: dict[str, int], inputs: Operands, outputs: Operands) -> None:
@@ -238,9 +238,9 @@ def _convolved(lods, how: dict[str, int], inputs: Operands, outputs: Operands) -
     places = _spans(_matrices(left, how["OutputChannel"]))
     for (plane, _), (where,) in zip(_planes(x, lods[1:3], how["InputChannel"]), places):
         if plane.size:
-            held, inside = _padded(plane.shape, how, x.dtype)
+            padded, inside = _padded(plane.shape, how, x.dtype)
             inside[...] = plane
-            taps = _windows(held, how).transpose(0, 3, 4, 1, 2)
+            taps = _windows(padded, how).transpose(0, 3, 4, 1, 2)
             out[where, 0] = (w @ taps.reshape(w.shape[1], -1)).reshape(-1)
 
 
@@ -254,22 +254,22 @@ def _convolved_grad(lods, how: dict[str, int], inputs: Operands, outputs: Operan
     )
     if dx is not None:
         dx.fill(0)
-    for (plane, _), (where, own) in zip(_planes(x, lods[1:3], how["InputChannel"]), places):
+    for (plane, _), (where, x_rows) in zip(_planes(x, lods[1:3], how["InputChannel"]), places):
         if not plane.size:
             continue
-        held, inside = _padded(plane.shape, how, x.dtype)
+        padded, inside = _padded(plane.shape, how, x.dtype)
         inside[...] = plane
-        taps = _windows(held, how).transpose(0, 3, 4, 1, 2)
+        taps = _windows(padded, how).transpose(0, 3, 4, 1, 2)
         part = dout[where, 0].reshape(len(w), -1)
         weights += part @ taps.reshape(w.shape[1], -1).T
         if dx is not None:
-            held.fill(0)
+            padded.fill(0)
             shares = (w.T @ part).reshape(taps.shape)
-            view = _windows(held, how)
+            view = _windows(padded, how)
             for i in range(how["KernelH"]):
                 for j in range(how["KernelW"]):  # windows overlap: one tap at a time
                     view[..., i, j] += shares[:, i, j]
-            dx[own, 0] = inside.reshape(-1)
+            dx[x_rows, 0] = inside.reshape(-1)
     if dw is not None:
         dw[...] = weights
 

@@ -32,11 +32,11 @@ def _unpadded_rows(op: Applied) -> OfRows:
 
 def _mask_rows(op: Applied) -> OfRows:
     of = common_rows(op, op.inputs["X"], {How.ROWS})
-    given = op.inputs.get("MaxLenTensor", ())
-    for operand in given:
+    tensors = op.inputs.get("MaxLenTensor", ())
+    for operand in tensors:
         if operand.of.how is not How.SAME:
             raise MixesRows(f"{operand.name!r}, an extent of the result, depends on the batch")
-    return of if given or op.attrs["maxlen"] > 0 else replace(of, how=How.PADDED)
+    return of if tensors or op.attrs["maxlen"] > 0 else replace(of, how=How.PADDED)
 
 
 _PAD = {"padded_length": -1}

@@ -217,14 +217,14 @@ def _conv_infer(
     return Meta((x.shape[0], filter.shape[1]), x.dtype, lod=lod)
 
 
-def _laid_out(xp, x, length: int, what: str) -> Array:
+def _laid_out(xp, x, length: int, purpose: str) -> Array:
     """Return memory for the windows of every row: on the CPU, operators share it."""
     shape = (len(x), length * x.shape[1])
     if xp is not np:
         return xp.empty(shape, x.dtype)
     from hpcdist.ops.scratch import scratch
 
-    return scratch(f"sequence_conv {what}", shape, x.dtype)
+    return scratch(f"sequence_conv {purpose}", shape, x.dtype)
 
 
 def _conv_bind(xp, x, filter, out, contextStart: int, contextLength: int, lods: Lods, **_) -> Call:

@@ -19,8 +19,8 @@ def _padded(xp, x: Array, offsets: np.ndarray, fill: float) -> Array:
     rows = np.where(inside, offsets[:-1, None] + places, 0)
     if not rows.size:
         return xp.full((len(lengths), 1, x.shape[1]), fill, x.dtype)
-    taken = xp.take(x, xp.asarray(rows), axis=0)
-    return xp.where(xp.asarray(inside[..., None]), taken, x.dtype.type(fill))
+    gathered = xp.take(x, xp.asarray(rows), axis=0)
+    return xp.where(xp.asarray(inside[..., None]), gathered, x.dtype.type(fill))
 
 
 def _owners(xp, offsets: np.ndarray) -> Array:
@@ -53,8 +53,8 @@ def put_columns(xp, values: Array, index: Array, out: Array) -> None:
     """See `sequence_kernels.put_columns`."""
     out.fill(0)
     flat = (index * values.shape[1] + xp.arange(values.shape[1])).reshape(-1)
-    there = xp.flatnonzero(index.reshape(-1) >= 0)
-    out.reshape(-1)[flat[there]] = values.reshape(-1)[there]
+    present = xp.flatnonzero(index.reshape(-1) >= 0)
+    out.reshape(-1)[flat[present]] = values.reshape(-1)[present]
 
 
 def softmax(xp, x: Array, offsets: np.ndarray, out: Array) -> None:
@@ -95,8 +95,8 @@ def _shifted(offsets: np.ndarray, shift: int) -> tuple[np.ndarray, np.ndarray]:
     rows = np.arange(offsets[-1])
     lengths = np.diff(offsets)
     begin, end = np.repeat(offsets[:-1], lengths), np.repeat(offsets[1:], lengths)
-    there = (rows + shift >= begin) & (rows + shift < end)
-    return rows[there], rows[there] + shift
+    inside = (rows + shift >= begin) & (rows + shift < end)
+    return rows[inside], rows[inside] + shift
 
 
 def windows(xp, x: Array, offsets: np.ndarray, start: int, length: int, out: Array) -> None:

@@ -46,14 +46,14 @@ def _chosen(x: Value, offset: Value, length: Value) -> tuple[np.ndarray, Lod]:
             f"sequence_slice: sequence {k} has {lengths[k]} rows, so {counts[k]} from row "
             f"{begins[k]} on cannot be taken"
         )
-    made = Lod.of_lengths([counts])
-    within = np.arange(made.rows) - np.repeat(made.last[:-1], counts)
-    return np.repeat(x.lod.last[:-1] + begins, counts) + within, made
+    lod = Lod.of_lengths([counts])
+    within = np.arange(lod.rows) - np.repeat(lod.last[:-1], counts)
+    return np.repeat(x.lod.last[:-1] + begins, counts) + within, lod
 
 
 def _sliced(x: Value, offset: Value, length: Value) -> Value:
-    rows, made = _chosen(x, offset, length)
-    return Value(x.array[rows], made)
+    rows, lod = _chosen(x, offset, length)
+    return Value(x.array[rows], lod)
 
 
 def _sliced_grad(x: Value, offset: Value, length: Value, dout: Value) -> Value:
@@ -129,8 +129,8 @@ def _scatter_grad_bind(xp, ids, updates, dout, dx, dupdates, lods: Lods) -> Call
         if dx is not None:
             dx[...] = dout
         if dupdates is not None:
-            found = dout[_places(xp, ids, lod, dout.shape[1])]
-            dupdates[...] = found.reshape(dupdates.shape)
+            rows = dout[_places(xp, ids, lod, dout.shape[1])]
+            dupdates[...] = rows.reshape(dupdates.shape)
 
     return run
 

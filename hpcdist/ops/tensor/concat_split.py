@@ -43,19 +43,19 @@ def _concat_bind(xp, xs: Operands, out, axis: int) -> Call:
     return partial(xp.concatenate, xs, axis=axis, out=out)
 
 
-def _parts(whole, extents: Sequence[int], axis: int) -> list[Array]:
+def _parts(joined, extents: Sequence[int], axis: int) -> list[Array]:
     """View an array as parts of these extents along an axis."""
     parts, start = [], 0
     for extent in extents:
-        index = [slice(None)] * whole.ndim
+        index = [slice(None)] * joined.ndim
         index[axis] = slice(start, start + extent)
-        parts.append(whole[tuple(index)])
+        parts.append(joined[tuple(index)])
         start += extent
     return parts
 
 
-def _copy_parts(xp, whole, outs: Operands, extents: Sequence[int], axis: int) -> Call:
-    pairs = zip(outs, _parts(whole, extents, axis))
+def _copy_parts(xp, joined, outs: Operands, extents: Sequence[int], axis: int) -> Call:
+    pairs = zip(outs, _parts(joined, extents, axis))
     return in_sequence(*(partial(xp.copyto, out, part) for out, part in pairs if out is not None))
 
 
@@ -72,12 +72,12 @@ def split_extents(extent: int, num: int, sections: Sequence[int]) -> list[int]:
         if num < 1 or extent % num:
             raise GraphError(f"split: {extent} cannot be cut into {num} equal parts")
         return [extent // num] * num
-    given = list(sections)
-    if extent != -1 and given.count(-1) == 1:
-        given[given.index(-1)] = extent - sum(given) - 1
-    if extent != -1 and (sum(given) != extent or min(given) < 0):
+    sizes = list(sections)
+    if extent != -1 and sizes.count(-1) == 1:
+        sizes[sizes.index(-1)] = extent - sum(sizes) - 1
+    if extent != -1 and (sum(sizes) != extent or min(sizes) < 0):
         raise GraphError(f"split: sections {list(sections)} do not add up to {extent}")
-    return given
+    return sizes
 
 
 def _split_infer(x: Meta, num: int, sections: Sequence[int], axis: int) -> tuple[list[Meta]]:
@@ -130,10 +130,10 @@ def _stack_infer(xs: Sequence[Meta], axis: int, num: int = 0) -> Meta:
     return Meta(tuple(shape), xs[0].dtype)
 
 
-def _layers_of(whole, axis: int) -> list[Array]:
+def _layers_of(stacked, axis: int) -> list[Array]:
     """View an array as the values stacked in it."""
-    axis = resolve_axis(axis, whole.ndim)
-    return [whole[(slice(None),) * axis + (i,)] for i in range(whole.shape[axis])]
+    axis = resolve_axis(axis, stacked.ndim)
+    return [stacked[(slice(None),) * axis + (i,)] for i in range(stacked.shape[axis])]
 
 
 def _join_bind(xp, xs: Operands, y, axis: int, num: int = 0) -> Call:

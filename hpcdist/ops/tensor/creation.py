@@ -19,8 +19,8 @@ from hpcdist.ops.types import Array, Call, Metas, Operands
 
 # -- made of nothing -------------------------------------------------------------------------------
 def _eye_bind(xp, out, num_rows: int, num_columns: int, dtype: str) -> Call:
-    held = (xp.arange(num_rows).reshape(-1, 1) == xp.arange(out.shape[1])).astype(dtype)
-    return partial(xp.copyto, out, held)
+    identity = (xp.arange(num_rows).reshape(-1, 1) == xp.arange(out.shape[1])).astype(dtype)
+    return partial(xp.copyto, out, identity)
 
 
 define(
@@ -133,10 +133,10 @@ define(
 
 
 def _random_crop_infer(x: Meta, rows: Meta | None, shape: Sequence[int], startup_seed: int) -> Meta:
-    kept = x.shape[: len(x.shape) - len(shape)]
-    if not kept or any(0 <= a < b for a, b in zip(x.shape[len(kept) :], shape)):
+    leading = x.shape[: len(x.shape) - len(shape)]
+    if not leading or any(0 <= a < b for a, b in zip(x.shape[len(leading) :], shape)):
         raise GraphError(f"cannot crop {list(shape)} from every sample of {x.shape}")
-    return Meta((*kept, *shape), x.dtype)
+    return Meta((*leading, *shape), x.dtype)
 
 
 def _random_crop_bind(
@@ -264,16 +264,16 @@ define(
 )
 
 
-def _mean_iou(xp, found, truth, mean, wrong, correct, num_classes: int) -> None:
+def _mean_iou(xp, predicted, truth, mean, wrong, correct, num_classes: int) -> None:
     """Mean over the classes that occur of |found and true| / |found or true|."""
-    found, truth = found.reshape(-1), truth.reshape(-1)
-    hit = found == truth
+    predicted, truth = predicted.reshape(-1), truth.reshape(-1)
+    hit = predicted == truth
     hits = xp.bincount(truth[hit], minlength=num_classes)
     missed = xp.bincount(truth[~hit], minlength=num_classes)
-    missed = missed + xp.bincount(found[~hit], minlength=num_classes)
+    missed = missed + xp.bincount(predicted[~hit], minlength=num_classes)
     either = hits + missed
-    there = either > 0
-    mean[...] = (hits / xp.maximum(either, 1)).sum() / max(int(there.sum()), 1)
+    present = either > 0
+    mean[...] = (hits / xp.maximum(either, 1)).sum() / max(int(present.sum()), 1)
     if wrong is not None:
         wrong[...] = missed
     if correct is not None:
@@ -285,7 +285,7 @@ define(
     "Predictions, Labels -> OutMeanIou, OutWrong, OutCorrect",
     rows=not_on_rows,
     attrs={"num_classes": 2},
-    infer=lambda found, truth, num_classes: (
+    infer=lambda predicted, truth, num_classes: (
         Meta((1,)),
         Meta((num_classes,), "int32"),
         Meta((num_classes,), "int32"),

@@ -21,9 +21,9 @@ from hpcdist.ops.embedding.run_kernels import add_at
 from hpcdist.ops.types import Array
 
 
-def _expect_whole(ids: Meta, what: str) -> None:
+def _expect_whole(ids: Meta, name: str) -> None:
     if not ids.dtype.startswith("int"):
-        raise GraphError(f"{what} must be of an integer dtype, got {ids.dtype}")
+        raise GraphError(f"{name} must be of an integer dtype, got {ids.dtype}")
 
 
 def _checked(xp, ids, count: int, type: str) -> Array:
@@ -300,11 +300,11 @@ def _hash(xp, x, out, num_hash: int, mod_by: int) -> None:
     import xxhash
 
     host = np.ascontiguousarray(on_host(x))
-    found = [
+    hashes = [
         [xxhash.xxh64_intdigest(row.tobytes(), seed) % mod_by for seed in range(num_hash)]
         for row in host
     ]
-    out[...] = xp.asarray(np.array(found, np.int64).reshape(out.shape))
+    out[...] = xp.asarray(np.array(hashes, np.int64).reshape(out.shape))
 
 
 define(

@@ -63,10 +63,10 @@ define_with_grad(
 
 
 def _selected(x: Operands, mask: Value) -> Array:
-    found = x[int(mask.number)]
-    if found is None:
+    branch = x[int(mask.number)]
+    if branch is None:
         raise FeedError(f"select_input: nothing was computed for {int(mask.number)}")
-    return found
+    return branch
 
 
 def _selected_grad(x: Operands, mask: Value, dout) -> list[Array]:
@@ -75,9 +75,9 @@ def _selected_grad(x: Operands, mask: Value, dout) -> list[Array]:
 
 def _selected_infer(x: Sequence[Meta], mask: Meta) -> Meta:
     # Where ranks differ it is declared as the first one, which Fluid does; the step has its own.
-    first, *others = (meta.shape for meta in x)
-    alike = [other for other in others if len(other) == len(first)]
-    extents = (-1, *first[1:]) if len(alike) < len(others) else first
+    first, *other_shapes = (meta.shape for meta in x)
+    alike = [other for other in other_shapes if len(other) == len(first)]
+    extents = (-1, *first[1:]) if len(alike) < len(other_shapes) else first
     shape = tuple(
         extent if all(other[axis] == extent for other in alike) else -1
         for axis, extent in enumerate(extents)

@@ -38,42 +38,42 @@ def _move(
     (out,) = (slot.name for slot in outputs)
     at = names.index(moves)
 
-    def infer(*metas: Meta | None, **given) -> Meta:
-        found = [_tried(function, at, metas, extent, given) for extent in _TRIED]
-        if len(found[0]) != len(found[1]):
+    def infer(*metas: Meta | None, **attributes) -> Meta:
+        shapes_tried = [_tried(function, at, metas, extent, attributes) for extent in _TRIED]
+        if len(shapes_tried[0]) != len(shapes_tried[1]):
             raise GraphError("the number of dimensions of the result depends on the batch")
         x = metas[at]
         assert x is not None
-        return Meta(tuple(a if a == b else -1 for a, b in zip(*found)), x.dtype)
+        return Meta(tuple(a if a == b else -1 for a, b in zip(*shapes_tried)), x.dtype)
 
-    def bind(xp, *arrays, **given) -> Call:
+    def bind(xp, *arrays, **attributes) -> Call:
         *values, target = arrays
         shapes = [None if v is None else v.shape for i, v in enumerate(values) if i != at]
 
         def run() -> None:
-            target[...] = function(xp, values[at], *shapes, **given)
+            target[...] = function(xp, values[at], *shapes, **attributes)
 
         return run
 
     grad_signature = f"{', '.join(map(str, inputs))}, {out}@GRAD -> {moves}@GRAD"
 
-    def grad_bind(xp, *arrays, **given) -> Call:
+    def grad_bind(xp, *arrays, **attributes) -> Call:
         *values, dout, dx = arrays
         shapes = [None if v is None else v.shape for i, v in enumerate(values) if i != at]
-        given = {**given, "pad_value": 0} if "pad_value" in given else given
+        attributes = {**attributes, "pad_value": 0} if "pad_value" in attributes else attributes
         numbers = xp.arange(1, dx.size + 1).reshape(dx.shape)
-        where = xp.ascontiguousarray(function(xp, numbers, *shapes, **given)).reshape(-1)
-        kept = where[where > 0]
-        once = len(xp.unique(kept)) == len(kept)
-        taken = xp.empty(dx.size + 1, dx.dtype)
+        where = xp.ascontiguousarray(function(xp, numbers, *shapes, **attributes)).reshape(-1)
+        sources = where[where > 0]
+        once = len(xp.unique(sources)) == len(sources)
+        sums = xp.empty(dx.size + 1, dx.dtype)
 
         def run() -> None:
-            taken.fill(0)
+            sums.fill(0)
             if once:
-                taken[where] = dout.reshape(-1)
+                sums[where] = dout.reshape(-1)
             else:
-                add_at(xp, taken, (where,), dout.reshape(-1))
-            dx.reshape(-1)[...] = taken[1:]
+                add_at(xp, sums, (where,), dout.reshape(-1))
+            dx.reshape(-1)[...] = sums[1:]
 
         return run
 
@@ -100,9 +100,9 @@ def _tried(
         None if meta is None else tuple(extent if d < 0 else d for d in meta.shape)
         for meta in metas
     ]
-    own = shapes[at]
-    assert own is not None
-    dummy = np.zeros(own, np.int8)
+    shape = shapes[at]
+    assert shape is not None
+    dummy = np.zeros(shape, np.int8)
     try:
         return function(np, dummy, *(s for i, s in enumerate(shapes) if i != at), **attrs).shape
     except (ValueError, IndexError) as error:
@@ -214,12 +214,12 @@ def _pad_constant_like(xp, y, like: Sequence[int], pad_value: float) -> Array:
 
 def _crop(xp, x, like: Sequence[int] | None, offsets: Sequence[int], shape: Sequence[int]) -> Array:
     """Cut a piece of a shape (-1: all that is left) out at offsets."""
-    wanted = like if like is not None else shape
+    extents = like if like is not None else shape
     begins = list(offsets) or [0] * x.ndim
-    ends = [x.shape[i] if d == -1 else begins[i] + d for i, d in enumerate(wanted)]
+    ends = [x.shape[i] if d == -1 else begins[i] + d for i, d in enumerate(extents)]
     for i, end in enumerate(ends):
         if end > x.shape[i]:
-            raise GraphError(f"cannot crop {list(wanted)} at {begins} from shape {x.shape}")
+            raise GraphError(f"cannot crop {list(extents)} at {begins} from shape {x.shape}")
     return x[tuple(map(slice, begins, ends))]
 
 

@@ -99,19 +99,19 @@ def _reshape_infer(
     x: Meta, tensor: Meta | None, listed: Sequence[Meta], shape: Sequence[int]
 ) -> tuple[Meta, Meta]:
     """Give x the shape that is told, by the first of Shape, ShapeTensor and the attribute."""
-    wanted: Sequence[int] = shape
+    new_shape: Sequence[int] = shape
     open_ = False
     if tensor is not None:
         # Until the numbers are known, the attribute says what all but the first extent may be.
-        wanted = tensor.numbers or (-1, *(shape[1:] or (-1,) * (tensor.size - 1)))
+        new_shape = tensor.numbers or (-1, *(shape[1:] or (-1,) * (tensor.size - 1)))
         open_ = tensor.numbers is None
     elif listed:
-        wanted = [of.numbers[0] if of.numbers else d for of, d in zip(listed, shape)]
+        new_shape = [of.numbers[0] if of.numbers else d for of, d in zip(listed, shape)]
         open_ = any(of.numbers is None for of in listed)
     if open_:  # until the Program is compiled
-        out = tuple(x.shape[i] if d == 0 else d for i, d in enumerate(wanted))
+        out = tuple(x.shape[i] if d == 0 else d for i, d in enumerate(new_shape))
     else:
-        out = reshaped(x.shape, wanted)
+        out = reshaped(x.shape, new_shape)
     return Meta(out, x.dtype), Meta((0, *x.shape), x.dtype)
 
 

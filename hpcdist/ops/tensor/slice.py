@@ -68,12 +68,12 @@ def _slice_infer(
             f"slice of {x.shape} by axes {list(axes)}, starts {list(starts)}, ends {list(ends)}"
             f"{by} is empty"
         )
-    kept = [d for i, d in enumerate(shape) if i not in decrease_axis]
-    return Meta(tuple(kept) or (1,), x.dtype)
+    extents = [d for i, d in enumerate(shape) if i not in decrease_axis]
+    return Meta(tuple(extents) or (1,), x.dtype)
 
 
 def _known_numbers(
-    given: Sequence[int],
+    numbers: Sequence[int],
     tensor: Meta | None,
     listed: Sequence[Meta],
     count: int,
@@ -86,16 +86,16 @@ def _known_numbers(
     if tensor is not None:
         return list(tensor.numbers or [None] * count)
     if not listed:
-        return list(given)
-    certain = [n if flag == 1 else None for n, flag in zip(given, flags)] or [None] * count
+        return list(numbers)
+    certain = [n if flag == 1 else None for n, flag in zip(numbers, flags)] or [None] * count
     return [of.numbers[0] if of.numbers else n for of, n in zip(listed, certain)]
 
 
-def _numbers(given: Sequence[int], tensor, listed: Sequence[Array]) -> list[int]:
+def _numbers(numbers: Sequence[int], tensor, listed: Sequence[Array]) -> list[int]:
     """Return starts or ends as they are in this step."""
     if tensor is not None:
         return [int(number) for number in tensor.reshape(-1)]
-    return [int(value.reshape(-1)[0]) for value in listed] if listed else list(given)
+    return [int(value.reshape(-1)[0]) for value in listed] if listed else list(numbers)
 
 
 def _part_of(axes, starts, ends, strides, values) -> Callable[[Array], Array]:

@@ -68,11 +68,11 @@ def zeros_like(x: Value) -> Value:
 
 
 # -- arrays ----------------------------------------------------------------------------------------
-def _written(x: Value, i: Value, *, held) -> TensorArray:
-    made = TensorArray(held or ())
-    made.extend([None] * (int(i.number) + 1 - len(made)))
-    made[int(i.number)] = x
-    return made
+def _written(x: Value, i: Value, *, before) -> TensorArray:
+    array = TensorArray(before or ())
+    array.extend([None] * (int(i.number) + 1 - len(array)))
+    array[int(i.number)] = x
+    return array
 
 
 def _at(array, i: Value, op_type: str) -> Any:
@@ -85,14 +85,14 @@ def _at(array, i: Value, op_type: str) -> Any:
 
 def _written_grad(x: Value, i: Value, dout) -> Value:
     index = int(i.number)
-    given = dout[index] if dout is not None and index < len(dout) else None
-    return zeros_like(x) if given is None else given
+    gradient = dout[index] if dout is not None and index < len(dout) else None
+    return zeros_like(x) if gradient is None else gradient
 
 
 def _read_grad(x, i: Value, dout: Value) -> TensorArray:
-    made = TensorArray([None] * len(x))
-    made[int(i.number)] = dout
-    return made
+    array = TensorArray([None] * len(x))
+    array[int(i.number)] = dout
+    return array
 
 
 define_with_grad(

@@ -34,8 +34,8 @@ def _unique(x: Value, dtype: str, counted: bool = False) -> Any:
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     index = Value(place[inverse.reshape(-1)].astype(dtype))
-    found = Value(flat[first[order]]), index
-    return (*found, Value(counts[order].astype(dtype))) if counted else found
+    unique = Value(flat[first[order]]), index
+    return (*unique, Value(counts[order].astype(dtype))) if counted else unique
 
 
 def _unique_infer(x: Meta, dtype: str) -> Metas:
@@ -68,8 +68,8 @@ def _kept(
     order = np.argsort(-scores, kind="stable")
     order = order[scores[order] > threshold]
     order = order[:top] if top > -1 else order
-    kept = kept_apart(boxes[order], nms, eta, normalized)
-    return [int(order[i]) for i in kept]
+    chosen = kept_apart(boxes[order], nms, eta, normalized)
+    return [int(order[i]) for i in chosen]
 
 
 def _images(boxes: Value, scores: Value) -> list[tuple[Array, Array, Array]]:
@@ -81,8 +81,10 @@ def _images(boxes: Value, scores: Value) -> list[tuple[Array, Array, Array]]:
     count, classes = scores.array.shape[-1], scores.array.shape[1]
     if scores.array.ndim == 3:
         places = np.broadcast_to(np.arange(count), (classes, count))
-        own = [np.broadcast_to(b, (classes, *b.shape)) for b in boxes.array]
-        return [(b, s, n * count + places) for n, (b, s) in enumerate(zip(own, scores.array))]
+        boxes_by_class = [np.broadcast_to(b, (classes, *b.shape)) for b in boxes.array]
+        return [
+            (b, s, n * count + places) for n, (b, s) in enumerate(zip(boxes_by_class, scores.array))
+        ]
     lod = boxes.lod or scores.lod
     if lod is None:
         raise FeedError("multiclass_nms: boxes of single classes must be sequences, by images")
@@ -107,19 +109,19 @@ def _nms(
     rows, index, lengths = [], [], []
     images = _images(boxes, scores)
     for own_boxes, own_scores, places in images:
-        found = []
-        for label, own in enumerate(own_scores):
+        detections = []
+        for label, class_scores in enumerate(own_scores):
             if label != background_label:
-                how = score_threshold, nms_top_k, nms_threshold, nms_eta, normalized
-                found += [(label, i) for i in _kept(own_boxes[label], own, *how)]
-        if -1 < keep_top_k < len(found):
-            best = sorted(found, key=lambda f: -own_scores[f])[:keep_top_k]
-            found = sorted(best, key=lambda f: f[0])
+                options = score_threshold, nms_top_k, nms_threshold, nms_eta, normalized
+                detections += [(label, i) for i in _kept(own_boxes[label], class_scores, *options)]
+        if -1 < keep_top_k < len(detections):
+            best = sorted(detections, key=lambda f: -own_scores[f])[:keep_top_k]
+            detections = sorted(best, key=lambda f: f[0])
         if scores.array.ndim == 2:  # as Fluid has it, by their places, not their scores
-            found.sort()
-        rows += [[c, own_scores[c, i], *own_boxes[c, i]] for c, i in found]
-        index += [places[c, i] for c, i in found]
-        lengths.append(len(found))
+            detections.sort()
+        rows += [[c, own_scores[c, i], *own_boxes[c, i]] for c, i in detections]
+        index += [places[c, i] for c, i in detections]
+        lengths.append(len(detections))
     dtype = boxes.array.dtype
     if not rows:
         lod = Lod.of_lengths([np.array([1] + [0] * (len(images) - 1))])
@@ -158,7 +160,7 @@ define(
     rows=not_on_rows,
     attrs=NMS,
     infer=lambda boxes, scores, **_: _nms_infer(boxes, scores),
-    values=lambda boxes, scores, **how: _nms(boxes, scores, **how)[0],
+    values=lambda boxes, scores, **options: _nms(boxes, scores, **options)[0],
 )
 define(
     "multiclass_nms2",

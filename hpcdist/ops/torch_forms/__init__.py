@@ -83,14 +83,19 @@ class Form:
 
     def holds(self, metas: Sequence[Array], attrs: Attrs) -> bool:
         """Tell whether the form may be used on inputs like these; all extents must be known."""
-        flat = [m for held in metas for m in (held if isinstance(held, list) else [held]) if m]
+        flat = [
+            m
+            for metas_of_slot in metas
+            for m in (metas_of_slot if isinstance(metas_of_slot, list) else [metas_of_slot])
+            if m
+        ]
         dense = all(m.type == "LOD_TENSOR" and m.size >= 0 for m in flat)
         return dense and (self.when is None or self.when(*metas, **attrs))
 
     def checked(self, inputs: Operands, attrs: Attrs) -> list[Checked]:
         """Return the integers among the inputs that must be in a range, as tensors."""
-        found = None if self.checks is None else self.checks(*inputs, **attrs)
-        several = found if isinstance(found, list) else [found]
+        checked = None if self.checks is None else self.checks(*inputs, **attrs)
+        several = checked if isinstance(checked, list) else [checked]
         return [check for check in several if check is not None and check.ids.numel()]
 
     def __call__(
@@ -112,21 +117,21 @@ class Form:
             more["wanted"] = tuple(wanted or [True] * len(outs))
         if self.draws:
             more["draw"] = draw
-        made = self.function(torch, *inputs, **attrs, **more)
-        return made if isinstance(made, tuple) else (made,)
+        result = self.function(torch, *inputs, **attrs, **more)
+        return result if isinstance(result, tuple) else (result,)
 
 
 _forms: dict[str, Form] = {}
 _entering = threading.Lock()
 
 
-def form(*types: str, **how) -> Callable[[Function], Function]:
-    """Enter a function as the form of these types; ``how``: fields of `Form`."""
+def form(*types: str, **options) -> Callable[[Function], Function]:
+    """Enter a function as the form of these types; ``options``: fields of `Form`."""
 
     def enter(function: Function) -> Function:
         family = function.__module__.rpartition(".")[2]
         for type in types:
-            _enter(Form(type, how.pop("family", family), function, **how))
+            _enter(Form(type, options.pop("family", family), function, **options))
         return function
 
     return enter
@@ -138,10 +143,10 @@ def expressions(**functions: Function) -> None:
         form(type)(function)
 
 
-def _enter(made: Form) -> None:
-    if made.type in _forms:
-        raise GraphError(f"operator {made.type!r} has two forms")
-    _forms[made.type] = made
+def _enter(form: Form) -> None:
+    if form.type in _forms:
+        raise GraphError(f"operator {form.type!r} has two forms")
+    _forms[form.type] = form
 
 
 def forms() -> Mapping[str, Form]:
@@ -166,8 +171,8 @@ def _enter_by_torch(type: str, function: Function) -> None:
         return
 
     def shaped(torch, *inputs, outs: Sequence[Meta], **attrs) -> tuple[Array, ...]:
-        made = function(torch, *inputs, **attrs)
-        several = made if isinstance(made, tuple) else (made,)
+        result = function(torch, *inputs, **attrs)
+        several = result if isinstance(result, tuple) else (result,)
         return tuple(tensor.reshape(meta.shape) for tensor, meta in zip(several, outs))
 
     _enter(Form(type, "by_torch", shaped, outs=True))
@@ -175,21 +180,23 @@ def _enter_by_torch(type: str, function: Function) -> None:
         by_autograd(type)
 
 
-def by_autograd(*types: str, **how) -> None:
+def by_autograd(*types: str, **options) -> None:
     """Enter the form of each TYPE_grad, by torch's autograd through the form of TYPE.
 
-    The gradient operator must take all inputs that the form reads. ``how``: fields of `Form`.
+    The gradient operator must take all inputs that the form reads. ``options``: fields of `Form`.
     """
     for type in types:
         family = _forms[type].family
         function = partial(_differentiated, type)
-        _enter(Form(f"{type}_grad", family, function, wanted=True, **how))
+        _enter(Form(f"{type}_grad", family, function, wanted=True, **options))
 
 
-def _differentiated(type: str, torch, *given, wanted: Sequence[bool], **attrs) -> tuple[Array, ...]:
+def _differentiated(
+    type: str, torch, *arrays, wanted: Sequence[bool], **attrs
+) -> tuple[Array, ...]:
     forward, gradient = lookup(type), lookup(f"{type}_grad")
-    held = {slot.name: value for slot, value in zip(gradient.inputs, given)}
-    inputs = [held.get(slot.name) for slot in forward.inputs]
+    by_slot = {slot.name: value for slot, value in zip(gradient.inputs, arrays)}
+    inputs = [by_slot.get(slot.name) for slot in forward.inputs]
     places = {slot.name: i for i, slot in enumerate(forward.inputs)}
     of_slot = [
         places[slot.name.removesuffix(GRAD_SUFFIX)] if want else None
@@ -198,20 +205,20 @@ def _differentiated(type: str, torch, *given, wanted: Sequence[bool], **attrs) -
     metas = [_meta_of(value) for value in inputs]
     inferred = forward.infer(*metas, **attrs)  # type: ignore[misc]
     outs = inferred if isinstance(inferred, tuple) else (inferred,)
-    douts = [held.get(slot.name + GRAD_SUFFIX) for slot in forward.outputs]
+    douts = [by_slot.get(slot.name + GRAD_SUFFIX) for slot in forward.outputs]
     given_douts = [dout for dout in douts if dout is not None]
     moved = [i for i in of_slot if i is not None and inputs[i] is not None]
 
     def run(values: Sequence[Array]) -> Array:
-        own = list(inputs)
+        operands = list(inputs)
         for i, value in zip(moved, values):
-            own[i] = value
-        made = _forms[type](torch, own, attrs, outs)
-        return [value for value, dout in zip(made, douts) if dout is not None]
+            operands[i] = value
+        results = _forms[type](torch, operands, attrs, outs)
+        return [value for value, dout in zip(results, douts) if dout is not None]
 
     _, back = torch.func.vjp(run, [inputs[i] for i in moved])
-    (found,) = back(given_douts)
-    by_place = dict(zip(moved, found))
+    (gradients,) = back(given_douts)
+    by_place = dict(zip(moved, gradients))
     return tuple(None if i is None else by_place.get(i) for i in of_slot)
 
 

@@ -24,16 +24,16 @@ def _summed(torch, full, like, view):
 def _binary(function):
     """Return the form of a function of two values whose shapes fit."""
 
-    def made(torch, x, y, axis):
+    def form_function(torch, x, y, axis):
         return function(torch, *_views(x, y, axis)).to(x.dtype)
 
-    return made
+    return form_function
 
 
 def _binary_grad(function):
     """Return the form of a gradient; ``function`` gives the parts that are to be added up."""
 
-    def made(torch, x, y, dout, axis, wanted):
+    def form_function(torch, x, y, dout, axis, wanted):
         x_view, y_view, _ = broadcast_shapes(x.shape, y.shape, axis)
         parts = function(torch, x.reshape(x_view), y.reshape(y_view), dout)
         likes = ((x, x_view), (y, y_view))
@@ -42,7 +42,7 @@ def _binary_grad(function):
             for part, like, want in zip(parts, likes, wanted)
         )
 
-    return made
+    return form_function
 
 
 def _truncated(torch, x, y):
@@ -92,10 +92,10 @@ def div_grad(torch, x, y, out, dout, axis, wanted):
 
 
 def _comparison(name):
-    def made(torch, x, y, axis=-1, force_cpu=False):
+    def form_function(torch, x, y, axis=-1, force_cpu=False):
         return getattr(torch, name)(*_views(x, y, axis))
 
-    return made
+    return form_function
 
 
 for _type, _name in {

@@ -14,8 +14,8 @@ from hpcdist.ops.torch_forms.layouts import back, first
 @form("conv2d", "depthwise_conv2d")
 def conv2d(torch, x, w, data_format, **facts):
     x = first(x, data_format)
-    made = Convolution(torch, correlation(x, w, **facts)).forward(x, w)
-    return back(made, data_format)
+    y = Convolution(torch, correlation(x, w, **facts)).forward(x, w)
+    return back(y, data_format)
 
 
 @form("conv2d_grad", "depthwise_conv2d_grad", wanted=True)
@@ -87,14 +87,14 @@ def pool2d(
     functions = torch.nn.functional
     largest = pooling_type == "max"
     if global_pooling:
-        made = torch.amax(x, (2, 3), keepdim=True) if largest else x.mean((2, 3), keepdim=True)
+        y = torch.amax(x, (2, 3), keepdim=True) if largest else x.mean((2, 3), keepdim=True)
     elif adaptive:
         pool = functions.adaptive_max_pool2d if largest else functions.adaptive_avg_pool2d
-        made = pool(x, list(ksize))
+        y = pool(x, list(ksize))
     else:
         axes = _windows(x, ksize, **windows)
-        made = _max_pool(torch, x, axes)[0] if largest else _mean_pool(torch, x, axes, exclusive)
-    return back(made, data_format)
+        y = _max_pool(torch, x, axes)[0] if largest else _mean_pool(torch, x, axes, exclusive)
+    return back(y, data_format)
 
 
 @form("pool2d_grad")
@@ -114,15 +114,15 @@ _PLAIN = {"padding_algorithm": "EXPLICIT", "ceil_mode": False}
 def max_pool2d_with_index(torch, x, global_pooling, adaptive, ksize, **windows):
     if adaptive or global_pooling:
         sizes = [1, 1] if global_pooling else list(ksize)
-        made, index = torch.ops.aten.adaptive_max_pool2d(x, sizes)
-        return made, index.to(torch.int32)
+        y, index = torch.ops.aten.adaptive_max_pool2d(x, sizes)
+        return y, index.to(torch.int32)
     axes = _windows(x, ksize, **windows, **_PLAIN)
-    made, index = _max_pool(torch, x, axes)
+    y, index = _max_pool(torch, x, axes)
     if not all(map(_is_plain, axes)):  # places in the padded image
         before, width = axes[1].before, x.shape[3] + axes[1].before + padding_after(axes[1])
         rows = torch.div(index, width, rounding_mode="floor") - axes[0].before
         index = rows * x.shape[3] + index % width - before
-    return made, index.to(torch.int32)
+    return y, index.to(torch.int32)
 
 
 @form("max_pool2d_with_index_grad")
@@ -134,7 +134,7 @@ def max_pool2d_with_index_grad(torch, x, index, dout, **_):
 
 # -- another size ----------------------------------------------------------------------------------
 def _resized(linear):
-    def made(torch, x, size, data_layout, outs, **how):
+    def form_function(torch, x, size, data_layout, outs, **how):
         for axis, taps in interpolation(x, outs[0], linear, data_layout, **how):
             low = torch.index_select(x, axis, torch.tensor(taps.low, device=x.device))
             if linear:
@@ -145,7 +145,7 @@ def _resized(linear):
             x = low
         return x
 
-    return made
+    return form_function
 
 
 for _type, _linear in (("nearest_interp", False), ("bilinear_interp", True)):

@@ -48,18 +48,18 @@ def _is_label(torch, like, label, axis):
 def _softmax_labels(logits, label, soft_label, ignore_index, axis, **_):
     if soft_label:
         return None
-    known = label.masked_fill(label == ignore_index, 0)
-    return Checked(known, logits.shape[axis], "classes")
+    valid = label.masked_fill(label == ignore_index, 0)
+    return Checked(valid, logits.shape[axis], "classes")
 
 
 @form("softmax_with_cross_entropy", checks=_softmax_labels)
 def softmax_with_cross_entropy(torch, logits, label, soft_label, ignore_index, axis, **_):
-    found = softmax(torch, logits, axis)
+    chances = softmax(torch, logits, axis)
     if soft_label:
-        return found, (_negative_log(torch, found) * label).sum(axis, keepdim=True)
-    known = _known(torch, label, ignore_index)
-    loss = _negative_log(torch, _at(torch, found, known, axis))
-    return found, torch.where(label == ignore_index, 0, loss)
+        return chances, (_negative_log(torch, chances) * label).sum(axis, keepdim=True)
+    valid = _known(torch, label, ignore_index)
+    loss = _negative_log(torch, _at(torch, chances, valid, axis))
+    return chances, torch.where(label == ignore_index, 0, loss)
 
 
 @form("softmax_with_cross_entropy_grad")
@@ -69,8 +69,8 @@ def softmax_with_cross_entropy_grad(
     if soft_label:
         return (softmax - label) * dloss
     weight = torch.where(label == ignore_index, 0, dloss)
-    known = _known(torch, label, ignore_index)
-    return softmax * weight - torch.where(_is_label(torch, softmax, known, axis), weight, 0)
+    valid = _known(torch, label, ignore_index)
+    return softmax * weight - torch.where(_is_label(torch, softmax, valid, axis), weight, 0)
 
 
 def _columns(label, rank):
@@ -85,8 +85,8 @@ def _class_labels(x, label, ignore_index):
 @form("cross_entropy2", checks=_class_labels, outs=True)
 def cross_entropy2(torch, x, label, ignore_index, outs):
     label = _columns(label, x.ndim)
-    found = _at(torch, x, _known(torch, label, ignore_index), -1)
-    match = torch.where(label == ignore_index, 1, found)
+    chance = _at(torch, x, _known(torch, label, ignore_index), -1)
+    match = torch.where(label == ignore_index, 1, chance)
     loss = _negative_log(torch, match)
     shape = outs[0].shape
     return loss.reshape(shape), x.new_empty(outs[1].shape), match.reshape(shape)
@@ -114,11 +114,11 @@ def cross_entropy_grad(torch, x, label, dy, **_):
 # -- of two classes --------------------------------------------------------------------------------
 def _normalized(torch, value, label, ignore_index, normalize):
     """Return a loss, or its gradient, that is 0 at ignored labels; divided by how many others."""
-    kept = torch.where(label == ignore_index, 0, value)
+    valid = torch.where(label == ignore_index, 0, value)
     if not normalize:
-        return kept
+        return valid
     count = (label != ignore_index).sum(dtype=label.dtype)
-    return kept / torch.clamp(count, min=1e-5)
+    return valid / torch.clamp(count, min=1e-5)
 
 
 @form("sigmoid_cross_entropy_with_logits")

@@ -32,20 +32,20 @@ def batch_norm(
     """SavedVariance is 1 / sqrt(variance + epsilon), as in Fluid."""
     if is_test or use_global_stats:
         deviation = torch.rsqrt(variance + epsilon)
-        own = first(x, data_layout)
-        factor = _channels(scale * deviation, own)
-        y = (own - _channels(mean, own)) * factor + _channels(bias, own)
+        x_first = first(x, data_layout)
+        factor = _channels(scale * deviation, x_first)
+        y = (x_first - _channels(mean, x_first)) * factor + _channels(bias, x_first)
         return back(y, data_layout), mean, variance, mean, deviation
     if x.numel() == scale.numel():  # one element of each channel: as in Fluid, left alone
         return x, mean, variance, x.reshape(-1), torch.zeros_like(scale)
-    own = first(x, data_layout)
+    x_first = first(x, data_layout)
     count = x.numel() // scale.numel()
     y, saved_mean, deviation, new_mean, moved = torch.ops.aten._native_batch_norm_legit_functional(
-        own, scale, bias, mean, variance, True, 1 - momentum, epsilon
+        x_first, scale, bias, mean, variance, True, 1 - momentum, epsilon
     )
     # torch moves it towards the variance times count / (count - 1).
-    kept = variance * momentum
-    new_variance = kept + (moved - kept) * ((count - 1) / count)
+    decayed = variance * momentum
+    new_variance = decayed + (moved - decayed) * ((count - 1) / count)
     return back(y, data_layout), new_mean, new_variance, saved_mean, deviation
 
 
@@ -70,16 +70,16 @@ def batch_norm_grad(
     of_batch = not (is_test or use_global_stats)
     if of_batch and x.numel() == scale.numel():
         return dy, torch.zeros_like(scale), torch.zeros_like(scale)
-    own, slope = first(x, data_layout), first(dy, data_layout)
+    x_first, slope = first(x, data_layout), first(dy, data_layout)
     if of_batch:
         dx, dscale, dbias = torch.ops.aten.native_batch_norm_backward(
-            slope, own, scale, None, None, saved_mean, deviation, True, epsilon, list(wanted)
+            slope, x_first, scale, None, None, saved_mean, deviation, True, epsilon, list(wanted)
         )
         return back(dx, data_layout), dscale, dbias
-    others = [i for i in range(own.ndim) if i != 1]
-    normed = (own - _channels(saved_mean, own)) * _channels(deviation, own)
-    dx = slope * _channels(scale * deviation, own)
-    return back(dx, data_layout), (slope * normed).sum(others), slope.sum(others)
+    other_axes = [i for i in range(x_first.ndim) if i != 1]
+    normed = (x_first - _channels(saved_mean, x_first)) * _channels(deviation, x_first)
+    dx = slope * _channels(scale * deviation, x_first)
+    return back(dx, data_layout), (slope * normed).sum(other_axes), slope.sum(other_axes)
 
 
 # -- layer_norm ------------------------------------------------------------------------------------
@@ -141,16 +141,16 @@ def _neighbours(torch, x, n):
 
 @form("lrn")
 def lrn(torch, x, n, k, alpha, beta, data_format):
-    own = first(x, data_format)
-    mid = _neighbours(torch, own * own, n) * alpha + k
-    return back(own * mid**-beta, data_format), back(mid, data_format)
+    x_first = first(x, data_format)
+    mid = _neighbours(torch, x_first * x_first, n) * alpha + k
+    return back(x_first * mid**-beta, data_format), back(mid, data_format)
 
 
 @form("lrn_grad")
 def lrn_grad(torch, x, out, mid, dout, n, k, alpha, beta, data_format):
     x, out, mid, dout = (first(value, data_format) for value in (x, out, mid, dout))
-    others = _neighbours(torch, dout * out / mid, n) * x * (-2 * alpha * beta)
-    return back(others + dout * mid**-beta, data_format)
+    through_mid = _neighbours(torch, dout * out / mid, n) * x * (-2 * alpha * beta)
+    return back(through_mid + dout * mid**-beta, data_format)
 
 
 # -- by group, by image ----------------------------------------------------------------------------
@@ -163,9 +163,9 @@ def _grouped(torch, x, scale, bias, groups, epsilon):
 
 @form("group_norm")
 def group_norm(torch, x, scale, bias, epsilon, groups, data_layout):
-    own = first(x, data_layout)
-    y, mean, _ = _grouped(torch, own, scale, bias, groups, epsilon)
-    variance = torch.var(own.reshape(len(own), groups, -1), 2, correction=0)
+    x_first = first(x, data_layout)
+    y, mean, _ = _grouped(torch, x_first, scale, bias, groups, epsilon)
+    variance = torch.var(x_first.reshape(len(x_first), groups, -1), 2, correction=0)
     return back(y, data_layout), mean, variance
 
 
@@ -191,16 +191,16 @@ def instance_norm_grad(torch, x, scale, dy, epsilon):
 # -- affine_channel, spectral_norm, data_norm ------------------------------------------------------
 @form("affine_channel")
 def affine_channel(torch, x, scale, bias, data_layout):
-    own = first(x, data_layout)
-    return back(own * _channels(scale, own) + _channels(bias, own), data_layout)
+    x_first = first(x, data_layout)
+    return back(x_first * _channels(scale, x_first) + _channels(bias, x_first), data_layout)
 
 
 @form("affine_channel_grad")
 def affine_channel_grad(torch, x, scale, dout, data_layout):
-    own, slope = first(x, data_layout), first(dout, data_layout)
-    others = [i for i in range(own.ndim) if i != 1]
-    dx = back(slope * _channels(scale, own), data_layout)
-    return dx, (slope * own).sum(others), slope.sum(others)
+    x_first, slope = first(x, data_layout), first(dout, data_layout)
+    other_axes = [i for i in range(x_first.ndim) if i != 1]
+    dx = back(slope * _channels(scale, x_first), data_layout)
+    return dx, (slope * x_first).sum(other_axes), slope.sum(other_axes)
 
 
 def _matrix(weight, dim):
@@ -228,8 +228,8 @@ def spectral_norm_grad(torch, weight, u, v, dout, dim, **facts):
     """The vectors count as constants."""
     matrix, u, v, value = _singular(torch, weight, u, v, dim, **facts)
     slope = _matrix(dout, dim)
-    made = slope / value - (slope * matrix).sum() / value**2 * torch.outer(u, v)
-    return made.reshape(weight.movedim(dim, 0).shape).movedim(0, dim)
+    gradient = slope / value - (slope * matrix).sum() / value**2 * torch.outer(u, v)
+    return gradient.reshape(weight.movedim(dim, 0).shape).movedim(0, dim)
 
 
 def _shown(torch, x, slot_dim):

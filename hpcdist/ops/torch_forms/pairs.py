@@ -13,24 +13,24 @@ def _scored(x, label):
 
 def _own(torch, x, label):
     """Return the label's place in each row of scores, and which elements are the labels'."""
-    own = torch.clamp(label.reshape(-1, 1), 0, x.shape[1] - 1).to(torch.int64)
-    return own, torch.arange(x.shape[1], device=x.device) == own
+    index = torch.clamp(label.reshape(-1, 1), 0, x.shape[1] - 1).to(torch.int64)
+    return index, torch.arange(x.shape[1], device=x.device) == index
 
 
 @form("bpr_loss", checks=_scored, outs=True)
 def bpr_loss(torch, x, label, outs):
-    own, is_own = _own(torch, x, label)
-    terms = softplus(torch, x - torch.gather(x, 1, own))
+    index, is_own = _own(torch, x, label)
+    terms = softplus(torch, x - torch.gather(x, 1, index))
     total = torch.where(is_own, 0, terms).sum(1)
     return (total / (x.shape[1] - 1)).reshape(outs[0].shape)
 
 
 @form("bpr_loss_grad")
 def bpr_loss_grad(torch, x, label, dy):
-    own, is_own = _own(torch, x, label)
-    slope = torch.where(is_own, 0, torch.sigmoid(x - torch.gather(x, 1, own)))
-    whole = torch.where(is_own, -slope.sum(1, keepdim=True), slope)
-    return whole * dy.reshape(-1, 1) / (x.shape[1] - 1)
+    index, is_own = _own(torch, x, label)
+    slope = torch.where(is_own, 0, torch.sigmoid(x - torch.gather(x, 1, index)))
+    dx_rows = torch.where(is_own, -slope.sum(1, keepdim=True), slope)
+    return dx_rows * dy.reshape(-1, 1) / (x.shape[1] - 1)
 
 
 # -- of two scores ---------------------------------------------------------------------------------
@@ -107,10 +107,10 @@ def kldiv_loss_grad(torch, x, target, dloss, reduction):
 
 def _focal_parts(torch, x, label, count, alpha):
     """Return the probability, its falling logarithm, and weights of both kinds of classes."""
-    own, classes = label.reshape(-1, 1), torch.arange(1, x.shape[1] + 1, device=x.device)
+    labels, classes = label.reshape(-1, 1), torch.arange(1, x.shape[1] + 1, device=x.device)
     foreground = torch.clamp(count.reshape(()), min=1).to(x.dtype)
-    hit = (own == classes) * (alpha / foreground)
-    miss = ((own != -1) & (own != classes)) * ((1 - alpha) / foreground)
+    hit = (labels == classes) * (alpha / foreground)
+    miss = ((labels != -1) & (labels != classes)) * ((1 - alpha) / foreground)
     return torch.sigmoid(x), -softplus(torch, x), hit, miss
 
 

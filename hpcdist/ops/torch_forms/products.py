@@ -27,8 +27,8 @@ def mul_grad(torch, x, y, dout, x_num_col_dims, y_num_col_dims, wanted):
 def _scaled(product, alpha, like):
     """Return alpha times a product, added up over the batches that ``like`` does not have."""
     extra = product.ndim - like.ndim
-    own = (1,) * extra + tuple(like.shape)
-    axes = [i for i, (mine, all_) in enumerate(zip(own, product.shape)) if mine != all_]
+    full_shape = (1,) * extra + tuple(like.shape)
+    axes = [i for i, (extent, all_) in enumerate(zip(full_shape, product.shape)) if extent != all_]
     total = product.sum(axes, keepdim=True) if axes else product
     return (total if alpha == 1 else total * alpha).reshape(like.shape)
 
@@ -68,7 +68,7 @@ def bmm_grad(torch, x, y, dout, wanted):
 
 
 expressions(
-    addmm=lambda torch, given, x, y, Alpha, Beta: torch.addmm(given, x, y, beta=Beta, alpha=Alpha),
+    addmm=lambda torch, bias, x, y, Alpha, Beta: torch.addmm(bias, x, y, beta=Beta, alpha=Alpha),
     dot=lambda torch, x, y: (x * y).sum(-1, keepdim=True),
     cross=lambda torch, x, y, dim: torch.linalg.cross(x, y, dim=cross_axis(x.shape, dim)),
 )
@@ -81,8 +81,8 @@ def kron(torch, x, y, outs):
 
 @form("bilinear_tensor_product")
 def bilinear_tensor_product(torch, x, y, weight, bias):
-    made = torch.einsum("ni,kij,nj->nk", x, weight, y)
-    return made if bias is None else made + bias.reshape(1, -1)
+    out = torch.einsum("ni,kij,nj->nk", x, weight, y)
+    return out if bias is None else out + bias.reshape(1, -1)
 
 
 @form("fsp")
@@ -128,11 +128,11 @@ _REDUCED = {
 
 
 def _reduced(function):
-    def made(torch, x, dim, keep_dim, reduce_all, outs):
+    def form_function(torch, x, dim, keep_dim, reduce_all, outs):
         axes = reduced_axes(x.ndim, dim, reduce_all)
         return function(torch, x, axes).reshape(outs[0].shape)
 
-    return made
+    return form_function
 
 
 for _name, _function in _REDUCED.items():
@@ -179,9 +179,9 @@ def _found(torch, index, dtype, outs):
 
 
 def _cumulated(torch, x, axis, exclusive, reverse):
-    given = torch.flip(x, (axis,)) if reverse else x
-    summed = torch.cumsum(given, axis, dtype=x.dtype)
-    summed = summed - given if exclusive else summed
+    ordered = torch.flip(x, (axis,)) if reverse else x
+    summed = torch.cumsum(ordered, axis, dtype=x.dtype)
+    summed = summed - ordered if exclusive else summed
     return torch.flip(summed, (axis,)) if reverse else summed
 
 

@@ -26,14 +26,14 @@ def _activated(torch, kind, x):
 def gru_unit(torch, x, last, weight, bias, gate_activation, activation, origin_mode):
     width = last.shape[1]
     of_gates, of_candidate = weights_of(weight)
-    given = x if bias is None else x + bias.reshape(1, -1)
-    gates = _activated(torch, gate_activation, given[:, : 2 * width] + last @ of_gates)
+    projected = x if bias is None else x + bias.reshape(1, -1)
+    gates = _activated(torch, gate_activation, projected[:, : 2 * width] + last @ of_gates)
     update, reset = torch.chunk(gates, 2, 1)
-    kept = last * reset
-    candidate = _activated(torch, activation, given[:, 2 * width :] + kept @ of_candidate)
+    reset_last = last * reset
+    candidate = _activated(torch, activation, projected[:, 2 * width :] + reset_last @ of_candidate)
     mixed = candidate - last
     hidden = candidate - update * mixed if origin_mode else last + update * mixed
-    return torch.cat([gates, candidate], 1), kept, hidden
+    return torch.cat([gates, candidate], 1), reset_last, hidden
 
 
 by_autograd("lstm_unit", "gru_unit")

@@ -19,8 +19,8 @@ def reshaped(torch, x, *_, outs, **__):
 
 
 @form("reshape2_grad", "flatten2_grad", "squeeze2_grad", "unsqueeze2_grad", outs=True)
-def reshaped_back(torch, *given, outs, **_):
-    return given[-1].reshape(outs[0].shape)
+def reshaped_back(torch, *operands, outs, **_):
+    return operands[-1].reshape(outs[0].shape)
 
 
 @form("transpose2", outs=True)
@@ -71,9 +71,9 @@ def expand(torch, x, *_, outs, **__):
 
 
 @form("expand_grad")
-def expand_grad(torch, x, *given, **_):
-    pairs = [p for n, d in zip(given[-1].shape, x.shape) for p in (n // d if d else 1, d)]
-    return given[-1].reshape(pairs).sum(tuple(range(0, len(pairs), 2)))
+def expand_grad(torch, x, *operands, **_):
+    pairs = [p for n, d in zip(operands[-1].shape, x.shape) for p in (n // d if d else 1, d)]
+    return operands[-1].reshape(pairs).sum(tuple(range(0, len(pairs), 2)))
 
 
 # -- slice, strided_slice, reverse -----------------------------------------------------------------
@@ -84,11 +84,11 @@ def _fixed(x, *values, **_):
 
 def _part(torch, x, places):
     for axis, place in enumerate(places):
-        taken = range(*place.indices(x.shape[axis]))
-        begin, step = taken.start, taken.step
+        indices = range(*place.indices(x.shape[axis]))
+        begin, step = indices.start, indices.step
         if step < 0:  # torch has no negative steps
             x, begin, step = torch.flip(x, (axis,)), x.shape[axis] - 1 - begin, -step
-        end = begin + step * (len(taken) - 1) + 1
+        end = begin + step * (len(indices) - 1) + 1
         x = x[(slice(None),) * axis + (slice(begin, end, step),)]
     return x
 
@@ -121,10 +121,10 @@ def pad(torch, x, paddings, pad_value):
 @form("pad2d")
 def pad2d(torch, x, paddings, mode, pad_value, data_format):
     first = x.permute(0, 3, 1, 2) if data_format == "NHWC" else x
-    how = {"edge": "replicate"}.get(mode, mode)
+    torch_mode = {"edge": "replicate"}.get(mode, mode)
     value = {"value": pad_value} if mode == "constant" else {}
-    made = torch.nn.functional.pad(first, _turned(paddings), mode=how, **value)
-    return made.permute(0, 2, 3, 1) if data_format == "NHWC" else made
+    padded = torch.nn.functional.pad(first, _turned(paddings), mode=torch_mode, **value)
+    return padded.permute(0, 2, 3, 1) if data_format == "NHWC" else padded
 
 
 @form("pad_constant_like")
@@ -168,13 +168,13 @@ def roll(torch, x, shifts, dims):
 
 
 @form("flip", "flip_grad")
-def flip(torch, *given, dims):
-    return torch.flip(given[-1], tuple(dims))
+def flip(torch, *operands, dims):
+    return torch.flip(operands[-1], tuple(dims))
 
 
 @form("tril_triu", "tril_triu_grad")
-def tril_triu(torch, *given, diagonal, lower):
-    return (torch.tril if lower else torch.triu)(given[-1], diagonal)
+def tril_triu(torch, *operands, diagonal, lower):
+    return (torch.tril if lower else torch.triu)(operands[-1], diagonal)
 
 
 @form("temporal_shift")

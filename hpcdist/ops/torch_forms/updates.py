@@ -71,8 +71,8 @@ def lars_momentum_of_norms(
     number = np.dtype(dtype_name(p)).type
     mu, coeff, decay = (float(number(c)) for c in (mu, lars_coeff, lars_weight_decay))
     norms = torch.sqrt(p_norm), torch.sqrt(g_norm)
-    own = _formula(torch, rules.lars_rate)(rate, coeff, decay, *norms)
-    return _formula(torch, rules.lars_rule)(p, g, velocity, own, mu, decay)
+    local_rate = _formula(torch, rules.lars_rate)(rate, coeff, decay, *norms)
+    return _formula(torch, rules.lars_rule)(p, g, velocity, local_rate, mu, decay)
 
 
 @form("average_accumulates")
@@ -82,24 +82,26 @@ def average_accumulates(
     sum_1,
     sum_2,
     sum_3,
-    taken,
+    accumulated,
     before,
     updates,
     average_window,
     min_average_window,
     max_average_window,
 ):
-    taken, updates, sum_1 = taken + 1, updates + 1, sum_1 + param
+    accumulated, updates, sum_1 = accumulated + 1, updates + 1, sum_1 + param
     is_full = updates % MOST == 0
     sum_2 = torch.where(is_full, sum_2 + sum_1, sum_2)
     sum_1 = torch.where(is_full, 0, sum_1)
-    window = (updates.to(torch.float64) * average_window).to(taken.dtype)
+    window = (updates.to(torch.float64) * average_window).to(accumulated.dtype)
     window = torch.clamp(window, max=max_average_window)
-    moves = (taken >= min_average_window) & (taken >= window)
+    moves = (accumulated >= min_average_window) & (accumulated >= window)
     sum_3 = torch.where(moves, sum_1 + sum_2, sum_3)
-    before = torch.where(moves, taken, before)
-    sum_1, sum_2, taken = (torch.where(moves, 0, value) for value in (sum_1, sum_2, taken))
-    return sum_1, sum_2, sum_3, taken, before, updates
+    before = torch.where(moves, accumulated, before)
+    sum_1, sum_2, accumulated = (
+        torch.where(moves, 0, value) for value in (sum_1, sum_2, accumulated)
+    )
+    return sum_1, sum_2, sum_3, accumulated, before, updates
 
 
 # -- mixed precision -------------------------------------------------------------------------------
@@ -133,14 +135,14 @@ def check_finite_and_unscale(torch, xs, scale, zeroes):
     facts = {"dtype": torch.float32, "device": scale.device}
     worst, one = torch.zeros(1, **facts), torch.ones(1, **facts)
     torch._amp_foreach_non_finite_check_and_unscale_(outs, worst, one)
-    found = worst != 0
-    return [out.masked_fill(found, 0) for out in outs], found
+    has_infinite = worst != 0
+    return [out.masked_fill(has_infinite, 0) for out in outs], has_infinite
 
 
 @form("update_loss_scaling")
 def update_loss_scaling(
     torch,
-    found,
+    has_infinite,
     scale,
     good,
     bad,
@@ -149,10 +151,10 @@ def update_loss_scaling(
     incr_ratio,
     decr_ratio,
 ):
-    lowers = found & (bad + 1 > decr_every_n_nan_or_inf)
-    raises = ~found & (good + 1 > incr_every_n_steps)
+    lowers = has_infinite & (bad + 1 > decr_every_n_nan_or_inf)
+    raises = ~has_infinite & (good + 1 > incr_every_n_steps)
     larger, smaller = scale * incr_ratio, torch.clamp(scale * decr_ratio, min=1)
     larger = torch.where(torch.isfinite(larger), larger, scale)
-    goods = torch.where(found | raises, 0, good + 1)
-    bads = torch.where(found & ~lowers, bad + 1, 0)
+    goods = torch.where(has_infinite | raises, 0, good + 1)
+    bads = torch.where(has_infinite & ~lowers, bad + 1, 0)
     return torch.where(lowers, smaller, torch.where(raises, larger, scale)), goods, bads
