@@ -8,7 +8,7 @@ import numpy as np
 from conv_cases import LAYERS, Layer, least_time
 
 import hpcdist.ops  # noqa: F401  (fills the table of operators)
-from hpcdist.graph.registry import Meta, arguments, infer_outputs, lookup, own_attrs
+from hpcdist.graph.registry import Meta, arguments, declared_attrs, infer_outputs, lookup
 
 
 def operator(layer: Layer) -> tuple[str, dict[str, tuple[int, ...]], dict[str, object]]:
@@ -40,7 +40,7 @@ def times(layer: Layer) -> list[float]:
     for name in (kind, f"{kind}_grad"):
         op = lookup(name)
         ins, outs = arguments(op.inputs, held), arguments(op.outputs, held)
-        out.append(least_time(op.bind(np, *ins, *outs, **own_attrs(op, attrs))))
+        out.append(least_time(op.bind(np, *ins, *outs, **declared_attrs(op, attrs))))
     return out
 
 

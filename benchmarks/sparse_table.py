@@ -107,7 +107,7 @@ def index_seconds(ids: np.ndarray, dim: int) -> float:
     the bare loop's arrays are.
     """
     memory = TableMemory("index", 4 * (1 + 2 * dim))
-    memory.book[kernels.WANTED] = kernels.NO_ROOM
+    memory.book[kernels.SEGMENT_TO_GROW] = kernels.NO_ROOM
     while len(memory.chunk_memory) << memory.shift < len(ids):
         memory.grow()
         memory.chunk_memory[-1][:: PAGE_BYTES // 2] = 0

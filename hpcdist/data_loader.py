@@ -146,7 +146,7 @@ class GeneratorLoader:
         self._reader = batches
         return self
 
-    def _given(self) -> Callable[[], Iterable[Batch]]:
+    def _batches_of_pass(self) -> Callable[[], Iterable[Batch]]:
         if self._reader is None:
             raise DataError(
                 f"{self.name} has nothing to read: call set_sample_generator, "
@@ -157,7 +157,9 @@ class GeneratorLoader:
     # -- loops ---------------------------------------------------------------------------------
     def __iter__(self) -> Iterator[list[Any]]:
         """Begin a pass."""
-        return self._steps(buffered(self._given(), self._capacity, counted=Count.BATCHES_AHEAD))
+        return self._steps(
+            buffered(self._batches_of_pass(), self._capacity, counted=Count.BATCHES_AHEAD)
+        )
 
     def __call__(self) -> Iterator[list[Any]]:
         """Begin a pass."""
@@ -165,7 +167,7 @@ class GeneratorLoader:
 
     def in_step(self) -> Iterator[list[Any]]:
         """Begin a pass that is not read ahead, for those who must know the reader's position."""
-        return self._steps(self._given())
+        return self._steps(self._batches_of_pass())
 
     def _steps(self, batches: Callable[[], Iterable[Batch]]) -> Iterator[list[Any]]:
         if not self._iterable:
@@ -189,7 +191,7 @@ class GeneratorLoader:
         if self._ahead is not None:
             raise DataError(f"{self.name} was started already: call reset() first")
         self.queue = _Waiting(self._capacity)
-        counted = partial(self.queue.counted, self._given())
+        counted = partial(self.queue.counted, self._batches_of_pass())
         self._ahead = buffered(counted, self._capacity, counted=Count.BATCHES_AHEAD)()
 
     def reset(self) -> None:

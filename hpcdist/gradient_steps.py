@@ -96,7 +96,7 @@ def gradient_steps(
         before = len(steps)
         for grad in lookup(op.type).grad(op, reached.__contains__):  # type: ignore[misc]
             step = Step(
-                grad.type, {s: list(n) for s, n in grad.inputs.items()}, _given(grad), grad.attrs
+                grad.type, {s: list(n) for s, n in grad.inputs.items()}, _present(grad), grad.attrs
             )
             if not any(name != EMPTY for name in step.writes()):
                 continue
@@ -150,7 +150,7 @@ def _leave_out(step: Step, absent: set[str]) -> None:
         step.inputs[slot.removesuffix(GRAD_SUFFIX)] = [f for _, f in pairs]
 
 
-def _given(grad: Any) -> Slots:
+def _present(grad: Any) -> Slots:
     """Output slots of a gradient operator: EMPTY holds a place in list slots only."""
     many = {slot.name: slot.many for slot in lookup(grad.type).outputs}
     outputs = {}

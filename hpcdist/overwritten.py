@@ -35,7 +35,7 @@ class Overwritten:
             for name in dict.fromkeys(op.output_arg_names):
                 if op.role in (Role.FORWARD, Role.FORWARD | Role.LOSS) and self._is_one(name):
                     self._writers.setdefault(name, []).append(i)
-        self._kept: dict[tuple[int, str], str] = {}  # by the operator that overwrites it
+        self._copies: dict[tuple[int, str], str] = {}  # by the operator that overwrites it
 
     def _is_one(self, name: str) -> bool:
         """Tell whether a variable is one value: of arrays every place is written once."""
@@ -77,7 +77,7 @@ class Overwritten:
         copy = f"{name}@BEFORE_{later[0]}"
         while self._block.has_var(copy):  # of an earlier backward pass, when places were others
             copy += "_"
-        return self._kept.setdefault((later[0], name), copy)
+        return self._copies.setdefault((later[0], name), copy)
 
     def check(self, op: Operator, reached: Collection[str]) -> None:
         """Raise GraphError if an operator would be given a gradient of a value made after it."""
@@ -104,7 +104,7 @@ class Overwritten:
 
     def keep(self) -> None:
         """Insert the copies of what is overwritten and still needed, in front of who overwrites."""
-        for (place, name), copy in sorted(self._kept.items(), reverse=True):
+        for (place, name), copy in sorted(self._copies.items(), reverse=True):
             var = self._block.var(name)
             self._block.create_var(name=copy, dtype=var.dtype, shape=var.shape)
             role = {ROLE_ATTR: int(Role.FORWARD)}

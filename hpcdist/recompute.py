@@ -46,7 +46,7 @@ def recompute(block: Block, begin: int, checkpoints: Sequence[Variable | str]) -
             continue
         needed = {n for op in readers for n in _values_read(op) if n in segment.names}
         copies = _copies(block, segment, needed)
-        again = {n: n + AGAIN for op in copies for n in _made(op)}
+        again = {n: n + AGAIN for op in copies for n in _written(op)}
         for op in copies:
             op.rename(again)
         for op in readers:
@@ -95,7 +95,7 @@ def _segments(
         if not checkpoints.intersection(op.output_arg_names):
             continue
         again = [other for other in ops if _can_run_again(block, other, writers)]
-        names = {n for other in again for n in _made(other)} - checkpoints - within
+        names = {n for other in again for n in _written(other)} - checkpoints - within
         segments.append(_Segment(tuple(again), frozenset(names)))
         ops = []
     return segments
@@ -132,7 +132,7 @@ def _copies(block: Block, segment: _Segment, wanted: set[str]) -> list[Operator]
     return copies[::-1]
 
 
-def _made(op: Operator) -> list[str]:
+def _written(op: Operator) -> list[str]:
     return [name for name in op.output_arg_names if name != EMPTY]
 
 

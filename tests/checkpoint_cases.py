@@ -8,7 +8,7 @@ import numpy as np
 
 import hpcdist as fluid
 from hpcdist.checkpoint.attempt import AttemptTarget, complete
-from hpcdist.checkpoint.local_shards import held_of_server
+from hpcdist.checkpoint.local_shards import pieces_of_server
 from hpcdist.checkpoint.serving import ServerStore
 from hpcdist.executor.scope import Scope
 from hpcdist.ps.batch import owners_of
@@ -58,7 +58,7 @@ class Servers:
     def held(self):
         """Yield (array, piece) of everything that the servers hold."""
         for program, scope in zip(self.programs, self.scopes):
-            for held in held_of_server(program, scope):
+            for held in pieces_of_server(program, scope):
                 yield scope.find_var(held.local).value, held.piece
 
     def fill(self, whole):

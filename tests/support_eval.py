@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcdist.graph import Meta, Program
 from hpcdist.graph.block import Block
-from hpcdist.graph.registry import arguments, infer_outputs, lookup, own_attrs
+from hpcdist.graph.registry import arguments, declared_attrs, infer_outputs, lookup
 
 
 def evaluate(program: Program, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -34,7 +34,7 @@ def _evaluate_block(block: Block, held: dict[str, np.ndarray]) -> None:
             if op.output(slot)
         }
         arrays = [*arguments(definition.inputs, inputs), *arguments(definition.outputs, outputs)]
-        attrs: dict[str, Any] = own_attrs(definition, op.attrs)
+        attrs: dict[str, Any] = declared_attrs(definition, op.attrs)
         if definition.bind is not None:
             definition.bind(np, *arrays, **attrs)()
         else:

@@ -45,7 +45,7 @@ class Background:
 
         def guarded() -> None:
             try:
-                _make_way()
+                _lower_priority()
                 work()
             except Exception as error:
                 plain = error if isinstance(error, HpcdistError) else CheckpointError(repr(error))
@@ -76,7 +76,7 @@ class Background:
         return self._thread is not None and self._thread.is_alive()
 
 
-def _make_way() -> None:
+def _lower_priority() -> None:
     """Lower the priority of this thread, and of those that it will start."""
     if sys.platform == "linux":  # elsewhere it would be that of the process
         now = os.getpriority(os.PRIO_PROCESS, 0)

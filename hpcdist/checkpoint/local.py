@@ -211,7 +211,7 @@ def check_table(source: Source, table: SparseTable, server: int, servers: int) -
     for home, part in parts:
         check_fits(table, part, str(checkpoint.files[home].path))
     if len(table):
-        count = sum(len(ids) for ids, _, _ in _own_rows(checkpoint, parts, server, servers))
+        count = sum(len(ids) for ids, _, _ in _rows_of_server(checkpoint, parts, server, servers))
         if table.dict_size is not None and count > table.dict_size:
             raise CheckpointError(
                 f"{checkpoint.manifest}: table {table.name!r} has {count} rows for this server, "
@@ -227,7 +227,7 @@ def take_up_table(source: Source, table: SparseTable, server: int, servers: int)
     checkpoint, parts = _parts_of(source, table)
     table.clear()
     try:
-        for rows in _own_rows(checkpoint, parts, server, servers):
+        for rows in _rows_of_server(checkpoint, parts, server, servers):
             table.load(*rows)
     except BaseException:
         table.clear()
@@ -251,7 +251,7 @@ def _parts_of(source: Source, table: SparseTable) -> tuple[Checkpoint, list[tupl
     return source, parts
 
 
-def _own_rows(
+def _rows_of_server(
     checkpoint: Checkpoint, parts: Sequence[tuple[int, TablePart]], server: int, servers: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield (ids, rows, state) that belong to a server."""

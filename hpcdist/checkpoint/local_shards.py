@@ -196,7 +196,7 @@ def server_variables(program: Program, scope: Scope) -> list[LocalPiece]:
     return list(pieces.values())
 
 
-def held_of_server(program: Program, scope: Scope) -> list[LocalPiece]:
+def pieces_of_server(program: Program, scope: Scope) -> list[LocalPiece]:
     """Return all that a server holds, and has to restore."""
     variables = {variable.local: variable for variable in server_variables(program, scope)}
     for variable in alike_on_servers(program, scope):
@@ -209,7 +209,7 @@ def alike_on_servers(program: Program, scope: Scope) -> list[LocalPiece]:
     plan = _plan(program)
     left_out = (
         _not_state(plan)
-        | _made_anew(program, plan)
+        | _recreated(program, plan)
         | {record.slice.name for record in _records(plan)}
     )
     left_out |= {name for name in recomputed(program) if TEMPORARY.fullmatch(name)}
@@ -268,7 +268,7 @@ def _not_state(plan: ServerPlan) -> set[str]:
     return names
 
 
-def _made_anew(program: Program, plan: ServerPlan) -> set[str]:
+def _recreated(program: Program, plan: ServerPlan) -> set[str]:
     """Return what clip and regularizers make in every step, before the parameters move."""
     names: set[str] = set()
     for block in plan.blocks:

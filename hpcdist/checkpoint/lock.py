@@ -78,7 +78,7 @@ def _began(pid: int) -> int | None:
 
 
 # -- the locks of this process ---------------------------------------------------------------------
-_held: set[Path] = set()
+_locked: set[Path] = set()
 _beating = threading.Lock()
 _heart: threading.Thread | None = None
 _job = ""
@@ -117,7 +117,7 @@ def take(directory: Path) -> None:
             logger.warning("%s: taking over from %s, which has died", directory, _words(holder))
         _remove(path, holder)
     with _beating:
-        _held.add(path)
+        _locked.add(path)
     _start_heart()
 
 
@@ -125,7 +125,7 @@ def take(directory: Path) -> None:
 def locked(directory: Path) -> Iterator[None]:
     """Hold the lock of a directory for one save, or, if this job has it, as before."""
     path = directory.resolve() / NAME
-    before = path in _held
+    before = path in _locked
     take(directory)
     try:
         yield
@@ -138,8 +138,8 @@ def check(directory: Path) -> None:
     """Raise CheckpointError if this job had the lock of a directory and has lost it."""
     path = directory.resolve() / NAME
     holder = _read(path)
-    if path in _held and (holder is None or holder.job != job_name()):
-        _held.discard(path)
+    if path in _locked and (holder is None or holder.job != job_name()):
+        _locked.discard(path)
         raise CheckpointError(
             f"{directory}: {_words(holder)} has taken over this directory, as this job gave "
             f"no sign of life for {DEAD_S:g} s"
@@ -239,14 +239,14 @@ def _beat() -> None:
     while True:
         time.sleep(BEAT_S)
         with _beating:
-            for path in _held:
+            for path in _locked:
                 with suppress(OSError):
                     os.utime(path)
 
 
 def _release(path: Path) -> None:
     with _beating:
-        _held.discard(path)
+        _locked.discard(path)
     owner = _read(path)
     if owner is not None and owner == this_process(job_name()):
         path.unlink(missing_ok=True)
@@ -254,5 +254,5 @@ def _release(path: Path) -> None:
 
 @atexit.register
 def _release_all() -> None:
-    for path in list(_held):
+    for path in list(_locked):
         _release(path)

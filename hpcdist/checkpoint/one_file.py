@@ -24,7 +24,7 @@ from hpcdist.errors import CheckpointError
 from hpcdist.hdf5 import h5py
 
 PIECE_BYTES = 256 << 20  # of one call: MPI counts bytes in 32 bits
-WHAT = "the others' part of a file that all write"
+AWAITED = "the others' part of a file that all write"
 
 
 def check_possible(group: Transport | None, *, asynchronous: bool, compression: str | None) -> None:
@@ -89,7 +89,7 @@ def _write(
     try:
         for path, shape, dtype, attrs in (entry for entries in planned for entry in entries):
             file.create_dataset(path, tuple(shape), dtype).attrs.update(attrs)
-        written = _agreed(group, lambda: _write_own(file, content, label, below))
+        written = _agreed(group, lambda: _write_local(file, content, label, below))
         part = _joined([_part_of(encoded) for encoded in written])
         facts = to_json(part)
         text = h5py.string_dtype("utf-8", len(facts))
@@ -113,7 +113,7 @@ def _plan(content: Content, label: Label, below: str) -> list[Any]:
     ]
 
 
-def _write_own(file: Any, content: Content, label: Label, below: str) -> str:
+def _write_local(file: Any, content: Content, label: Label, below: str) -> str:
     """Write this rank's arrays, waiting for nobody; return its facts as JSON."""
     finished, entries = content.entries(label)
     stored = {}
@@ -169,4 +169,4 @@ def _on_disk(path: Path, write: Callable[[int], Any] | None = None) -> None:
 
 def _agreed(group: Transport, compute: Callable[[], object]) -> list[Any]:
     """Do something on every rank of a group; return all results, or raise on all. Collective."""
-    return agreed(lambda data: group.allgather_bytes(data, None, WHAT), compute, "writer")
+    return agreed(lambda data: group.allgather_bytes(data, None, AWAITED), compute, "writer")

@@ -228,7 +228,7 @@ def run(jobs: Sequence[Job]) -> None:
     def work(queue: deque[Job]) -> None:
         try:
             for share in (queue, *shares):
-                while (job := _taken(share)) is not None:
+                while (job := _next_job(share)) is not None:
                     job()
         except BaseException:
             for share in shares:
@@ -246,7 +246,7 @@ def run(jobs: Sequence[Job]) -> None:
         raise CheckpointError(f"a checkpoint cannot be read: {error}") from error
 
 
-def _taken(share: deque[Job]) -> Job | None:
+def _next_job(share: deque[Job]) -> Job | None:
     try:
         return share.popleft()
     except IndexError:

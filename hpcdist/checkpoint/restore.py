@@ -99,7 +99,7 @@ def restore(
         _check_compressed(checkpoint, program, peers.trainers)
         pieces = wanted(checkpoint, persistables(program), scope, _kept_elsewhere(peers, program))
         if len(checkpoint.facts.trainers) == peers.trainers:
-            pieces = _own(checkpoint, pieces, individual(program), peers.trainer)
+            pieces = _as_saved_by(checkpoint, pieces, individual(program), peers.trainer)
         check_take_up(checkpoint, pieces, data=here.step > 0)
         for table in tables:
             check_table(checkpoint, table, peers.trainer, peers.trainers)
@@ -189,7 +189,7 @@ def wanted(
     return list(pieces.values())
 
 
-def _own(
+def _as_saved_by(
     checkpoint: Checkpoint,
     variables: Iterable[LocalPiece],
     individually_kept: set[str],

@@ -149,7 +149,7 @@ def _words(text: str) -> np.ndarray:
 
 
 # -- all of it -------------------------------------------------------------------------------------
-def own_state(
+def trainer_state(
     executor: Executor, reader: Reading | None, counted: Mapping[str, int]
 ) -> dict[str, Any]:
     """Return what a trainer keeps for itself, as plain data; ``counted`` is what its job counts."""

@@ -18,7 +18,7 @@ from hpcdist.checkpoint.local_shards import program_of_job, tables_of
 from hpcdist.checkpoint.one_file import check_possible, write_together
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.recent import note
-from hpcdist.checkpoint.resume_state import Reading, own_state
+from hpcdist.checkpoint.resume_state import Reading, trainer_state
 from hpcdist.checkpoint.serving import FINITE, write_or_say
 from hpcdist.checkpoint.trainer_shares import shares_of
 from hpcdist.errors import CheckpointError, HpcdistError, NotFiniteError
@@ -85,7 +85,7 @@ def save(
         if peers.trainer == 0:
             lock.take(Path(dirname))
             target = new_target(directory_of(dirname, step), MANIFEST, keep)
-        return [target, own_state(executor, reader, counted)]
+        return [target, trainer_state(executor, reader, counted)]
 
     begun = together(peers, begin)
     target = AttemptTarget(*begun[0][0])
@@ -153,11 +153,11 @@ def wait() -> None:
 
 @with_the_living
 def _agree(error: HpcdistError | None) -> None:
-    def mine() -> None:
+    def local_error() -> None:
         if error is not None:
             raise error
 
-    together(peers_here(), mine)
+    together(peers_here(), local_error)
 
 
 def busy() -> bool:

@@ -10,7 +10,7 @@ from hpcdist.checkpoint.local import Content, Label
 from hpcdist.checkpoint.local_shards import LocalPiece
 from hpcdist.checkpoint.manifest import check_names
 from hpcdist.checkpoint.rows import inference_runs
-from hpcdist.checkpoint.trainer_shares import own_variables
+from hpcdist.checkpoint.trainer_shares import local_variables
 from hpcdist.errors import CheckpointError
 from hpcdist.executor.control import Peers
 from hpcdist.executor.scope import Scope, global_scope
@@ -53,7 +53,7 @@ def save_by_servers(
     label = Label("trainer 0", 0, fingerprint(main))
     peers.ask(request(target, label, compression))
     path = target.path("trainer", 0, 1)
-    Content(own_variables(peers, program, scope), scope).write(path, label, compression)
+    Content(local_variables(peers, program, scope), scope).write(path, label, compression)
     awaited = [target.path("server", k, peers.servers) for k in range(peers.servers)]
     complete(target, [*awaited, path], peers.deadline_s, (), None)
 

@@ -105,9 +105,9 @@ class _Mapped:
 
     def __init__(self, file: StoredFile, memory: np.ndarray, path: str) -> None:
         stored = file.stored(path)
-        self._what = file.name, path
+        self._location = file.name, path
         self._sums = stored.sums
-        begin = _first_byte(stored, *self._what)
+        begin = _first_byte(stored, *self._location)
         self._starts = np.array(stored.offsets, np.int64) - begin
         self.bytes = memory[begin : begin + sum(stored.sizes)]
         self._good = np.zeros(len(stored.sums), bool)
@@ -130,7 +130,7 @@ class _Mapped:
         end = self._starts[chunk + 1] if chunk + 1 < len(self._starts) else len(self.bytes)
         data = self.bytes[self._starts[chunk] : end].data
         if xxhash.xxh3_64_hexdigest(data) != self._sums[chunk]:
-            file, path = self._what
+            file, path = self._location
             raise damaged(file, f"dataset {path!r}, chunk {chunk} of {len(self._sums)}")
         self._good[chunk] = True
 

@@ -83,7 +83,10 @@ class Saver:
         self._on_nan = on_nan or settings.ON_NAN.read()
         self._program = main_program
         self._common: dict[str, Any] = {"reader": reader, "scope": scope}
-        self._how: dict[str, Any] = {"compression": compression, "single_file": single_file}
+        self._write_options: dict[str, Any] = {
+            "compression": compression,
+            "single_file": single_file,
+        }
         self._asks: bool | None = None  # whether trainers ask each other
         self._look_at = 1  # the step after which they do so next
         self._looked = (0, time.monotonic())
@@ -120,7 +123,7 @@ class Saver:
         checkpoint of a warning, CheckpointError if one could not be saved.
         """
         self.step += 1
-        stop, due = self._told()
+        stop, due = self._agreed_now()
         if stop:
             self.save(extra)
             raise SystemExit(preemption.AGAIN)
@@ -161,10 +164,10 @@ class Saver:
                 self._program,
                 extra=extra,
                 keep=keep,
-                asynchronous=asynchronous and not self._how["single_file"],
+                asynchronous=asynchronous and not self._write_options["single_file"],
                 finite=True,
                 **self._common,
-                **self._how,
+                **self._write_options,
             )
         except NotFiniteError as error:
             if self._on_nan == "end":
@@ -193,7 +196,7 @@ class Saver:
 
     # -- what trainers decide together -----------------------------------------------------------
     @with_the_living
-    def _told(self) -> tuple[bool, bool]:
+    def _agreed_now(self) -> tuple[bool, bool]:
         """Tell whether to stop, and whether to save; all trainers decide so after the same step.
 
         One that has been warned may be a step ahead of one that has not: if it stopped, the other

@@ -24,7 +24,7 @@ from hpcdist.checkpoint.local_shards import (
     LocalPiece,
     array_of,
     backups_of,
-    held_of_server,
+    pieces_of_server,
     recomputed,
     server_variables,
     tables_of,
@@ -132,14 +132,14 @@ class ServerStore:
     def _check(self, path: str, data: bool, filename: str | None = None, names: Any = None) -> None:
         """Raise the error that loading would; ``data`` as for `check_take_up`."""
         with open_saved(Path(path), filename, names or []) as source:
-            check_take_up(source, self._wanted(source, names), data=data)
+            check_take_up(source, self._pieces_of(source, names), data=data)
             for table in self._tables(names):
                 check_table(source, table, self._index, self._servers)
 
     def _load(self, path: str, filename: str | None = None, names: Any = None) -> None:
         """Load what is held here, or as much of it as is among ``names`` of whole variables."""
         with open_saved(Path(path), filename, names or []) as source:
-            take_up(source, self._wanted(source, names), self._scope)
+            take_up(source, self._pieces_of(source, names), self._scope)
             for table in self._tables(names):
                 take_up_table(source, table, self._index, self._servers)
         for parameter, copies in backups_of(self._program).items():
@@ -154,8 +154,8 @@ class ServerStore:
             if array is not None:
                 array[...] = value
 
-    def _wanted(self, source: Source, names: Any) -> list[LocalPiece]:
-        pieces = held_of_server(self._program, self._scope)
+    def _pieces_of(self, source: Source, names: Any) -> list[LocalPiece]:
+        pieces = pieces_of_server(self._program, self._scope)
         anew = recomputed(self._program)
         return [
             h

@@ -21,7 +21,7 @@ from hpcdist.transpiler.cluster import group_of
 from hpcdist.transpiler.sharded_updates import owners_of
 
 
-def own_variables(peers: Peers, program: Program, scope: Scope) -> list[LocalPiece]:
+def local_variables(peers: Peers, program: Program, scope: Scope) -> list[LocalPiece]:
     """Return the variables that trainers hold whole, and no server has."""
     pieces = whole_variables(program, scope)
     overview = program.distribution.records if peers.servers else None
@@ -41,7 +41,7 @@ def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[LocalPi
     """
     refuse_averages(peers, program, scope)
     every = whole_variables(program, scope)
-    variables = own_variables(peers, program, scope)
+    variables = local_variables(peers, program, scope)
     individually_kept = individual(program)
     owners = owners_of(program)
     alike = [h for h in variables if h.local not in individually_kept and h.local not in owners]

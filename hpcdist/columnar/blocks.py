@@ -36,7 +36,7 @@ from hpcdist.errors import DataError
 logger = logging.getLogger("hpcdist.columnar")
 
 OPEN = 16  # files that stay open
-TOLD = 100  # places that are left out, each with a warning; then the 128th, 256th, ...
+WARNED = 100  # places that are left out, each with a warning; then the 128th, 256th, ...
 _UNREADABLE = (OSError, pa.ArrowException, ValueError, KeyError)  # what damaged files raise
 
 
@@ -105,7 +105,7 @@ class BlockReader:
         self._sources: OrderedDict[str, DataFile] = OrderedDict()
         self.doing = ""  # what is being read, for those who wait too long
         self.skipped: deque[Skip] = deque()  # threads that read add to it
-        self._told = 0
+        self._warned = 0
         self._is_text: dict[str, tuple[bool, str]] = {}  # by column, and by which file
 
     def read(self, number: int) -> Loaded:
@@ -166,10 +166,10 @@ class BlockReader:
                 f"{skips[0]}{more}; fix the file, or leave such rows out with on_bad='skip'"
             ) from cause
         for skip in skips:
-            self._told += 1
-            if self._told <= TOLD or not self._told & (self._told - 1):
+            self._warned += 1
+            if self._warned <= WARNED or not self._warned & (self._warned - 1):
                 logger.warning("left out: %s", skip)
-            if self._told == TOLD:
+            if self._warned == WARNED:
                 logger.warning("from now on few skipped rows are reported; Rows.skipped has all")
         self.skipped.extend(skips)
 

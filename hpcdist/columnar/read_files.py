@@ -13,7 +13,7 @@ from hpcdist.columnar.arguments import (
     at_least,
     by_column,
     format_of,
-    is_whole,
+    is_integer,
     refuse_unread,
     rules_of,
     targets_of,
@@ -84,7 +84,7 @@ def read(
         raise DataError(f"data.read: lanes must divide the batch of {size} rows, got {lanes}")
     if on_bad not in ("error", "skip"):
         raise DataError(f"data.read: on_bad must be 'error' or 'skip', got {on_bad!r}")
-    if shuffle is not None and not is_whole(shuffle):
+    if shuffle is not None and not is_integer(shuffle):
         raise DataError(f"data.read: shuffle must be a seed, a whole number, got {shuffle!r}")
     files = expanded(paths)
     kind = format_of(files)

@@ -23,13 +23,13 @@ class TextSource:
     def __init__(self, path: str, schema: pa.Schema | None = None) -> None:
         self._path = path
         self._file = open(path, "rb")  # noqa: SIM115  # closed by close()
-        self._given = schema
+        self._schema = schema
         self._begin()
 
     @cached_property
     def schema(self) -> pa.Schema:
         """Names and types of columns: those that were given, else as the beginning shows them."""
-        return self._inferred() if self._given is None else self._given
+        return self._inferred() if self._schema is None else self._schema
 
     def _begin(self) -> None:
         """Read what stands before the rows."""

@@ -36,7 +36,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Taken:
+class UsedBatch:
     """A batch that a trainer took."""
 
     epoch: int
@@ -53,7 +53,7 @@ class Record:
 
     name: str
     head: Head
-    batches: tuple[Taken, ...]
+    batches: tuple[UsedBatch, ...]
     left_out: tuple[str, ...]
 
 
@@ -140,7 +140,7 @@ def _read(path: Path) -> tuple[Record, list[str]]:
         head = _head(lines[0])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path} is not a certificate of this version: {error!r:.200}") from None
-    batches: list[Taken] = []
+    batches: list[UsedBatch] = []
     left_out: list[str] = []
     wrong: list[str] = []
     for number, line in enumerate(lines[1:-1], 2):  # a line without an end was not written whole
@@ -150,7 +150,7 @@ def _read(path: Path) -> tuple[Record, list[str]]:
                 if batches:
                     batches[-1] = replace(batches[-1], confirmed=True)
                 epoch, begin, end = map(int, words[1:4])
-                batches.append(Taken(epoch, begin, end, int(words[4], 16), (), False))
+                batches.append(UsedBatch(epoch, begin, end, int(words[4], 16), (), False))
             elif words[0] == "s":
                 last = batches[-1]
                 batches[-1] = replace(last, skipped=(*last.skipped, int(words[1])))
@@ -210,7 +210,7 @@ def _judge(
     other_runs = len(runs.keys() - {run for lineage in lineages for run, _ in lineage})
     for lineage in lineages:
         verdict = Verdict(data, files, len(lineage), other_runs, 0, [], [], [*damage])
-        by_epoch: dict[int, list[tuple[Taken, Numbers]]] = {}
+        by_epoch: dict[int, list[tuple[UsedBatch, Numbers]]] = {}
         heads: dict[int, Head] = {}
         for run, until in lineage:
             for record in _distinct(runs[run]):
@@ -299,7 +299,9 @@ class _Orders:
         return np.concatenate(parts)
 
 
-def _checked(record: Record, orders: _Orders, damage: list[str]) -> Iterator[tuple[Taken, Numbers]]:
+def _checked(
+    record: Record, orders: _Orders, damage: list[str]
+) -> Iterator[tuple[UsedBatch, Numbers]]:
     """Give the rows that were used, if the digests say so."""
     digest = 0
     for batch in record.batches:
@@ -324,7 +326,7 @@ def _checked(record: Record, orders: _Orders, damage: list[str]) -> Iterator[tup
 
 def _epoch(
     number: int,
-    batches: Sequence[tuple[Taken, Numbers]],
+    batches: Sequence[tuple[UsedBatch, Numbers]],
     orders: _Orders,
     head: Head,
     complete: bool,

@@ -20,7 +20,7 @@ from hpcdist.trace.events import Cause, waits_for_cause
 
 ROUNDS = 16
 TAG = 0  # at the start and at the end no other message is under way
-_TOLD = struct.Struct("<qqq")
+_OFFSET = struct.Struct("<qqq")
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,10 @@ def clock_offset(
             _answer(transport, peer)
     elif transport.rank in firsts:
         base = _ask(transport)
-    offsets = transport.allgather_bytes(_TOLD.pack(base.offset_ns, base.error_ns, base.at_ns))
+    offsets = transport.allgather_bytes(_OFFSET.pack(base.offset_ns, base.error_ns, base.at_ns))
     name = names[transport.rank]
     source = names.index(name) if name else transport.rank
-    return ClockOffset(*_TOLD.unpack(offsets[source]))
+    return ClockOffset(*_OFFSET.unpack(offsets[source]))
 
 
 def _reads_another(names: list[str], rank: int) -> bool:

@@ -22,7 +22,7 @@ from hpcdist.comm.reduction_phases import (
     Exchange,
     all_gather,
     cuts,
-    exchange_whole,
+    exchange_all,
     reduce_scatter,
     shares,
 )
@@ -177,7 +177,7 @@ class HierarchicalCollective(OverFlat):
         if self._inner.rank >= self.nodes.owners:
             return []
         if self._rail.size == 2:
-            return [exchange_whole(self._rail, share, tags[0], operation, then)]
+            return [exchange_all(self._rail, share, tags[0], operation, then)]
         bounds = cuts(share.size, self._rail.size, self._rail.size)
         return [
             reduce_scatter(self._rail, share, bounds, tags[0], operation),

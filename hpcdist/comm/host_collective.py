@@ -17,7 +17,7 @@ from hpcdist.comm.reduction_phases import (
     Exchange,
     all_gather,
     cuts,
-    exchange_whole,
+    exchange_all,
     reduce_scatter,
 )
 from hpcdist.comm.shared_memory import SharedAddress, SharedMemory
@@ -26,7 +26,7 @@ from hpcdist.errors import CommError
 FIRST_TAG = 1000  # of sums; below are the tags of single messages
 # From so many bytes on per pair of ranks, our exchange is as fast as MPI's own sum, or faster.
 EXCHANGE_FROM = 1024
-WHOLE_TO = 16384
+EXCHANGE_ALL_TO = 16384
 
 
 class HostCollective:
@@ -71,8 +71,8 @@ class HostCollective:
         if not ordered and array.nbytes < EXCHANGE_FROM * self.size:
             return TransportReduction(self.group, array, operation)
         flat = array.reshape(-1)
-        if array.nbytes <= WHOLE_TO:
-            return self.chain([exchange_whole(self.group, flat, self.tag(), operation)])
+        if array.nbytes <= EXCHANGE_ALL_TO:
+            return self.chain([exchange_all(self.group, flat, self.tag(), operation)])
         bounds = cuts(flat.size, self.size, self.size)
         return self.chain(
             [
@@ -224,7 +224,7 @@ def sum_of(array: Array) -> str:
     return f"the sum of {array.dtype}{list(array.shape)}"
 
 
-def _told(facts: tuple[str, int, bool]) -> str:
+def _described(facts: tuple[str, int, bool]) -> str:
     dtype, size, ordered = facts
     return f"{dtype}[{size}]{' in fixed order' if ordered else ''}"
 
@@ -246,8 +246,8 @@ def agreed(group: RankGroup, array: Any, ordered: bool, place: object = None) ->
     for peer, (other, _) in enumerate(everyone):
         if other != first:
             raise CommError(
-                f"ranks sum different arrays: {_told(first)} on rank {group.names[0]}, "
-                f"{_told(other)} on rank {group.names[peer]}"
+                f"ranks sum different arrays: {_described(first)} on rank {group.names[0]}, "
+                f"{_described(other)} on rank {group.names[peer]}"
             )
     return all(where == place for _, where in everyone)
 

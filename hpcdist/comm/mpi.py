@@ -231,7 +231,7 @@ class MpiTransport(Transport):
     ) -> None:
         self.wait_all(requests, _Awaited(self, awaited), deadline_s)
 
-    def others_in_world(self) -> tuple[int, ...]:
+    def peers_in_world(self) -> tuple[int, ...]:
         """Return the other ranks of this communicator, as MPI's world numbers them."""
         peers = [rank for rank in range(self.size) if rank != self.rank]
         world = self._mpi.COMM_WORLD.Get_group()
@@ -305,7 +305,7 @@ class _Awaited:
 
     def missing_ranks(self) -> tuple[int, ...]:
         """Return all other ranks: any of them may be what is waited for."""
-        return self.transport.others_in_world()
+        return self.transport.peers_in_world()
 
 
 def start() -> tuple[MPI.Comm, WaitPolicy]:

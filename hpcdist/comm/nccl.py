@@ -294,7 +294,7 @@ class _RankOrder:
         self._cupy = owner.cupy
         self._shares = shares(array.reshape(-1), cuts(array.size, owner.size, owner.size))
         self._own = self._shares[owner.rank]
-        self._others = [peer for peer in range(owner.size) if peer != owner.rank]
+        self._peers = [peer for peer in range(owner.size) if peer != owner.rank]
         self._rows = self._cupy.empty((owner.size, self._own.size), array.dtype)
         self._total = self._cupy.empty(self._own.size, array.dtype)
 
@@ -315,7 +315,7 @@ class _RankOrder:
     ) -> None:
         comm, nccl = self._owner.comm, self._owner.nccl
         nccl.groupStart()
-        for peer in self._others:
+        for peer in self._peers:
             out, into = sent(peer), received(peer)
             if out.size:
                 comm.send(out.data.ptr, out.size, self._kind, peer, stream.ptr)

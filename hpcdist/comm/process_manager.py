@@ -48,7 +48,7 @@ def run_words(env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     return step if "SLURM_STEP_ID" in env else ()
 
 
-def asked_to_go_on(env: Mapping[str, str] = os.environ) -> bool:
+def survival_requested(env: Mapping[str, str] = os.environ) -> bool:
     """Tell whether Open MPI's mpirun was asked (--with-ft ulfm) to let a job survive dead ranks."""
     return env.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")
 

@@ -149,7 +149,7 @@ def all_gather(
     )
 
 
-def exchange_whole(
+def exchange_all(
     group: RankGroup,
     flat: Array,
     tag: int,

@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcdist.comm.base import Array, Request
 from hpcdist.comm.mpi import MpiTransport
-from hpcdist.comm.process_manager import asked_to_go_on
+from hpcdist.comm.process_manager import survival_requested
 from hpcdist.comm.progress import DEADLINE_S, WaitPolicy, as_comm_error, waiter
 from hpcdist.errors import CommError, RankFailure
 
@@ -24,7 +24,7 @@ LENGTH_TAG, DATA_TAG = 900, 901
 
 def offered(comm: Any) -> bool:
     """Tell whether mpirun was asked to let a job go on without dead ranks, and the library can."""
-    if not asked_to_go_on():
+    if not survival_requested():
         return False
     try:
         comm.Get_failed()

@@ -21,14 +21,14 @@ from hpcdist.compat.fluid_names import FLUID, ROOT
 from hpcdist.errors import MissingModuleError, MissingNameError
 
 HERE = "hpcdist"
-_OWN = f"{HERE}.compat"
+_COMPAT = f"{HERE}.compat"
 _LAYERS = f"{HERE}.layers."  # modules of the layers: each has them all
 _FLEET = "hpcdist.incubate.fleet"
 _BY_TRANSPILER = f"{_FLEET}.parameter_server.distribute_transpiler"
 
 # Modules of Fluid's that are another module here.
 ALIASES = {
-    **{f"{HERE}.{name}": f"{_OWN}.{name}" for name in (
+    **{f"{HERE}.{name}": f"{_COMPAT}.{name}" for name in (
         "average",
         "compiler",
         "core",
@@ -43,27 +43,27 @@ ALIASES = {
         "param_attr",
         "profiler",
     )},
-    "hpcdist.contrib.utils": f"{_OWN}.hdfs",
-    "hpcdist.contrib.utils.hdfs_utils": f"{_OWN}.hdfs",
-    "hpcdist.contrib.memory_usage_calc": f"{_OWN}.program_statistics",
+    "hpcdist.contrib.utils": f"{_COMPAT}.hdfs",
+    "hpcdist.contrib.utils.hdfs_utils": f"{_COMPAT}.hdfs",
+    "hpcdist.contrib.memory_usage_calc": f"{_COMPAT}.program_statistics",
     "hpcdist.contrib.mixed_precision": "hpcdist.optimizer.mixed_precision",
     "hpcdist.contrib.mixed_precision.bf16": "hpcdist.optimizer.mixed_precision",
     "hpcdist.contrib.mixed_precision.decorator": "hpcdist.optimizer.mixed_precision",
     "hpcdist.contrib.mixed_precision.fp16_lists": "hpcdist.optimizer.mixed_precision",
-    "hpcdist.contrib.op_frequence": f"{_OWN}.program_statistics",
-    "hpcdist.layer_helper_base": f"{_OWN}.layer_helper",
+    "hpcdist.contrib.op_frequence": f"{_COMPAT}.program_statistics",
+    "hpcdist.layer_helper_base": f"{_COMPAT}.layer_helper",
     "hpcdist.unique_name": "hpcdist.graph.names",
     "hpcdist.incubate.data_generator": "hpcdist.multi_slot.data_generator",
     f"{_FLEET}.base.fleet_base": "hpcdist.fleet.fleet_base",
-    f"{_FLEET}.base.mode": f"{_OWN}.fleet_mode",
+    f"{_FLEET}.base.mode": f"{_COMPAT}.fleet_mode",
     f"{_FLEET}.base.role_maker": "hpcdist.fleet.role_maker",
     f"{_FLEET}.collective": "hpcdist.fleet.collective",
     f"{_FLEET}.utils.fleet_util": "hpcdist.fleet.fleet_util",
-    f"{_FLEET}.utils.hdfs": f"{_OWN}.hdfs",
+    f"{_FLEET}.utils.hdfs": f"{_COMPAT}.hdfs",
     _BY_TRANSPILER: "hpcdist.fleet",
     f"{_BY_TRANSPILER}.distributed_strategy": "hpcdist.fleet.strategy",
     "hpcdist.transpiler.collective": "hpcdist.transpiler.grad_allreduce",
-    "hpcdist.transpiler.details": f"{_OWN}.program_code",
+    "hpcdist.transpiler.details": f"{_COMPAT}.program_code",
     "hpcdist.transpiler.ps_dispatcher": "hpcdist.transpiler.dispatch",
     "hpcdist.layers.metric_op": "hpcdist.layers.metric",
     "hpcdist.layers.rnn": "hpcdist.layers.recurrent",
@@ -74,18 +74,18 @@ ALIASES = {
 # Where modules look for names of Fluid's that they do not have themselves.
 SOURCES = {
     "hpcdist.compiler": ("hpcdist",),
-    "hpcdist.contrib": (f"{_OWN}.program_statistics",),
+    "hpcdist.contrib": (f"{_COMPAT}.program_statistics",),
     "hpcdist.contrib.extend_optimizer": ("hpcdist.contrib",),
     "hpcdist.contrib.layers": ("hpcdist.contrib", "hpcdist.layers"),
     "hpcdist.contrib.layers.metric_op": ("hpcdist.contrib", "hpcdist.layers"),
     "hpcdist.contrib.layers.nn": ("hpcdist.contrib", "hpcdist.layers"),
     "hpcdist.contrib.layers.rnn_impl": ("hpcdist.contrib",),
-    "hpcdist.core": ("hpcdist", f"{_OWN}.predictor", "hpcdist.io.descs"),
+    "hpcdist.core": ("hpcdist", f"{_COMPAT}.predictor", "hpcdist.io.descs"),
     "hpcdist.data_feed_desc": ("hpcdist",),
-    "hpcdist.data_feeder": (f"{_OWN}.data_checks",),
+    "hpcdist.data_feeder": (f"{_COMPAT}.data_checks",),
     "hpcdist.dataset": ("hpcdist", "hpcdist.multi_slot.datasets"),
     _BY_TRANSPILER: ("hpcdist.fleet.strategy",),
-    f"{_FLEET}.base.fleet_base": (f"{_OWN}.fleet_mode",),
+    f"{_FLEET}.base.fleet_base": (f"{_COMPAT}.fleet_mode",),
     "hpcdist.executor": ("hpcdist", "hpcdist.executor.dataset_run"),
     "hpcdist.framework": ("hpcdist", "hpcdist.core"),
     "hpcdist.input": ("hpcdist",),
@@ -120,7 +120,7 @@ class _Finder(MetaPathFinder, Loader):
                 return None
             if getter.elsewhere(name) is not None:
                 return None
-            raise MissingModuleError(_told(getter.names, name, ()))
+            raise MissingModuleError(_refusal(getter.names, name, ()))
         guard(module, fullname)
         return ModuleSpec(fullname, self, loader_state=(module, module.__spec__))
 
@@ -162,14 +162,14 @@ class _Guard:
 
     def __init__(self, module: ModuleType, name: str, getter: Callable[[str], Any] | None) -> None:
         self._module = module
-        self._own = getter
+        self._getter = getter
         self.names = [name]
 
     def __call__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {self._module.__name__!r} has no attribute {name!r}")
-        if self._own is not None and not _holder(self.names, name):
-            return self._own(name)
+        if self._getter is not None and not _holder(self.names, name):
+            return self._getter(name)
         value = self.elsewhere(name)
         if value is not None:
             return value
@@ -179,7 +179,7 @@ class _Guard:
                     value = importlib.import_module(f"{module}.{name}")
                     guard(value, f"{module}.{name}")
                     return value
-        raise MissingNameError(_told(self.names, name, dir(self._module)))
+        raise MissingNameError(_refusal(self.names, name, dir(self._module)))
 
     def elsewhere(self, name: str) -> Any:
         """Return what another module has under this name; None if there is none."""
@@ -196,7 +196,7 @@ class _Guard:
         return SOURCES.get(module, ()) if fluid_names.is_known(_fluids(module), name) else ()
 
 
-def _told(modules: Sequence[str], name: str, names: Sequence[str]) -> str:
+def _refusal(modules: Sequence[str], name: str, names: Sequence[str]) -> str:
     """Say why modules have no such name; ``names`` are those that they have."""
     return fluid_names.told(_holder(modules, name) or _fluids(modules[0]), name, names)
 

@@ -175,7 +175,7 @@ def concrete_metas(
             interpreted.enter(op, metas)
             continue
         for name in reads(op):
-            if name not in metas and not _made_inside(op, name):
+            if name not in metas and not _written_inside(op, name):
                 _declare(block, op, name, metas)
         if lookup(op.type).infer is None:
             _declare_outputs(op, metas)
@@ -237,7 +237,7 @@ def _differs(a: Meta, b: Meta) -> bool:
     return a != b or sequences or a.numbers != b.numbers
 
 
-def _made_inside(op: Operator, name: str) -> bool:
+def _written_inside(op: Operator, name: str) -> bool:
     return any(name in inner.output_arg_names for inner in nested_ops(op)[1:])
 
 

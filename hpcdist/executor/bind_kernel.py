@@ -11,7 +11,7 @@ from hpcdist.executor.memory import new_value
 from hpcdist.executor.states import OperatorStates
 from hpcdist.graph.names import EMPTY
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import Call, Meta, arguments, lookup, own_attrs
+from hpcdist.graph.registry import Call, Meta, arguments, declared_attrs, lookup
 
 
 def bind_kernel(
@@ -39,7 +39,7 @@ def bind_kernel(
                 copies.append((outputs[slot][i], fresh))
                 outputs[slot][i] = fresh
     outs = arguments(definition.outputs, outputs)
-    attrs = own_attrs(definition, op.attrs)
+    attrs = declared_attrs(definition, op.attrs)
     if definition.state is not None:
         attrs["state"] = states.of(op, definition.state)
     if definition.lods or definition.measures:

@@ -71,8 +71,8 @@ class CompiledProgram:
         self._execution = ExecutionStrategy()
         self._parallel = False
         self._places: Sequence[Place] | None = None
-        self._made: dict[tuple[int, int], DataParallel] = {}
-        self._said = False  # that ranks take the place of devices
+        self._by_devices: dict[tuple[int, int], DataParallel] = {}
+        self._warned = False  # that ranks take the place of devices
 
     def with_data_parallel(
         self,
@@ -179,9 +179,9 @@ class CompiledProgram:
             )
 
     def _say_ranks_are_devices(self, devices: int) -> None:
-        if not self._parallel or devices == 1 or self._said:
+        if not self._parallel or devices == 1 or self._warned:
             return
-        self._said = True
+        self._warned = True
         logger.warning(
             "%d devices are asked for; ranks that share batches are one device together: what is "
             "fetched is the whole batch's, not a value for each device, and sums and batch_norm go "
@@ -206,11 +206,11 @@ class CompiledProgram:
 
     def _on(self, devices: int) -> DataParallel:
         key = (devices, self.program.version)
-        if key not in self._made:
+        if key not in self._by_devices:
             self._check_trainers()
             scaling = self._build.gradient_scale_strategy
-            self._made[key] = self._rewritten(devices, scaling)
-        return self._made[key]
+            self._by_devices[key] = self._rewritten(devices, scaling)
+        return self._by_devices[key]
 
     def _rewritten(self, devices: int, scaling: Scale) -> DataParallel:
         group = group_of(self.program)

@@ -14,7 +14,7 @@ from hpcdist.executor.compiled_form import Compiled
 from hpcdist.graph.names import EMPTY
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.registry import arguments, lookup, own_attrs
+from hpcdist.graph.registry import arguments, declared_attrs, lookup
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Variable
 from hpcdist.trace import programs
@@ -114,4 +114,6 @@ def _work_of(op: Operator, arrays: Mapping[str, Any]) -> Work | None:
     operands = {
         s: [arrays.get(n) for n in names] for s, names in {**op.inputs, **op.outputs}.items()
     }
-    return nbytes, definition.flops(*arguments(slots, operands), **own_attrs(definition, op.attrs))
+    return nbytes, definition.flops(
+        *arguments(slots, operands), **declared_attrs(definition, op.attrs)
+    )

@@ -33,7 +33,7 @@ from hpcdist.executor.merging import MergedSteps
 from hpcdist.executor.nan_watch import NanWatch
 from hpcdist.executor.pool import Pool
 from hpcdist.executor.position import here
-from hpcdist.executor.pruned import PrunedPrograms, asked_for
+from hpcdist.executor.pruned import PrunedPrograms, fetch_names_and_updates
 from hpcdist.executor.reading import feed_ahead, with_read
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.executor.states import OperatorStates
@@ -124,7 +124,7 @@ class Executor:
         """
         if self._closed:
             raise GraphError("this Executor was closed with close(); make a new one")
-        fetches, updates = asked_for(fetch_list)
+        fetches, updates = fetch_names_and_updates(fetch_list)
         if program is None:
             program = default_main_program()
         elif isinstance(program, CompiledProgram):

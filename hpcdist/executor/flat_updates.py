@@ -14,7 +14,7 @@ from hpcdist.executor.backend import Backend
 from hpcdist.executor.memory import adjacent, aligned_offsets, lay_contiguous
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import Call, Meta, lookup, own_attrs
+from hpcdist.graph.registry import Call, Meta, declared_attrs, lookup
 from hpcdist.ops.optimize.update import UPDATES, bind_updates, is_plain
 
 
@@ -37,7 +37,7 @@ class FlatRun:
     def bind(self, arrays: Mapping[str, Any], backend: Backend) -> Call:
         """Return what moves all parameters."""
         first = self.ops[0]
-        update, attrs = UPDATES[first.type], own_attrs(lookup(first.type), first.attrs)
+        update, attrs = UPDATES[first.type], declared_attrs(lookup(first.type), first.attrs)
         params, grads, *states = (
             [arrays[n] for n in self.names(slot)] for slot in ("Param", "Grad", *update.state)
         )
@@ -145,7 +145,7 @@ def _key(op: Operator, metas: Mapping[str, Meta], views: Container[str]) -> Any:
     (gradient,) = op.input("Grad")
     if gradient in views or metas[gradient].type == "SELECTED_ROWS":
         return None
-    attrs = own_attrs(lookup(op.type), op.attrs)
+    attrs = declared_attrs(lookup(op.type), op.attrs)
     written = {"Param": "ParamOut", **{s: o for s, o in update.state.items() if o is not None}}
     if not is_plain(op.type, attrs) or any(op.input(s) != op.output(o) for s, o in written.items()):
         return None

@@ -23,7 +23,7 @@ from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import Meta, arguments, infer_outputs, lookup, own_attrs
+from hpcdist.graph.registry import Meta, arguments, declared_attrs, infer_outputs, lookup
 from hpcdist.graph.values import ARRAY, TensorArray, Value
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.tensor.tensor_array import zeros_like
@@ -48,7 +48,7 @@ class Interpreter:
         """``recorded``: blocks whose gradients are computed; ``persistent``: see `keep`."""
         self._block = block
         self._arrays, self._metas = arrays, metas
-        self._states, self._recorded, self._kept = states, recorded, persistent
+        self._states, self._recorded, self._persistent = states, recorded, persistent
         self._recorder = TapeRecorder(self._execute)
         self.begin()
 
@@ -65,7 +65,7 @@ class Interpreter:
 
     def keep(self, scope: Scope) -> None:
         """Put what is to outlive the step, and has no planned place, into the scope."""
-        for name in self._kept:
+        for name in self._persistent:
             value = self._values.get(name)
             if isinstance(value, Value):
                 scope.var_or_new(name).take(np.asarray(value.array))
@@ -183,7 +183,7 @@ class Interpreter:
     ) -> dict[str, list[Any]]:
         """Compute the results of an operator by slot; ``into`` has memory for some, by name."""
         definition = lookup(op.type)
-        attrs = own_attrs(definition, op.attrs)
+        attrs = declared_attrs(definition, op.attrs)
         if any(isinstance(v, TensorArray) for operands in ins.values() for v in operands):
             if op.type == "sum":
                 return {"Out": [_summed(ins["X"])]}

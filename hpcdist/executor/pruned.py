@@ -13,7 +13,7 @@ from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Variable
 
 
-def asked_for(fetch_list: object) -> tuple[tuple[str, ...], tuple[Operator, ...]]:
+def fetch_names_and_updates(fetch_list: object) -> tuple[tuple[str, ...], tuple[Operator, ...]]:
     """Return the names of the values and the updates that a ``fetch_list`` asks for.
 
     Updates are operators, lists of them, or pairs (operators, anything), as ``minimize`` returns.
@@ -38,7 +38,7 @@ def asked_for(fetch_list: object) -> tuple[tuple[str, ...], tuple[Operator, ...]
         if isinstance(item, tuple) and item and isinstance(item[0], (list, tuple)):
             item = item[0]
         if isinstance(item, (list, tuple)):
-            inner, more = asked_for(item)
+            inner, more = fetch_names_and_updates(item)
             names += inner
             updates += more
         elif isinstance(item, Operator):

@@ -9,7 +9,7 @@ from itertools import groupby
 from hpcdist.executor.analysis import reads, writes
 from hpcdist.graph.names import EMPTY
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import Meta, arguments, lookup, own_attrs
+from hpcdist.graph.registry import Meta, arguments, declared_attrs, lookup
 from hpcdist.graph.roles import ROLE_ATTR
 from hpcdist.ops.optimize.mixed_precision import ROUNDINGS
 from hpcdist.ops.optimize.update import UPDATES
@@ -132,7 +132,7 @@ def _has_form(op: Operator, metas: Mapping[str, Meta]) -> bool:
     exact = op.type in _EXACT or (form.family in _EXACT_FAMILIES and op.type not in _ROUNDING)
     if not exact and not any(dtype.startswith("float") for dtype in outs):
         return False
-    return form.holds(inputs_of(op, metas), own_attrs(definition, op.attrs))
+    return form.holds(inputs_of(op, metas), declared_attrs(definition, op.attrs))
 
 
 def _dense(meta: Meta | None) -> bool:

@@ -24,7 +24,7 @@ class OperatorStates:
 
     def __init__(self) -> None:
         self._states: dict[str, State] = {}
-        self._taken_up: dict[str, int] = {}
+        self._restored: dict[str, int] = {}
 
     def of(self, op: Operator, make: Callable[[str], State]) -> State:
         """Return the state of an operator; ``make(name)`` returns that of a new one.
@@ -34,12 +34,12 @@ class OperatorStates:
         name = _name(op)
         if name not in self._states:
             self._states[name] = make(_of_all(name))
-            self._states[name].count = self._taken_up.get(_of_all(name), 0)
+            self._states[name].count = self._restored.get(_of_all(name), 0)
         return self._states[name]
 
     def positions(self) -> dict[str, int]:
         """Return how far every operator is, as plain data."""
-        positions = dict(self._taken_up)
+        positions = dict(self._restored)
         # A test program draws less often than the micro-batches of its training program.
         for name, state in self._states.items():
             of_all = _of_all(name)
@@ -58,7 +58,7 @@ class OperatorStates:
             if not 0 <= count < 2**63:
                 raise ValueError(f"{name} cannot have drawn {count} times")
             states[str(name)] = count
-        self._taken_up = states
+        self._restored = states
         for name, state in self._states.items():
             state.count = states.get(_of_all(name), state.count)
 

@@ -84,7 +84,7 @@ class TapeRecorder:
 
     def __init__(self, execute: Execute) -> None:
         self._execute = execute
-        self._known: dict[object, _Differentiated] = {}
+        self._differentiated: dict[object, _Differentiated] = {}
 
     def entry(
         self, op: Operator, inputs: dict[str, list[Any]], outputs: dict[str, list[Any]]
@@ -94,9 +94,9 @@ class TapeRecorder:
             return None
         all_values = [v for slots in (inputs, outputs) for values in slots.values() for v in values]
         key = id(op), tuple([v is None for v in all_values])
-        if key not in self._known:
-            self._known[key] = _Differentiated(op, inputs, outputs, self._execute)
-        return self._known[key].entry(all_values)
+        if key not in self._differentiated:
+            self._differentiated[key] = _Differentiated(op, inputs, outputs, self._execute)
+        return self._differentiated[key].entry(all_values)
 
 
 class _Differentiated:

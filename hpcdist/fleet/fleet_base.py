@@ -18,9 +18,9 @@ from hpcdist.fleet.collective_settings import CollectiveSettings, plan_collectiv
 from hpcdist.fleet.job_checks import (
     check_against_job,
     check_saving,
+    checked_strategy,
     collective_settings,
     endpoints_of,
-    strategy_given,
 )
 from hpcdist.fleet.optimizer import DistributedOptimizer
 from hpcdist.fleet.role_maker import PaddleCloudRoleMaker, Role, RoleMakerBase
@@ -58,10 +58,10 @@ class Fleet:
     metrics = metrics
 
     def __init__(self) -> None:
-        self._given: RoleMakerBase | None = None
+        self._chosen_role_maker: RoleMakerBase | None = None
         self._collective = False  # workers only, who sum gradients
         self._strategy: Any = None
-        self._made: Planned | None = None
+        self._programs: Planned | None = None
         self._executor = Executor(CPUPlace())
 
     def init(
@@ -87,18 +87,18 @@ class Fleet:
             )
         role_maker.generate_role()
         check_against_job(role_maker)
-        self._given = role_maker
+        self._chosen_role_maker = role_maker
         self._collective = is_collective or role_maker.is_collective
         self._strategy = strategy
-        self._made = None
+        self._programs = None
         self._executor = Executor(CPUPlace())
 
     # -- roles -----------------------------------------------------------------------------
     @property
     def _role_maker(self) -> RoleMakerBase:
-        if self._given is None:
+        if self._chosen_role_maker is None:
             raise FleetError("the role of this process is unknown: call fleet.init() first")
-        return self._given
+        return self._chosen_role_maker
 
     def is_first_worker(self) -> bool:
         """Tell whether this process is worker 0."""
@@ -150,12 +150,12 @@ class Fleet:
     # -- what is run -------------------------------------------------------------------------
     @property
     def _planned(self) -> Planned:
-        if self._made is None:
+        if self._programs is None:
             raise FleetError(
                 "fleet has no programs yet: call "
                 "fleet.distributed_optimizer(optimizer, strategy).minimize(loss) first"
             )
-        return self._made
+        return self._programs
 
     @property
     def main_program(self) -> Program | CompiledProgram:
@@ -190,7 +190,7 @@ class Fleet:
             return DistributedOptimizer(
                 settings.exchanged(optimizer), lambda loss: self._plan_collective(loss, settings)
             )
-        chosen = strategy_given(strategy)
+        chosen = checked_strategy(strategy)
         if isinstance(strategy, DistributedStrategyV2):
             optimizer = strategy.wrapped(optimizer)
         return DistributedOptimizer(optimizer, lambda loss: self._plan(program_of(loss), chosen))
@@ -201,7 +201,7 @@ class Fleet:
         assert startup is not None, "minimize sets it"
         untouched = origin.clone()
         main = plan_collective(loss, startup, settings, self._role_maker)
-        self._made = Planned(untouched, main, startup)
+        self._programs = Planned(untouched, main, startup)
 
     def _plan(self, origin: Program, strategy: DistributedStrategy) -> None:
         """Make the programs of this role; with no server at all, those that were built."""
@@ -210,7 +210,7 @@ class Fleet:
         endpoints = endpoints_of(self._role_maker)
         if not endpoints:
             logger.info("no servers: this process trains alone")
-            self._made = Planned(origin, origin, startup, strategy)
+            self._programs = Planned(origin, origin, startup, strategy)
             return
         config = strategy.transpiler_config()
         geo = strategy.mode == DistributedMode.GEO
@@ -234,7 +234,7 @@ class Fleet:
         else:
             main, first = origin.on_trainer, startup.on_trainer
         assert main is not None and first is not None, "transpile leaves them on a trainer"
-        self._made = Planned(origin, main, first, strategy)
+        self._programs = Planned(origin, main, first, strategy)
 
     # -- servers -----------------------------------------------------------------------------
     def init_server(self, model_dir: str | None = None) -> None:

@@ -30,7 +30,7 @@ def collective_settings(strategy: object) -> CollectiveSettings:
     )
 
 
-def strategy_given(strategy: object) -> DistributedStrategy:
+def checked_strategy(strategy: object) -> DistributedStrategy:
     """Return the strategy that `distributed_optimizer` was given in one of several forms."""
     if strategy is None:
         return SyncStrategy()

@@ -44,7 +44,7 @@ class RoleMakerBase:
     barrier_all = Refused("servers only serve: barrier_worker() lets workers wait for each other")
 
     def __init__(self) -> None:
-        self._found: Placement | None = None
+        self._placement: Placement | None = None
 
     def _find(self) -> Placement:
         """Return who this process is; asked once."""
@@ -55,15 +55,15 @@ class RoleMakerBase:
 
     def generate_role(self) -> None:
         """Find out who this process is, unless that is known."""
-        if self._found is None:
-            self._found = self._find()
+        if self._placement is None:
+            self._placement = self._find()
 
     @property
     def placement(self) -> Placement:
         """Who this process is."""
         self.generate_role()
-        assert self._found is not None
-        return self._found
+        assert self._placement is not None
+        return self._placement
 
     def is_worker(self) -> bool:
         """Tell whether this process trains."""
@@ -182,7 +182,7 @@ class UserDefinedRoleMaker(RoleMakerBase):
         servers = _endpoints("server_endpoints", server_endpoints)
         if role not in tuple(Role):
             raise FleetTypeError(f"role: expected Role.WORKER or Role.SERVER, got {role!r}")
-        self._found = Placement(
+        self._placement = Placement(
             Role(role),
             integer(
                 "current_id", current_id, 0, len(servers) if role == Role.SERVER else None, FLEET
@@ -201,7 +201,7 @@ class UserDefinedCollectiveRoleMaker(RoleMakerBase):
         super().__init__()
         workers = _endpoints("worker_endpoints", worker_endpoints)
         index = integer("current_id", current_id, 0, len(workers), FLEET)
-        self._found = Placement(Role.WORKER, index, len(workers), (), workers)
+        self._placement = Placement(Role.WORKER, index, len(workers), (), workers)
 
 
 # -- from the environment ------------------------------------------------------------------------

@@ -184,7 +184,9 @@ def infer_outputs(
     definition = lookup(type)
     if definition.infer is None:
         return {}
-    result = definition.infer(*arguments(definition.inputs, inputs), **own_attrs(definition, attrs))
+    result = definition.infer(
+        *arguments(definition.inputs, inputs), **declared_attrs(definition, attrs)
+    )
     per_slot = result if isinstance(result, tuple) else (result,)
     outputs = {
         slot.name: list(metas) if slot.many else [metas]
@@ -219,7 +221,7 @@ def _folded(
     }
     results = {s: [np.empty(m.shape, m.dtype) for m in metas] for s, metas in outputs.items()}
     arrays = arguments(definition.inputs, values) + arguments(definition.outputs, results)
-    declared = own_attrs(definition, attrs)
+    declared = declared_attrs(definition, attrs)
     if definition.bind is not None:
         definition.bind(np, *arrays, **declared)()
     elif definition.kernel is not None:
@@ -247,6 +249,6 @@ def arguments(slots: Sequence[Slot], values: Mapping[str, Sequence[Any]]) -> lis
     return out
 
 
-def own_attrs(definition: OpDef, attrs: Mapping[str, Any]) -> dict[str, Any]:
+def declared_attrs(definition: OpDef, attrs: Mapping[str, Any]) -> dict[str, Any]:
     """Keep the attributes an operator declares, defaults filled in."""
     return {name: attrs.get(name, default) for name, default in definition.attrs.items()}

@@ -26,12 +26,12 @@ class AttrType(IntEnum):
     BOOL, BOOLS, BLOCK, LONG, BLOCKS, LONGS = range(6, 12)
 
 
-def _said(name: str) -> Callable[[Any], Any]:
+def _getter(name: str) -> Callable[[Any], Any]:
     """Make a method that returns a fact of the part."""
     return lambda self: getattr(self._part, name)
 
 
-def _told(name: str, as_kept: Callable[[Any], Any]) -> Callable[[Any, Any], None]:
+def _setter(name: str, as_kept: Callable[[Any], Any]) -> Callable[[Any, Any], None]:
     """Make a method that sets a fact of the part."""
 
     def method(self: Any, value: Any) -> None:
@@ -70,13 +70,13 @@ class _Desc:
 class VarDesc(_Desc):
     """A variable: its facts, each as a call."""
 
-    name, dtype, type = _said("name"), _said("dtype"), _said("type")
-    persistable, lod_level = _said("persistable"), _said("lod_level")
-    set_dtype, set_type = _told("dtype", canonical), _told("type", str)
-    need_check_feed = _said("checks_feed")
-    set_need_check_feed = _told("checks_feed", bool)
-    set_persistable, set_lod_level = _told("persistable", bool), _told("lod_level", int)
-    set_shape = _told("shape", lambda extents: tuple(int(extent) for extent in extents))
+    name, dtype, type = _getter("name"), _getter("dtype"), _getter("type")
+    persistable, lod_level = _getter("persistable"), _getter("lod_level")
+    set_dtype, set_type = _setter("dtype", canonical), _setter("type", str)
+    need_check_feed = _getter("checks_feed")
+    set_need_check_feed = _setter("checks_feed", bool)
+    set_persistable, set_lod_level = _setter("persistable", bool), _setter("lod_level", int)
+    set_shape = _setter("shape", lambda extents: tuple(int(extent) for extent in extents))
 
     def shape(self) -> list[int]:
         """Return the shape, -1 where the batch size goes."""
@@ -86,10 +86,10 @@ class VarDesc(_Desc):
 class OpDesc(_Desc):
     """An operator: type, slots and attributes, each as a call."""
 
-    type, inputs, outputs = _said("type"), _said("inputs"), _said("outputs")
-    input_names, output_names = _said("input_names"), _said("output_names")
-    input_arg_names, output_arg_names = _said("input_arg_names"), _said("output_arg_names")
-    attr_names, set_type = _said("attr_names"), _told("type", str)
+    type, inputs, outputs = _getter("type"), _getter("inputs"), _getter("outputs")
+    input_names, output_names = _getter("input_names"), _getter("output_names")
+    input_arg_names, output_arg_names = _getter("input_arg_names"), _getter("output_arg_names")
+    attr_names, set_type = _getter("attr_names"), _setter("type", str)
 
     input, output, attr, has_attr = map(_same, ("input", "output", "attr", "has_attr"))
     _set_attr = _same("_set_attr")
@@ -122,7 +122,7 @@ class OpDesc(_Desc):
 class BlockDesc(_Desc):
     """A block: its operators by number, its variables by name."""
 
-    id, parent = property(_said("idx")), property(_said("parent_idx"))
+    id, parent = property(_getter("idx")), property(_getter("parent_idx"))
 
     def op_size(self) -> int:
         """Return the number of operators."""
@@ -142,7 +142,7 @@ class BlockDesc(_Desc):
 
     def find_var(self, name: str | bytes) -> VarDesc | None:
         """Return a variable of this very block; None if it is not there."""
-        return _found(self._part.vars, _text(name))
+        return _desc_of(self._part.vars, _text(name))
 
     def find_var_recursive(self, name: str | bytes) -> VarDesc | None:
         """Return a variable of this block, or of those around it; None if it is not there."""
@@ -162,7 +162,7 @@ class BlockDesc(_Desc):
 class ProgramDesc(_Desc):
     """A Program: its blocks by number, and itself as bytes."""
 
-    num_blocks = _said("num_blocks")
+    num_blocks = _getter("num_blocks")
 
     def block(self, index: int) -> BlockDesc:
         """Return a block by number."""
@@ -176,7 +176,7 @@ class ProgramDesc(_Desc):
         """Do nothing: there is one Program, which cannot differ from itself."""
 
 
-def _found(variables: Mapping[str, Variable], name: str) -> VarDesc | None:
+def _desc_of(variables: Mapping[str, Variable], name: str) -> VarDesc | None:
     return VarDesc(variables[name]) if name in variables else None
 
 

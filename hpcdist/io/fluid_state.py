@@ -49,7 +49,7 @@ class _Called:
 
 
 _MARK = object()
-_KNOWN = {
+_GLOBALS = {
     ("numpy.core.multiarray", "_reconstruct"): _Called("array"),
     ("numpy._core.multiarray", "_reconstruct"): _Called("array"),
     ("numpy", "ndarray"): _Called("type of arrays"),
@@ -113,7 +113,7 @@ class _Machine:
         (state,) = self._stack
         if not isinstance(state, dict):
             raise ValueError(f"a {type(state).__name__}, not a dict")
-        return {name: self._made(array) for name, array in state.items()}
+        return {name: self._array_of(array) for name, array in state.items()}
 
     # -- bytes -----------------------------------------------------------------------------------
     def _take(self, count: int) -> bytes:
@@ -243,7 +243,7 @@ class _Machine:
             raise ValueError("it would unpack to more than three times its size")
 
     # -- arrays ----------------------------------------------------------------------------------
-    def _made(self, array: _Array) -> np.ndarray:
+    def _array_of(self, array: _Array) -> np.ndarray:
         _, shape, dtype_state, columns, data = _items(array.state, 5)
         if not isinstance(dtype_state, _DType) or columns not in (False, 0):
             raise ValueError("an array without a dtype, or in Fortran order")
@@ -271,6 +271,6 @@ def _items(state: object, count: int) -> tuple[Any, ...]:
 
 
 def _function(module: object, name: object) -> _Called:
-    if not (isinstance(module, str) and isinstance(name, str)) or (module, name) not in _KNOWN:
+    if not (isinstance(module, str) and isinstance(name, str)) or (module, name) not in _GLOBALS:
         raise ValueError(f"{module!s:.80}.{name!s:.80} is not part of an array")
-    return _KNOWN[module, name]
+    return _GLOBALS[module, name]

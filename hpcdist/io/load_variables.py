@@ -9,7 +9,7 @@ from typing import Any
 from hpcdist.checkpoint.local import check_table, check_take_up, take_up, take_up_table
 from hpcdist.checkpoint.local_shards import (
     array_of,
-    held_of_server,
+    pieces_of_server,
     tables_of,
 )
 from hpcdist.checkpoint.ranks import done_by_first, peers_here
@@ -24,8 +24,8 @@ from hpcdist.executor.scope import global_scope
 from hpcdist.graph.program import Program
 from hpcdist.io.selection import (
     Predicate,
+    checked_program,
     chosen_variables,
-    given_program,
     is_parameter,
     is_persistable,
 )
@@ -48,7 +48,7 @@ def load_vars(
     trainer 0 lets these load what they hold, and every trainer loads what it has itself; in a scope
     in which nothing trains, every trainer loads all of it.
     """
-    program = given_program("main_program", main_program)
+    program = checked_program("main_program", main_program)
     scope, directory = global_scope(), Path(dirname)
     chosen = chosen_variables(program, vars, predicate)
     names = [var.name for var in chosen]
@@ -68,7 +68,7 @@ def load_vars(
     tables = [table for table in tables_of(program, scope) if table.name in names]
     with open_saved(directory, filename, names) as source:
         if served is not None:
-            pieces = [h for h in held_of_server(program, scope) if h.local in names]
+            pieces = [h for h in pieces_of_server(program, scope) if h.local in names]
         else:
             pieces = wanted(source, chosen, scope, frozenset(not_here(program)))
     # A file of all variables has no names: it must be read with those that it was written with.
@@ -115,4 +115,4 @@ def load_persistables(
 ) -> None:
     """Load all that outlives a run; see `load_vars`. Steps are merged anew from here on."""
     load_vars(executor, dirname, main_program, None, is_persistable, filename)
-    begin_to_merge(given_program("main_program", main_program), global_scope())
+    begin_to_merge(checked_program("main_program", main_program), global_scope())

@@ -115,7 +115,7 @@ def write_program(program: Program, feeds: Sequence[str], fetches: Sequence[str]
 
     CheckpointError if it has what Fluid's format cannot say.
     """
-    blocks = _said_blocks(program)
+    blocks = _block_messages(program)
     for name, kind in (("feed", FEED), ("fetch", FETCH)):
         blocks[0]["vars"].append({"name": name, "type": {"type": kind}, "persistable": 1})
     first = [_end("feed", {"X": ["feed"]}, {"Out": [n]}, k) for k, n in enumerate(feeds)]
@@ -126,7 +126,7 @@ def write_program(program: Program, feeds: Sequence[str], fetches: Sequence[str]
 
 def program_bytes(program: Program) -> bytes:
     """Return a Program in Fluid's format, as it stands; CheckpointError as `write_program`."""
-    return _encoded("program", {"blocks": _said_blocks(program)})
+    return _encoded("program", {"blocks": _block_messages(program)})
 
 
 def parsed_program(data: bytes) -> Program:
@@ -138,13 +138,13 @@ def parsed_program(data: bytes) -> Program:
     return from_data(read_program(data, source)["program"], source)
 
 
-def _said_blocks(program: Program) -> list[dict[str, Any]]:
+def _block_messages(program: Program) -> list[dict[str, Any]]:
     return [
         {
             "idx": block.idx,
             "parent_idx": block.parent_idx,
-            "vars": [_said_var(var) for var in block.vars.values()],
-            "ops": [_said_op(op) for op in block.ops],
+            "vars": [_var_message(var) for var in block.vars.values()],
+            "ops": [_op_message(op) for op in block.ops],
         }
         for block in program.blocks
     ]
@@ -320,7 +320,7 @@ def _encoded(kind: str, message: Mapping[str, Any]) -> bytes:
     return b"".join(parts)
 
 
-def _said_var(var: Variable) -> dict[str, Any]:
+def _var_message(var: Variable) -> dict[str, Any]:
     tensor = {"data_type": CODES[var.dtype], "dims": list(var.shape)}
     kind: dict[str, Any] = {"type": SELECTED_ROWS, "selected_rows": tensor}
     if var.type == "LOD_TENSOR":
@@ -332,39 +332,39 @@ def _said_var(var: Variable) -> dict[str, Any]:
 
 def attr_type(op: Operator, name: str) -> int:
     """Return the number that Fluid's format has for the type of an attribute, as in `ATTRS`."""
-    return int(_said_attr(op, name, op.attrs[name], lookup(op.type).attrs.get(name))["type"])
+    return int(_attr_message(op, name, op.attrs[name], lookup(op.type).attrs.get(name))["type"])
 
 
 def _end(type: str, inputs: Any, outputs: Any, column: int) -> dict[str, Any]:
     attrs = [{"name": "col", "type": INT, "i": column}]
     return {
         "type": type,
-        "inputs": _said_slots(inputs),
-        "outputs": _said_slots(outputs),
+        "inputs": _slot_messages(inputs),
+        "outputs": _slot_messages(outputs),
         "attrs": attrs,
     }
 
 
-def _said_op(op: Operator) -> dict[str, Any]:
+def _op_message(op: Operator) -> dict[str, Any]:
     defaults = lookup(op.type).attrs
     attrs = []
     for name, value in {**defaults, **op.attrs}.items():
         none = value is None or (name == ROLE_VAR_ATTR and not value)
         if not none and name not in BOOKKEEPING:
-            attrs.append({"name": name, **_said_attr(op, name, value, defaults.get(name))})
+            attrs.append({"name": name, **_attr_message(op, name, value, defaults.get(name))})
     return {
         "type": op.type,
-        "inputs": _said_slots(op.inputs),
-        "outputs": _said_slots(op.outputs),
+        "inputs": _slot_messages(op.inputs),
+        "outputs": _slot_messages(op.outputs),
         "attrs": attrs,
     }
 
 
-def _said_slots(slots: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+def _slot_messages(slots: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
     return [{"parameter": slot, "arguments": list(names)} for slot, names in slots.items()]
 
 
-def _said_attr(op: Operator, name: str, value: Any, default: Any) -> dict[str, Any]:
+def _attr_message(op: Operator, name: str, value: Any, default: Any) -> dict[str, Any]:
     """Return an attribute with Fluid's type, which follows from the default's, or the value's."""
     if name == "sub_block":
         return {"type": BLOCK, "block_idx": value}

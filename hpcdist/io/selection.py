@@ -68,12 +68,12 @@ def get_parameter_value_by_name(
     name: str, executor: object, program: Program | None = None
 ) -> np.ndarray:
     """Return the value of a parameter of a Program, by its name."""
-    var = given_program("program", program).global_block().var(name)
+    var = checked_program("program", program).global_block().var(name)
     return get_parameter_value(var, executor)
 
 
 # -- what is asked for -----------------------------------------------------------------------------
-def given_program(function: str, value: object) -> Program:
+def checked_program(function: str, value: object) -> Program:
     """Return ``value`` as a Program, by default the main one; GraphTypeError names ``function``."""
     program = default_main_program() if value is None else getattr(value, "program", value)
     if not isinstance(program, Program):

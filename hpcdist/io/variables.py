@@ -37,8 +37,8 @@ from hpcdist.io.selection import (
     Predicate,
     array_in,
     checked_format,
+    checked_program,
     chosen_variables,
-    given_program,
     is_parameter,
     is_persistable,
 )
@@ -68,7 +68,7 @@ def save_vars(
     other trainers that call this return when the files are there. All ranks of a pipeline must call
     it, for each keeps a stage only.
     """
-    program = given_program("main_program", main_program)
+    program = checked_program("main_program", main_program)
     names = [v.name for v in chosen_variables(program, vars, predicate)]
     format = checked_format(format, compression, program, names)
     peers = peers_here()
@@ -109,7 +109,7 @@ def _save(
     if format == "fluid":
         _write_fluid(directory, arrays, filename)
         return
-    pieces, scope = _as_held(program, arrays)
+    pieces, scope = _as_pieces(program, arrays)
     tables = [t for t in tables_of(program, global_scope()) if t.name in names]
     label = fingerprint(program)
     target = directory, filename or MANIFEST
@@ -140,7 +140,7 @@ def save_persistables(
 
     Of a Program that trains with parameter servers, trainer 0 lets every server write its part.
     """
-    program, peers = given_program("main_program", main_program), peers_here()
+    program, peers = checked_program("main_program", main_program), peers_here()
     if not peers.servers or served_plan(peers.program(program)) is None:
         options: dict[str, Any] = {"format": format, "compression": compression}
         save_vars(executor, dirname, program, None, is_persistable, filename, **options)
@@ -186,7 +186,7 @@ def save_for_inference(
 
     def save() -> None:
         arrays = _values(peers, program, dense, _on_servers(peers, program))
-        pieces, scope = _as_held(program, arrays)
+        pieces, scope = _as_pieces(program, arrays)
         target = Path(dirname), filename or MANIFEST
         looked_up = sorted(tables.intersection(names))
         save_rows(peers, *target, pieces, scope, fingerprint(program), looked_up)
@@ -205,7 +205,9 @@ def _refuse_shared_out(peers: Peers, program: Program, names: Iterable[str]) -> 
         )
 
 
-def _as_held(program: Program, arrays: Mapping[str, np.ndarray]) -> tuple[list[LocalPiece], Scope]:
+def _as_pieces(
+    program: Program, arrays: Mapping[str, np.ndarray]
+) -> tuple[list[LocalPiece], Scope]:
     scope, roles = Scope(), roles_of(program)
     for name, array in arrays.items():
         scope.var(name).value = array

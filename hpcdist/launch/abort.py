@@ -80,7 +80,7 @@ class Guard:
         self._ending = threading.RLock()  # held by the thread that reports and ends the job
         self._leaving = threading.Event()  # MPI
         self._end_takes_s = HANGS_S  # of MPI, at most
-        self._gone = False
+        self._left_mpi = False
         self._watch()
         if self._tolerant:
             os._exit = self._exit_of_scripts
@@ -268,17 +268,17 @@ class Guard:
     def _end_without_mpi(self) -> None:
         self._leaving.wait()
         late = time.monotonic() + self._end_takes_s
-        while (left_s := late - time.monotonic()) > 0 and not self._gone:
+        while (left_s := late - time.monotonic()) > 0 and not self._left_mpi:
             time.sleep(UNDECIDED_MS / 1000)
             if left_s > STUCK_S and self._host.departed():
                 late = time.monotonic() + STUCK_S
-        if not self._gone:
+        if not self._left_mpi:
             self._leave_host()
             logs.flush()
             _exit(0)
 
     def _leave_host(self) -> None:
-        self._gone = True
+        self._left_mpi = True
         self._board.note(Fact.GONE)
         late = time.monotonic() + STUCK_S
         # When one has died, the watching thread may have to end this process, with words.
@@ -309,7 +309,7 @@ class Guard:
         while True:
             waits = undecided or unreported
             woken = [fd for fd, _ in poll.poll(UNDECIDED_MS if waits else None)]
-            if read_end in woken and self._told_to_end(read_end):
+            if read_end in woken and self._terminated_by_signal(read_end):
                 break
             for fd in set(woken) - {read_end}:
                 poll.unregister(fd)
@@ -339,12 +339,12 @@ class Guard:
         end = time.monotonic() + PATIENCE_S
         while (left_s := end - time.monotonic()) > 0:
             woken = [fd for fd, _ in poll.poll(1000 * left_s)]
-            if read_end in woken and self._told_to_end(read_end):
+            if read_end in woken and self._terminated_by_signal(read_end):
                 self._terminated()
             for fd in set(woken) - {read_end}:
                 poll.unregister(fd)
 
-    def _told_to_end(self, read_end: int) -> bool:
+    def _terminated_by_signal(self, read_end: int) -> bool:
         """Do what the signals ask that have come; tell whether one of them ends this rank."""
         signals = os.read(read_end, 64)
         if WRITE_LAST in signals:

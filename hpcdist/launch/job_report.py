@@ -244,11 +244,13 @@ def _losses(recordings: Sequence[RankRecording]) -> list[tuple[str, str]]:
     """Return a curve of every number that trainer 0 has fetched."""
     for rank in recordings:
         if rank.of.role != "PSERVER":
-            return [(name, plots.curve(*_values(rank.recording, name))) for name in _told(rank)]
+            return [
+                (name, plots.curve(*_values(rank.recording, name))) for name in _lines_of_rank(rank)
+            ]
     return []
 
 
-def _told(rank: RankRecording) -> list[str]:
+def _lines_of_rank(rank: RankRecording) -> list[str]:
     events = rank.recording.events
     numbers = np.unique(events[events["kind"] == EventKind.VALUE]["name"])
     return [rank.recording.names[number] for number in numbers]

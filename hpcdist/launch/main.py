@@ -52,7 +52,7 @@ from hpcdist.launch.recording import RankRecorder
 from hpcdist.launch.report import Peer
 from hpcdist.launch.roles import RankFacts
 from hpcdist.launch.script import code_of, code_of_script, run_script
-from hpcdist.launch.startup_checks import given_role, own_facts, refuse_problems
+from hpcdist.launch.startup_checks import local_facts, refuse_problems, role_from_options
 from hpcdist.launch.words import counted
 from hpcdist.signals import hold_warning
 
@@ -138,9 +138,9 @@ def _end_refused(code: int) -> NoReturn:
 
 def _run_alone(chosen: Options) -> None:
     roles.refuse_lone_role(settings.role_variables())
-    me = own_facts(chosen)
+    me = local_facts(chosen)
     # Other launchers leave their variables behind; our own options are meant.
-    alone = roles.decide([replace(me, env=given_role(chosen))])
+    alone = roles.decide([replace(me, env=role_from_options(chosen))])
     launcher_check.check_on_failure(chosen.on_failure, tolerant=False, servers=0)
     fluid_options.check_counts(chosen.worker_num, chosen.nproc_per_node, alone, ["this host"])
     if me.problem:
@@ -179,7 +179,7 @@ def _run_alone(chosen: Options) -> None:
 
 
 def _run_rank(chosen: Options, transport: Transport, stop_watching: Callable[[], None]) -> None:
-    ranks = [RankFacts.decode(d) for d in transport.allgather_bytes(own_facts(chosen).encode())]
+    ranks = [RankFacts.decode(d) for d in transport.allgather_bytes(local_facts(chosen).encode())]
     cluster = roles.decide(ranks)
     refuse_problems(ranks)
     hosts = [facts.host for facts in ranks]

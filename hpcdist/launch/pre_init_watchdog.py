@@ -30,7 +30,7 @@ def watch() -> Callable[[], None]:
 
     Call it before anything starts a thread.
     """
-    me = process_manager.local_ranks() if process_manager.asked_to_go_on() else None
+    me = process_manager.local_ranks() if process_manager.survival_requested() else None
     if me is None or me.rank > 1 or not Path("/proc/self").exists():
         return lambda: None
     launcher = _launcher(me)

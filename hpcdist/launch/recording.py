@@ -67,7 +67,7 @@ class RankRecorder:
         if self.watch is not None:
             self.watch.prepare(first_of_host)
         if threading.current_thread() is threading.main_thread():
-            signal.signal(ASKS, self._asked)
+            signal.signal(ASKS, self._on_signal)
 
     def compared(self, clocks: ClockOffset) -> None:
         """Take how far this rank's clock is from rank 0's, and begin to tell of this rank."""
@@ -139,7 +139,7 @@ class RankRecorder:
             return ""
         return f"\n  what each rank did last: python -m hpcdist report {self.directory}"
 
-    def _asked(self, signum: int, frame: FrameType | None) -> None:
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         directory = self.directory or UNASKED
         try:
             logger.info("%s has written %s", self.of, self._write(directory, "signal"))

@@ -53,7 +53,9 @@ def is_of_messages(error: BaseException) -> bool:
 def of_deaths(dead: Sequence[Peer], me: Peer, where: str, advice: str = "") -> str:
     """Return the message about ranks that died, as one of the others reports it."""
     names = " and ".join(map(str, dead))
-    return _told(f"{names} died: killed, out of memory or crashed; the job ends", me, where, advice)
+    return _joined(
+        f"{names} died: killed, out of memory or crashed; the job ends", me, where, advice
+    )
 
 
 def of_missing(missing: Sequence[Peer], stack_of: Callable[[int], str]) -> str:
@@ -75,12 +77,12 @@ def of_missing(missing: Sequence[Peer], stack_of: Callable[[int], str]) -> str:
 def of_termination(ended: Sequence[Peer], me: Peer, where: str, advice: str = "") -> str:
     """Return the message about the only ranks that SIGTERM came to, told by one of them."""
     names = " and ".join(map(str, ended))
-    return _told(
+    return _joined(
         f"{names} got SIGTERM, the rest of the job did not; the job ends", me, where, advice
     )
 
 
-def _told(summary: str, me: Peer, where: str, advice: str) -> str:
+def _joined(summary: str, me: Peer, where: str, advice: str) -> str:
     """Return a message with what to do, and what the reporting rank was doing."""
     return "\n  ".join(filter(None, [summary, advice, f"rank {me.rank} was here: {where}"]))
 

@@ -33,7 +33,7 @@ EARLIER_S = 60  # how much earlier than it was asked to Slurm may warn
 
 
 @dataclass(frozen=True)
-class Wanted:
+class BatchJob:
     """A job as its user describes it. ``server_nodes`` and ``het`` put servers on other nodes."""
 
     name: str = "hpcdist"
@@ -58,7 +58,7 @@ class Wanted:
     usage: str = ""
 
 
-def batch_script(job: Wanted) -> str:
+def batch_script(job: BatchJob) -> str:
     """Return the text of the batch script."""
     lines = ["#!/bin/bash", *(f"# {line}" for line in job.usage.splitlines())]
     lines += _directive("job-name", job.name)
@@ -77,7 +77,7 @@ def batch_script(job: Wanted) -> str:
     return "\n".join([*lines, "", *_environment(job), _BEFORE, *_start(job), ending])
 
 
-def _start(job: Wanted) -> list[str]:
+def _start(job: BatchJob) -> list[str]:
     """Return the call of srun; what sbatch was told of cores, srun must be told again."""
     srun = "srun --kill-on-bad-exit=1"
     launch = f'$HOLD $IN_CONTAINER {job.python} -m hpcdist --log-dir "$RUN" --metrics "$LOGS"'
@@ -142,7 +142,7 @@ def _directive(name: str, value: object) -> list[str]:
     return [f"#SBATCH --{name}={shlex.quote(str(value))}"] if value else []
 
 
-def _resources(job: Wanted, nodes: int, *, servers: bool = False) -> list[str]:
+def _resources(job: BatchJob, nodes: int, *, servers: bool = False) -> list[str]:
     lines = _directive("nodes", nodes)
     lines += _directive("ntasks-per-node", job.ranks_per_node)
     lines += _directive("cpus-per-task", job.cpus_per_rank)
@@ -161,7 +161,7 @@ def pmi_of(library: str) -> str:
     return PMIX if not library or "Open MPI" in library else PMI2  # MPICH and its kin
 
 
-def _environment(job: Wanted) -> list[str]:
+def _environment(job: BatchJob) -> list[str]:
     if not job.env:
         pmi = job.mpi or PMIX
         return [f"export SLURM_MPI_TYPE={pmi} {_FROM_PYPI[pmi]}"]
@@ -189,8 +189,8 @@ def main(argv: Sequence[str]) -> None:
     print(f"wrote {output}: sbatch {output}", file=sys.stderr)
 
 
-def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
-    default = Wanted()
+def _parse(argv: Sequence[str]) -> tuple[BatchJob, str | None]:
+    default = BatchJob()
     parser = argparse.ArgumentParser(
         prog="python -m hpcdist slurm",
         description=DESCRIPTION,
@@ -281,7 +281,7 @@ def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
         )
     if arguments.env and not os.access(arguments.env, os.R_OK):
         parser.error(f"cannot read --env {arguments.env!r} in {os.getcwd()}")
-    job = Wanted(
+    job = BatchJob(
         name=name,
         nodes=arguments.nodes,
         ranks_per_node=arguments.ranks_per_node,

@@ -18,7 +18,7 @@ from hpcdist.launch.options import Options
 from hpcdist.launch.roles import RankFacts
 
 
-def own_facts(options: Options) -> RankFacts:
+def local_facts(options: Options) -> RankFacts:
     """Return what all ranks must know of this one before roles are given, and its problem."""
     problem = (
         _problem_with(options.script) or _problem_with_settings() or _problem_with_torch(options)
@@ -30,7 +30,7 @@ def own_facts(options: Options) -> RankFacts:
     problem = problem or status_writer.problem_with(options)
     if not problem and (trouble := hdf5.problem()):
         problem = f"h5py {trouble}: {hdf5.ADVICE}"
-    environment = settings.role_variables() | given_role(options)
+    environment = settings.role_variables() | role_from_options(options)
     return RankFacts(
         host=socket.gethostname(),
         pid=os.getpid(),
@@ -49,7 +49,7 @@ def _problem_with_torch(options: Options) -> str:
     return "--as-torchrun: torch is not installed: python -m pip install 'hpcdist[torch]'"
 
 
-def given_role(options: Options) -> dict[str, str]:
+def role_from_options(options: Options) -> dict[str, str]:
     """Return --role as the variable of the environment that says the same."""
     return {} if options.role is None else {"PADDLE_TRAINING_ROLE": options.role.upper()}
 

@@ -62,7 +62,7 @@ def watch_launcher(
     )
 
 
-def said_nothing(ranks: Iterable[int], board: int, words: Sequence[int]) -> bool:
+def wrote_nothing(ranks: Iterable[int], board: int, words: Sequence[int]) -> bool:
     """Tell whether none of these processes has noted one of these facts."""
     notes = os.pread(board, os.fstat(board).st_size, 0)
     records = notes[: len(notes) // RECORD.size * RECORD.size]
@@ -92,7 +92,7 @@ def end_launcher(
                 waits = os.pidfd_open(rank)
                 select.select([waits, ends], [], [])
                 os.close(waits)
-        if words and said_nothing(ranks, board, words):
+        if words and wrote_nothing(ranks, board, words):
             with contextlib.suppress(OSError):  # where the rank had none, or it is full
                 text = "hpcdist: all ranks died: killed, out of memory or crashed; the job failed"
                 os.set_blocking(outputs[-1], False)

@@ -91,7 +91,7 @@ def find(job: str) -> Path:
     if path.is_dir() or not SLURM_JOB.fullmatch(job):
         status.read_job(path)
         return path
-    number, folder = _asked_of_slurm(job)
+    number, folder = _from_slurm(job)
     looked = [Path(), *([] if folder is None else [folder])]
     for parent in looked:
         for file in sorted(parent.glob(f"*/{status.JOB}")):
@@ -102,7 +102,7 @@ def find(job: str) -> Path:
     raise TraceError(f"job {job} has no directory in {places}: give the directory of its --metrics")
 
 
-def _asked_of_slurm(job: str) -> tuple[str, Path | None]:
+def _from_slurm(job: str) -> tuple[str, Path | None]:
     """Return a job's own number, and where it was submitted if Slurm is here and knows it.
 
     The tasks of an array, such as 4711_3, have numbers of their own.

@@ -150,7 +150,7 @@ class Switch:
     def __init__(self, name: str | None = None) -> None:
         self.helper = LayerHelper("switch", name)
         self._inside = False
-        self._none_held: Variable | None = None  # so far, no condition held
+        self._no_case_before: Variable | None = None  # so far, no condition held
 
     def __enter__(self) -> Switch:
         self._inside = True
@@ -169,19 +169,19 @@ class Switch:
                 f"switch.case: expected a bool variable such as less_than gives, got {condition}; "
                 "compare two variables with layers.equal(x, y), not with =="
             )
-        before, refused = self._none_held, logical_not(condition)
+        before, refused = self._no_case_before, logical_not(condition)
         if before is not None:
-            self._none_held = logical_and(before, refused)
+            self._no_case_before = logical_and(before, refused)
             condition = logical_and(before, condition)
         else:
-            self._none_held = refused
+            self._no_case_before = refused
         with conditional_block([condition], True):
             yield
 
     @contextmanager
     def default(self) -> Iterator[None]:
         """Build a block that runs if no condition holds."""
-        if self._none_held is None:
+        if self._no_case_before is None:
             raise GraphError("switch.default: there must be a case before it")
-        with conditional_block([self._none_held], True):
+        with conditional_block([self._no_case_before], True):
             yield

@@ -250,7 +250,7 @@ def dynamic_decode(
         longer = elementwise_add(lengths, cast(logical_not(ended), "int64"))
         if impute_finished:
             next_states = map_structure(
-                lambda old, new: _kept(old, new, ended), current[1], next_states
+                lambda old, new: _unless_ended(old, new, ended), current[1], next_states
             )
         arrays = map_structure(lambda x: _array_outside(x.dtype), outputs)
         map_structure(lambda x, array: array_write(x, time, array), outputs, arrays)
@@ -272,7 +272,7 @@ def dynamic_decode(
     return (outs, last, lengths) if return_length else (outs, last)
 
 
-def _kept(old: Variable, new: Variable, ended: Variable) -> Variable:
+def _unless_ended(old: Variable, new: Variable, ended: Variable) -> Variable:
     """Return the old rows of sequences that have ended, and the new ones of the others."""
     if old.dtype == "bool":
         merged = either(cast(old, "float32"), cast(new, "float32"), cast(ended, "float32"))

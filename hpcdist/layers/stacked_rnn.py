@@ -60,7 +60,7 @@ def basic_gru(
     first = None if init_hidden is None else [init_hidden]
     named = (name, param_attr, bias_attr)
     shape = (num_layers, hidden_size, 1)
-    out, (hidden,) = _both_ways(
+    out, (hidden,) = _both_directions(
         input, first, sequence_length, bidirectional, batch_first, unit, named, shape, dropped
     )
     return out, hidden
@@ -103,13 +103,13 @@ def basic_lstm(
     first = None if init_hidden is None else [init_hidden, init_cell]
     named = (name, param_attr, bias_attr)
     shape = (num_layers, hidden_size, 2)
-    out, (hidden, cell) = _both_ways(
+    out, (hidden, cell) = _both_directions(
         input, first, sequence_length, bidirectional, batch_first, unit, named, shape, dropped
     )
     return out, hidden, cell
 
 
-def _both_ways(
+def _both_directions(
     x: Variable,
     first: Sequence[Any] | None,
     length: Variable | None,
@@ -144,7 +144,7 @@ def _both_ways(
     for direction, of_way in enumerate(units):
         fed, mask_of_way = (v if direction == 0 or v is None else reverse(v, 0) for v in (x, mask))
         begin = first and [[state[i, direction] for state in first] for i in range(layers)]
-        out, last = _one_way(fed, mask_of_way, begin, of_way, shape, dropped)
+        out, last = _one_direction(fed, mask_of_way, begin, of_way, shape, dropped)
         outs.append(out if direction == 0 else reverse(out, 0))
         lasts.append(last)
     joined = outs[0] if len(outs) == 1 else concat(outs, axis=2)
@@ -157,7 +157,7 @@ def _both_ways(
     return (transpose(joined, [1, 0, 2]) if batch_first else joined), states
 
 
-def _one_way(
+def _one_direction(
     x: Any,
     mask: Any,
     first: Any,

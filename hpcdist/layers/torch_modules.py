@@ -13,7 +13,7 @@ from hpcdist.initializer import NumpyArrayInitializer
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.ops.by_torch import torch_for
-from hpcdist.ops.torch_module import TYPE, HeldModule, registered, results
+from hpcdist.ops.torch_module import TYPE, RegisteredModule, registered, results
 
 __all__ = ["torch_module"]
 
@@ -52,11 +52,13 @@ def torch_module(
         )
         for parameter, value in parameters.items()
     ]
-    held_module = _held(torch, module, tuple(parameters))
+    held_module = _registered_module(torch, module, tuple(parameters))
     if by_row is None:  # a module that counts its calls must not count these
         copied = copy.deepcopy(module) if isinstance(module, torch.nn.Module) else module
-        by_row = _by_row(torch, _held(torch, copied, tuple(parameters)), parameters, input_list)
-    attrs = {"number": registered(held_module), "module": _said(torch, module), "by_row": by_row}
+        by_row = _by_row(
+            torch, _registered_module(torch, copied, tuple(parameters)), parameters, input_list
+        )
+    attrs = {"number": registered(held_module), "module": _printed(torch, module), "by_row": by_row}
     count = _count(torch, helper.name, held_module, parameters, input_list)
     outs = [helper.new_var() for _ in range(count)]
     helper.append_op(TYPE, {"X": input_list, "Param": variables}, {"Out": outs}, attrs)
@@ -88,7 +90,7 @@ def _parameters_of(torch: Any, name: str, module: Any) -> dict[str, Any]:
     return parameters
 
 
-def _held(torch: Any, module: Any, names: tuple[str, ...]) -> HeldModule:
+def _registered_module(torch: Any, module: Any, names: tuple[str, ...]) -> RegisteredModule:
     run: Any = lambda _, x: module(*x)  # noqa: E731
     without_memory, train = run, lambda training: None
     if isinstance(module, torch.nn.Module):
@@ -101,7 +103,7 @@ def _held(torch: Any, module: Any, names: tuple[str, ...]) -> HeldModule:
         with torch.device("meta"):  # of what the module makes by itself
             return without_memory(values, x)
 
-    return HeldModule(names, run, shapes, train)
+    return RegisteredModule(names, run, shapes, train)
 
 
 def _tried(
@@ -123,7 +125,11 @@ def _tried(
 
 
 def _count(
-    torch: Any, name: str, held_module: HeldModule, parameters: Any, variables: Sequence[Variable]
+    torch: Any,
+    name: str,
+    held_module: RegisteredModule,
+    parameters: Any,
+    variables: Sequence[Variable],
 ) -> int:
     on_meta = {parameter: value.detach().to("meta") for parameter, value in parameters.items()}
     try:
@@ -140,7 +146,7 @@ def _count(
 
 
 def _by_row(
-    torch: Any, held_module: HeldModule, parameters: Any, variables: Sequence[Variable]
+    torch: Any, held_module: RegisteredModule, parameters: Any, variables: Sequence[Variable]
 ) -> bool:
     """Tell whether results of each half of some rows are the same alone and among the others."""
     if any(not var.shape or var.shape[0] >= 0 for var in variables):
@@ -168,7 +174,7 @@ def _by_row(
     return False
 
 
-def _said(torch: Any, module: Any) -> str:
+def _printed(torch: Any, module: Any) -> str:
     """Return what a Program calls a module, the same on all ranks."""
     if isinstance(module, torch.nn.Module):
         return repr(module)

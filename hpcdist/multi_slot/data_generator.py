@@ -62,7 +62,7 @@ class MultiSlotDataGenerator(DataGenerator):
     """Slots of numbers; every sample has the same slots, and some numbers in each."""
 
     _kinds: tuple[type, ...] = (Real,)  # Python's, and numpy's
-    _said = "numbers"
+    _format = "numbers"
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class MultiSlotDataGenerator(DataGenerator):
                 )
             for value in values:
                 if isinstance(value, bool) or not isinstance(value, self._kinds):
-                    raise DataError(f"slot {name!r}: expected {self._said}, got {value!r:.80}")
+                    raise DataError(f"slot {name!r}: expected {self._format}, got {value!r:.80}")
             names.append(name)
             parts.append(f"{len(values)} {' '.join(map(str, values))}")
         if self._names is None:
@@ -99,4 +99,4 @@ class MultiSlotStringDataGenerator(MultiSlotDataGenerator):
     """The same for values that are text already, which is faster."""
 
     _kinds = (str,)
-    _said = "strings"
+    _format = "strings"

@@ -24,7 +24,7 @@ from hpcdist.multi_slot.merging import id_keys
 from hpcdist.multi_slot.samples import Column, Samples, SampleSlot, permutation, taken
 
 TAG = 930
-WHAT = "the other trainers' samples, to shuffle them"
+AWAITED = "the other trainers' samples, to shuffle them"
 _NONE = Column(np.empty(0), np.zeros(1, np.int64))
 ROUND_BYTES = 4 << 20  # that a trainer sends to all others in a round
 
@@ -35,7 +35,7 @@ def check_agreed(trainers: Transport, settled: Mapping[str, int], deadline_s: fl
     Each would lay out samples otherwise, and they would come to other places than they are awaited.
     """
     encoded = json.dumps([*settled.values()])  # a seed may have more than 64 bits
-    gathered = trainers.allgather_bytes(encoded.encode(), deadline_s, WHAT)
+    gathered = trainers.allgather_bytes(encoded.encode(), deadline_s, AWAITED)
     first, *rest = map(json.loads, gathered)
     for trainer, values in enumerate(rest, 1):
         for name, expected, got in zip(settled, first, values):
@@ -71,7 +71,7 @@ def by_ids_among(trainers: Transport, samples: Samples, deadline_s: float) -> Sa
 
     def by_id(begins: np.ndarray) -> Arrangement:
         local_keys = id_keys(samples)
-        gathered = trainers.allgather_bytes(local_keys.tobytes(), deadline_s, WHAT)
+        gathered = trainers.allgather_bytes(local_keys.tobytes(), deadline_s, AWAITED)
         keys = np.concatenate([np.frombuffer(data, local_keys.dtype) for data in gathered])
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
@@ -97,7 +97,7 @@ def _arranged_among(
     """
     slots = crc32(repr(list(samples.slots)).encode())
     sizes = np.array([slots, len(samples), *(len(column.values) for column in samples.columns)])
-    gathered = trainers.allgather_bytes(sizes.tobytes(), deadline_s, WHAT)
+    gathered = trainers.allgather_bytes(sizes.tobytes(), deadline_s, AWAITED)
     all_sizes = [np.frombuffer(data, np.int64) for data in gathered]
     if len({int(some[0]) for some in all_sizes}) > 1:
         raise DataError(
@@ -207,4 +207,4 @@ def _swap(
     received[me] = sent[me]
     requests = [trainers.irecv(received[k], k, TAG) for k in peers if len(received[k])]
     requests += [trainers.isend(sent[k], k, TAG) for k in peers if len(sent[k])]
-    trainers.wait_all(requests, lambda: WHAT, deadline_s)
+    trainers.wait_all(requests, lambda: AWAITED, deadline_s)

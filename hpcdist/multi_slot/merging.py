@@ -14,7 +14,7 @@ from hpcdist.multi_slot.samples import Column, Samples, taken
 
 logger = logging.getLogger("hpcdist.multi_slot")
 
-TOLD = 20  # ids that are left out, each in a line of its own
+WARNED = 20  # ids that are left out, each in a line of its own
 
 
 def id_keys(samples: Samples) -> np.ndarray:
@@ -79,7 +79,7 @@ def _tells(column: Column) -> np.ndarray:
 
 
 def _tell(ids: Column, begins: np.ndarray, counts: np.ndarray, reasons: dict[int, str]) -> None:
-    for number in sorted(reasons)[:TOLD]:
+    for number in sorted(reasons)[:WARNED]:
         logger.warning(
             "merge by line id: %d samples of id %r are left out: %s",
             counts[number],

@@ -43,9 +43,9 @@ def lines_of(path: str, command: str, within_s: float | None = None) -> Iterator
                 yield from _piped(file, path, command, within_s, at_end)
             elif packed:
                 with GzipFile(fileobj=file) as unpacked:
-                    yield from _whole_lines(lambda: unpacked.read(CHUNK_BYTES), at_end)
+                    yield from _complete_lines(lambda: unpacked.read(CHUNK_BYTES), at_end)
             else:
-                yield from _whole_lines(lambda: _read(file, path, "it", within_s), at_end)
+                yield from _complete_lines(lambda: _read(file, path, "it", within_s), at_end)
     except (OSError, EOFError) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
 
@@ -89,7 +89,7 @@ def _piped(
             at_end()
 
         try:
-            yield from _whole_lines(lambda: _read(output, path, called, within_s), command_ended)
+            yield from _complete_lines(lambda: _read(output, path, called, within_s), command_ended)
         except BaseException:  # the rest is not read
             output.close()
             process.terminate()
@@ -125,7 +125,7 @@ def _read(file: IO[bytes], path: str, called: str, within_s: float | None) -> by
     return b"".join(pieces)
 
 
-def _whole_lines(read: Callable[[], bytes], at_end: Callable[[], None]) -> Iterator[bytes]:
+def _complete_lines(read: Callable[[], bytes], at_end: Callable[[], None]) -> Iterator[bytes]:
     """Yield what is read as whole lines; ``at_end`` says first whether the last one is whole."""
     begun = b""  # of a line whose end is to come
     while chunk := read():

@@ -40,7 +40,7 @@ class Printed:
     count: int = 0
 
 
-def _told(array, lod, attrs: Attrs) -> str:
+def _text(array, lod, attrs: Attrs) -> str:
     words = [attrs["message"]] if attrs["message"] else []
     if attrs["print_tensor_name"]:
         words.append(f"Variable: {attrs['variable']}")
@@ -61,7 +61,7 @@ def _print_bind(xp, x, out, lods, state: Printed, **attrs) -> Call:
     def run() -> None:
         if attrs["print_phase"] in (phase, "BOTH") and not 0 <= attrs["first_n"] <= state.count:
             state.count += 1
-            print(_told(on_host(x), lods[0], attrs), flush=True)
+            print(_text(on_host(x), lods[0], attrs), flush=True)
         if out is not None:
             xp.copyto(out, x)
 

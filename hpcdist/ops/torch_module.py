@@ -21,7 +21,7 @@ TYPE = "torch_module"
 
 
 @dataclass
-class HeldModule:
+class RegisteredModule:
     """A module that operators of this process's Programs call: ``call(parameters, inputs)``.
 
     ``names`` are its parameters', in the order of the slot. ``shapes`` is what `call` is on tensors
@@ -35,21 +35,21 @@ class HeldModule:
     graph: list[tuple[list[Any], list[Any], list[Any]]] = field(default_factory=list)
 
 
-_held: list[HeldModule] = []
+_modules: list[RegisteredModule] = []
 
 
-def registered(module: HeldModule) -> int:
+def registered(module: RegisteredModule) -> int:
     """Return the number by which operators of this process know a module."""
-    _held.append(module)
-    return len(_held) - 1
+    _modules.append(module)
+    return len(_modules) - 1
 
 
-def _of(number: int) -> HeldModule:
-    if not 0 <= number < len(_held):
+def _of(number: int) -> RegisteredModule:
+    if not 0 <= number < len(_modules):
         raise GraphError(
             "torch_module: its module is of the process that built the Program; build it here again"
         )
-    return _held[number]
+    return _modules[number]
 
 
 def results(returned) -> list[Any]:

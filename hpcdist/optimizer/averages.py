@@ -26,7 +26,7 @@ from hpcdist.regularizer import WeightDecayRegularizer
 Copied = dict[str, Variable]
 
 
-def _kept_in(block: Block, var: Variable) -> Variable:
+def _variable_in(block: Block, var: Variable) -> Variable:
     """Return a persistable variable of another program under the same name."""
     present = block.vars.get(var.name)
     facts: dict[str, Any] = {"shape": var.shape, "dtype": var.dtype, "persistable": True}
@@ -67,7 +67,7 @@ class _Exchanged:
             block = program.global_block()
             with program_guard(program, Program()):
                 for parameter in parameters:
-                    local = _kept_in(block, parameter)
+                    local = _variable_in(block, parameter)
                     facts: dict[str, Any] = {"shape": local.shape, "dtype": local.dtype}
                     aside = block.create_var(f"{local.name}@ASIDE", persistable=True, **facts)
                     if program is self.apply_program:
@@ -142,9 +142,9 @@ class ExponentialMovingAverage(_Exchanged):
                 layers.assign(mean * self._rate + parameter * (1 - self._rate), mean)
 
     def _corrected(self, block: Block, parameter: Variable) -> Variable:
-        mean = _kept_in(block, self._means[parameter.name])
-        steps = layers.cast(_kept_in(block, self._counter), "float32")
-        missing = layers.elementwise_pow(_kept_in(block, self._rate), steps)
+        mean = _variable_in(block, self._means[parameter.name])
+        steps = layers.cast(_variable_in(block, self._counter), "float32")
+        missing = layers.elementwise_pow(_variable_in(block, self._rate), steps)
         # Before the first step there is nothing to average, and what is divided by is not 0.
         zero = layers.cast(layers.equal(steps, layers.zeros([1], "float32")), "float32")
         return mean / (1.0 - missing + zero)
@@ -194,7 +194,7 @@ class ModelAverage(_Exchanged):
         return sums
 
     def _mean(self, block: Block, parameter: Variable) -> Variable:
-        sums = {slot: _kept_in(block, var) for slot, var in self._sums[parameter.name].items()}
+        sums = {slot: _variable_in(block, var) for slot, var in self._sums[parameter.name].items()}
         total = layers.sum([sums["sum_1"], sums["sum_2"], sums["sum_3"]])
         count = layers.sum([sums["num_accumulates"], sums["old_num_accumulates"]])
         return total / layers.cast(count, parameter.dtype)

@@ -151,11 +151,11 @@ class Optimizer(Minimizer):
         self.name = name
         self.attrs: dict[str, Any] = {}
         self._rates: dict[Program, Variable] = {}  # the global rate in each Program
-        self._held: dict[tuple[Program, str, str], Variable] = {}  # by slot and parameter
+        self._persistent: dict[tuple[Program, str, str], Variable] = {}  # by slot and parameter
 
     def get_opti_var_name_list(self) -> list[str]:
         """Return the names of the variables that `minimize` has made to keep state in."""
-        return [variable.name for variable in self._held.values()]
+        return [variable.name for variable in self._persistent.values()]
 
     # -- in steps ----------------------------------------------------------------------------
     def _backward(
@@ -208,7 +208,7 @@ class Optimizer(Minimizer):
             inputs["LearningRate"] = self._rate_of(param)
         outputs: dict[str, Variable] = {"ParamOut": param}
         for slot, out in update.state.items():
-            inputs[slot] = self._held[program_of(param), slot, param.name]
+            inputs[slot] = self._persistent[program_of(param), slot, param.name]
             if out is not None:
                 outputs[out] = inputs[slot]
         attrs = self._attrs_for(param)
@@ -247,9 +247,9 @@ class Optimizer(Minimizer):
     @property
     def _accumulators(self) -> dict[str, dict[str, Variable]]:
         """What scripts of Fluid's look up: the state by its kind and the parameter's name."""
-        kinds = dict(zip(UPDATES[self.type].state, self.accumulators)) if self._held else {}
+        kinds = dict(zip(UPDATES[self.type].state, self.accumulators)) if self._persistent else {}
         by_slot: dict[str, dict[str, Variable]] = {}
-        for (_, slot, param), var in self._held.items():
+        for (_, slot, param), var in self._persistent.items():
             by_slot.setdefault(kinds[slot], {})[param] = var
         return by_slot
 
@@ -282,14 +282,14 @@ class Optimizer(Minimizer):
     def _add_accumulators(self, param: Parameter) -> None:
         for slot, kind in zip(UPDATES[self.type].state, self.accumulators):
             kind = kind if self.name is None else f"{self.name}_{kind}"
-            if (program_of(param), slot, param.name) in self._held:
+            if (program_of(param), slot, param.name) in self._persistent:
                 raise GraphError(
                     f"{type(self).__name__}: {param.name!r} is already optimized by this object; "
                     "make another for a second minimize"
                 )
             name = names.generate(f"{param.name}_{kind}")
             shape, value = self._start_of(slot, param)
-            self._held[program_of(param), slot, param.name] = create_persistable(
+            self._persistent[program_of(param), slot, param.name] = create_persistable(
                 name, shape, value, param.dtype
             )
 

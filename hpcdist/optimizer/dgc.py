@@ -103,7 +103,7 @@ class DGCMomentumOptimizer(MomentumOptimizer):
             super()._append_update(block, param, grad)
             return
         kind, coefficient = _decay(param, param.regularizer or self.regularization)
-        velocity = self._held[program_of(param), "Velocity", param.name]
+        velocity = self._persistent[program_of(param), "Velocity", param.name]
         residual = generate(f"{param.name}__dgc_v_")
         inputs = {
             "Param": param,

@@ -165,7 +165,7 @@ class AdamaxOptimizer(Optimizer):
 
     def _finish(self, block: Block, pairs: ParamGrads) -> None:
         for param, grad in pairs:
-            power = self._held[program_of(param), "Beta1Pow", param.name]
+            power = self._persistent[program_of(param), "Beta1Pow", param.name]
             with program_of(param).role_guard(Role.OPTIMIZE, (param, grad)):
                 attrs = {"scale": self.attrs["beta1"]}
                 block.append_op("scale", {"X": power}, {"Out": power}, attrs)

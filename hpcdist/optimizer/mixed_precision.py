@@ -136,7 +136,7 @@ class OptimizerWithMixedPrecision(_InHalf):
         options: dict[str, Any],
     ) -> None:
         super().__init__(optimizer, amp_lists)
-        self._dynamic, self._how = dynamic, options
+        self._dynamic, self._scaling_attrs = dynamic, options
         self._init_loss_scaling = init_loss_scaling
         self._kept: list[Variable] = []  # the scaling, and if it changes, steps counted
         self._scaled_loss: Variable | None = None
@@ -196,7 +196,7 @@ class OptimizerWithMixedPrecision(_InHalf):
                 inputs |= {"FoundInfinite": infinite, "InGoodSteps": good, "InBadSteps": bad}
                 changed = {"LossScaling": scaling}
                 changed |= {"OutGoodSteps": good, "OutBadSteps": bad}
-                block.append_op("update_loss_scaling", inputs, changed, self._how)
+                block.append_op("update_loss_scaling", inputs, changed, self._scaling_attrs)
         pairs = [(p, unscaled) for (p, _), unscaled in zip(params_grads, new)]
         return super().apply_gradients(pairs, grad_clip)
 

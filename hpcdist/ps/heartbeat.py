@@ -26,7 +26,7 @@ class Heartbeat:
         self._interval_s = interval_s
         self._heard = [-1] * trainers
         self._since = [0.0] * trainers
-        self._told = [False] * trainers
+        self._reported = [False] * trainers
         self._next_look = 0.0
 
     def due(self, now_s: float) -> bool:
@@ -44,8 +44,8 @@ class Heartbeat:
         silent = []
         for k, (count, owes) in enumerate(zip(heard, owing)):
             if count != self._heard[k] or not owes:
-                self._heard[k], self._since[k], self._told[k] = count, now_s, False
-            elif not self._told[k] and now_s - self._since[k] >= self._interval_s:
-                self._told[k] = True
+                self._heard[k], self._since[k], self._reported[k] = count, now_s, False
+            elif not self._reported[k] and now_s - self._since[k] >= self._interval_s:
+                self._reported[k] = True
                 silent.append(Silence(k, now_s - self._since[k]))
         return silent

@@ -30,7 +30,7 @@ from hpcdist.ps.row_values import mixed, unmixed, write_initial
 # Columns of ``segments``; LIMIT: entries that may be used before it grows.
 ADDRESS, LINES, USED, LIMIT, DEPTH, PREFIX = range(6)
 # What ``book`` holds: rows in use; what a kernel that has stopped needs: a segment, or NO_ROOM.
-ROWS, WANTED = range(2)
+ROWS, SEGMENT_TO_GROW = range(2)
 NO_ROOM = -1
 
 ENTRIES = 8  # of a line
@@ -111,8 +111,8 @@ def locate(
     """Write the addresses of the records of ``ids[at:stop]`` to ``records``; return where it ended.
 
     A missing id gets a record if ``create``, else the address 0. If that needs memory it ends
-    early, and ``book[WANTED]`` says which. ``layout`` is (dim, shift, stride), ``initial`` the
-    initializer's constants a and b and the state's initial value.
+    early, and ``book[SEGMENT_TO_GROW]`` says which. ``layout`` is (dim, shift, stride), ``initial``
+    the initializer's constants a and b and the state's initial value.
     """
     dim, shift, stride = layout[0], layout[1], layout[2]
     mask = uint64(len(directory) - 1)
@@ -172,10 +172,10 @@ def locate(
                 if record == 0 and create:
                     row = book[ROWS]
                     if segments[segment, USED] >= segments[segment, LIMIT]:
-                        book[WANTED] = segment
+                        book[SEGMENT_TO_GROW] = segment
                         return at + i
                     if row >> shift >= len(chunks) or chunks[row >> shift] == 0:
-                        book[WANTED] = NO_ROOM
+                        book[SEGMENT_TO_GROW] = NO_ROOM
                         return at + i
                     uint64_at(line)[free] = (h >> _32 << _32) | uint64(row + 1)
                     segments[segment, USED] += 1

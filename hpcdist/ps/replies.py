@@ -38,11 +38,11 @@ class Answers:
         self._reads: list[tuple[int, int, Any]] = []  # (trainer, step, payload)
         self._checkpoints: list[tuple[int, int, Any]] = []
 
-    def read_asked(self, trainer: int, step: int, payload: object) -> None:
+    def add_read(self, trainer: int, step: int, payload: object) -> None:
         """Note that a trainer wants the values of variables."""
         self._reads.append((trainer, step, payload))
 
-    def checkpoint_asked(self, trainer: int, step: int, payload: object) -> None:
+    def add_checkpoint(self, trainer: int, step: int, payload: object) -> None:
         """Note that a trainer wants variables saved, or loaded."""
         self._checkpoints.append((trainer, step, payload))
 

@@ -124,7 +124,7 @@ class PsServer:
         self._on_death = on_death
         self._on_silence = on_silence
         self._heartbeat = Heartbeat(trainers, silence_s)
-        self._asked_by = [0] * trainers  # control messages
+        self._control_receives = [0] * trainers  # control messages
         self._answers = Answers(
             transport,
             cluster.trainers,
@@ -216,7 +216,7 @@ class PsServer:
             return
         shards, trainers = self._shards, range(len(self._ranks))
         asking = self._answers.awaited
-        heard = [shards.heard(k) + self._asked_by[k] for k in trainers]
+        heard = [shards.heard(k) + self._control_receives[k] for k in trainers]
         owing = [not (k in self._closed or k in asking or shards.waits(k)) for k in trainers]
         for silence in self._heartbeat.look(now, heard, owing):
             steps = shards.steps_of(silence.trainer)
@@ -250,7 +250,7 @@ class PsServer:
 
     def _control(self, trainer: int) -> None:
         header = decode_header(self._headers[trainer])
-        self._asked_by[trainer] += 1
+        self._control_receives[trainer] += 1
         if header.trainer != trainer:
             raise CommError(
                 f"{self._name}: rank {self._ranks[trainer]} is trainer {trainer}, "
@@ -275,9 +275,9 @@ class PsServer:
         elif header.kind is MessageKind.READ:
             if self._on_read is not None and trainer not in self._greetings:
                 self._on_read(trainer)
-            self._answers.read_asked(trainer, header.step, payload)
+            self._answers.add_read(trainer, header.step, payload)
         elif header.kind is MessageKind.CHECKPOINT:
-            self._answers.checkpoint_asked(trainer, header.step, payload)
+            self._answers.add_checkpoint(trainer, header.step, payload)
         elif header.kind is MessageKind.PULL:
             self._row_server.take_pull(trainer, header, payload)
         elif header.kind is MessageKind.PUSH:

@@ -42,7 +42,7 @@ class RowClient(RowExchangeClient):
         self, transport: Transport, cluster: Cluster, trainer_id: int, deadline_s: float
     ) -> None:
         super().__init__(transport, cluster, trainer_id, deadline_s)
-        self._kept: list[Array] = []  # arrays that are being sent
+        self._unfinished: list[Array] = []  # arrays that are being sent
 
     def pull(self, requests: Sequence[RowRequest], step: int) -> None:
         """Fill every request's ``out``: all servers are asked first, then all are waited for.
@@ -68,7 +68,7 @@ class RowClient(RowExchangeClient):
         """Start sending a sparse gradient, of which there may be no rows; it is copied first."""
         rank = self._cluster.rank_of_endpoint(endpoint)
         arrays = (np.array(rows), np.array(values)) if len(rows) else ()
-        self._kept += arrays
+        self._unfinished += arrays
         self._sending += self._post(rank, MessageKind.PUSH, step, [gradient, len(rows)], arrays)
 
     def changed(
@@ -102,7 +102,7 @@ class RowClient(RowExchangeClient):
     def finish(self) -> None:
         """Wait until everything pushed has been taken."""
         super().finish()
-        self._kept.clear()
+        self._unfinished.clear()
 
     def _post(
         self, rank: int, kind: MessageKind, step: int, payload: Any, arrays: Sequence[Array]

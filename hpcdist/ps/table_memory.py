@@ -74,7 +74,7 @@ class TableMemory:
 
     def grow(self) -> None:
         """Get the memory for want of which a kernel has stopped."""
-        segment = int(self.book[kernels.WANTED])
+        segment = int(self.book[kernels.SEGMENT_TO_GROW])
         try:
             if segment == kernels.NO_ROOM:
                 self._add_chunk()

@@ -37,7 +37,7 @@ class TableClient(RowExchangeClient):
         self, transport: Transport, cluster: Cluster, trainer_id: int, deadline_s: float
     ) -> None:
         super().__init__(transport, cluster, trainer_id, deadline_s)
-        self._asked: Messages = []  # for rows that are waited for later
+        self._pending: Messages = []  # for rows that are waited for later
         self._pulls = 0  # how often rows have been asked for
         self.pushes = 0  # steps whose gradients have been sent
         self.restored = 0  # how often the servers' tables have been loaded
@@ -56,7 +56,7 @@ class TableClient(RowExchangeClient):
         The rows are as they are when the servers answer, after all updates of the steps before
         this one.
         """
-        waiting = self._asked
+        waiting = self._pending
         kind = MessageKind.TABLE_PULL if create else MessageKind.TABLE_PEEK
         self._pulls += 1
         for rank, message, reply in zip(self._cluster.servers, batch.messages, batch.replies):
@@ -68,7 +68,7 @@ class TableClient(RowExchangeClient):
 
     def finish_pull(self, batch: LookupBatch) -> None:
         """Wait for the rows; TableError if the servers together hold more ids than a table may."""
-        self._finish_asked()
+        self._finish_pending()
         now = time.monotonic_ns()
         for rank, reply in zip(self._cluster.servers, batch.replies):
             _note(EventKind.RECEIVED, ROWS, now, reply.nbytes, rank, self._pulls)
@@ -98,18 +98,18 @@ class TableClient(RowExchangeClient):
 
     def close(self) -> None:
         """Wait until nothing is under way: not what was pushed, and no rows asked for."""
-        self._finish_asked()
+        self._finish_pending()
         self.finish()
 
-    def _finish_asked(self) -> None:
-        if self._asked:
+    def _finish_pending(self) -> None:
+        if self._pending:
             step = self.pushes
             self._await(
-                self._asked,
+                self._pending,
                 Cause.TABLE,
                 lambda: f"trainer {self._trainer}, step {step + 1}: waiting for rows of tables",
             )
-            self._asked.clear()
+            self._pending.clear()
 
     def _post(self, rank: int, kind: MessageKind, message: Array) -> Messages:
         header = encode_header(kind, self._trainer, self.pushes, message.nbytes)
@@ -131,7 +131,7 @@ class TableServer(RowExchangeServer):
         self._specs = [spec for spec, _ in tables]
         self._tables = [table for _, table in tables]
         # By trainer, kept from step to step: ids asked for, ids pushed, gradients, rows.
-        self._asked = [np.empty(0, np.int64) for _ in ranks]
+        self._pending = [np.empty(0, np.int64) for _ in ranks]
         self._told = [np.empty(0, np.int64) for _ in ranks]
         self._gradients = [line_aligned(0) for _ in ranks]
         self._replies = [line_aligned(0) for _ in ranks]
@@ -143,7 +143,7 @@ class TableServer(RowExchangeServer):
     def take_pull(self, trainer: int, header: Header) -> None:
         """Receive the ids of a TABLE_PULL or TABLE_PEEK; `answer` replies when it may."""
         begin = time.monotonic_ns()
-        ids, self._asked[trainer] = self._take(trainer, header, self._asked[trainer])
+        ids, self._pending[trainer] = self._take(trainer, header, self._pending[trainer])
         self._asks[trainer] = number = self._asks[trainer] + 1
         _note(EventKind.RECEIVED, IDS, begin, header.length, self._ranks[trainer], number)
         create = header.kind is MessageKind.TABLE_PULL

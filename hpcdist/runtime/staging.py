@@ -70,7 +70,7 @@ class Staging:
         ]
 
 
-def kept_fitting(binding: Binding, make: Callable[[], Callable[[], object] | None]) -> Call:
+def rebound(binding: Binding, make: Callable[[], Callable[[], object] | None]) -> Call:
     """Return a call of what ``make`` binds to the arrays, bound anew when values have got others.
 
     Ragged batches of other lengths lie in other arrays.

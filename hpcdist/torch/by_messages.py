@@ -18,7 +18,7 @@ from hpcdist.torch.reductions import TensorReduction
 
 Vectors = Sequence[torch.Tensor]
 ROUND_BYTES = 2**26  # of a vector at once: what the ranks send needs memory to be received in
-WHOLE_TO = 16384  # bytes up to which every rank sends all it has to all
+EXCHANGE_ALL_TO = 16384  # bytes up to which every rank sends all it has to all
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def all_reduce(channel: Channel, vector: torch.Tensor, reduction: TensorReductio
     """Overwrite every rank's ``vector`` with the reduction of all."""
     for block in rounds(vector, channel.size):
         prepared = reduction.prepare(block)
-        if block.nbytes <= WHOLE_TO:
+        if block.nbytes <= EXCHANGE_ALL_TO:
             rows = _rows(channel, prepared)
             yield channel.exchange(
                 [(peer, prepared) for peer in channel.others],

@@ -26,7 +26,7 @@ LINE = 4096  # before a rank's buffers: what it tells the others
 CHUNK = 2**21  # bytes of a buffer: few meetings, and all of it in the second-level cache
 HALF = CHUNK // 2
 SLEPT = 3  # of what a rank tells: the latest phase in which it has slept
-WHOLE_TO = 2**14  # bytes up to which every one of several ranks reduces all of a vector
+EXCHANGE_ALL_TO = 2**14  # bytes up to which every one of several ranks reduces all of a vector
 
 
 class HostMemory:
@@ -219,7 +219,7 @@ def reduce(
 def all_reduce(memory: HostMemory, vector: torch.Tensor, reduction: TensorReduction) -> Steps:
     """Overwrite every rank's ``vector`` with the reduction of all."""
     dtype, rank, size = vector.dtype, memory.rank, memory.size
-    if size == 2 or vector.nbytes <= WHOLE_TO:
+    if size == 2 or vector.nbytes <= EXCHANGE_ALL_TO:
         # Of two ranks each reduces all: it costs no more than to fetch the other's half of the
         # results, and takes half as many phases.
         for part in pieces(vector, CHUNK):

@@ -29,14 +29,14 @@ from hpcdist.torch.facts import rate_name
 from hpcdist.torch.job import job
 from hpcdist.torch.states import (
     SavedTensor,
+    array_type,
     as_array,
     as_tensor,
-    kept_as,
     put_together,
+    split_state,
     state_from,
     state_of,
     tables_in,
-    taken_apart,
 )
 from hpcdist.torch.tables import tables
 
@@ -72,9 +72,9 @@ class Saver(checkpoint.Saver):
                 "be saved"
             )
         self._objects = dict(objects)
-        self._kept = Scope()
+        self._scope = Scope()
         super().__init__(
-            Executor(CPUPlace()), dirname, main_program=Program(), scope=self._kept, **options
+            Executor(CPUPlace()), dirname, main_program=Program(), scope=self._scope, **options
         )
 
     def restore(self, *, best: bool = False) -> Restored | None:
@@ -96,7 +96,7 @@ class Saver(checkpoint.Saver):
         trainer = trainers[me] if me < len(trainers) else trainers[0]
         tensors: dict[str, SavedTensor] = {}
         states = {n: state_from(trainer.plain.get(n, saved.objects[n]), tensors) for n in names}
-        arrays = {name: np.empty(*kept_as(tensor)) for name, tensor in tensors.items()}
+        arrays = {name: np.empty(*array_type(tensor)) for name, tensor in tensors.items()}
         self._declare({**arrays, STATES: encoded(plain)})
         restored = super().restore(best=best)
         for name, obj in self._objects.items():
@@ -112,7 +112,7 @@ class Saver(checkpoint.Saver):
         objects, plain = {}, {}
         for name, obj in self._objects.items():
             before = len(tensors)
-            objects[name] = taken_apart(name, state_of(name, obj), tensors)
+            objects[name] = split_state(name, state_of(name, obj), tensors)
             if len(tensors) == before:
                 plain[name] = objects[name]
         random = b64encode(torch.get_rng_state().numpy().tobytes()).decode()
@@ -142,14 +142,14 @@ class Saver(checkpoint.Saver):
         if served is None and settled is not None:
             for name, table in tables().local.items():
                 block.create_var(name, shape=[-1, table.dim], dtype="float32", persistable=True)
-                self._kept.var(name).hold(table)
+                self._scope.var(name).hold(table)
             numbers = settled.numbers | {rate_name(k): r for k, r in enumerate(tables().rates)}
             arrays = {**arrays, **{n: np.array([v], np.float32) for n, v in numbers.items()}}
         if served is not None and served.moves_nothing:
             for k, rate in enumerate(tables().rates):  # which the Program says, and no server has
-                self._kept.var(rate_name(k)).hold(np.array([rate], np.float32))
+                self._scope.var(rate_name(k)).hold(np.array([rate], np.float32))
         for name, parameter in tables().served_parameters.items():
-            self._kept.var(name).hold(parameter.detach().numpy())
+            self._scope.var(name).hold(parameter.detach().numpy())
         modules = tuple(
             f"{name}/" for name, obj in self._objects.items() if isinstance(obj, nn.Module)
         )
@@ -159,7 +159,7 @@ class Saver(checkpoint.Saver):
                 block.create_parameter(name, **facts)
             else:
                 block.create_var(name, persistable=True, **facts)
-            self._kept.var(name).hold(array)
+            self._scope.var(name).hold(array)
         self._program = program
 
 
@@ -183,7 +183,7 @@ class _OfTrainer:
 
 @dataclass(frozen=True)
 class _JobStates:
-    """What a checkpoint says of objects: states as `taken_apart` returns them."""
+    """What a checkpoint says of objects: states as `split_state` returns them."""
 
     objects: Mapping[str, Any]
     trainers: tuple[_OfTrainer, ...]
@@ -214,7 +214,7 @@ def _check(record: _JobStates, checkpoint: Checkpoint) -> None:
         state_from(state, tensors)
     for tensor in tensors.values():
         saved = checkpoint.saved(tensor.name)
-        if tensor.name == STATES or (saved.shape, saved.dtype) != kept_as(tensor):
+        if tensor.name == STATES or (saved.shape, saved.dtype) != array_type(tensor):
             raise ValueError(f"{tensor.name!r:.80} is {saved.dtype}{list(saved.shape)}")
     if not record.trainers:
         raise ValueError("no trainers")

@@ -45,7 +45,7 @@ def tables_in(objects: Mapping[str, Any]) -> set[str]:
     return {module.name for module in modules if isinstance(module, TableModule)}
 
 
-def taken_apart(name: str, state: object, tensors: dict[str, torch.Tensor]) -> Any:
+def split_state(name: str, state: object, tensors: dict[str, torch.Tensor]) -> Any:
     """Return a state as plain data that names its tensors, which are added to ``tensors``.
 
     CheckpointError, with the place in it, for what is neither.
@@ -62,12 +62,12 @@ def taken_apart(name: str, state: object, tensors: dict[str, torch.Tensor]) -> A
             tensors[name] = state.detach()
         return {"tensor": name, "shape": list(state.shape), "dtype": str(state.dtype)[6:]}
     if isinstance(state, Mapping):
-        pairs = [[key, taken_apart(f"{name}/{key}", v, tensors)] for key, v in state.items()]
+        pairs = [[key, split_state(f"{name}/{key}", v, tensors)] for key, v in state.items()]
         for key, _ in pairs:
             _check_plain(name, key)
         return {"pairs": pairs}
     if isinstance(state, (list, tuple)):
-        items = [taken_apart(f"{name}/{i}", v, tensors) for i, v in enumerate(state)]
+        items = [split_state(f"{name}/{i}", v, tensors) for i, v in enumerate(state)]
         return {"tuple" if isinstance(state, tuple) else "list": items}
     _check_plain(name, state)
     return {"plain": state}
@@ -99,7 +99,7 @@ def state_from(state: object, tensors: dict[str, SavedTensor]) -> Any:
 
 
 def put_together(state: object, tensor_of: Callable[[SavedTensor], torch.Tensor]) -> Any:
-    """Return the state that `taken_apart` was given, from what `state_from` has returned."""
+    """Return the state that `split_state` was given, from what `state_from` has returned."""
     if isinstance(state, SavedTensor):
         if 0 in state.shape:
             return torch.empty(state.shape, dtype=state.dtype)
@@ -111,7 +111,7 @@ def put_together(state: object, tensor_of: Callable[[SavedTensor], torch.Tensor]
     return state
 
 
-def kept_as(tensor: SavedTensor) -> tuple[tuple[int, ...], str]:
+def array_type(tensor: SavedTensor) -> tuple[tuple[int, ...], str]:
     """Return shape and dtype of the array in which a checkpoint keeps a tensor; not empty ones."""
     if tensor.dtype not in AS_THEY_ARE:
         return (math.prod(tensor.shape) * tensor.dtype.itemsize,), "uint8"
@@ -119,7 +119,7 @@ def kept_as(tensor: SavedTensor) -> tuple[tuple[int, ...], str]:
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor's values as `kept_as` says: on its memory where that can be."""
+    """Return a tensor's values as `array_type` says: on its memory where that can be."""
     flat = tensor.detach().cpu().contiguous()
     if tensor.dtype not in AS_THEY_ARE:
         return np.asarray(flat.reshape(-1).view(torch.uint8).numpy())

@@ -24,7 +24,7 @@ T = TypeVar("T")
 FORMAT = 1
 MOST = plain_data.MAX_INTEGER  # of times in nanoseconds, and of other numbers
 _NAME = re.compile(r"events\.(\d+)\.npz")
-_SAID = re.compile(r"failure\.(\d+)\.txt")
+_FAILURE = re.compile(r"failure\.(\d+)\.txt")
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def failures(directory: str | Path) -> dict[int, str]:
     """Return what ranks have said about the end of their job, by rank."""
     texts = {}
     for path in Path(directory).glob("failure.*.txt"):
-        if name := _SAID.fullmatch(path.name):
+        if name := _FAILURE.fullmatch(path.name):
             texts[int(name[1])] = path.read_text(encoding="utf-8", errors="replace")
     return dict(sorted(texts.items()))
 

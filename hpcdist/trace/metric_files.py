@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from hpcdist.errors import MetricError
 from hpcdist.trace.metric_log import RESERVED, Noted
 
-MOST_HELD = 2**24  # bytes that cannot be written for now
+MAX_BUFFERED = 2**24  # bytes that cannot be written for now
 CSV_HEAD = "start,step,unix_s,name,value\n"
 JSON_BEGINS = '{"start": '
 _NAME = re.compile(r"metrics\.(\d+)\.jsonl")
@@ -40,25 +40,25 @@ class MetricWriter(Protocol):
         ...
 
 
-class HeldFile:
+class BufferedFile:
     """Appends records to a file. What could not be written is kept, and tried again."""
 
     def __init__(self, file: int) -> None:
         self._file = file
-        self._held: deque[bytes] = deque()
+        self._buffered: deque[bytes] = deque()
 
     def append(self, records: Iterable[bytes]) -> None:
-        """Append whole records. OSError: not all is written; it is kept, up to `MOST_HELD` bytes.
+        """Append whole records. OSError: not all is written; up to `MAX_BUFFERED` bytes are kept.
 
         The file never ends in part of a record but while it cannot be written.
         """
-        self._held.extend(records)
+        self._buffered.extend(records)
         try:
-            while self._held:
-                self._written(os.write(self._file, b"".join(self._held)))
+            while self._buffered:
+                self._written(os.write(self._file, b"".join(self._buffered)))
         except OSError as error:
-            if sum(map(len, self._held)) > MOST_HELD:
-                self._held = deque([self._held[0]])  # it may be written in part
+            if sum(map(len, self._buffered)) > MAX_BUFFERED:
+                self._buffered = deque([self._buffered[0]])  # it may be written in part
                 raise OSError(error.errno, f"{error.strerror}: metrics are lost") from error
             raise
 
@@ -67,13 +67,13 @@ class HeldFile:
         os.close(self._file)
 
     def _written(self, count: int) -> None:
-        while self._held and count >= len(self._held[0]):
-            count -= len(self._held.popleft())
+        while self._buffered and count >= len(self._buffered[0]):
+            count -= len(self._buffered.popleft())
         if count:
-            self._held[0] = self._held[0][count:]
+            self._buffered[0] = self._buffered[0][count:]
 
 
-class LineFile(HeldFile):
+class LineFile(BufferedFile):
     """Appends lines to a file of this rank, after the last whole one.
 
     ``begins`` is how each such file begins, and ``head`` its first line. MetricError for a file of
@@ -98,7 +98,7 @@ class LineFile(HeldFile):
             if size < os.fstat(self._file).st_size:
                 os.ftruncate(self._file, size)
             if not self.last and head:
-                self._held.append(head.encode())
+                self._buffered.append(head.encode())
         except BaseException:
             self.close()
             raise
@@ -117,7 +117,7 @@ class JsonLines:
         self._lines.close()
 
     def write(self, noted: Sequence[Noted]) -> None:
-        """Append what was logged; OSError as of `HeldFile.append`."""
+        """Append what was logged; OSError as of `BufferedFile.append`."""
         lines = (
             {"start": self.start, "step": n.step, "unix_s": round(n.unix_s, 3), **_plain(n.values)}
             for n in noted
@@ -137,7 +137,7 @@ class CsvLines:
         self._lines.close()
 
     def write(self, noted: Sequence[Noted]) -> None:
-        """Append what was logged; OSError as of `HeldFile.append`."""
+        """Append what was logged; OSError as of `BufferedFile.append`."""
         text = io.StringIO()
         lines = csv.writer(text, lineterminator="\n")
         for n in noted:

@@ -40,15 +40,15 @@ class MetricLog:
         self.on = self.fetches = False
         self.mask = 0
         self.step = 0  # the latest that the script has named
-        self._taken = 0
+        self._drained = 0
         self._owner = 0
-        self._held: deque[Noted] = deque()
+        self._pending: deque[Noted] = deque()
 
     def begin(self, *, fetches: bool) -> None:
         """Note from now on, in this process and in none that it forks."""
         self.on, self.fetches, self.mask, self._owner = True, fetches, 0, os.getpid()
-        self._taken = 0
-        self._held.clear()
+        self._drained = 0
+        self._pending.clear()
 
     def end(self) -> None:
         """Note nothing any more."""
@@ -64,7 +64,7 @@ class MetricLog:
                 "forked: only the rank itself writes metrics; hand the values to it"
             )
         self.step = step
-        self._held.append(Noted(step, time.time(), values))
+        self._pending.append(Noted(step, time.time(), values))
 
     def fetched(self, step: int, names: Sequence[str], values: Sequence[object]) -> None:
         """Note those fetched values of a step that are one number; the mean over devices.
@@ -79,8 +79,8 @@ class MetricLog:
         if not numbers or os.getpid() != self._owner:
             return
         means = {name: sum(numbers_of) / len(numbers_of) for name, numbers_of in numbers.items()}
-        self._held.append(Noted(step, time.time(), means))
-        if len(self._held) > FETCHED * (self.mask + 2):
+        self._pending.append(Noted(step, time.time(), means))
+        if len(self._pending) > FETCHED * (self.mask + 2):
             self.mask = 2 * self.mask + 1  # until the next taking, which sets it by the pace
 
     def taken(self) -> list[Noted]:
@@ -89,10 +89,10 @@ class MetricLog:
         Of the next ones ever fewer, so that files grow as the logarithm of the number of steps.
         """
         entries = []
-        while self._held:
-            entries.append(self._held.popleft())
-        self._taken += len(entries)
-        least = 2 ** (self._taken // LONG) - 1
+        while self._pending:
+            entries.append(self._pending.popleft())
+        self._drained += len(entries)
+        least = 2 ** (self._drained // LONG) - 1
         steps = len(entries) * (self.mask + 1)
         while self.mask and steps / (self.mask + 1) < FETCHED / 4:
             self.mask //= 2

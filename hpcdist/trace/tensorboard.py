@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcdist.trace.metric_files import HeldFile
+from hpcdist.trace.metric_files import BufferedFile
 from hpcdist.trace.metric_log import Noted
 
 ADVICE = "python -m pip install 'hpcdist[tensorboard]'"
@@ -42,11 +42,13 @@ class EventFile:
         now = time.time()
         # The name holds the second of the start, which two starts may share.
         name = f"events.out.tfevents.{int(now)}.{socket.gethostname()}.{os.getpid()}"
-        self._file = HeldFile(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666))
+        self._file = BufferedFile(
+            os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        )
         self._file.append([self._record(self._event(wall_time=now, file_version=VERSION))])
 
     def write(self, noted: Sequence[Noted]) -> None:
-        """Append an event for each step that was logged; OSError as of `HeldFile.append`."""
+        """Append an event for each step that was logged; OSError as of `BufferedFile.append`."""
         events = []
         if noted and self._goes_on:
             # TensorBoard then leaves out what the last start has written from this step on.

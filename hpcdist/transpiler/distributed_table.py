@@ -97,7 +97,9 @@ def _ask_for(
     ids = [op.input("Ids")[0] for op in lookups]
     rows = [op.output("Out")[0] for op in lookups]
     servers = range(len(plan.endpoints))
-    id_names, answered = ([name(plan, number, k) for k in servers] for name in (_asked, _answered))
+    id_names, answered = (
+        [name(plan, number, k) for k in servers] for name in (_ids_name, _answered)
+    )
     id_var, row_var = block.var(ids[0]), block.var(rows[0])
     for question, answer in zip(id_names, answered):
         block.create_var(question, shape=id_var.shape, dtype=id_var.dtype)
@@ -164,7 +166,7 @@ def add_table(
     update.add_op(moved)
     _declare_scalars(home, update_op)
     lookup = program.create_block(update.idx)
-    ids, rows = _asked(plan, number, server), _answered(plan, number, server)
+    ids, rows = _ids_name(plan, number, server), _answered(plan, number, server)
     home.create_var(ids, shape=(-1, 1), dtype="int64")
     home.create_var(rows, shape=(-1, *table.shape[1:]), dtype=table.dtype)
     slots = {"Ids": ids, "W": table.parameter}
@@ -192,7 +194,7 @@ def rows_on_each(plan: Plan, table: Table) -> int:
     return -1 if table.dict_size is None else math.ceil(table.dict_size / len(plan.endpoints))
 
 
-def _asked(plan: Plan, number: int, server: int) -> str:
+def _ids_name(plan: Plan, number: int, server: int) -> str:
     return f"prefetch_compress_in_tmp_{number * len(plan.endpoints) + server}"
 
 

@@ -79,7 +79,8 @@ def _leading_to_rates(block: Block) -> set[int]:
             if written[i] & (moved | seen)
             or any(first_update.get(name, i) < i for name in written[i])
             or any(
-                name in moved or not (name in computed or _kept(block, name)) for name in read[i]
+                name in moved or not (name in computed or _persists(block, name))
+                for name in read[i]
             )
         }
         if not bad:
@@ -114,7 +115,7 @@ def _repeatable(op: Operator) -> bool:
     return all(definition.state is None and not definition.acts for definition in definitions)
 
 
-def _kept(block: Block, name: str) -> bool:
+def _persists(block: Block, name: str) -> bool:
     """Tell whether servers have a value that nothing here writes: it stays from step to step."""
     var = block.find_var(name)
     if var is None:  # of a sub-block

@@ -95,7 +95,7 @@ class _Planner:
         self._keeper: dict[str, int] = {}
         self._transfers: dict[Transfer, None] = {}
         backward = self._ops(Phase.BACKWARD)
-        self._made_backward = {name for op in backward for name in op.output_arg_names}
+        self._backward_values = {name for op in backward for name in op.output_arg_names}
 
     def _ops(self, *phases: Phase) -> list[Operator]:
         return [op for op, phase in zip(self._block.ops, self._phases) if phase in phases]
@@ -105,10 +105,10 @@ class _Planner:
         micro = self._ops(Phase.FORWARD, Phase.BACKWARD)
         for op in self._ops(Phase.FORWARD):
             self._note(op, self._of_op[id(op)])
-        self._keep_what_is_read(self._ops(Phase.FORWARD))
+        self._keep_values_read(self._ops(Phase.FORWARD))
         for op in self._ops(Phase.BACKWARD):
             self._note(op, self._backward_stage(op))
-        self._keep_what_is_read(micro)
+        self._keep_values_read(micro)
         for op in micro:
             self._transfer_inputs(op)
         self._refuse_idle_stages()
@@ -165,7 +165,7 @@ class _Planner:
                 return stage
         return None
 
-    def _keep_what_is_read(self, ops: Sequence[Operator]) -> None:
+    def _keep_values_read(self, ops: Sequence[Operator]) -> None:
         """Note which stage keeps a persistable variable that operators of the passes read."""
         updated = {n for op in self._ops(Phase.UPDATE) for n in op.output_arg_names}
         readers: dict[str, set[int]] = {}
@@ -191,7 +191,7 @@ class _Planner:
             source = self._computed.get(name)
             if source is None or source == target:
                 continue
-            if target > source and name in self._made_backward:
+            if target > source and name in self._backward_values:
                 raise PlanError(
                     f"pipeline: {op.place} {op} of stage {target} reads {name!r} of stage "
                     f"{source}: gradients go from a stage to earlier ones only"
@@ -255,7 +255,7 @@ class _Planner:
     def _check_update(self, op: Operator) -> None:
         """Refuse what stages would do differently, and have joint operators read from them all."""
         stage = self._of_op[id(op)]
-        self._refuse_read(op, self._computed.keys() - self._made_backward)
+        self._refuse_read(op, self._computed.keys() - self._backward_values)
         for name in op.output_arg_names:
             if self._block.is_persistable(name) and self._keeper[name] != stage:
                 raise PlanError(

@@ -89,14 +89,14 @@ class _StageBuilder:
         self._plan = plan
         self._stage = stage
         self._parts = parts
-        self._mine: dict[Phase, list[Operator]] = {phase: [] for phase in Phase}
+        self._ops_of_phase: dict[Phase, list[Operator]] = {phase: [] for phase in Phase}
         for op, (phase, of) in zip(block.ops, plan.ops):
             if of in (stage, ALL):
-                self._mine[phase].append(op)
+                self._ops_of_phase[phase].append(op)
         self._last = {
             name: op
             for phase in (Phase.FORWARD, Phase.BACKWARD)
-            for op in self._mine[phase]
+            for op in self._ops_of_phase[phase]
             for name in op.output_arg_names
         }
         self._sends: dict[tuple[str, bool], list[tuple[int, Transfer]]] = {}
@@ -111,14 +111,14 @@ class _StageBuilder:
 
     def build(self) -> None:
         """Append the schedule, all passes, and the update."""
-        for op in self._mine[Phase.SCHEDULE]:
+        for op in self._ops_of_phase[Phase.SCHEDULE]:
             self._block.add_op(op)
         for phase, micro_batch in schedule(self._stage, self._plan.stages, len(self._parts)):
-            for op in self._mine[phase]:
+            for op in self._ops_of_phase[phase]:
                 self._append_micro(op, micro_batch)
         for name in self._plan.gradients:
             self._send(name, name, -1, Role.OPTIMIZE)
-        for op in self._mine[Phase.UPDATE]:
+        for op in self._ops_of_phase[Phase.UPDATE]:
             for name in op.input_arg_names:
                 if (name, True) in self._receives:
                     self._receive(name, name, -1, self._block.var(name).meta)

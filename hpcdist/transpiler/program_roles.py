@@ -174,14 +174,14 @@ def refuse_unserved(program: Program, roles: ProgramRoles) -> None:
     schedule = [block.ops[i] for i in roles.schedule]
     on_servers = {name for op in nested(schedule) for name in op.output_arg_names}
     for op in schedule:
-        _refuse_what_trainers_have(op, on_servers, moved)
+        _refuse_trainer_values(op, on_servers, moved)
     on_servers.update(
         n for op in block.ops if op.attrs.get(ON_SERVERS) for n in op.output_arg_names
     )
     for update in roles.updates:
         updated = {update.parameter, update.gradient}
         for i in update.on_server:
-            _refuse_what_trainers_have(block.ops[i], on_servers | updated, moved)
+            _refuse_trainer_values(block.ops[i], on_servers | updated, moved)
             updated.update(block.ops[i].output_arg_names)
 
 
@@ -217,7 +217,7 @@ def _refuse_counting_on_trainers(block: Block, roles: ProgramRoles) -> None:
             )
 
 
-def _refuse_what_trainers_have(op: Operator, on_servers: set[str], moved: set[str]) -> None:
+def _refuse_trainer_values(op: Operator, on_servers: set[str], moved: set[str]) -> None:
     """Refuse an operator for servers that reads what is neither ``on_servers`` nor kept there."""
     inner = {name for i in nested([op]) for name in i.output_arg_names}
     for name in dict.fromkeys(name for i in nested([op]) for name in i.input_arg_names):

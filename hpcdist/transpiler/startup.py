@@ -28,7 +28,7 @@ from hpcdist.transpiler.trainer import (
     optimizer_vars,
 )
 
-WHOLE = "@WHOLE"  # after the name of what a server computes only to initialize its part
+FULL = "@WHOLE"  # after the name of what a server computes only to initialize its part
 RANDOM = ("uniform_random", "gaussian_random", "truncated_gaussian_random")
 
 
@@ -135,21 +135,21 @@ def _initialize_from_others(
     Such as the lengths of weight normalization, which are norms of a parameter that begins at
     random: every server draws the same.
     """
-    for before in [*_made_from(op), op]:
+    for before in [*_producers(op), op]:
         copied = before.copied_to(home)
-        copied.rename({n: n + WHOLE for n in (*before.input_arg_names, *before.output_arg_names)})
+        copied.rename({n: n + FULL for n in (*before.input_arg_names, *before.output_arg_names)})
         for old in before.output_arg_names:
-            if not home.has_var(old + WHOLE):
+            if not home.has_var(old + FULL):
                 var = block_of(before).var(old)
-                home.create_var(old + WHOLE, shape=var.shape, dtype=var.dtype)
+                home.create_var(old + FULL, shape=var.shape, dtype=var.dtype)
         home.add_op(copied)
-    rows = home.var(name + WHOLE).shape[0]
+    rows = home.var(name + FULL).shape[0]
     begin, end = (0, rows) if shard is None else (shard.piece.begin, shard.piece.end)
     attrs = {"axes": [0], "starts": [begin], "ends": [end], ROLE_ATTR: int(Role.FORWARD)}
-    home.add_op(Operator(home, "slice", {"Input": name + WHOLE}, {"Out": local}, attrs))
+    home.add_op(Operator(home, "slice", {"Input": name + FULL}, {"Out": local}, attrs))
 
 
-def _made_from(op: Operator) -> list[Operator]:
+def _producers(op: Operator) -> list[Operator]:
     """Return the operators of a startup Program that an operator's inputs come from, in order."""
     ops, needed, makers = op.block.ops, {*op.input_arg_names}, []
     for before in reversed(ops[: ops.index(op)]):

@@ -15,7 +15,7 @@ from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.registry import lookup, own_attrs
+from hpcdist.graph.registry import declared_attrs, lookup
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
 
@@ -266,7 +266,7 @@ def _of_update(op: Operator, gradient: str, padding: int | None) -> Table:
     operands = [n for slot in lookup(op.type).inputs for n in op.input(slot.name)]
     block = block_of(op)
     shaped = [n for n in operands if block.var(n).shape == var.shape]
-    attrs = own_attrs(lookup(op.type), op.attrs)
+    attrs = declared_attrs(lookup(op.type), op.attrs)
     attrs |= {name: op.attrs[name] for name in DECAYS if name in op.attrs}
     return Table(
         var.name,

@@ -18,7 +18,7 @@ FOLDER = ROOT / "jobs" / "slurm"
 
 def bundled(name, what, **fields):
     usage = f"{what}\nsbatch jobs/slurm/{name} train.py [script arguments]"
-    return name, slurm.Wanted(usage=usage, env="jobs/slurm/env.sh", **fields)
+    return name, slurm.BatchJob(usage=usage, env="jobs/slurm/env.sh", **fields)
 
 
 # What lies in jobs/slurm, by file name.
@@ -149,7 +149,7 @@ def test_srun_starts_mpi_as_the_library_of_this_python_needs(
 
 
 def test_a_failure_before_the_first_step_is_not_retried():
-    text = slurm.batch_script(slurm.Wanted())
+    text = slurm.batch_script(slurm.BatchJob())
     give_up = text.index('compgen -G "$LOGS/start.*/first-step"')
     assert text.index("code=$?") < give_up < text.index("scontrol requeue")
 

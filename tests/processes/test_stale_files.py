@@ -88,7 +88,7 @@ def test_where_a_process_cannot_be_looked_at_nothing_counts_as_stale(tmp_path, m
     def refuse(process):
         raise PermissionError(13, "not yours")
 
-    monkeypatch.setattr(stale_files, "held_by", refuse)
+    monkeypatch.setattr(stale_files, "open_files", refuse)
     assert find(tmp_path) == []
 
 
@@ -97,14 +97,14 @@ def test_a_process_that_has_ended_holds_nothing_before_its_parent_knows(tmp_path
     with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as ended:
         assert ended.stdout.read() == b""  # its end closed the pipe; nobody has waited for it
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
-        held_by = stale_files.held_by
+        open_files = stale_files.open_files
 
         def refuse(process):  # as for whoever is not root
             if process.name == str(ended.pid):
                 raise PermissionError(13, "fd")
-            return held_by(process)
+            return open_files(process)
 
-        monkeypatch.setattr(stale_files, "held_by", refuse)
+        monkeypatch.setattr(stale_files, "open_files", refuse)
         assert paths(find(tmp_path)) == [NAME]
 
 

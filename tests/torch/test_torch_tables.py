@@ -307,22 +307,22 @@ def test_states_travel():
         "wide": torch.rand(4, 6)[:, ::2],
     }
     found = {}
-    said = states.taken_apart("optimizer", state, found)
+    said = states.split_state("optimizer", state, found)
     tensors = {}
     described = states.state_from(json.loads(json.dumps(said)), tensors)
     assert tensors.keys() == found.keys()
     arrays = {name: states.as_array(tensor) for name, tensor in found.items()}
     for name, array in arrays.items():
-        assert states.kept_as(tensors[name]) == (array.shape, array.dtype.name)
+        assert states.array_type(tensors[name]) == (array.shape, array.dtype.name)
     again = states.put_together(described, lambda of: states.as_tensor(arrays[of.name], of))
     torch.testing.assert_close(again, state, rtol=0, atol=0)
 
 
 def test_a_state_that_cannot_be_kept_is_named():
     with pytest.raises(CheckpointError, match="sampler/seen: a checkpoint keeps.* got a set"):
-        states.taken_apart("sampler", {"seen": {1}}, {})
+        states.split_state("sampler", {"seen": {1}}, {})
     with pytest.raises(CheckpointError, match="thing/1: two tensors would have this name"):
-        states.taken_apart("thing", {1: torch.ones(2), "1": torch.ones(2)}, {})
+        states.split_state("thing", {1: torch.ones(2), "1": torch.ones(2)}, {})
     with pytest.raises(CheckpointError, match="has no state_dict"):
         states.state_of("thing", object())
 

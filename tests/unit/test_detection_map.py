@@ -7,7 +7,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist.errors import FeedError
-from hpcdist.ops.metric.detection_map import Found
+from hpcdist.ops.metric.detection_map import MatchTotals
 
 # What Fluid 1.8.5 gives for the batches below: of each, and added up; reset before the fourth.
 OF_FLUID = [(0.25, 0.25), (0, 0.041667), (0.166667, 0.077778), (0.166667, 0.166667)]
@@ -54,7 +54,7 @@ def test_maps_of_batches_and_since_the_last_reset() -> None:
 
 
 def test_what_another_process_added_up_is_missed() -> None:
-    restored = Found("detection_map:map", count=3)
+    restored = MatchTotals("detection_map:map", count=3)
     with pytest.raises(FeedError, match="3 batches were added up before.*reset"):
         restored.begin(goes_on=True)
     restored.begin(goes_on=False)

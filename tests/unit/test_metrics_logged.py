@@ -267,7 +267,7 @@ def test_what_a_full_disk_refuses_is_written_later_and_whole(tmp_path, monkeypat
 
 
 def test_when_memory_is_full_too_it_is_said_that_lines_are_lost(tmp_path, monkeypatch):
-    monkeypatch.setattr(metric_files, "MOST_HELD", 30)
+    monkeypatch.setattr(metric_files, "MAX_BUFFERED", 30)
     lines = LineFile(tmp_path / "lines")
     write = os.write
     monkeypatch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))

@@ -204,10 +204,10 @@ def like(rows, width=2, height=6):
 
 def bound(type, inputs, out, **attrs):
     from hpcdist.graph import lookup
-    from hpcdist.graph.registry import own_attrs
+    from hpcdist.graph.registry import declared_attrs
 
     definition = lookup(type)
-    facts = own_attrs(definition, attrs)
+    facts = declared_attrs(definition, attrs)
     if definition.bind is not None:
         definition.bind(np, inputs, out, **facts)()
     else:

@@ -13,7 +13,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist.errors import TraceError
 from hpcdist.executor.described import described
-from hpcdist.graph.registry import lookup, own_attrs
+from hpcdist.graph.registry import declared_attrs, lookup
 from hpcdist.launch import graphs, job_report, plots
 from hpcdist.launch.operator_table import operators_of
 from hpcdist.trace import files, rates, summary
@@ -163,7 +163,7 @@ def test_the_work_of_operators_is_known_from_shapes_but_for_looked_up_rows():
 def test_operators_say_what_their_products_take(type_, shapes, attrs, flops):
     arrays = [None if shape is None else np.empty(shape, "float32") for shape in shapes]
     definition = lookup(type_)
-    assert definition.flops(*arrays, **own_attrs(definition, attrs)) == flops
+    assert definition.flops(*arrays, **declared_attrs(definition, attrs)) == flops
 
 
 def test_the_table_of_operators_says_how_long_they_take_at_least_and_which_are_slow():

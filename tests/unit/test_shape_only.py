@@ -5,7 +5,7 @@ import pytest
 
 import hpcdist  # noqa: F401, it fills the table of operators
 from hpcdist.graph.lod import Lod
-from hpcdist.graph.registry import arguments, defined, lookup, own_attrs
+from hpcdist.graph.registry import arguments, declared_attrs, defined, lookup
 
 IN, OUT = (4, 6), {"reduce_sum": (4, 1), "reduce_mean": (4, 1), "mean": (1,), "slice": (2, 6)}
 OUT |= {"gather": (3, 6), "expand": (8, 12), "strided_slice": (2, 6)}
@@ -95,7 +95,7 @@ def result(type, filling):
         shape = moved if type != forward else made
         outs[slot.name] = [np.full(shape, 77, np.float32)]
     order = [*arguments(definition.inputs, ins), *arguments(definition.outputs, outs)]
-    attrs = own_attrs(definition, attrs)
+    attrs = declared_attrs(definition, attrs)
     if definition.state is not None:
         attrs["state"] = definition.state(type)
     definition.bind(np, *order, **attrs)()
@@ -122,7 +122,7 @@ def result_of_sequences(type, filling):
         ins.append(array)
     outs = each(lambda s: np.full(s, 77, np.float32), out)
     lods = [each_lod(given) for given in lengths]
-    attrs = own_attrs(definition, {})
+    attrs = declared_attrs(definition, {})
     if lods:
         attrs["lods"] = lods
     definition.bind(np, *ins, *(outs if len(definition.outputs) > 1 else [outs]), **attrs)()

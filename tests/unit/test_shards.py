@@ -47,8 +47,8 @@ def test_a_request_waits_until_its_trainer_may_be_answered(monkeypatch):
     answered = []
     answers = Answers(None, [0, 1], "server 0", {}, 1.0, on_checkpoint=None)
     monkeypatch.setattr(answers, "reply", lambda trainer, *told: answered.append(trainer))
-    answers.checkpoint_asked(0, 1, {})
-    answers.checkpoint_asked(1, 1, {})
+    answers.add_checkpoint(0, 1, {})
+    answers.add_checkpoint(1, 1, {})
     assert answers.next({1}.__contains__)
     assert not answers.next({1}.__contains__) and answers.awaited == {0}
     assert answers.next({0}.__contains__)

@@ -108,7 +108,7 @@ def test_what_cannot_be_written_is_told_once_and_ends_nothing(tmp_path, caplog):
 def test_that_metrics_are_lost_is_told_though_a_full_disk_has_been(tmp_path, caplog, monkeypatch):
     one = watch(str(tmp_path))
     one.begin()
-    monkeypatch.setattr(metric_files, "MOST_HELD", 80)
+    monkeypatch.setattr(metric_files, "MAX_BUFFERED", 80)
     monkeypatch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
     for step in range(4):
         log_metrics(step, loss=1.0)

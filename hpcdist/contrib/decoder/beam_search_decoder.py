@@ -68,7 +68,7 @@ class StateCell:
         self._inputs = dict(inputs)
         self._out_state = out_state
         self._decoder: Any = None
-        self._held: dict[str, Any] = {}
+        self._holders: dict[str, Any] = {}
         self._updater: Callable[[StateCell], None] | None = None
 
     @property
@@ -85,7 +85,7 @@ class StateCell:
         """Belong to a decoder from now on."""
         if self._decoder is not None:
             raise GraphError("StateCell: it belongs to another decoder, whose block is not built")
-        self._decoder, self._held, self._states = decoder, {}, {}
+        self._decoder, self._holders, self._states = decoder, {}, {}
 
     def leave(self) -> None:
         """Belong to no decoder."""
@@ -93,10 +93,10 @@ class StateCell:
 
     def get_state(self, state_name: str) -> Variable:
         """Return a state of this step."""
-        if self._decoder is not None and not self._held:
+        if self._decoder is not None and not self._holders:
             for name, first in self._first.items():
-                self._held[name] = self._decoder.hold(first)
-                self._states[name] = self._held[name].get()
+                self._holders[name] = self._decoder.hold(first)
+                self._states[name] = self._holders[name].get()
         if state_name not in self._states:
             raise GraphError(f"StateCell: no state {state_name!r} within a decoder")
         return self._states[state_name]
@@ -131,7 +131,7 @@ class StateCell:
     def update_states(self) -> None:
         """Hand the states over to the next step."""
         self.get_state(self._out_state)
-        for name, state in self._held.items():
+        for name, state in self._holders.items():
             state.update(self._states[name])
 
     def out_state(self) -> Variable:

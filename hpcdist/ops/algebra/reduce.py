@@ -73,7 +73,7 @@ def infer_reduction(x: Meta, dim: Sequence[int], keep_dim: bool, reduce_all: boo
     return Meta(shape or (1,), x.dtype)
 
 
-def kept_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+def keepdim_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     """Return the shape of the result as if reduced dimensions were kept."""
     return tuple(1 if i in axes else d for i, d in enumerate(shape))
 
@@ -81,7 +81,7 @@ def kept_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
 def _bind(method: str) -> Bind:
     def bind(xp, x, out, dim: Sequence[int], keep_dim: bool, reduce_all: bool) -> Call:
         axes = reduced_axes(x.ndim, dim, reduce_all)
-        target = out.reshape(kept_shape(x.shape, axes))
+        target = out.reshape(keepdim_shape(x.shape, axes))
         reduce = partial(getattr(x, method), axis=axes, keepdims=True)
         if xp is not np and method in ("min", "max"):  # CuPy 14.2 takes their out for a dtype
             return lambda: xp.copyto(target, reduce())
@@ -90,30 +90,30 @@ def _bind(method: str) -> Bind:
     return bind
 
 
-def _of_kept(bind_kept: Bind) -> Bind:
+def _with_keepdim(bind_kept: Bind) -> Bind:
     """Give the gradient of a reduction its operands with the reduced dimensions kept."""
 
     def bind(xp, x, *operands, dim: Sequence[int], keep_dim: bool, reduce_all: bool) -> Call:
-        keep_shape = kept_shape(x.shape, reduced_axes(x.ndim, dim, reduce_all))
+        keep_shape = keepdim_shape(x.shape, reduced_axes(x.ndim, dim, reduce_all))
         *inputs, dx = operands
         return bind_kept(xp, x, *(array.reshape(keep_shape) for array in inputs), dx)
 
     return bind
 
 
-@_of_kept
+@_with_keepdim
 def _sum_grad_bind(xp, x, dout, dx) -> Call:
     """dx = dout, for every element that was added."""
     return partial(xp.copyto, dx, dout)
 
 
-@_of_kept
+@_with_keepdim
 def _mean_of_dims_grad_bind(xp, x, dout, dx) -> Call:
     """dx = dout / how many elements a mean is of."""
     return partial(xp.multiply, dout, dout.size / x.size, out=dx)
 
 
-@_of_kept
+@_with_keepdim
 def _chosen_grad_bind(xp, x, out, dout, dx) -> Call:
     """Every element equal to the maximum (minimum) gets the gradient, as in Fluid."""
     chosen = xp.empty(x.shape, bool)
@@ -122,7 +122,7 @@ def _chosen_grad_bind(xp, x, out, dout, dx) -> Call:
     )
 
 
-@_of_kept
+@_with_keepdim
 def _prod_grad_bind(xp, x, out, dout, dx) -> Call:
     """dx = dout times the product of the other elements."""
     return in_sequence(

@@ -32,7 +32,7 @@ def linear(forward: str, *, x: str = "X", out: str = "Out") -> GradRule:
         more = {slot: names for slot, names in op.inputs.items() if slot not in left_out}
         outputs = {out: [grad_name(dout)]}
         if "XShape" in op.inputs:
-            outputs["XShape"] = [f"{_own_name(op)}@XSHAPE"]
+            outputs["XShape"] = [f"{_unique_name(op)}@XSHAPE"]
         return [GradOp(forward, {x: [grad_name(dx)], **more}, outputs, dict(op.attrs))]
 
     return rule
@@ -50,7 +50,7 @@ def joining(forward: str) -> GradRule:
             if dx != EMPTY:
                 joined.append(grad_name(dx))
                 continue
-            joined.append(f"{_own_name(op)}@ZEROS{len(joined)}")
+            joined.append(f"{_unique_name(op)}@ZEROS{len(joined)}")
             grad_ops.append(GradOp("fill_zeros_like", {"X": [x]}, {"Out": [joined[-1]]}, {}))
         outputs = {"Out": [grad_name(dout)]}
         return [*grad_ops, GradOp(forward, {"X": joined}, outputs, dict(op.attrs))]
@@ -106,7 +106,7 @@ def of_quotient(op: Operator, wanted: Wanted) -> list[GradOp]:
     Then dOut gets W, Out gets -dOut ddY / Y, and Y gets -dOut W / Y, with sums where they belong.
     """
     (y,), (out,), (dout,) = op.input("Y"), op.input("Out"), op.input("Out@GRAD")
-    attrs, name = dict(op.attrs), _own_name(op)
+    attrs, name = dict(op.attrs), _unique_name(op)
     grad_ops, ddx = _gradient_or_zeros(op, "X")
     fills, ddy = _gradient_or_zeros(op, "Y")
     grad_ops += fills
@@ -143,7 +143,7 @@ def of_unary(slot: str, curve: Callable[..., list[GradOp]] | None = None) -> Gra
             grad_inputs = {slot: [value], "Out@GRAD": [ddx]}
             grad_ops.append(GradOp(op.type, grad_inputs, {"X@GRAD": [grad_name(dout)]}, attrs))
         if curve is not None and wanted(value):
-            product, to = f"{_own_name(op)}@DDX", grad_name(value)
+            product, to = f"{_unique_name(op)}@DDX", grad_name(value)
             operands = {"X": [dout], "Y": [ddx]}
             grad_ops.append(GradOp("elementwise_mul", operands, {"Out": [product]}, {"axis": -1}))
             grad_ops += curve(value, product, to, attrs)
@@ -218,7 +218,7 @@ UNARY: dict[str, GradRule] = {
 }
 
 
-def _own_name(op: Operator) -> str:
+def _unique_name(op: Operator) -> str:
     """Return what names of values in between begin with: dOut may be another operator's, too."""
     return grad_name(next(name for name in op.output_arg_names if name != EMPTY))
 
@@ -228,7 +228,7 @@ def _gradient_or_zeros(op: Operator, slot: str) -> tuple[list[GradOp], list[str]
     gradients = [d for d in op.output(f"{slot}@GRAD") if d != EMPTY]
     if gradients:
         return [], [grad_name(gradients[0])]
-    zeros = f"{_own_name(op)}@ZEROS_{slot}"
+    zeros = f"{_unique_name(op)}@ZEROS_{slot}"
     return [GradOp("fill_zeros_like", {"X": op.input(slot)}, {"Out": [zeros]}, {})], [zeros]
 
 

@@ -30,7 +30,7 @@ class Convolution:
         padding = [axis.before if symmetric else 0 for axis in axes]
         sides = [s for a in axes[::-1] for s in (a.before, padding_after(a))]
         self._sides = [0] * 4 if symmetric else sides
-        self._how = [axis.stride for axis in axes], padding, [a.dilation for a in axes]
+        self._settings = [axis.stride for axis in axes], padding, [a.dilation for a in axes]
         self._groups = c.groups
 
     def _padded(self, x, sides: list[int]) -> Array:
@@ -39,12 +39,12 @@ class Convolution:
     def forward(self, x, w) -> Array:
         """Return the correlation of x with w."""
         padded = self._padded(x, self._sides)
-        return self._torch.nn.functional.conv2d(padded, w, None, *self._how, self._groups)
+        return self._torch.nn.functional.conv2d(padded, w, None, *self._settings, self._groups)
 
     def back(self, dy, x, w, wanted: tuple[bool, bool]) -> tuple[Array, Array]:
         """Return the gradients by x and by w; of one that is wanted only the shape is read."""
         ops = self._torch.ops.aten
-        settings = (*self._how, False, [0, 0], self._groups, [*wanted, False])
+        settings = (*self._settings, False, [0, 0], self._groups, [*wanted, False])
         padded = self._padded(x, self._sides)
         dx, dw, _ = ops.convolution_backward(dy, padded, w, None, *settings)
         return self._padded(dx, [-side for side in self._sides]) if wanted[0] else None, dw

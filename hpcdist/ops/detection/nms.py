@@ -11,7 +11,7 @@ from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.graph.values import Value
-from hpcdist.ops.detection.proposals import decoded, joined, kept_apart, same_counts
+from hpcdist.ops.detection.proposals import decoded, joined, same_counts, suppress
 from hpcdist.ops.tensor.where_unique import NMS
 from hpcdist.ops.types import Array, Operands
 
@@ -200,7 +200,7 @@ def _detected(
         for kind in np.unique(label):
             places = np.flatnonzero(label == kind)
             places = places[np.argsort(-chance[places], kind="stable")]
-            rows.append(places[kept_apart(made[places], nms_threshold, nms_eta, False)])
+            rows.append(places[suppress(made[places], nms_threshold, nms_eta, False)])
         survivors = np.concatenate([np.zeros(0, np.int64), *rows])
         survivors = survivors[np.argsort(-chance[survivors], kind="stable")][:keep_top_k]
         label_scores = np.stack(

@@ -47,7 +47,7 @@ def joined(parts: Sequence[Array], width: int, dtype) -> Value:
     return Value(np.concatenate([np.zeros((0, width), dtype), *flat]), lod)
 
 
-def kept_apart(boxes, threshold: float, eta: float, normalized: bool, most: int = -1) -> Array:
+def suppress(boxes, threshold: float, eta: float, normalized: bool, most: int = -1) -> Array:
     """Return the places of the boxes, the best first, that no better one covers."""
     from hpcdist.ops.detection.nms_kernels import keep_apart
 
@@ -97,7 +97,7 @@ def _proposals(
         places = np.flatnonzero(large & (center <= size[[1, 0]]).all(1))
         image_boxes, image_scores = image_boxes[places], image_scores[order][places]
         if nms_thresh > 0:
-            survivors = kept_apart(image_boxes, nms_thresh, eta, False, post_nms_topN)
+            survivors = suppress(image_boxes, nms_thresh, eta, False, post_nms_topN)
             image_boxes, image_scores = image_boxes[survivors], image_scores[survivors]
         boxes.append(image_boxes)
         chances.append(image_scores)

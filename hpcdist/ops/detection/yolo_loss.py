@@ -57,7 +57,7 @@ class _Head:
             (1 - smooth, smooth),
         )
 
-    def said(self, x) -> Array:
+    def raw_map(self, x) -> Array:
         """View X as [N, anchors, 5 + classes, rows, columns]."""
         return x.reshape(len(x), len(self.own), 5 + self.classes, *x.shape[2:])
 
@@ -73,7 +73,7 @@ def _shared(a, b) -> Array:
 
 
 def _predicted(head: _Head, raw, chance) -> Array:
-    """Return the boxes that are said [N, anchors, rows, columns, 4]."""
+    """Return the boxes that are raw_map [N, anchors, rows, columns, 4]."""
     grid = raw.shape[3]  # as Fluid: the map is taken to be as wide as it is high
     columns, rows = np.arange(raw.shape[4]), np.arange(raw.shape[3])[:, None]
     center_x = (columns + chance[:, :, 0] * head.scale + head.shift) / grid
@@ -103,7 +103,7 @@ def _matched(head: _Head, boxes) -> Array:
 
 @dataclass(frozen=True)
 class _Target:
-    """Of one true box: its cell, and what should be said there."""
+    """Of one true box: its cell, and what should be raw_map there."""
 
     row: int
     column: int
@@ -138,14 +138,14 @@ def _loss(
 ) -> None:
     head = _Head.of(x, **facts)
     x, boxes, labels, scores = _host(x, boxes, labels, scores)
-    raw = head.said(x)
+    raw = head.raw_map(x)
     chance = np.empty_like(raw)
     sigmoid(np, raw, chance)
     matched = _matched(head, boxes)
     real = (boxes[..., 2] > _NOTHING) & (boxes[..., 3] > _NOTHING)
     objectness = np.zeros((len(x), len(head.own), *x.shape[2:]), x.dtype)
     predicted = _predicted(head, raw, chance)
-    for t in range(boxes.shape[1]):  # boxes that are said well enough are no background
+    for t in range(boxes.shape[1]):  # boxes that are raw_map well enough are no background
         alike = _shared(predicted, boxes[:, t].reshape(-1, 1, 1, 1, 4))
         objectness[(alike > ignore_thresh) & real[:, t].reshape(-1, 1, 1, 1)] = -1
     total = np.zeros(len(x))
@@ -167,7 +167,7 @@ def _loss(
 def _loss_grad(xp, x, boxes, labels, scores, objects, match, dloss, dx, **facts) -> None:
     head = _Head.of(x, **facts)
     x, boxes, labels, scores, objectness, match = _host(x, boxes, labels, scores, objects, match)
-    raw = head.said(x)
+    raw = head.raw_map(x)
     chance = np.empty_like(raw)
     sigmoid(np, raw, chance)
     slopes = np.zeros_like(raw)

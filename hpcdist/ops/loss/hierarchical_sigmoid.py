@@ -10,7 +10,7 @@ from hpcdist.ops.loss.labels import range_check
 from hpcdist.ops.loss.sampled_softmax import (
     of_classes,
     table_gradient,
-    with_rows_of_its_own,
+    with_copied_rows,
     with_tables,
     write_rows,
 )
@@ -118,7 +118,7 @@ define_with_grad(
     infer=_hs_infer,
     kernel=_hs,
     grad_infer=_hs_grad_infer,
-    grad_bind=with_rows_of_its_own(_hs_grad),
+    grad_bind=with_copied_rows(_hs_grad),
 )
 define(
     "hierarchical_sigmoid_path",

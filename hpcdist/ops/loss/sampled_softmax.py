@@ -204,7 +204,7 @@ def write_rows(xp, grad, classes, values) -> None:
         SelectedRows(flat, rows.reshape(len(rows), *grad.shape[1:]), len(grad)).add_to(grad)
 
 
-def with_rows_of_its_own(kernel: Kernel) -> Callable[..., Callable[[], None]]:
+def with_copied_rows(kernel: Kernel) -> Callable[..., Callable[[], None]]:
     """Bind a kernel to its own rows: a sum over trainers puts those of all in their place."""
 
     def bind(xp, *arrays, **attrs) -> Callable[[], None]:
@@ -267,7 +267,7 @@ define_with_grad(
     bind=_nce_bind,
     state=Draws,
     grad_infer=_nce_grad_infer,
-    grad_bind=with_rows_of_its_own(_nce_grad),
+    grad_bind=with_copied_rows(_nce_grad),
 )
 define(
     "nce_classes",

@@ -17,7 +17,7 @@ Scored = dict[int, list[tuple[float, bool]]]  # by class: scores, and whether a 
 
 
 @dataclass
-class Found:
+class MatchTotals:
     """What was found in the batches since the last reset; kept by the operator, not in a scope."""
 
     name: str
@@ -40,7 +40,7 @@ class Found:
         self._added += 1
 
 
-def _score(detections, true, threshold: float, evaluate_difficult: bool, into: Found) -> None:
+def _score(detections, true, threshold: float, evaluate_difficult: bool, into: MatchTotals) -> None:
     """Add one image: (class, score, box) of what was found, (class, [difficult,] box) of truth."""
     labels, difficult = true[:, 0].astype(int), np.zeros(len(true), np.bool_)
     if true.shape[1] == 6:
@@ -67,7 +67,7 @@ def _score(detections, true, threshold: float, evaluate_difficult: bool, into: F
                 matched[best] = True
 
 
-def _mean_precision(totals: Found, ap_type: str) -> float:
+def _mean_precision(totals: MatchTotals, ap_type: str) -> float:
     total, classes = 0.0, 0
     for label, positives in sorted(totals.positives.items()):
         if label not in totals.scored:
@@ -92,7 +92,7 @@ def _map(
     evaluate_difficult: bool,
     ap_type: str,
     class_num: int,
-    state: Found,
+    state: MatchTotals,
 ) -> Value:
     state.begin(has_state is not None and bool(has_state.number))
     of_found = rows_of(detections, "detection_map", "DetectRes")
@@ -128,5 +128,5 @@ define(
     },
     infer=_map_infer,
     values=_map,
-    state=Found,
+    state=MatchTotals,
 )

@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcdist.device import on_host
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import arguments, define, lookup, own_attrs
+from hpcdist.graph.registry import arguments, declared_attrs, define, lookup
 from hpcdist.ops.common import like_inputs
 from hpcdist.ops.normalization.batch_norm import (
     ATTRS,
@@ -54,7 +54,7 @@ def bind_sync(op: Operator, xp, arrays) -> Exchanged | Call:
     outs = arguments(
         definition.outputs, {s: [arrays.get(n) for n in v] for s, v in op.outputs.items()}
     )
-    attrs = own_attrs(definition, op.attrs)
+    attrs = declared_attrs(definition, op.attrs)
     *ins, weight = ins
     forward = op.type == "sync_batch_norm"
     if attrs["is_test"] or attrs["use_global_stats"]:

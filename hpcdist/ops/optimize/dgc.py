@@ -21,7 +21,7 @@ from hpcdist.ops.types import Array, Call, Metas
 
 COUNTER = "@DGC_COUNTER@"  # the number of the step, from 0
 NO_DECAY, L1, L2 = 0, 1, 2  # Fluid's regular_type
-_HOW = {
+_ATTRS = {
     "mu": 0.9,
     "use_nesterov": False,
     "rampup_begin_step": 0,
@@ -87,7 +87,7 @@ define(
     "dgc_momentum",
     "Param, Grad, Velocity, Residual, LearningRate -> ParamOut, VelocityOut",
     rows=not_on_rows,
-    attrs=_HOW,
+    attrs=_ATTRS,
     infer=_infer_update,
     bind=_bind_update,
     inplace={"ParamOut": "Param", "VelocityOut": "Velocity"},
@@ -177,7 +177,7 @@ define(
     "dgc",
     "U, V, Grad, Param, Step -> UOut, VOut, Values, Indices, Count",
     rows=not_on_rows,
-    attrs={**_HOW, "trainers": 1},
+    attrs={**_ATTRS, "trainers": 1},
     infer=_infer_choice,
     bind=_bind_choice,
     inplace={"UOut": "U", "VOut": "V"},

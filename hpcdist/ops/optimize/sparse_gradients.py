@@ -131,7 +131,7 @@ def _totals_as_fluid(gradient: SelectedRows) -> SelectedRows:
     totals = gradient.totals()
     if len(totals.rows) < len(gradient.rows):
         return totals
-    seen = found_by_search(gradient.rows)
+    seen = are_members(gradient.rows)
     if not isinstance(seen, np.ndarray):  # how many are lost, if any, only the GPU knows
         repeats = totals.rows[1:] == totals.rows[:-1]
         nonzero = seen[library_of(seen).argsort(gradient.rows)] | repeats.any()
@@ -140,7 +140,7 @@ def _totals_as_fluid(gradient: SelectedRows) -> SelectedRows:
     return SelectedRows(gradient.rows[seen], gradient.value[seen], gradient.height)
 
 
-def found_by_search(rows) -> Array:
+def are_members(rows) -> Array:
     """Tell for each element whether a binary search of the list, sorted or not, finds it."""
     low = rows * 0
     high = low + len(rows) - 1

@@ -78,12 +78,12 @@ def bind_run(
     rule, dtype = rules.RULES[name], params[0].dtype
     scale, *constants = (dtype.type(h) for h in hyper)
     slots = list(zip(*states))
-    moved = [_whole(xp, arrays) for arrays in (params, grads, *slots[: rule.states])]
+    moved = [_stacked(xp, arrays) for arrays in (params, grads, *slots[: rule.states])]
     counts = [-(-param.nbytes // GAP) for param in params]
     owner = xp.asarray(np.repeat(np.arange(len(params)), counts))
     steps, powers, spread = [], [], []
     for arrays in slots[rule.states :][: rule.powers]:
-        powers.append(_whole(xp, arrays))
+        powers.append(_stacked(xp, arrays))
         spread.append(xp.empty((len(owner), 1), dtype))  # of each row of GAP bytes its parameter's
         flat = spread[-1].reshape(-1)
         steps.append(partial(xp.take, powers[-1][:, 0], owner, 0, flat))
@@ -96,7 +96,7 @@ def bind_run(
     )
 
 
-def _whole(xp, arrays: Operands) -> Array:
+def _stacked(xp, arrays: Operands) -> Array:
     """View arrays, with the gaps after them, as rows of GAP bytes."""
     first, last = arrays[0], arrays[-1]
     rows = -(-(last.data.ptr + last.nbytes - first.data.ptr) // GAP)

@@ -48,7 +48,7 @@ def _fixed_mask(part: BatchPart, mask, xp, seed: int, dropout_prob: float) -> Ca
     return lambda: xp.copyto(mask, drawn(part.skipped()))
 
 
-def kept_scale(dropout_prob: float, dropout_implementation: str) -> float:
+def keep_scale(dropout_prob: float, dropout_implementation: str) -> float:
     """Return the factor of elements that stay."""
     return 1.0 / (1.0 - dropout_prob) if dropout_implementation == UPSCALE else 1.0
 
@@ -87,14 +87,14 @@ def _bind(
         return partial(xp.multiply, x, factor, out)
     if dropout_prob == 1.0:
         return in_sequence(partial(mask.fill, 0), partial(out.fill, 0))
-    scale = kept_scale(dropout_prob, dropout_implementation)
+    scale = keep_scale(dropout_prob, dropout_implementation)
     part = part_of(x, rows, lods[0])
     if not fix_seed and xp is np:
         return _fused(x, out, mask, part, key_of(seed, stream), state, dropout_prob, scale)
     if fix_seed:
         steps = [_fixed_mask(part, mask, xp, seed, dropout_prob)]
     else:
-        fill, limit = filler(xp, part, key_of(seed, stream), state), kept_from(dropout_prob)
+        fill, limit = filler(xp, part, key_of(seed, stream), state), keep_threshold(dropout_prob)
         steps = [lambda: xp.copyto(mask, (fill() >= limit).reshape(mask.shape))]
     steps.append(partial(xp.multiply, x, mask, out))
     if scale != 1.0:
@@ -102,7 +102,7 @@ def _bind(
     return in_sequence(*steps)
 
 
-def kept_from(dropout_prob: float) -> np.uint32:
+def keep_threshold(dropout_prob: float) -> np.uint32:
     """Return the least of 2^32 words that keeps an element."""
     return np.uint32(min(round(dropout_prob * 2**32), 2**32 - 1))
 
@@ -120,7 +120,7 @@ def _fused(
     """Return mask and product in one pass over memory."""
     from hpcdist.ops.random.counter_kernels import drop  # numba takes 0.3 s to import
 
-    pieces, limit = pieces_of(part), kept_from(dropout_prob)
+    pieces, limit = pieces_of(part), keep_threshold(dropout_prob)
     arrays = x.reshape(-1), x.dtype.type(scale), mask.reshape(-1), out.reshape(-1)
     drop(0, 0, 0, 0, *key, pieces[:1], limit, *arrays)  # no piece: compiled now, not in a step
     return lambda: drop(*counters(part, draws.next()), *key, pieces, limit, *arrays)
@@ -130,7 +130,7 @@ def _grad_bind(xp, mask, dout, dx, dropout_prob: float, dropout_implementation: 
     product = partial(xp.multiply, dout, mask, dx)
     if dropout_prob == 1.0 or dropout_implementation == DOWNGRADE:
         return product
-    scale = kept_scale(dropout_prob, dropout_implementation)
+    scale = keep_scale(dropout_prob, dropout_implementation)
     return in_sequence(product, partial(xp.multiply, dx, scale, dx))
 
 

@@ -42,7 +42,7 @@ class _Net:
     """Which layers there are, and what each takes."""
 
     size: int
-    ways: int
+    directions: int
     widths: Sequence[int]
     begin: int
     end: int
@@ -58,7 +58,7 @@ class _Net:
     @property
     def weights(self) -> int:
         """Number of elements of W."""
-        return sum(self.ways * 4 * self.size * (w + self.size + 2) for w in self.widths)
+        return sum(self.directions * 4 * self.size * (w + self.size + 2) for w in self.widths)
 
     def computed(self, flat: Array) -> Iterator[tuple[int, int, int, Array]]:
         """Go through what is computed: layer, direction, place among the states, pieces of W.
@@ -66,9 +66,9 @@ class _Net:
         The pieces [4 * size, width], [4 * size, size] and two biases [4 * size] share its memory.
         """
         gates, at = 4 * self.size, 0
-        bias = gates * sum(self.ways * (w + self.size) for w in self.widths)
+        bias = gates * sum(self.directions * (w + self.size) for w in self.widths)
         for layer, width in enumerate(self.widths):
-            for direction in range(self.ways):
+            for direction in range(self.directions):
                 fed, hidden = gates * width, gates * self.size
                 if self.begin <= layer < self.end:
                     pieces = (
@@ -77,7 +77,12 @@ class _Net:
                         flat[bias : bias + gates],
                         flat[bias + gates : bias + 2 * gates],
                     )
-                    yield layer, direction, (layer - self.begin) * self.ways + direction, pieces
+                    yield (
+                        layer,
+                        direction,
+                        (layer - self.begin) * self.directions + direction,
+                        pieces,
+                    )
                 at, bias = at + fed + hidden, bias + 2 * gates
 
 
@@ -87,7 +92,7 @@ def _infer(x: Meta, h: Meta, c: Meta, w: Meta, cache, **attrs) -> Metas:
     if drops and attrs["layers"] < 0:
         raise GraphError("cudnn_lstm: dropout between layers is built by layers.lstm only")
     steps, rows = x.shape[:2] if len(x.shape) == 3 else (-1, -1)
-    count = (net.end - net.begin) * net.ways
+    count = (net.end - net.begin) * net.directions
     expected = [
         ("Input", x, (steps, rows, net.widths[net.begin])),
         ("InitH", h, (count, rows, net.size)),
@@ -99,10 +104,17 @@ def _infer(x: Meta, h: Meta, c: Meta, w: Meta, cache, **attrs) -> Metas:
     if min(steps, rows) >= 0:
         reserve = count * rows * net.size * (5 * steps + 2 * (steps + 1))
     last = Meta((count, rows, net.size), x.dtype)
-    return Meta((steps, rows, net.ways * net.size), x.dtype), last, last, Meta((reserve,), x.dtype)
+    return (
+        Meta((steps, rows, net.directions * net.size), x.dtype),
+        last,
+        last,
+        Meta((reserve,), x.dtype),
+    )
 
 
-def _held(reserve: Array, steps: int, rows: int, size: int) -> Iterator[tuple[Array, ...]]:
+def _saved_activations(
+    reserve: Array, steps: int, rows: int, size: int
+) -> Iterator[tuple[Array, ...]]:
     """Cut memory for each direction of each layer: gates, active cells, hidden values, cells.
 
     The last two begin with the initial states.
@@ -146,8 +158,8 @@ def _forward(attrs, inputs: Operands, outputs: Operands) -> None:
     if reserve is None:
         reserve = np.empty(len(h) * rows * size * (5 * steps + 2 * (steps + 1)), dtype)
     fed = x.reshape(steps * rows, -1)
-    output = np.empty((steps * rows, net.ways * size), dtype)
-    places = _held(reserve, steps, rows, size)
+    output = np.empty((steps * rows, net.directions * size), dtype)
+    places = _saved_activations(reserve, steps, rows, size)
     for _, direction, k, pieces in net.computed(w):
         gates, active, hidden, cells = next(places)
         hidden[:rows], cells[:rows] = h[k], c[k]
@@ -175,7 +187,7 @@ def _forward(attrs, inputs: Operands, outputs: Operands) -> None:
             last_h[k] = hidden[steps * rows :]
         if last_c is not None:
             last_c[k] = cells[steps * rows :]
-        if direction == net.ways - 1:
+        if direction == net.directions - 1:
             fed, output = output, np.empty_like(output)
     if out is not None:
         out[...] = fed.reshape(out.shape)
@@ -192,7 +204,7 @@ def _backward(attrs, inputs: Operands, outputs: Operands) -> None:
     nothing, none = np.empty((0, size), dtype), np.empty((0, 0), dtype)
     zero = dtype.type(0)
     dflat = np.zeros_like(w)
-    activations = list(_held(reserve, steps, rows, size))
+    activations = list(_saved_activations(reserve, steps, rows, size))
     dnext = dout.reshape(steps * rows, -1)
     dprevious: Array = None
     pairs = list(zip(net.computed(w), net.computed(dflat)))
@@ -202,8 +214,11 @@ def _backward(attrs, inputs: Operands, outputs: Operands) -> None:
         if layer == net.begin:
             fed = x.reshape(steps * rows, -1)
         else:
-            below = [activations[k - direction - net.ways + other] for other in range(net.ways)]
-            fed = np.empty((steps * rows, net.ways * size), dtype)
+            below = [
+                activations[k - direction - net.directions + other]
+                for other in range(net.directions)
+            ]
+            fed = np.empty((steps * rows, net.directions * size), dtype)
             for other, (_, _, values, _) in enumerate(below):
                 columns = slice(other * size, (other + 1) * size)
                 fed[_rows(steps, rows, other), columns] = values[rows:]

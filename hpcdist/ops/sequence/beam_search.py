@@ -160,7 +160,7 @@ define(
 
 
 # -- tokens left out -------------------------------------------------------------------------------
-def _kept(x: Value, keeps) -> Value:
+def _rows_where(x: Value, keeps) -> Value:
     assert x.lod is not None, "checked before"
     ends = np.concatenate([[0], np.cumsum(keeps)])[x.lod.last]
     return Value(x.array[keeps], Lod.of_offsets([*x.lod.offsets[:-1], ends]))
@@ -169,7 +169,7 @@ def _kept(x: Value, keeps) -> Value:
 def _erased(x: Value, tokens) -> Value:
     if x.lod is None:
         raise FeedError("sequence_erase: X is not grouped into sequences; declare lod_level=1")
-    return _kept(x, ~np.isin(x.array.reshape(-1), list(tokens)))
+    return _rows_where(x, ~np.isin(x.array.reshape(-1), list(tokens)))
 
 
 define(
@@ -182,7 +182,7 @@ define(
 )
 
 
-def _is_kept(tokens, begins, blank: int, merge_repeated: bool) -> Any:
+def _is_label(tokens, begins, blank: int, merge_repeated: bool) -> Any:
     keeps = tokens != blank
     if merge_repeated and len(tokens):
         repeats = np.concatenate([[False], tokens[1:] == tokens[:-1]])
@@ -198,7 +198,7 @@ def _aligned(
         if x.lod is None:
             raise FeedError("ctc_greedy_decoder: give sequences, or input_length")
         tokens = x.array.reshape(-1)
-        out = _kept(x, _is_kept(tokens, x.lod.last[:-1], blank, merge_repeated))
+        out = _rows_where(x, _is_label(tokens, x.lod.last[:-1], blank, merge_repeated))
         if not len(out.array):  # as Fluid: one row says that nothing is there
             empty = np.zeros_like(x.lod.last)
             out = Value(np.full((1, 1), -1, x.array.dtype), Lod.of_offsets([empty]))
@@ -207,7 +207,7 @@ def _aligned(
     counts = np.zeros((len(x.array), 1), np.int64)
     for row, length in enumerate(lengths.array.reshape(-1)):
         tokens = x.array[row, :length]
-        labels = tokens[_is_kept(tokens, np.array([0]), blank, merge_repeated)]
+        labels = tokens[_is_label(tokens, np.array([0]), blank, merge_repeated)]
         padded[row, : len(labels)] = labels
         counts[row] = len(labels)
     return Value(padded), Value(counts)

@@ -21,7 +21,7 @@ from hpcdist.ops.embedding.run_kernels import add_at
 from hpcdist.ops.types import Array
 
 
-def _expect_whole(ids: Meta, name: str) -> None:
+def _expect_integers(ids: Meta, name: str) -> None:
     if not ids.dtype.startswith("int"):
         raise GraphError(f"{name} must be of an integer dtype, got {ids.dtype}")
 
@@ -38,7 +38,7 @@ def _checked(xp, ids, count: int, type: str) -> Array:
 
 # -- gather_nd, scatter_nd_add: the last dimension of Index is a place in the first ones -----------
 def _gather_nd_infer(x: Meta, index: Meta) -> Meta:
-    _expect_whole(index, "Index")
+    _expect_integers(index, "Index")
     deep = index.shape[-1]
     if not 0 <= deep <= len(x.shape):
         raise GraphError(f"places of {deep} numbers do not fit a value of shape {x.shape}")
@@ -105,7 +105,7 @@ define_with_grad(
 
 # -- scatter: rows of Updates take the places of rows of X, or are added up there ------------------
 def _scatter_infer(x: Meta, ids: Meta, updates: Meta, overwrite: bool) -> Meta:
-    _expect_whole(ids, "Ids")
+    _expect_integers(ids, "Ids")
     if len(updates.shape) != len(x.shape) or updates.shape[1:] != x.shape[1:]:
         raise GraphError(f"rows of updates {updates.shape} do not fit those of {x.shape}")
     return Meta(x.shape, x.dtype)
@@ -147,7 +147,7 @@ define_with_grad(
 
 # -- index_select: along one dimension; index_sample: other columns of every row -------------------
 def _index_select_infer(x: Meta, index: Meta, dim: int) -> Meta:
-    _expect_whole(index, "Index")
+    _expect_integers(index, "Index")
     axis = resolve_axis(dim, len(x.shape), "dim")
     return Meta((*x.shape[:axis], index.shape[0], *x.shape[axis + 1 :]), x.dtype)
 
@@ -189,7 +189,7 @@ def _index_sample_grad(xp, x, index, dout, dx) -> None:
 
 
 def _index_sample_infer(x: Meta, index: Meta) -> Meta:
-    _expect_whole(index, "Index")
+    _expect_integers(index, "Index")
     return Meta(index.shape, x.dtype)
 
 
@@ -272,7 +272,7 @@ def _shard_index(
 def _shard_index_infer(
     x: Meta, index_num: int, nshards: int, shard_id: int, ignore_value: int
 ) -> Meta:
-    _expect_whole(x, "ids")
+    _expect_integers(x, "ids")
     if index_num < 1 or nshards < 1 or not 0 <= shard_id < nshards:
         raise GraphError(f"shard {shard_id} of {nshards} of {index_num} ids: there is none")
     return Meta(x.shape, x.dtype)
@@ -289,7 +289,7 @@ define(
 
 
 def _hash_infer(x: Meta, num_hash: int, mod_by: int) -> Meta:
-    _expect_whole(x, "ids to be hashed")
+    _expect_integers(x, "ids to be hashed")
     if len(x.shape) != 2:
         raise GraphError(f"ids to be hashed must be of shape [rows, ids], got {x.shape}")
     return Meta((x.shape[0], num_hash, 1), "int64")

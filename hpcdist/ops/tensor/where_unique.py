@@ -12,7 +12,7 @@ from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.graph.values import Value
-from hpcdist.ops.detection.proposals import kept_apart
+from hpcdist.ops.detection.proposals import suppress
 from hpcdist.ops.types import Array, Metas
 
 define(
@@ -61,14 +61,14 @@ define(
 
 
 # -- multiclass_nms: of boxes that overlap, the one with the highest score ------------------------
-def _kept(
+def _nms_of_class(
     boxes, scores, threshold: float, top: int, nms: float, eta: float, normalized: bool
 ) -> list[int]:
     """Return the places of the boxes of a class that are kept, by falling scores."""
     order = np.argsort(-scores, kind="stable")
     order = order[scores[order] > threshold]
     order = order[:top] if top > -1 else order
-    chosen = kept_apart(boxes[order], nms, eta, normalized)
+    chosen = suppress(boxes[order], nms, eta, normalized)
     return [int(order[i]) for i in chosen]
 
 
@@ -113,7 +113,9 @@ def _nms(
         for label, class_scores in enumerate(own_scores):
             if label != background_label:
                 options = score_threshold, nms_top_k, nms_threshold, nms_eta, normalized
-                detections += [(label, i) for i in _kept(own_boxes[label], class_scores, *options)]
+                detections += [
+                    (label, i) for i in _nms_of_class(own_boxes[label], class_scores, *options)
+                ]
         if -1 < keep_top_k < len(detections):
             best = sorted(detections, key=lambda f: -own_scores[f])[:keep_top_k]
             detections = sorted(best, key=lambda f: f[0])

@@ -27,7 +27,7 @@ def _negative_log(torch, x):
     return torch.where(x == 0, 1e20, -torch.log(torch.clamp(x, min=least)))
 
 
-def _known(torch, label, ignore_index):
+def _valid(torch, label, ignore_index):
     """Return class labels with 0 in place of those to ignore."""
     return torch.where(label == ignore_index, 0, label)
 
@@ -57,7 +57,7 @@ def softmax_with_cross_entropy(torch, logits, label, soft_label, ignore_index, a
     chances = softmax(torch, logits, axis)
     if soft_label:
         return chances, (_negative_log(torch, chances) * label).sum(axis, keepdim=True)
-    valid = _known(torch, label, ignore_index)
+    valid = _valid(torch, label, ignore_index)
     loss = _negative_log(torch, _at(torch, chances, valid, axis))
     return chances, torch.where(label == ignore_index, 0, loss)
 
@@ -69,7 +69,7 @@ def softmax_with_cross_entropy_grad(
     if soft_label:
         return (softmax - label) * dloss
     weight = torch.where(label == ignore_index, 0, dloss)
-    valid = _known(torch, label, ignore_index)
+    valid = _valid(torch, label, ignore_index)
     return softmax * weight - torch.where(_is_label(torch, softmax, valid, axis), weight, 0)
 
 
@@ -85,7 +85,7 @@ def _class_labels(x, label, ignore_index):
 @form("cross_entropy2", checks=_class_labels, outs=True)
 def cross_entropy2(torch, x, label, ignore_index, outs):
     label = _columns(label, x.ndim)
-    chance = _at(torch, x, _known(torch, label, ignore_index), -1)
+    chance = _at(torch, x, _valid(torch, label, ignore_index), -1)
     match = torch.where(label == ignore_index, 1, chance)
     loss = _negative_log(torch, match)
     shape = outs[0].shape
@@ -98,7 +98,7 @@ def cross_entropy_grad2(torch, label, match, xshape, dy, ignore_index, outs):
     label, match, dy = (_columns(value, len(shape)) for value in (label, match, dy))
     slope = torch.where(label == ignore_index, 0, -(dy / match))
     like = slope.expand(shape)
-    return torch.where(_is_label(torch, like, _known(torch, label, ignore_index), -1), slope, 0)
+    return torch.where(_is_label(torch, like, _valid(torch, label, ignore_index), -1), slope, 0)
 
 
 @form("cross_entropy")

@@ -11,7 +11,7 @@ def _scored(x, label):
     return Checked(label, x.shape[1], "classes")
 
 
-def _own(torch, x, label):
+def _label_index(torch, x, label):
     """Return the label's place in each row of scores, and which elements are the labels'."""
     index = torch.clamp(label.reshape(-1, 1), 0, x.shape[1] - 1).to(torch.int64)
     return index, torch.arange(x.shape[1], device=x.device) == index
@@ -19,7 +19,7 @@ def _own(torch, x, label):
 
 @form("bpr_loss", checks=_scored, outs=True)
 def bpr_loss(torch, x, label, outs):
-    index, is_own = _own(torch, x, label)
+    index, is_own = _label_index(torch, x, label)
     terms = softplus(torch, x - torch.gather(x, 1, index))
     total = torch.where(is_own, 0, terms).sum(1)
     return (total / (x.shape[1] - 1)).reshape(outs[0].shape)
@@ -27,7 +27,7 @@ def bpr_loss(torch, x, label, outs):
 
 @form("bpr_loss_grad")
 def bpr_loss_grad(torch, x, label, dy):
-    index, is_own = _own(torch, x, label)
+    index, is_own = _label_index(torch, x, label)
     slope = torch.where(is_own, 0, torch.sigmoid(x - torch.gather(x, 1, index)))
     dx_rows = torch.where(is_own, -slope.sum(1, keepdim=True), slope)
     return dx_rows * dy.reshape(-1, 1) / (x.shape[1] - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpcdist.ops.algebra.matmul import flat2d, product_views
 from hpcdist.ops.algebra.products import cross_axis
-from hpcdist.ops.algebra.reduce import kept_shape, reduced_axes
+from hpcdist.ops.algebra.reduce import keepdim_shape, reduced_axes
 from hpcdist.ops.torch_forms import by_autograd, expressions, form
 
 
@@ -139,42 +139,42 @@ for _name, _function in _REDUCED.items():
     form(f"reduce_{_name}", family="products", outs=True)(_reduced(_function))
 
 
-def _kept(x, value, dim, reduce_all):
-    return value.reshape(kept_shape(x.shape, reduced_axes(x.ndim, dim, reduce_all)))
+def _with_axes(x, value, dim, reduce_all):
+    return value.reshape(keepdim_shape(x.shape, reduced_axes(x.ndim, dim, reduce_all)))
 
 
 @form("reduce_sum_grad")
 def reduce_sum_grad(torch, x, dout, dim, keep_dim, reduce_all):
-    return _kept(x, dout, dim, reduce_all).expand(x.shape)
+    return _with_axes(x, dout, dim, reduce_all).expand(x.shape)
 
 
 @form("reduce_mean_grad")
 def reduce_mean_grad(torch, x, dout, dim, keep_dim, reduce_all):
-    return (_kept(x, dout, dim, reduce_all) * (dout.numel() / x.numel())).expand(x.shape)
+    return (_with_axes(x, dout, dim, reduce_all) * (dout.numel() / x.numel())).expand(x.shape)
 
 
 @form("reduce_max_grad", "reduce_min_grad")
 def reduce_chosen_grad(torch, x, out, dout, dim, keep_dim, reduce_all):
-    chosen = x == _kept(x, out, dim, reduce_all)
-    return _kept(x, dout, dim, reduce_all) * chosen
+    chosen = x == _with_axes(x, out, dim, reduce_all)
+    return _with_axes(x, dout, dim, reduce_all) * chosen
 
 
 @form("reduce_prod_grad")
 def reduce_prod_grad(torch, x, out, dout, dim, keep_dim, reduce_all):
-    return _kept(x, dout * out, dim, reduce_all) / x
+    return _with_axes(x, dout * out, dim, reduce_all) / x
 
 
 @form("arg_max", outs=True)
 def arg_max(torch, x, axis, keepdims, dtype, outs):
-    return _found(torch, torch.argmax(x, axis), dtype, outs)
+    return _as_dtype(torch, torch.argmax(x, axis), dtype, outs)
 
 
 @form("arg_min", outs=True)
 def arg_min(torch, x, axis, keepdims, dtype, outs):
-    return _found(torch, torch.argmin(x, axis), dtype, outs)
+    return _as_dtype(torch, torch.argmin(x, axis), dtype, outs)
 
 
-def _found(torch, index, dtype, outs):
+def _as_dtype(torch, index, dtype, outs):
     return index.to(getattr(torch, dtype)).reshape(outs[0].shape)
 
 

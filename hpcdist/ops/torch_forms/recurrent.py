@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcdist.ops.random.counter import LOW, key_of, philox_words
-from hpcdist.ops.random.dropout import UPSCALE, kept_from, kept_scale
+from hpcdist.ops.random.dropout import UPSCALE, keep_scale, keep_threshold
 from hpcdist.ops.random.philox import PER_BLOCK
 from hpcdist.ops.recurrent.gru import weights_of
 from hpcdist.ops.torch_forms import by_autograd, form
@@ -65,11 +65,11 @@ def dropout(
     # Rows: the first row, and how many rows of the batch are here.
     first = torch.zeros_like(draw) if rows is None else rows[0] * (x.numel() // rows[1])
     words = _words(torch, x.numel(), first, key_of(seed, stream), draw)
-    mask = (words >= int(kept_from(dropout_prob))).reshape(x.shape)
-    return x * mask * kept_scale(dropout_prob, dropout_implementation), mask.to(torch.uint8)
+    mask = (words >= int(keep_threshold(dropout_prob))).reshape(x.shape)
+    return x * mask * keep_scale(dropout_prob, dropout_implementation), mask.to(torch.uint8)
 
 
 @form("dropout_grad")
 def dropout_grad(torch, mask, dout, dropout_prob, dropout_implementation, **_):
     dx = dout * mask
-    return dx if dropout_prob == 1.0 else dx * kept_scale(dropout_prob, dropout_implementation)
+    return dx if dropout_prob == 1.0 else dx * keep_scale(dropout_prob, dropout_implementation)

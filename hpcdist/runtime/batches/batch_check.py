@@ -59,10 +59,10 @@ class _Keys:
     """Makes one number of all that is fed, whatever the order in which it is named."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Any, Any, int]] = {}  # of the last: dtype, shape, seed
+        self._last: dict[str, tuple[Any, Any, int]] = {}  # of the last: dtype, shape, seed
 
     def of(self, feed: Mapping[str, Any]) -> int:
-        key, known = 0, self._known
+        key, known = 0, self._last
         for name, value in feed.items():
             if type(value) is not np.ndarray:
                 key ^= _digest(value, xxh3_64_intdigest(name.encode()))

@@ -12,7 +12,7 @@ from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
 from hpcdist.ops.normalization.sync_batch_norm import OPS, bind_sync
-from hpcdist.runtime.staging import kept_fitting
+from hpcdist.runtime.staging import rebound
 
 # (data, what): what every trainer gives, in trainer order; None of one that died. Collective.
 Exchange = Callable[[bytes, str], Sequence[bytes | None]]
@@ -42,7 +42,7 @@ def bind_moments(op: Operator, binding: Binding, exchange: Exchange | None) -> C
 
         return run
 
-    return kept_fitting(binding, make)
+    return rebound(binding, make)
 
 
 def exchanged(op: Operator, sums: np.ndarray, exchange: Exchange) -> list[np.ndarray]:

@@ -24,7 +24,7 @@ from hpcdist.runtime.batches.distributed_auc import DistributedAuc
 from hpcdist.runtime.batches.gather_batch import join_rows, pack, row_weights, unpack
 from hpcdist.runtime.batches.scatter_batch import Division
 from hpcdist.runtime.batches.shared_program import SharedProgram
-from hpcdist.runtime.staging import kept_fitting
+from hpcdist.runtime.staging import rebound
 
 NOTE_BYTES = 128
 CARRIED = {How.MEAN, How.SUM, How.MAX, How.MIN}  # of one shape on all trainers
@@ -85,7 +85,7 @@ class JoinedFetch:
         self._small = all(
             self._ofs[k].how in CARRIED and not areas.counts(names[k]) for k in self._places
         )
-        self._known: dict[object, _Notes | None] = {}  # by shapes and dtypes
+        self._notes_by_layout: dict[object, _Notes | None] = {}  # by shapes and dtypes
         self._notes: _Notes | None = None  # of the last round; None: nothing was written
         self._divided: Division | None = None  # the last batch, and what its trainers' rows count
         self._weights: list[list[tuple[int, int]] | None] = []
@@ -124,7 +124,7 @@ class JoinedFetch:
 
             return write
 
-        return kept_fitting(binding, bound)
+        return rebound(binding, bound)
 
     def read(self, rounds: SplitAllgather, fetched: Fetched, division: Division) -> list[Any]:
         """Return the values of the whole batch, from everyone's notes."""
@@ -170,10 +170,10 @@ class JoinedFetch:
         if not self._small:
             return None
         key = tuple([(array.shape, array.dtype) for array in arrays])
-        if key not in self._known:
+        if key not in self._notes_by_layout:
             fits = sum(round_up(array.nbytes, 8) for array in arrays) <= NOTE_BYTES
-            self._known[key] = _Notes(rounds, self._rank, arrays) if fits else None
-        return self._known[key]
+            self._notes_by_layout[key] = _Notes(rounds, self._rank, arrays) if fits else None
+        return self._notes_by_layout[key]
 
 
 def _mean_weights(of: OfRows, division: Division) -> list[tuple[int, int]] | None:

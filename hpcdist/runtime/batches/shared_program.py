@@ -13,7 +13,7 @@ from typing import Any
 from hpcdist.errors import FeedError, PlanError
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.registry import lookup, own_attrs
+from hpcdist.graph.registry import declared_attrs, lookup
 from hpcdist.graph.roles import Role
 from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows, Operand
 from hpcdist.graph.values import RANK_TABLE
@@ -27,7 +27,7 @@ from hpcdist.runtime.batches.scatter_batch import (
 
 _IN_ROWS = {How.ROWS, How.RAGGED, How.PADDED}
 _GRADIENT = OfRows(How.GRADIENT)
-_OWN_STEPS = OfRows(How.MIXED, why="it depends on each trainer's own longest sequence")
+_LOCAL_STEPS = OfRows(How.MIXED, why="it depends on each trainer's own longest sequence")
 
 
 class RowTreatment:
@@ -48,7 +48,9 @@ class RowTreatment:
         starts = next((i for i, op in enumerate(ops) if is_loss_gradient(op)), len(ops))
         # Gradients that a loss is computed from are values of the forward pass.
         self._before_loss = {id(op) for op in ops[:starts]}
-        self._own: set[str] = set()  # that count steps of each trainer's own longest sequence
+        self._local_steps: set[str] = (
+            set()
+        )  # that count steps of each trainer's own longest sequence
         for _ in range(2):  # what is kept from step to step is read as the last step left it
             persistable = {
                 name: of for name, of in self._of.items() if self._block.is_persistable(name)
@@ -56,7 +58,7 @@ class RowTreatment:
             self._of = persistable | {name: self._of_data(name) for name in sorted(batched)}
             for op in self._block.ops:
                 self._follow(op)
-        self._of |= dict.fromkeys(self._own, _OWN_STEPS)
+        self._of |= dict.fromkeys(self._local_steps, _LOCAL_STEPS)
         means = {of.sequences for of in self._of.values() if of.how is How.MEAN}
         self.counted = means - {""}
 
@@ -91,14 +93,16 @@ class RowTreatment:
         if op.type == "write_to_array":  # it leaves the other places as they were
             results = {n: self._beside(n, of) for n, of in results.items()}
         self._of.update(results)
-        per_trainer = op.type == "max_sequence_len" or not self._own.isdisjoint(op.input_arg_names)
-        self._own -= results.keys()
+        per_trainer = op.type == "max_sequence_len" or not self._local_steps.isdisjoint(
+            op.input_arg_names
+        )
+        self._local_steps -= results.keys()
         if per_trainer:
             counts = [n for n, of in results.items() if of.how is How.SAME]
-            self._own.update(counts)
+            self._local_steps.update(counts)
             others = results.keys() - set(counts)
             if not self._is_backward(op):
-                self._of |= dict.fromkeys(others, _OWN_STEPS)
+                self._of |= dict.fromkeys(others, _LOCAL_STEPS)
 
     def _beside(self, name: str, of: OfRows) -> OfRows:
         before = self._of.get(name, of)
@@ -114,8 +118,8 @@ class RowTreatment:
         if self.of(condition).how is not How.SAME:
             reason = "how often a loop turns depends on rows of the batch"
             return dict.fromkeys(outs, OfRows(How.MIXED, why=reason))
-        if condition in self._own:
-            self._own.update(n for n in outs if self.of(n).how is How.SAME)
+        if condition in self._local_steps:
+            self._local_steps.update(n for n in outs if self.of(n).how is How.SAME)
         return {}
 
     def _results(self, op: Operator) -> dict[str, OfRows]:
@@ -183,7 +187,7 @@ class RowTreatment:
         def operands(slots: dict[str, list[str]]) -> dict[str, list[Operand]]:
             return {slot: [self._operand(op, n) for n in names] for slot, names in slots.items()}
 
-        attrs = own_attrs(lookup(op.type), op.attrs)
+        attrs = declared_attrs(lookup(op.type), op.attrs)
         return Applied(attrs, operands(op.inputs), operands(op.outputs), self._align)
 
     def _operand(self, op: Operator, name: str) -> Operand:
@@ -272,7 +276,7 @@ class SharedProgram:
                 raise PlanError(f"{reason}; {_ELSE}")
         if self.loss.how in (How.MEAN, How.SUM, How.SAME):
             return reason
-        return ", ".join(f"{name!r} is {_told(of)}" for name, of in of_losses.items())
+        return ", ".join(f"{name!r} is {_described(of)}" for name, of in of_losses.items())
 
     def _refuse_error_clips(self, ops: Sequence[Operator]) -> None:
         """Refuse what cuts gradients on their way: trainers' are of their own rows, and weighted.
@@ -327,7 +331,7 @@ class SharedProgram:
         """Say why trainers must compute whole batches where these are fetched; empty if not."""
         of_names = ((name, self._of(name)) for name in names)
         reasons = (
-            f"{n!r}, which is fetched, is {_told(of)}" for n, of in of_names if _is_mixed(of)
+            f"{n!r}, which is fetched, is {_described(of)}" for n, of in of_names if _is_mixed(of)
         )
         return self.why_whole or next(reasons, "")
 
@@ -342,7 +346,7 @@ class SharedProgram:
             return OfRows(How.MIXED)
         if from_gradient:
             raise FeedError(
-                f"cannot fetch {name!r} while trainers share the batches: it is {_told(of)}, "
+                f"cannot fetch {name!r} while trainers share the batches: it is {_described(of)}, "
                 "neither computed row by row, nor a mean, sum, maximum or minimum of such values; "
                 "fetch what it is computed from"
             )
@@ -365,7 +369,7 @@ def _is_mixed(of: OfRows) -> bool:
     return of.how in (How.PADDED, How.MIXED) and not of.of_gradient
 
 
-def _told(of: OfRows) -> str:
+def _described(of: OfRows) -> str:
     return f"{of.how.value} ({of.why})" if of.why else of.how.value
 
 

@@ -13,8 +13,8 @@ from hpcdist.runtime.job.job import Job
 
 Reader = Callable[[], Iterator[Any]]
 
-WAYS = ("pad", "cut", "join")
-KEPT = 64  # batches of a pass that are kept, to be drawn from again
+MODES = ("pad", "cut", "join")
+KEPT_BATCHES = 64  # batches of a pass that are kept, to be drawn from again
 
 
 def even_batches(reader: Reader, how: str = "pad") -> Reader:
@@ -28,8 +28,8 @@ def even_batches(reader: Reader, how: str = "pad") -> Reader:
     Every trainer must read its passes to their ends, in step with the others. In a process that
     trains alone, and where batches are shared, all have equally many anyway.
     """
-    if how not in WAYS:
-        raise FeedError(f"even_batches: how must be one of {', '.join(WAYS)}, got {how!r}")
+    if how not in MODES:
+        raise FeedError(f"even_batches: how must be one of {', '.join(MODES)}, got {how!r}")
 
     def batches() -> Iterator[Any]:
         job = control.installed()
@@ -73,20 +73,20 @@ class _Spare:
 
     def __init__(self, seed: str) -> None:
         self._random = random.Random(seed)
-        self._kept: list[Any] = []
+        self._spare_batches: list[Any] = []
         self._seen = 0
 
     def keep(self, batch: object) -> None:
         """See one more batch."""
         self._seen += 1
-        if len(self._kept) < KEPT:
-            self._kept.append(batch)
-        elif (place := self._random.randrange(self._seen)) < KEPT:
-            self._kept[place] = batch
+        if len(self._spare_batches) < KEPT_BATCHES:
+            self._spare_batches.append(batch)
+        elif (place := self._random.randrange(self._seen)) < KEPT_BATCHES:
+            self._spare_batches[place] = batch
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._spare_batches)
 
     def draw(self) -> Any:
         """Return one that was kept."""
-        return self._random.choice(self._kept)
+        return self._random.choice(self._spare_batches)

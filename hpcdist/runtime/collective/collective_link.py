@@ -39,8 +39,8 @@ from hpcdist.runtime.collective.sum_checks import (
     check_sparse,
     in_fixed_order,
     is_sparse,
-    kept_names,
     metas_of,
+    persistent_names,
     refuse_servers_operators,
     way_of,
 )
@@ -205,7 +205,7 @@ class CollectiveLink(Link):
         progress = self._progress_of(program)
         progress.steps = int(counted.get(LOCAL_STEPS, 0))
         progress.averaged = int(counted.get(AVERAGED, 0))
-        self._restored.setdefault(scope, set()).update(kept_names(program))
+        self._restored.setdefault(scope, set()).update(persistent_names(program))
 
     def _agree(self, program: Program, group: Group) -> None:
         """Refuse to train together if trainers have built different Programs. Collective."""
@@ -231,7 +231,7 @@ class CollectiveLink(Link):
         What comes from a checkpoint stays: trainers may have values of their own there.
         """
         here.doing = "taking over the values of trainer 0"
-        for name in sorted(kept_names(program) - owners_of(program).keys()):
+        for name in sorted(persistent_names(program) - owners_of(program).keys()):
             variable = scope.find_var(name)
             value = None if variable is None else variable.value
             if variable is not None and name in self._restored.get(variable.scope, ()):

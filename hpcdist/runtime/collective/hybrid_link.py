@@ -117,7 +117,7 @@ class HybridLink(CollectiveLink):
         plan = self._served.plan if program.trains else served_plan(program)
         return frozenset(value.name for value in plan.scheduled) if plan else frozenset()
 
-    def expect_held(self, variables: Sequence[ScopeVariable]) -> None:
+    def expect_on_servers(self, variables: Sequence[ScopeVariable]) -> None:
         plan = self._served.plan
         names = {value.name for value in plan.scheduled} if plan is not None else set()
         for variable in variables:

@@ -78,7 +78,7 @@ class CompressedSteps:
     """Chooses what is run in a step: the number of the step is in the scope."""
 
     def __init__(self) -> None:
-        self._made: ProgramCache[Compression] = ProgramCache()
+        self._compressed: ProgramCache[Compression] = ProgramCache()
 
     def of_this_step(self, program: Program, scope: Scope) -> Program:
         """Return a Program, or what it is once gradients are compressed."""
@@ -93,7 +93,7 @@ class CompressedSteps:
     def of(self, program: Program) -> Compression:
         """Return how a Program that trains compresses its gradients."""
         trainers = len(required_group(program).endpoints)
-        return self._made.of(program, lambda: compression_of(program, trainers))
+        return self._compressed.of(program, lambda: compression_of(program, trainers))
 
     def tell(self, program: Program, rank: int) -> None:
         """Say, on trainer 0, that results will be others than those of one process."""

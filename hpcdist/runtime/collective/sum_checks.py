@@ -19,7 +19,7 @@ from hpcdist.transpiler.cluster import Group
 from hpcdist.transpiler.grad_allreduce import RING_OPS
 
 
-def kept_names(program: Program) -> set[str]:
+def persistent_names(program: Program) -> set[str]:
     """Return the variables of a Program that outlive a step."""
     return {var.name for var in program.global_block().vars.values() if var.persistable}
 

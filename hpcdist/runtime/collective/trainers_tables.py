@@ -12,7 +12,7 @@ from hpcdist.graph.registry import Call
 from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable
-from hpcdist.runtime.tables.pull_push import bind_held
+from hpcdist.runtime.tables.pull_push import bind_local
 
 
 class TrainersTables:
@@ -26,7 +26,7 @@ class TrainersTables:
     def __init__(self, trainers: Transport, deadline_s: float) -> None:
         self._trainers = trainers
         self._deadline_s = deadline_s
-        self._made: Transport | None = None
+        self._connected: Transport | None = None
         self._rates: dict[str, Array] = {}  # by table
         # By names of tables: all forms of a Program, and Programs of the same tables, share one, so
         # that it counts what trainers do alike, whatever sizes of batches they compile for.
@@ -35,15 +35,15 @@ class TrainersTables:
     @property
     def _group(self) -> Transport:
         """A transport of all trainers for rows. The first use is collective."""
-        if self._made is None:
+        if self._connected is None:
             here.doing = "making a communicator for rows of tables"
-            self._made = self._trainers.split(0, self._trainers.rank)
+            self._connected = self._trainers.split(0, self._trainers.rank)
             here.doing = ""
-        return self._made
+        return self._connected
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> dict[int, Call]:
         """Return what operators of tables do at a step, by their id. The first is collective."""
-        return bind_held(ops, binding, self._trainers.size, self._exchange_of)
+        return bind_local(ops, binding, self._trainers.size, self._exchange_of)
 
     def _exchange_of(
         self, tables: Sequence[SparseTable], rates: Mapping[str, Array]

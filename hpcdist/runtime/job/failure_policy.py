@@ -35,7 +35,7 @@ class FailurePolicy:
         self._stack_of = stack_of or (lambda rank: "")
         self._transport = transport
         self._cluster = cluster
-        self._asked = requested
+        self._requested = requested
         self._name_of = name_of or (lambda rank: f"rank {rank} ({cluster.role_of(rank)})")
         self._announce = announce
         self._name_death = name_death or (lambda rank, text: announce(text))
@@ -47,7 +47,7 @@ class FailurePolicy:
     @property
     def goes_on_always(self) -> bool:
         """Whether the job goes on without trainers that die, whatever its mode."""
-        return self._transport.tolerant and self._asked == "continue"
+        return self._transport.tolerant and self._requested == "continue"
 
     def learn(self, plan: Plan | None) -> None:
         """Take note of how the Program that this rank runs is distributed.
@@ -56,7 +56,7 @@ class FailurePolicy:
         """
         if plan is None:
             return
-        if plan.mode.dense_summed and self._asked == "continue":
+        if plan.mode.dense_summed and self._requested == "continue":
             raise PlanError(
                 "--on-failure continue cannot be combined with dense = 'collective': every trainer "
                 "contributes to each sum; leave it out, or let servers keep all parameters"
@@ -70,8 +70,8 @@ class FailurePolicy:
             return False
         if self._cluster.role_of(rank).kind != TRAINER:
             return False
-        if self._asked is not None:
-            return self._asked == "continue"
+        if self._requested is not None:
+            return self._requested == "continue"
         return None if self.synchronous is None else not self.synchronous
 
     def advice(self, dead: Sequence[int]) -> str:

@@ -55,7 +55,7 @@ class Link(NetworkOperators):
     def begin(self, program: Program, scope: Scope) -> None:
         """Before a Program trains for the first time: let all trainers begin alike."""
 
-    def expect_held(self, variables: Sequence[ScopeVariable]) -> None:
+    def expect_on_servers(self, variables: Sequence[ScopeVariable]) -> None:
         """Raise PlanError if others hold another value of these, and would go on with it."""
 
     def also_on_servers(self, program: Program) -> frozenset[str]:

@@ -16,7 +16,7 @@ class SetValues:
         self.some = False
         self._by_hand: WeakSet[ScopeVariable] = WeakSet()
         self._by_programs: WeakSet[ScopeVariable] = WeakSet()
-        self._kept: ProgramCache[list[str]] = ProgramCache()
+        self._persistent: ProgramCache[list[str]] = ProgramCache()
 
     def note(self, variable: ScopeVariable) -> None:
         """Note that the script has set a variable."""
@@ -25,13 +25,13 @@ class SetValues:
 
     def note_run(self, program: Program, scope: Scope) -> None:
         """Note what a Program that does not train changes of what is kept from step to step."""
-        for name in self._kept.of(program, lambda: _kept_by(program)):
+        for name in self._persistent.of(program, lambda: _persistent_names(program)):
             self.some = True
             self._by_programs.add(scope.var_or_new(name))
 
     def forget_before(self, startup: Program, scope: Scope) -> None:
         """Forget what was changed before a startup Program that now sets it anew."""
-        for name in _kept_by(startup):
+        for name in _persistent_names(startup):
             variable = scope.find_var(name)
             if variable is not None:
                 self._by_hand.discard(variable)
@@ -53,7 +53,7 @@ def _of_scope(variables: WeakSet[ScopeVariable], scope: Scope) -> list[ScopeVari
     return sorted(current, key=lambda variable: variable.name)
 
 
-def _kept_by(program: Program) -> list[str]:
+def _persistent_names(program: Program) -> list[str]:
     block = program.global_block()
     written = {name for op in block.ops for name in op.output_arg_names}
     return sorted(n for n in written if n in block.vars and block.vars[n].persistable)

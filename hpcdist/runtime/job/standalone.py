@@ -14,7 +14,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.registry import Call
 from hpcdist.runtime.batches.global_moments import bind_moments, is_synchronized
-from hpcdist.runtime.tables.pull_push import LocalTables, bind_held
+from hpcdist.runtime.tables.pull_push import LocalTables, bind_local
 from hpcdist.transpiler.cluster import group_of
 from hpcdist.transpiler.grad_allreduce import RING_OPS
 from hpcdist.transpiler.substitute import with_tables
@@ -39,7 +39,7 @@ class Standalone(control.Control):
             control.required(op)
         calls = {id(op): bind_moments(op, binding, None) for op in ops if is_synchronized(op)}
         steps = [op for op in ops if id(op) not in calls]
-        calls |= bind_held(steps, binding, 1, LocalTables)
+        calls |= bind_local(steps, binding, 1, LocalTables)
         return [calls[id(op)] for op in ops]
 
 

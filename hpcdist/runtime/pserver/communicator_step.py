@@ -27,7 +27,7 @@ class CommunicatorStep(StepProtocol):
         arrays, cuts = binding.arrays, cuts_of(self.plan)
         staging = self.connection.staging(binding)
         trained = {c.parameter: staging.host(c.parameter) for c in cuts if c.parameters}
-        communicator = self._communicator or self._made(trained)
+        communicator = self._communicator or self._new_communicator(trained)
         client = self.connection.connect(
             self.plan, communicator.pieces.__getitem__, list(trained.values())
         )
@@ -42,7 +42,7 @@ class CommunicatorStep(StepProtocol):
         calls[last] = in_order(staging.down(dense), end)
         return calls
 
-    def _made(self, trained: dict[str, Array]) -> Communicator:
+    def _new_communicator(self, trained: dict[str, Array]) -> Communicator:
         mode = self.plan.mode
         settings = read_settings(joint=mode.joint)
         if mode.dc_asgd:

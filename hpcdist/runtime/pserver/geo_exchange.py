@@ -21,7 +21,7 @@ from hpcdist.graph.registry import Call
 from hpcdist.ps.client import PsClient
 from hpcdist.runtime.pserver.connection import StepProtocol
 from hpcdist.runtime.pserver.exchange_plan import delta_of
-from hpcdist.runtime.staging import Staging, in_order, kept_fitting
+from hpcdist.runtime.staging import Staging, in_order, rebound
 from hpcdist.transpiler.plan import Plan, Route
 
 
@@ -159,7 +159,9 @@ class GeoExchange:
         synced[rows] = values
 
 
-def held_by_servers(plan: Plan, read: Callable[[str, dict[str, Array]], None]) -> dict[str, Array]:
+def values_on_servers(
+    plan: Plan, read: Callable[[str, dict[str, Array]], None]
+) -> dict[str, Array]:
     """Return the parameters as the servers hold them; ``read(endpoint, arrays)`` fills arrays."""
     values = {r.parameter: np.empty(r.shape, r.dtype) for r in plan.routes}
     for endpoint in plan.endpoints:
@@ -213,15 +215,15 @@ class GeoStep(StepProtocol):
 
     def catch_up(self) -> None:
         if self._geo is not None:
-            self._geo.catch_up(self._held_by_servers())
+            self._geo.catch_up(self._values_on_servers())
 
     def resume(self) -> None:
-        self._restored = self._held_by_servers()
+        self._restored = self._values_on_servers()
         if self._geo is not None:
             self._geo.restart(self._restored)
 
-    def _held_by_servers(self) -> dict[str, Array]:
-        return held_by_servers(self.plan, self.connection.current().read)
+    def _values_on_servers(self) -> dict[str, Array]:
+        return values_on_servers(self.plan, self.connection.current().read)
 
 
 def _bind_end(geo: GeoExchange, signal: Operator, binding: Binding) -> Call:
@@ -235,4 +237,4 @@ def _bind_end(geo: GeoExchange, signal: Operator, binding: Binding) -> Call:
         end = functools.partial(geo.end_step, looked_up)
         return in_order(staging.down(signal.input("X")), end)
 
-    return kept_fitting(binding, make)
+    return rebound(binding, make)

@@ -15,7 +15,7 @@ from hpcdist.executor.control import Binding
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.registry import Call, lookup, own_attrs
+from hpcdist.graph.registry import Call, declared_attrs, lookup
 from hpcdist.ops.common import in_sequence
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.optimize.operators import UPDATES
@@ -102,7 +102,7 @@ def _fused(op: Operator, rows: Any, binding: Binding) -> Apply:
 
     @functools.cache
     def bound(contributors: tuple[int, ...]) -> Call:
-        attrs = own_attrs(lookup(op.type), op.attrs)
+        attrs = declared_attrs(lookup(op.type), op.attrs)
         scale = 1.0 / len(contributors)
         xp = binding.backend.xp
         return fused_pass(xp, op.type, attrs, param, rate, state, rows, contributors, scale)
@@ -163,7 +163,7 @@ def _sparse_apply(block: OptimizeBlock, binding: Binding) -> Callable[[SelectedR
     """
     if len(block.ops) == 1 and block.ops[0].type in UPDATES:
         op, (param, rate, state) = block.ops[0], _optimizer_arrays(block.ops[0], binding)
-        attrs = own_attrs(lookup(op.type), op.attrs)
+        attrs = declared_attrs(lookup(op.type), op.attrs)
         return bind_sparse_update(binding.backend.xp, op.type, attrs, param, rate, state)
 
     def apply(merged: SelectedRows) -> None:

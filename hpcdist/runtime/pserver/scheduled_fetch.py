@@ -32,29 +32,29 @@ class ScheduledFetch:
         ``client`` returns what talks to the servers.
         """
         self._client = client
-        self._asked: dict[str, ScheduledValue] = {}
+        self._scheduled: dict[str, ScheduledValue] = {}
         self._endpoint = self._refusal = ""
         if plan is None or plan.mode.geo:  # GEO: trainers update, with schedules of their own
             return
         self._endpoint, self._refusal = plan.updating, _why_not(program, plan)
         computed = {name for op in program.global_block().ops for name in op.output_arg_names}
-        self._asked = {v.name: v for v in plan.scheduled if v.name not in computed}
+        self._scheduled = {v.name: v for v in plan.scheduled if v.name not in computed}
 
     def local(self, names: Sequence[str]) -> tuple[str, ...] | None:
         """Return the names that the trainer fetches itself; None if these are all.
 
         FeedError if the servers' values belong to no step of this trainer.
         """
-        if self._asked.keys().isdisjoint(names):
+        if self._scheduled.keys().isdisjoint(names):
             return None
         if self._refusal:
-            refused = min(self._asked.keys() & names)
+            refused = min(self._scheduled.keys() & names)
             raise FeedError(f"cannot fetch {refused!r} on a trainer: {self._refusal}")
-        return tuple(name for name in names if name not in self._asked)
+        return tuple(name for name in names if name not in self._scheduled)
 
     def lay_in(self, scope: Scope) -> None:
         """Let whoever reads such a variable of ``scope`` get the servers' value of this step."""
-        for name, value in self._asked.items():
+        for name, value in self._scheduled.items():
             variable = scope.var_or_new(name)
             if self._refusal:
                 variable.refuse_reading(f"cannot read {name!r} on a trainer: {self._refusal}")
@@ -66,7 +66,7 @@ class ScheduledFetch:
 
     def completed(self, names: Sequence[str], values: Iterable[Any]) -> list[Any]:
         """Return all values after a step, ``values`` being those that the trainer has."""
-        metas = {n: self._asked[n] for n in names if n in self._asked}
+        metas = {n: self._scheduled[n] for n in names if n in self._scheduled}
         came = {name: np.empty(value.shape, value.dtype) for name, value in metas.items()}
         self._client().read(self._endpoint, came)
         local = iter(values)

@@ -39,7 +39,7 @@ from hpcdist.runtime.pserver.serving import AsynchronousServing, Serving
 from hpcdist.runtime.pserver.staged_updates import StagedUpdates, servers_with_blocks
 from hpcdist.runtime.pserver.transpiled_for import transpiled_for
 from hpcdist.runtime.pserver.update_watch import UpdateWatch
-from hpcdist.runtime.tables.pull_push import held_table, specs_of
+from hpcdist.runtime.tables.pull_push import server_table, specs_of
 from hpcdist.transpiler.pserver import ServerPlan, server_plan
 from hpcdist.transpiler.substitute import on_server
 
@@ -132,7 +132,9 @@ class Server(Link):
         """Bind what arrives to the optimize blocks, as the startup Program has left them."""
         exchange = server_exchange(plan.plan, plan.endpoint)
         blocks = [optimize_block(binding.program, block) for block in plan.blocks]
-        self.served_tables = [held_table(binding, served.table.parameter) for served in plan.tables]
+        self.served_tables = [
+            server_table(binding, served.table.parameter) for served in plan.tables
+        ]
         serving = self._serving(plan, exchange, blocks, binding)
         store = ServerStore(
             binding.program,

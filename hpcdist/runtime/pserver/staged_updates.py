@@ -43,7 +43,7 @@ class StagedUpdates:
         home, scalars = binding.program.global_block(), binding.program.block(sums.scalars)
         names = [n for op in scalars.ops for n in op.output_arg_names]
         names += [n for s in sums.sums for n in (s.total, *s.parts)]
-        self._given = {n: np.zeros(home.var(n).shape, home.var(n).dtype) for n in names}
+        self._arrays = {n: np.zeros(home.var(n).shape, home.var(n).dtype) for n in names}
         self._scalars = self._compiled(scalars, scalars.ops, {})
         self._merges: dict[str, Merge] = {}
         self._bound: dict[str, Callable[[Any], Stages]] = {}
@@ -77,7 +77,7 @@ class StagedUpdates:
 
     def _step(self, arrived: Mapping[str, tuple[int, ...]]) -> None:
         for part in (p for s in self._sums.sums for p in s.parts):
-            self._given[part].fill(0)  # a table may have no rows
+            self._arrays[part].fill(0)  # a table may have no rows
         means = {name: merge(arrived[name]) for name, merge in self._merges.items()}
         moved = [self._bound[n](mean) for n, mean in means.items() if mean is not None]
         for stage in range(self._sums.stages):
@@ -89,17 +89,17 @@ class StagedUpdates:
     def _add_up(self, stage: int) -> None:
         """Make totals of the parts of a stage. Collective among the servers."""
         sums = [s for s in self._sums.sums if s.stage == stage]
-        totals = np.array([sum(float(self._given[p][0]) for p in s.parts) for s in sums])
+        totals = np.array([sum(float(self._arrays[p][0]) for p in s.parts) for s in sums])
         if self._servers is not None:
             awaited = f"the other servers' sums of the gradients of step {here.step}"
             came = self._servers.allgather_bytes(totals.tobytes(), self._deadline_s, awaited)
             totals = np.sum([np.frombuffer(data) for data in came], axis=0)
         for s, total in zip(sums, totals):
-            self._given[s.total][0] = total
+            self._arrays[s.total][0] = total
 
     def _compiled(self, block: Block, ops: Sequence[Operator], arrays: Mapping[str, Any]) -> Stages:
         """Compile the operators of each stage; what one hands to another is kept in the scope."""
-        arrays = {**self._given, **arrays}
+        arrays = {**self._arrays, **arrays}
         return [
             in_sequence(
                 *steps_of(block, [op for op in ops if op.attrs[STAGE] == s], self._binding, arrays)

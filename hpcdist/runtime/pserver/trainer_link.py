@@ -150,7 +150,7 @@ class TrainerLink(Link):
             protocol.flush()
         self.current_client().close()
 
-    def expect_held(self, variables: Sequence[ScopeVariable]) -> None:
+    def expect_on_servers(self, variables: Sequence[ScopeVariable]) -> None:
         """Compare parameters that were changed here with those of the servers."""
         if self._plan is None:
             return

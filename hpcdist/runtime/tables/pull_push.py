@@ -17,7 +17,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
 from hpcdist.ps.batch import LookupBatch, TableSpec
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
-from hpcdist.runtime.staging import Staging, in_order, kept_fitting
+from hpcdist.runtime.staging import Staging, in_order, rebound
 from hpcdist.runtime.tables.prefetch import coming
 from hpcdist.transpiler.plan import Plan
 from hpcdist.transpiler.table_metadata import Table, padding_in
@@ -98,7 +98,7 @@ def _initializer(type: str, attrs: Mapping[str, float]) -> RowInitializer:
     return RowInitializer(kind, attrs["mean"], attrs["std"])
 
 
-def held_table(binding: Binding, name: str) -> SparseTable:
+def server_table(binding: Binding, name: str) -> SparseTable:
     """Return a table from the scope; GraphError if the startup Program has not made it."""
     variable = binding.scope.find_var(name)
     if variable is None or not isinstance(variable.value, SparseTable):
@@ -160,7 +160,7 @@ def bind_steps(
     return calls
 
 
-def bind_held(
+def bind_local(
     ops: Sequence[Operator],
     binding: Binding,
     owners: int,
@@ -175,10 +175,10 @@ def bind_held(
     if not steps:
         return calls
     names = sorted({look_up.table for op in steps for look_up in op.attrs["lookups"]})
-    tables = [held_table(binding, name) for name in names]
+    tables = [server_table(binding, name) for name in names]
     for op in steps:
         for table in op.attrs.get("tables", ()):
-            _check_moves(held_table(binding, table.parameter), table)
+            _check_moves(server_table(binding, table.parameter), table)
     rates = {
         name: binding.arrays[rate]
         for op in steps
@@ -213,7 +213,7 @@ class _PulledBatch:
         self._tables, self._servers = tables, servers
         self.batch = LookupBatch(tables, servers)
         self._next: LookupBatch | None = None
-        self._asked: list[Array] | None = None  # its ids
+        self._requested: list[Array] | None = None  # its ids
         self._restored = 0  # how often the tables had been loaded then
 
     def ask(self, ids: list[Array], exchange: RowExchange) -> None:
@@ -221,15 +221,17 @@ class _PulledBatch:
         self._next = self._next or LookupBatch(self._tables, self._servers)
         self._next.index(ids)
         exchange.start_pull(self._next)
-        self._asked, self._restored = ids, exchange.restored
+        self._requested, self._restored = ids, exchange.restored
 
     def taken(self, ids: list[Array], exchange: RowExchange) -> bool:
         """Make what was asked for ahead this step's batch, if it was for these ids."""
-        if self._asked is None or self._next is None:
+        if self._requested is None or self._next is None:
             return False
         exchange.finish_pull(self._next)
-        same = self._restored == exchange.restored and all(map(np.array_equal, self._asked, ids))
-        self._asked = None
+        same = self._restored == exchange.restored and all(
+            map(np.array_equal, self._requested, ids)
+        )
+        self._requested = None
         if same:
             self.batch, self._next = self._next, self.batch
         return same
@@ -261,7 +263,7 @@ class _LookUps:
             by_table.setdefault(look_up.table, []).append(i)
         joined: dict[tuple[str, ...], Array] = {}
         self._copies: list[tuple[list[Array], Array]] = []
-        self._kept: list[Array] = []  # as long as their addresses are
+        self._alive: list[Array] = []  # as long as their addresses are
         self.flat: list[Array] = []
         self.moves: list[tuple[int, Array, Array]] = []  # table, starts, addresses
         for number, table in enumerate(batch.tables):
@@ -275,7 +277,7 @@ class _LookUps:
             if look_ups:
                 starts = np.cumsum([0, *map(len, parts)])
                 gradients = [contiguous(staging.host(values[i])) for i in look_ups]
-                self._kept += gradients
+                self._alive += gradients
                 addresses = np.array([array.ctypes.data for array in gradients], np.int64)
                 self.moves.append((number, starts, addresses))
 
@@ -334,7 +336,7 @@ def _bind_pull(
 
         return in_order(staging.down(op.input("Ids")), pull, staging.up(op.output("Out")))
 
-    return kept_fitting(binding, make)
+    return rebound(binding, make)
 
 
 def _bind_push(
@@ -365,7 +367,7 @@ def _bind_push(
 
         return in_order(staging.down(read), push)
 
-    return kept_fitting(binding, make)
+    return rebound(binding, make)
 
 
 class LocalTables:

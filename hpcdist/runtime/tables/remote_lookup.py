@@ -13,7 +13,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.sparse_rpc import RowRequest
-from hpcdist.runtime.staging import Staging, in_order, kept_fitting
+from hpcdist.runtime.staging import Staging, in_order, rebound
 
 
 def bind_lookup(client: Callable[[], PsClient], op: Operator, binding: Binding) -> Call:
@@ -29,7 +29,7 @@ def bind_lookup(client: Callable[[], PsClient], op: Operator, binding: Binding) 
             staging.up(op.output("Outputs")),
         )
 
-    return kept_fitting(binding, make)
+    return rebound(binding, make)
 
 
 def _look_up(
