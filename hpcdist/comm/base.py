@@ -1,4 +1,4 @@
-"""The narrow waist of the network tower: what a transport of bytes between ranks can do."""
+"""`Transport`: the interface by which ranks exchange bytes; all of `comm` stands on it."""
 
 from __future__ import annotations
 

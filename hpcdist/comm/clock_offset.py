@@ -1,4 +1,4 @@
-"""How far the clock of each rank is from rank 0's: found by messages there and back.
+"""How far the clock of each rank is from rank 0's, measured by round trips of messages.
 
 Ranks whose clock is rank 0's own, as on one host, need none: their offset is 0, without an error.
 """

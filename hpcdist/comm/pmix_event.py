@@ -1,4 +1,4 @@
-"""Tells Open MPI of a death that its launcher keeps to itself.
+"""Reports a death to Open MPI that its launcher does not pass on.
 
 Under ``mpirun --with-ft ulfm`` a process that ends by a signal, or with code 0, is reported to the
 others; one that ends with another code is not (PRRTE 3). This sends the event that PRRTE leaves

@@ -196,7 +196,7 @@ class Interpreter:
             if definition.state is not None:
                 attrs["state"] = self._states.of(op, definition.state)
             if op.type == "write_to_array":
-                attrs["held"] = self.get(op.output("Out")[0])
+                attrs["before"] = self.get(op.output("Out")[0])
             if op.type == "array_to_lod_tensor":
                 attrs["like"] = block_of(op)._var_recursive(op.output("Out")[0]).meta
             values = definition.values(*arguments(definition.inputs, ins), **attrs)

@@ -1,4 +1,5 @@
-"""The ids of a batch: each once, by server, and where its row lies in the batch's memory.
+"""The ids of a batch: each once, grouped by server, with the place of its row in the batch's
+memory.
 
 Which server a row lives on follows from its id alone, `owners_of`. All tables of a batch are asked
 for in one message per server, and the rows of one server lie one after the other, so that they

@@ -1,4 +1,6 @@
-"""The loops behind `hpcdist.ps.batch`, compiled: ids once each, rows to and from their places."""
+"""The compiled loops of `hpcdist.ps.batch`: find the unique ids, copy rows to and from their
+places.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trainer's end: it agrees with the servers, reads from them, asks them, and leaves them."""
+"""A trainer's connection to the servers: the handshake, reads, requests, the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which trainers have said HELLO, and which of them a server may answer."""
+"""Which trainers have sent HELLO, and which of them a server may answer."""
 
 from __future__ import annotations
 

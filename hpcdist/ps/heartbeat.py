@@ -1,4 +1,4 @@
-"""Which trainers have said nothing for too long, although nobody keeps them waiting. Pure."""
+"""Which trainers have sent nothing for too long although they wait for nobody. Pure."""
 
 from __future__ import annotations
 

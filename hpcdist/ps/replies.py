@@ -1,4 +1,4 @@
-"""What a server is asked between steps, values of variables and checkpoints, and its answers."""
+"""Requests that a server answers between steps: values of variables, checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a table does with records it has found: reads them, moves them by merged gradients.
+"""Loops over the records of a table: read rows, move rows by merged gradients.
 
 Records are given by address; `index_kernels` says what is in one. The passes that move them are
 called with (records, grads, firsts, following, scale, rate, constants): record u moves by the sum

@@ -1,4 +1,5 @@
-"""Rows of tables: asked for by index in the forward pass, their gradients sent in the backward.
+"""Rows of tables by index: requested in the forward pass, their gradients sent in the backward
+pass.
 
 How many rows there are is different in every step, so each exchange begins with a control message
 (PULL or PUSH), and the arrays follow it. CHANGED asks for the rows that trainers have pushed to.

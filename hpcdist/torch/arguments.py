@@ -49,6 +49,7 @@ def one_for_each(
     for k, tensor in enumerate(tensors):
         if tensor.dtype != local.dtype or (k == rank and tensor.numel() != local.numel()):
             raise CommError(
-                f"{kind}: beside {described(local)} of this rank tensors of its dtype are needed, "
-                f"number {rank} with as many elements; number {k} is {described(tensor)}"
+                f"{kind}: rank {rank} gives {described(local)}: every tensor of the list needs its "
+                f"dtype, and number {rank} its number of elements, but number {k} is "
+                f"{described(tensor)}"
             )

@@ -1,7 +1,7 @@
 """Embedding modules whose rows are on servers, or divided among the trainers.
 
-They take torch's arguments. An id may be any int64: a row comes into being, with values that follow
-from the table's name and the id alone, when a training look-up first meets it.
+They take torch's arguments. An id may be any int64. A row is created by the first training look-up
+of its id, with values that depend only on the table's name and the id.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TableModule(nn.Module):
             raise TableError(
                 f"hpcdist.torch.{type(self).__name__} does not take {', '.join(sorted(torchs))}: "
                 "leave it out (gradients are always rows; first values come from initial=), or "
-                f"use torch.nn.{type(self).__name__}, which every rank keeps whole"
+                f"use torch.nn.{type(self).__name__}, which keeps all rows on every rank"
             )
         most = -1 if num_embeddings is None else num_embeddings
         for value in (most, embedding_dim, 0 if padding_idx is None else padding_idx):
@@ -152,8 +152,8 @@ class EmbeddingBag(TableModule):
             if falls.any():  # torch adds up memory that is not its own for these
                 k = int(falls.int().argmax())
                 raise TableError(
-                    f"table {self.name!r}: expected offsets that do not fall, got "
-                    f"{offsets[k : k + 2].tolist()} at {k}: each is where a bag begins"
+                    f"table {self.name!r}: expected non-decreasing offsets, got "
+                    f"{offsets[k : k + 2].tolist()} at {k}: each offset is where a bag begins"
                 )
         ids = self.flat(input)
         rows = self._rows(ids)

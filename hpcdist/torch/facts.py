@@ -1,7 +1,7 @@
-"""What a script's modules keep on servers: facts for messages, and Programs made of them.
+"""The tables and parameters that a script keeps on servers, as facts to send, and their Programs.
 
-Every rank makes the same Programs of the same facts, and transpiles them as any other. So servers,
-plans, slices, modes and checkpoints are those of Programs.
+Every rank builds the same Programs from the same facts and transpiles them like any other, so
+servers, plans, slices, modes and checkpoints are those of Programs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""c10d's collectives among ranks of one host, in memory that all of them see.
+"""c10d's collectives among the ranks of one host, in shared memory.
 
-They go in phases. In a phase a rank writes into its own buffer, meets the others (`PhaseBarrier`),
-and reads theirs. Buffers are used in turn: who writes for phase k knows that all have ended their
-reads of phase k - 2, for they have come to phase k - 1.
+They run in phases. In each, a rank writes its buffer, waits for the others (`PhaseBarrier`), and
+reads theirs. Buffers alternate: a rank that writes in phase k knows that all have finished reading
+phase k - 2, because all have reached phase k - 1.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ def checked(tensors: Sequence[torch.Tensor]) -> None:
     for tensor in tensors:
         if tensor.device.type != "cpu":
             raise CommError(
-                f"a tensor on {tensor.device}: hpcdist moves tensors of the CPU; initialise the "
-                "group with nccl for those of GPUs"
+                f"a tensor on {tensor.device}: hpcdist moves CPU tensors; initialise the group "
+                "with nccl for GPU tensors"
             )
         if tensor.layout != torch.strided or tensor.is_quantized:
             raise CommError(f"a tensor of {tensor.layout}, {tensor.dtype}: expected a dense one")
@@ -55,7 +55,7 @@ def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     if len(tensors) == 1:
         return flat(tensors[0])
     if len({tensor.dtype for tensor in tensors}) > 1:
-        raise CommError(f"tensors of one dtype expected, got {', '.join(map(described, tensors))}")
+        raise CommError(f"expected tensors of one dtype, got {', '.join(map(described, tensors))}")
     return torch.cat([flat(tensor) for tensor in tensors])
 
 

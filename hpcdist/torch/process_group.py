@@ -386,8 +386,8 @@ class MpiProcessGroup(dist.ProcessGroup):
     def _fits(self, kind: str, part: torch.Tensor, whole: torch.Tensor) -> None:
         if whole.numel() != part.numel() * self._size or whole.dtype != part.dtype:
             raise CommError(
-                f"{kind} over {self._size} ranks: {described(part)} needs {described(part)} times "
-                f"{self._size} on the other side, got {described(whole)}"
+                f"{kind} over {self._size} ranks: {described(part)} needs {self._size} times as "
+                f"many elements of its dtype on the other side, got {described(whole)}"
             )
 
 

@@ -68,8 +68,7 @@ class Saver(checkpoint.Saver):
         missing = set(tables().names) - tables_in(objects)
         if missing:
             raise CheckpointError(
-                f"table {min(missing)!r} is in none of the modules that are given, so it would not "
-                "be saved"
+                f"table {min(missing)!r} is in none of the given modules, so it would not be saved"
             )
         self._objects = dict(objects)
         self._scope = Scope()
@@ -88,7 +87,7 @@ class Saver(checkpoint.Saver):
         names = self._objects.keys()
         if names != saved.objects.keys():
             raise CheckpointError(
-                f"{path}: holds {', '.join(sorted(saved.objects))}, wanted "
+                f"{path}: holds {', '.join(sorted(saved.objects))}, expected "
                 f"{', '.join(sorted(names))}"
             )
         trainers = saved.trainers
@@ -238,7 +237,7 @@ def _load(obj: Any, state: Any, name: str) -> None:
     except HpcdistError:
         raise
     except Exception as error:
-        raise CheckpointError(f"{name} does not take its state: {error!r}") from error
+        raise CheckpointError(f"{name} cannot load its saved state: {error!r}") from error
 
 
 def encoded(record: object) -> np.ndarray:

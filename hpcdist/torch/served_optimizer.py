@@ -117,16 +117,16 @@ class ServedOptimizer(KeptOptimizer):
         now = self._facts if self._twin is None else _of_torch(self._twin)[0]
         if now != self._facts:
             raise TableError(
-                f"torch.optim.{type(self._twin).__name__}: servers began with {self._facts} and "
-                f"can change nothing but the rate; now it is {now}"
+                f"torch.optim.{type(self._twin).__name__}: servers started with {self._facts} and "
+                f"can change only the learning rate, but now it is {now}"
             )
         return super().step(closure)
 
     def _refuse_second_step(self, *_: Any) -> None:
         if not self._stepping:
             raise TableError(
-                f"torch.optim.{type(self._twin).__name__}: ServedOptimizer.step() makes its step, "
-                "too, so this would be a second one: call that alone"
+                f"torch.optim.{type(self._twin).__name__}: ServedOptimizer.step() already calls "
+                "this optimizer's step(): call only that"
             )
 
 
@@ -182,5 +182,7 @@ def _of_torch(torch_optimizer: torch.optim.Optimizer) -> tuple[OptimizerFacts, f
         )
     for argument in same:
         if group[argument]:
-            raise TableError(f"torch.optim.{name}: servers cannot do {argument}={group[argument]}")
+            raise TableError(
+                f"torch.optim.{name}: servers do not support {argument}={group[argument]}"
+            )
     return OptimizerFacts(kind, arguments, float(group["weight_decay"])), float(group["lr"])

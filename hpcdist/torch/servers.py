@@ -119,15 +119,16 @@ class Served:
                 continue
             if _trace(parameter) != self._answered[name]:
                 raise TableError(
-                    f"parameter {name!r} has other values here than servers have answered, which "
-                    "keep theirs: give it values before the first step, or by "
-                    "hpcdist.torch.Saver's restore()"
+                    f"parameter {name!r} was changed on this rank, but the servers keep their own "
+                    "value: set values before the first step, or with hpcdist.torch.Saver's "
+                    "restore()"
                 )
             if parameter.grad is None and not moved_by.zero_is_nothing:
                 raise TableError(
-                    f"parameter {name!r} has no gradient, for which servers take zeros: these move "
-                    f"it by {moved_by}, while torch leaves it as it is; set zeros as its gradient "
-                    "if they are meant, or freeze it (requires_grad_(False)) from the beginning"
+                    f"parameter {name!r} has no gradient: servers would take zeros and still move "
+                    f"it by {moved_by}, while torch would leave it as it is; set its gradient to "
+                    "zeros if that is intended, or freeze it (requires_grad_(False)) from the "
+                    "beginning"
                 )
             if parameter.grad is None:
                 self._gradients[name].fill(0)
@@ -224,7 +225,7 @@ def serve() -> None:
             receive_message(transport, trainer, REQUEST_TAG, describe, None)
         return
     if header.kind is not MessageKind.KEEP:
-        raise CommError(f"server {job.role.index}: unexpected {header.kind.name} of trainer 0")
+        raise CommError(f"server {job.role.index}: unexpected {header.kind.name} from trainer 0")
     transpiler = Facts.parse(payload).transpiled_for(job.cluster, 0)
     serving, startup = transpiler.get_pserver_programs(endpoint)
     executor, scope = Executor(CPUPlace()), Scope()

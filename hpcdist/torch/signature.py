@@ -1,4 +1,4 @@
-"""A number for each collective call, so that ranks that call different ones are found."""
+"""A number that describes each collective call, to detect ranks that call different ones."""
 
 from __future__ import annotations
 

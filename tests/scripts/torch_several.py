@@ -63,13 +63,13 @@ def refused(optimizer, text):
 
 served, _, of_head = optimizers
 layer.zero_grad()
-refused(served, "has no gradient, for which servers take zeros")
+refused(served, "has no gradient: servers would take zeros")
 layer.weight.grad = torch.zeros(2, 2).to_sparse()
 layer.bias.grad = torch.zeros(2)
 refused(served, "has a sparse gradient")
 head.zero_grad()
 before = {name: value.clone() for name, value in head.state_dict().items()}
 head.load_state_dict({name: value + 1 for name, value in before.items()})
-refused(of_head, "has other values here than servers have answered")
+refused(of_head, "was changed on this rank, but the servers keep")
 head.load_state_dict(before)
 of_head.step()  # by SGD no gradient moves nothing, as in torch
