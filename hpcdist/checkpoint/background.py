@@ -1,4 +1,4 @@
-"""Threads of checkpoints: one that writes beside training, and those that help who writes."""
+"""Threads for checkpoints: one that writes during training, others that share the writing."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class Checkpoint:
         rows_fit = begin + shape[0] <= saved.shape[0]
         if not rows_fit or out.shape != shape or out.dtype.name != saved.dtype:
             raise CheckpointError(
-                f"{self.manifest}: {saved.name!r} is {saved.dtype}{list(saved.shape)}, wanted "
+                f"{self.manifest}: {saved.name!r} is {saved.dtype}{list(saved.shape)}, expected "
                 f"{out.dtype.name}{list(out.shape)}"
                 + (f" from row {begin} on" if begin else "")
                 + ": the program differs from the one that was saved"

@@ -66,7 +66,7 @@ class Tensor:
         rows = self.shape[0] if self.shape else 1
         last = rows if end is None else end
         if not 0 <= begin <= last <= rows:
-            raise CheckpointError(f"{self.file}: has {rows} rows, wanted {begin}:{last}")
+            raise CheckpointError(f"{self.file}: has {rows} rows, expected {begin}:{last}")
         itemsize = np.dtype(self.dtype).itemsize
         count = (last - begin) * width
         skip = self.offset + begin * width * itemsize

@@ -176,7 +176,7 @@ def _jobs_for(checkpoint: Source, piece: Piece, out: np.ndarray) -> Any:
     saved = checkpoint.saved(piece.name)
     if saved.shape != piece.whole:
         raise CheckpointError(
-            f"{checkpoint.manifest}: {piece.name!r} is {saved.dtype}{list(saved.shape)}, wanted "
+            f"{checkpoint.manifest}: {piece.name!r} is {saved.dtype}{list(saved.shape)}, expected "
             f"{piece.dtype}{list(piece.whole)}: the program differs from the one that was saved"
         )
     if piece.copy:

@@ -1,4 +1,4 @@
-"""Which variables this process holds, and what of the whole variables they are."""
+"""Which variables this process holds, and which rows of each."""
 
 from __future__ import annotations
 

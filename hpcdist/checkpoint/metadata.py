@@ -1,4 +1,4 @@
-"""What a checkpoint's files say of themselves: JSON of frozen facts. Pure."""
+"""The facts in a checkpoint's files: frozen dataclasses, written as JSON. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One file for all writers, which they write at the same time: HDF5 over MPI-IO.
 
-Making a dataset is collective in HDF5, so first all are told what each will write. Then every rank
-writes its own, waiting for nobody, and its checksums; facts and head are one rank's.
+Making a dataset is collective in HDF5, so ranks first exchange what each will write. Then every
+rank writes its data and checksums without waiting for others; one rank writes facts and head.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class StoredFile:
             )
         if out.dtype.name != stored.dtype or not out.flags.c_contiguous:
             raise CheckpointError(
-                f"{self.name}: dataset {path!r} is {stored.dtype}, wanted {out.dtype}"
+                f"{self.name}: dataset {path!r} is {stored.dtype}, expected {out.dtype}"
             )
         first, last = begin * width, end * width
         pieces = cut_of(stored).pieces(math.prod(stored.shape))

@@ -1,4 +1,4 @@
-"""Restoring: every rank takes up what it is to hold, whoever had saved it."""
+"""Restoring: every rank reads the values that it is to hold, whichever rank saved them."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def check_declared(checkpoint: Source, var: Variable, saved: Saved) -> None:
     )
     if not fits or var.dtype != saved.dtype:
         raise CheckpointError(
-            f"{checkpoint.manifest}: {var.name!r} is {saved.dtype}{list(saved.shape)}, wanted "
+            f"{checkpoint.manifest}: {var.name!r} is {saved.dtype}{list(saved.shape)}, expected "
             f"{var.dtype}{list(var.shape)}: the program differs from the one that was saved"
         )
 

@@ -126,7 +126,7 @@ def check_fits(table: SparseTable, part: TablePart, file: str) -> None:
     if (part.dim, part.state_width) != (table.dim, width):
         raise CheckpointError(
             f"{file}: table {table.name!r} has rows of {part.dim} elements with {part.state_width} "
-            f"of optimizer state, wanted {table.dim} with {width}: the program differs"
+            f"of optimizer state, expected {table.dim} with {width}: the program differs"
         )
     if len(part.shared) != len(table.shared):
         raise CheckpointError(

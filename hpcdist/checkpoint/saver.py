@@ -1,4 +1,4 @@
-"""Saving now and then, and when a job is told to stop: the checkpoints of a training loop."""
+"""`Saver`: saves a training loop's checkpoints at intervals, and when its job must stop."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class FluidFiles:
         shape = (end - begin, *saved.shape[1:])
         if end > saved.shape[0] or out.shape != shape or out.dtype.name != saved.dtype:
             raise CheckpointError(
-                f"{tensor.file}: {name!r} is {saved.dtype}{list(saved.shape)}, wanted "
+                f"{tensor.file}: {name!r} is {saved.dtype}{list(saved.shape)}, expected "
                 f"{out.dtype.name}{list(out.shape)}: the program differs from the one saved"
             )
         if not tensor.shape:

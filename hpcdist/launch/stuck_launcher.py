@@ -1,4 +1,4 @@
-"""Ends a launcher that does not end although all its ranks on this host have, or ends as if well.
+"""Kills a launcher that hangs after its ranks on this host have ended, or would return 0.
 
 Open MPI 5's ``mpirun --with-ft ulfm`` sometimes stops for ever in a lock that it has already freed
 (about once in a thousand jobs in which ranks die): the job would then never end. And it returns 0

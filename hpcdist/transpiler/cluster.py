@@ -1,4 +1,4 @@
-"""Who takes part, by name: what `transpile` is told about servers and trainers, checked."""
+"""The endpoints of servers and trainers that `transpile` is given, checked."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Distributed tables in the programs of trainers and servers, in the operators of Fluid.
 
-No rank has a whole table. Servers keep the rows that were asked for, by their ids. The forms here
-are those that people read; what a rank runs in their place is in `table_steps`.
+No rank has all rows of a table: servers keep those that were looked up, by id. These are the
+operators of the printed program; `table_steps` makes those that a rank runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where look-ups in tables of servers are made, all at once."""
+"""Moves the look-ups in tables of servers to one place of a block, to make them at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of pserver mode's ways of training is asked for, and whether its settings agree."""
+"""The mode of training with servers (synchronous, GEO, ...), from settings that are checked."""
 
 from __future__ import annotations
 

@@ -208,8 +208,8 @@ def make_plan(
     if roles.following and not mode.lockstep:
         wrapper = program.global_block().ops[roles.following[0]].attrs[AFTER_UPDATES]
         raise PlanError(
-            f"{wrapper} takes the parameters of every step, and with servers only synchronous "
-            "training has such: pass sync_mode=True, or train without servers (no --pservers)"
+            f"{wrapper} needs the parameters after every step, which with servers only synchronous "
+            "training has: pass sync_mode=True, or train without servers (no --pservers)"
         )
     if not mode.geo:
         refuse_unserved(program, roles)

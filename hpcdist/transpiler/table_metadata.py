@@ -1,6 +1,6 @@
 """Distributed tables, `embedding(is_sparse=True, is_distributed=True)`: the facts. Pure.
 
-Such a table has no array anywhere: its rows come into being on servers, or in a process that trains
+Such a table has no array anywhere: its rows are created on servers, or in a process that trains
 alone, when their ids are first looked up.
 """
 

@@ -99,9 +99,9 @@ def refuse_partial_counts(program: Program, endpoints: Sequence[Sequence[str]]) 
         missing = sorted(everywhere - set(endpoints[op.attrs.get(TURN, 0)]))
         if counts and missing:
             raise PlanError(
-                f"programs train in turns, and the learning rate of one counts steps in "
-                f"{min(counts)!r}: it has no parameter on {missing[0]}, which so would not count; "
-                "start fewer servers, or train without servers (no --pservers)"
+                "programs train in turns, and the learning rate of one counts steps in "
+                f"{min(counts)!r}: it has no parameter on {missing[0]}, so that server would not "
+                "count its steps; start fewer servers, or train without servers (no --pservers)"
             )
 
 

@@ -186,7 +186,7 @@ def test_what_differs_from_one_process_is_told_before_the_first_step(monkeypatch
 
     first, second = values(run_job(2, 0, told))
     (text,) = first
-    assert "from step 3 on" in text and "not equal to them" in text
+    assert "from step 3 on" in text and "but not equal" in text
     assert second == []
 
 

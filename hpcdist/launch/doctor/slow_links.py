@@ -1,4 +1,4 @@
-"""Which links are much slower than others, and by whose fault. Pure."""
+"""Which links are much slower than others, and which rank or host is the cause. Pure."""
 
 from __future__ import annotations
 

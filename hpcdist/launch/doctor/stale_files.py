@@ -1,8 +1,8 @@
-"""Files in shared memory that ranks have left behind which were killed.
+"""Files in shared memory that killed ranks have left behind.
 
 A file is stale if it is one that MPI libraries make for a job, belongs to this user, and no process
-of this machine has it open or mapped. Its owner holds it in one of both ways from when it is made,
-so a file that was seen before the processes were looked at, and is held by none, has no owner.
+of this machine has it open or mapped. Its owner has it open or mapped from its creation on, so a
+file that was listed before the processes, and that none of them uses, has no owner.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Whether all trainers were fed the same batch: they compare digests of what is fed.
+"""Checks by digests that all trainers were fed the same batch.
 
-In every step a trainer tells the others one key, made of every byte that it is fed. If keys differ,
-all tell their records, which say in which variables.
+In every step each trainer sends one key, a digest of every byte that it was fed. If keys differ,
+all send records, which say in which variables.
 """
 
 from __future__ import annotations

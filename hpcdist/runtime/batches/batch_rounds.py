@@ -1,4 +1,4 @@
-"""What trainers that share batches tell each other in every step: what they were fed, and fetch."""
+"""What trainers that share batches exchange in every step: keys of batches, fetched values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values of one fetch list, in every step made those of the whole batch from trainers' parts.
+"""The values of one fetch list, joined in every step from the trainers' parts of the batch.
 
 Small ones, losses above all, travel with the keys of the batches (`comm/split_allgather.py`): each
 trainer writes its own into a note while it trains, and reads the others' at the end of the step.

@@ -1,4 +1,4 @@
-"""Batches that trainers share: each takes its rows, and their values are put together again."""
+"""Batches that trainers share: each takes its rows, and fetched values are joined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the values of a Program are of the rows of a batch that trainers share. Pure.
+"""How each value of a Program depends on the rows of a batch that trainers share. Pure.
 
 A Program is read once, by what its operators declare of the rows of a batch (`hpcdist.graph.rows`):
 what is computed row by row stays rows, a mean over rows stays a mean under what is linear, and so
@@ -199,7 +199,7 @@ class RowTreatment:
     def _align(self, one: str, other: str) -> None:
         for name in (one, other):
             if name and name not in self._batched:
-                raise MixesRows(f"how many rows {name!r} has is not known from what is fed")
+                raise MixesRows(f"the number of rows of {name!r} does not follow from the feed")
         if one != other:
             self.alike.add((min(one, other), max(one, other)))
 

@@ -1,4 +1,4 @@
-"""A trainer's part of batches of one size, and what is known of the Program that shares them."""
+"""A trainer's part of batches of one size, and facts about the Program that shares them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators must know of a batch that trainers share, to compute what one process computes."""
+"""Facts about the whole batch, for operators that need them to compute as in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one trainer has, copied to all: parameters when training begins, or after its updates."""
+"""Values of one trainer, copied to all: parameters when training begins, or after its updates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums of the few elements that trainers send of their gradients, and when they begin to do so."""
+"""Sums of compressed gradients (DGC), of which trainers send the largest elements."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class CompressedSteps:
         if compressed.program is not None and rank == 0:
             logger.warning(
                 "DGCMomentum: from step %d on trainers send only the largest elements of their "
-                "gradients, and the rest in later steps: losses are near those of one process, "
-                "which compresses nothing, and not equal to them",
+                "gradients, and the rest in later steps: losses are close to those of one "
+                "process, which does not compress, but not equal",
                 compressed.begin + 1,
             )

@@ -1,4 +1,4 @@
-"""What trainers without servers refuse, and what of a Program decides how they sum."""
+"""Checks of Programs that train without servers, and their settings for summing gradients."""
 
 from __future__ import annotations
 

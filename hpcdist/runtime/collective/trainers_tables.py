@@ -1,4 +1,4 @@
-"""Distributed tables of a job without servers: the trainers share their rows out."""
+"""Distributed tables of a job without servers: their rows are divided among the trainers."""
 
 from __future__ import annotations
 

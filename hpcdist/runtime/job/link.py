@@ -1,4 +1,4 @@
-"""What a job asks of a rank's connection to the others; each role has a class of its own."""
+"""`Link`: a rank's connection to the others, as its job uses it; each role has a class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that trains alone: its distributed tables are here, used as on a server."""
+"""A process that trains alone: its distributed tables are local, used as on a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all ranks of a pipeline compare, so that none goes on where others do something else."""
+"""Checks that all ranks of a pipeline are about to run and fetch the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GEO: what a trainer exchanges with the servers after every so many local steps.
+"""GEO: what a trainer exchanges with the servers, once in several local steps.
 
 With x what this trainer has trained, y what it knows of the servers' parameters, and N trainers:
 d = (x - y) / N goes out, y += d, the servers add d; what they then hold, z, comes back, x += z - y,

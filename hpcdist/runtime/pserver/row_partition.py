@@ -1,4 +1,4 @@
-"""What a communicator exchanges: whole gradients and parameters, and the pieces servers know."""
+"""Cuts full gradients and parameters into the slices of the servers, for the communicator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NaN and infinity in the gradients that a server is about to apply: told once, whose they are."""
+"""Finds NaN and infinity in gradients before a server applies them, and reports once whose."""
 
 from __future__ import annotations
 

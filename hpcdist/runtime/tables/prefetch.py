@@ -1,4 +1,4 @@
-"""Looking ahead: rows of the next batch travel while this one computes, in asynchronous mode."""
+"""Prefetch: rows of the next batch are pulled while this one computes, in asynchronous mode."""
 
 from __future__ import annotations
 
