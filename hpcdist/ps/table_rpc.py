@@ -131,8 +131,8 @@ class TableServer(RowExchangeServer):
         self._specs = [spec for spec, _ in tables]
         self._tables = [table for _, table in tables]
         # By trainer, kept from step to step: ids asked for, ids pushed, gradients, rows.
-        self._pending = [np.empty(0, np.int64) for _ in ranks]
-        self._told = [np.empty(0, np.int64) for _ in ranks]
+        self._pull_ids = [np.empty(0, np.int64) for _ in ranks]
+        self._push_ids = [np.empty(0, np.int64) for _ in ranks]
         self._gradients = [line_aligned(0) for _ in ranks]
         self._replies = [line_aligned(0) for _ in ranks]
         self._sending: list[list[Request]] = [[] for _ in ranks]
@@ -143,7 +143,7 @@ class TableServer(RowExchangeServer):
     def take_pull(self, trainer: int, header: Header) -> None:
         """Receive the ids of a TABLE_PULL or TABLE_PEEK; `answer` replies when it may."""
         begin = time.monotonic_ns()
-        ids, self._pending[trainer] = self._take(trainer, header, self._pending[trainer])
+        ids, self._pull_ids[trainer] = self._take(trainer, header, self._pull_ids[trainer])
         self._asks[trainer] = number = self._asks[trainer] + 1
         _note(EventKind.RECEIVED, IDS, begin, header.length, self._ranks[trainer], number)
         create = header.kind is MessageKind.TABLE_PULL
@@ -153,7 +153,7 @@ class TableServer(RowExchangeServer):
     def take_push(self, trainer: int, header: Header) -> None:
         """Receive the ids and gradients of a TABLE_PUSH."""
         begin = time.monotonic_ns()
-        ids, self._told[trainer] = self._take(trainer, header, self._told[trainer])
+        ids, self._push_ids[trainer] = self._take(trainer, header, self._push_ids[trainer])
         counts = [len(i) for i in ids]
         _, end = rows_layout(self._specs, counts)
         if end > len(self._gradients[trainer]):

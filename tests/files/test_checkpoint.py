@@ -174,7 +174,7 @@ def test_a_program_that_differs_is_refused_by_the_name_of_its_variable(tmp_path)
         with fluid.scope_guard(fluid.Scope()):
             if run_startup:
                 exe.run(startup)
-            with pytest.raises(CheckpointError, match=r"'fc_0.w_0' is float32\[4, 16\], wanted"):
+            with pytest.raises(CheckpointError, match=r"'fc_0.w_0' is float32\[4, 16\], expected"):
                 checkpoint.restore(exe, tmp_path, other)
 
 

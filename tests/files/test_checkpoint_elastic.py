@@ -91,13 +91,13 @@ def test_shapes_and_names_that_differ_are_refused_and_nothing_changes(tmp_path):
     other, other_startup = build(size=2001)
     servers = Servers(other, other_startup, 2)
     servers.spoil()
-    with pytest.raises(CheckpointError, match=r"'fc_0\.\w+' is float32\[.*2000.*wanted.*2001"):
+    with pytest.raises(CheckpointError, match=r"'fc_0\.\w+' is float32\[.*2000.*expected.*2001"):
         servers.load(tmp_path)
     assert all((array == 7).all() for array, _ in servers.held())
     with Checkpoint(tmp_path) as checkpoint:
         with pytest.raises(CheckpointError, match="has no variable 'nothing'"):
             checkpoint.read("nothing")
-        with pytest.raises(CheckpointError, match="wanted float64"):
+        with pytest.raises(CheckpointError, match="expected float64"):
             checkpoint.jobs("fc_0.b_0", 0, 2000, np.empty(2000))
 
 

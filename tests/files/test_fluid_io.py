@@ -117,7 +117,7 @@ def test_values_of_another_shape_are_refused(net, tmp_path):
         io.save_params(net.exe, tmp_path / name, net.main, format=format)
         other = fluid.Program()
         other.global_block().create_parameter("fc_0.w_0", shape=(4, 5), dtype="float32")
-        refused = pytest.raises(CheckpointError, match=r"'fc_0.w_0' is float32\[4, 3\], wanted")
+        refused = pytest.raises(CheckpointError, match=r"'fc_0.w_0' is float32\[4, 3\], expected")
         with fluid.scope_guard(fluid.Scope()), refused:
             io.load_params(net.exe, tmp_path / name, other)
 

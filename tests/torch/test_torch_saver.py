@@ -69,7 +69,7 @@ def test_a_saver_restores_all_of_a_process_alone(tmp_path):
     assert [other.step() for _ in range(3)] == expected
     with pytest.raises(CheckpointError, match="'words' is in none of the modules"):
         ours.Saver(tmp_path, {"dense": other.objects["dense"]})
-    with pytest.raises(CheckpointError, match="holds dense, model, rates, tables, wanted model"):
+    with pytest.raises(CheckpointError, match="holds dense, model, rates, tables, expected model"):
         ours.Saver(tmp_path, {"model": other.objects["model"]}).restore()
 
 

@@ -43,10 +43,10 @@ def infer_batch_norm(
         raise GraphError(f"the input must have 2 to 5 dimensions, got shape {x.shape}")
     channels = x.shape[1 if data_layout == "NCHW" else -1]
     named = {"scale": scale, "bias": bias, "mean": mean, "variance": variance}
-    for what, vector in named.items():
+    for name, vector in named.items():
         if channels >= 0 and vector.shape != (channels,):
             raise GraphError(
-                f"the {what} must be of shape ({channels},) for an input of shape {x.shape} "
+                f"the {name} must be of shape ({channels},) for an input of shape {x.shape} "
                 f"({data_layout}), got {vector.shape}"
             )
     if epsilon < 0:
@@ -73,16 +73,16 @@ def bind_batch_norm(
     mean,
     variance,
     y,
-    *kept,
+    *moments_out,
     momentum: float,
     epsilon: float,
     data_layout: str,
     is_test: bool,
     use_global_stats: bool,
 ) -> Call:
-    """``kept``: MeanOut, VarianceOut, SavedMean and SavedVariance."""
+    """``moments_out``: MeanOut, VarianceOut, SavedMean and SavedVariance."""
     x3, y3 = as_planes(x, data_layout), as_planes(y, data_layout)
-    moments = (mean, variance, *kept)
+    moments = (mean, variance, *moments_out)
     of_batch = not (is_test or use_global_stats)
     if of_batch and any(moment is None for moment in moments):
         raise GraphError(
@@ -90,7 +90,9 @@ def bind_batch_norm(
             "SavedMean, SavedVariance: a model that normalizes by its batches has them all"
         )
     if of_batch and x.size == scale.size:  # one element of each channel: as in Fluid, left alone
-        return in_sequence(partial(xp.copyto, y, x), partial(xp.copyto, kept[2], x3.reshape(-1)))
+        return in_sequence(
+            partial(xp.copyto, y, x), partial(xp.copyto, moments_out[2], x3.reshape(-1))
+        )
     if xp is np:
         numbers = tuple(x.dtype.type(v) for v in (momentum, 1 - momentum, epsilon))
         kernel = "normalize" if data_layout == "NCHW" else "normalize_channels_last"
@@ -113,7 +115,7 @@ def bind_batch_norm(
 def _on_device(
     xp, x, scale, bias, y, moments: Operands, momentum: float, epsilon: float, of_batch: bool
 ) -> None:
-    mean, variance, *kept = moments
+    mean, variance, *moments_out = moments
     kernels, number = device_kernels(xp), x.dtype.type
     if of_batch:
         batch_mean = x.mean((0, 2))
@@ -122,8 +124,8 @@ def _on_device(
     else:
         batch_mean, batch_variance, momentum = mean, variance, 1.0
     numbers = tuple(map(number, (momentum, 1 - momentum, epsilon)))
-    kernels["moments"](batch_mean, batch_variance, mean, variance, *kept, *numbers)
-    kernels["normalize"](x, *map(_channels, (*kept[2:], scale, bias)), y)
+    kernels["moments"](batch_mean, batch_variance, mean, variance, *moments_out, *numbers)
+    kernels["normalize"](x, *map(_channels, (*moments_out[2:], scale, bias)), y)
 
 
 def _channels(values) -> Array:

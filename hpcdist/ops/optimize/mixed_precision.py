@@ -86,29 +86,29 @@ _define_rounding("round_to_bfloat16", _single, _round_to_bfloat16)
 
 
 # -- gradients -------------------------------------------------------------------------------------
-def _unscale(xp, xs: Operands, scale, outs: Operands, found, zeroes: bool) -> None:
+def _unscale(xp, xs: Operands, scale, outs: Operands, infinite, zeroes: bool) -> None:
     factor = 1 / scale[0]
     for x, out in zip(xs, outs):
         xp.multiply(x, factor, out=out)
     if not zeroes:
-        found[...] = False
+        infinite[...] = False
         return
     if xp is not np:
-        _zero_on_device(xp, outs, found)
+        _zero_on_device(xp, outs, infinite)
         return
-    found[0] = not all(bool(xp.isfinite(out).all()) for out in outs)
-    if found[0]:
+    infinite[0] = not all(bool(xp.isfinite(out).all()) for out in outs)
+    if infinite[0]:
         for out in outs:
             out.fill(0)
 
 
-def _zero_on_device(xp, outs: Operands, found) -> None:
+def _zero_on_device(xp, outs: Operands, infinite) -> None:
     """Do the same without waiting: the host does not know what is found."""
-    found.fill(False)
+    infinite.fill(False)
     for out in outs:
-        xp.logical_or(found, xp.logical_not(xp.isfinite(out).all()), out=found)
+        xp.logical_or(infinite, xp.logical_not(xp.isfinite(out).all()), out=infinite)
     for out in outs:
-        xp.copyto(out, out.dtype.type(0), where=found)
+        xp.copyto(out, out.dtype.type(0), where=infinite)
 
 
 define(
@@ -123,7 +123,7 @@ define(
 
 def _update(
     xp,
-    found,
+    infinite,
     scale,
     good,
     bad,
@@ -139,10 +139,10 @@ def _update(
     if xp is not np:
         ratios = map(scale.dtype.type, (incr_ratio, decr_ratio))
         numbers = (*map(good.dtype.type, (incr_every_n_steps, decr_every_n_nan_or_inf)), *ratios)
-        loss_scaling_kernel(xp)(found, scale, good, bad, new_scale, new_good, new_bad, *numbers)
+        loss_scaling_kernel(xp)(infinite, scale, good, bad, new_scale, new_good, new_bad, *numbers)
         return
     value, goods, bads = scale[0], int(good[0]), int(bad[0])
-    if found[0]:
+    if infinite[0]:
         goods, bads = 0, bads + 1
         if bads > decr_every_n_nan_or_inf:
             value, bads = max(value * scale.dtype.type(decr_ratio), scale.dtype.type(1)), 0
@@ -160,16 +160,16 @@ def loss_scaling_kernel(xp) -> Any:
     """Return `_update` as a kernel of a GPU, which the host does not wait for."""
 
     def update(
-        found, scale, good, bad, new_scale, new_good, new_bad, good_limit, bad_limit, up, down
+        infinite, scale, good, bad, new_scale, new_good, new_bad, good_limit, bad_limit, up, down
     ) -> None:
         one, none = good_limit.dtype.type(1), good_limit.dtype.type(0)
-        lowers = found & (bad + one > bad_limit)
-        raises = xp.logical_not(found) & (good + one > good_limit)
+        lowers = infinite & (bad + one > bad_limit)
+        raises = xp.logical_not(infinite) & (good + one > good_limit)
         larger, smaller = scale * up, xp.maximum(scale * down, up.dtype.type(1))
         larger = xp.where(xp.isfinite(larger), larger, scale)
         scale = xp.where(lowers, smaller, xp.where(raises, larger, scale))
-        goods = xp.where(found | raises, none, good + one)
-        bads = xp.where(found & xp.logical_not(lowers), bad + one, none)
+        goods = xp.where(infinite | raises, none, good + one)
+        bads = xp.where(infinite & xp.logical_not(lowers), bad + one, none)
         new_scale[...], new_good[...], new_bad[...] = scale, goods, bads
 
     return xp.fuse(update)
@@ -186,6 +186,6 @@ define(
         "incr_ratio": 2.0,
         "decr_ratio": 0.8,
     },
-    infer=lambda found, scale, good, bad, **_: (scale, good, bad),
+    infer=lambda infinite, scale, good, bad, **_: (scale, good, bad),
     kernel=_update,
 )
