@@ -74,7 +74,7 @@ class RowSteps:
         if self._changed.some and program.trains and not self.by_script:
             by_hand, everything = self._changed.take(scope)
             self._server_side.refuse_changed(variable.name for variable in everything)
-            link.expect_held(everything)
+            link.expect_on_servers(everything)
             self._batches.note_set(by_hand)
         if substitute.trains and self._batches.counts_rows(program):
             with_rows, without = link.variants(substitute)

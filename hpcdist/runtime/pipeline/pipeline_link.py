@@ -110,17 +110,17 @@ class PipelineLink(Link):
         """
         key, stage = id(scope), self.stage
         keeper = stage.plan.keeper
-        asked_for = sorted(keeper.keys() & set(names))
-        if all((key, name) in self._completed for name in asked_for):
+        stage_values = sorted(keeper.keys() & set(names))
+        if all((key, name) in self._completed for name in stage_values):
             return
         block = stage.main.global_block()
-        kept_here = [n for n in asked_for if keeper[n] == stage.stage and not stage.replica]
+        kept_here = [n for n in stage_values if keeper[n] == stage.stage and not stage.replica]
         arrays = {n: on_host(_value(scope, n)) for n in kept_here}
         body = b"".join(np.ascontiguousarray(arrays[n]).tobytes() for n in kept_here)
-        awaited = f"the other stages' {', '.join(asked_for[:3])}"
+        awaited = f"the other stages' {', '.join(stage_values[:3])}"
         doing = f"asks for {awaited}"
         gathered = self.meeting.exchange(
-            "\n".join(["keep", *asked_for]), body + b".", awaited, doing
+            "\n".join(["keep", *stage_values]), body + b".", awaited, doing
         )
         if b"" in gathered:
             raise CommError(
@@ -128,14 +128,14 @@ class PipelineLink(Link):
                 "has ended: all ranks of a pipeline must run the same programs, and save together"
             )
         starts = dict.fromkeys(range(stage.plan.stages), 0)
-        for name in asked_for:
+        for name in stage_values:
             source, var = keeper[name], block.var(name)
             size = int(np.prod(var.shape, dtype=np.int64))
             array = np.frombuffer(gathered[source], var.dtype, size, starts[source])
             starts[source] += array.nbytes
             if source != stage.stage:
                 scope.var_or_new(name).take(array.reshape(var.shape))
-        self._completed.update((key, name) for name in asked_for)
+        self._completed.update((key, name) for name in stage_values)
 
     def forget(self, scope: Scope) -> None:
         """Drop what other stages keep: the step that begins moves it."""

@@ -122,8 +122,9 @@ class StageSteps:
         drawing = sorted({op.type for op in ops if lookup(op.type).state is Draws})
         if drawing:
             logger.warning(
-                "a Program that runs whole beside a pipeline draws random numbers (%s): others "
-                "than in one process, and so may a job that goes on from a checkpoint behind it",
+                "a Program that runs beside the pipeline draws random numbers (%s): they differ "
+                "from those of one process, and may differ in a job that resumes from a later "
+                "checkpoint",
                 ", ".join(drawing),
             )
 
@@ -144,8 +145,8 @@ class StageSteps:
             var = block.vars[name]
             if not var.is_data and not var.persistable:
                 raise FeedError(
-                    f"feed {name!r}: in a pipeline only data variables and what is kept are fed, "
-                    f"and the program computes {name!r}"
+                    f"feed {name!r}: a pipeline can be fed only data variables and persistable "
+                    f"ones, but the program computes {name!r}"
                 )
         return {name: as_host(name, value, self._main) for name, value in feed.items()}
 
