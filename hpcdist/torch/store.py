@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from hpcdist.comm.base import ANY, Transport
 from hpcdist.comm.collective import RankGroup
-from hpcdist.errors import DeadlineError
+from hpcdist.errors import CommError, DeadlineError
 from hpcdist.torch.store_table import LATE, Request, StoreTable
 
 KEEPER = 0
@@ -43,11 +43,17 @@ class Keeper:
         self._guard = threading.Lock()  # of the table
         self._sends: list[tuple[Any, Any]] = []  # requests under way with their buffers
         self._closed = False
+        self._broken: Exception | None = None  # why it answers no more
         self._thread = threading.Thread(target=self._run, name="hpcdist-store", daemon=True)
         self._thread.start()
 
     def ask(self, request: Request) -> None:
-        """Take a request of a thread of this rank, or of a message; answer what can be answered."""
+        """Take a request of a thread of this rank, or of a message; answer what can be answered.
+
+        CommError if its messages have failed, which those of a tolerant MPI do when a rank dies.
+        """
+        if self._broken is not None:
+            raise CommError(f"the store on rank {KEEPER} has ended: {self._broken}")
         with self._guard:
             self._answer(self._table.ask(request))
 
@@ -57,6 +63,12 @@ class Keeper:
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:  # of MPI's: the threads that wait for other ranks tell of it
+            self._broken = error
+
+    def _serve(self) -> None:
         nap = LEAST_NAP_S
         while not self._closed:
             if message := self._transport.iprobe(ANY, REQUEST_TAG):

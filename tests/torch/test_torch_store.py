@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 import torch.distributed as dist  # noqa: E402
 
 from hpcdist.comm.loopback import world  # noqa: E402
+from hpcdist.errors import CommError  # noqa: E402
 from hpcdist.torch.store import Keeper, MpiStore  # noqa: E402
 from tests.threads import run_threads  # noqa: E402
 
@@ -134,3 +135,23 @@ def test_threads_of_a_rank_ask_side_by_side():
         assert found == [b"42"]
 
     run_stores(2, body)
+
+
+def test_a_store_whose_messages_fail_says_so(monkeypatch):
+    uncaught = []
+    monkeypatch.setattr(threading, "excepthook", uncaught.append)
+    failed = threading.Event()
+
+    def fail(*_):
+        failed.set()
+        raise RuntimeError("MPI_ERR_PROC_FAILED: Process Failure")
+
+    transport = world(2)[0]
+    monkeypatch.setattr(transport, "iprobe", fail)
+    keeper = Keeper(transport)
+    store = MpiStore(transport, keeper, 60.0)
+    assert failed.wait(60)
+    keeper.close()
+    with pytest.raises(CommError, match="the store on rank 0 has ended: MPI_ERR_PROC_FAILED"):
+        store.set("key", "value")
+    assert not uncaught
