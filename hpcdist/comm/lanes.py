@@ -153,6 +153,7 @@ class Lane:
 
     def __init__(self) -> None:
         self._queue: deque[Operation] = deque()
+        self._ending: deque[Operation] = deque()  # those whose ends are being told
         self._moving = threading.Lock()
         self._broken: CommError | None = None
 
@@ -161,8 +162,8 @@ class Lane:
         self._queue.append(operation)
 
     def is_empty(self) -> bool:
-        """Tell whether no operation is left."""
-        return not self._queue
+        """Tell whether no operation is left, nor anything that is called at the end of one."""
+        return not self._queue and not self._ending
 
     def move(self) -> bool:
         """Move its first operations on as far as they go; return whether any is left."""
@@ -170,14 +171,20 @@ class Lane:
             if not self._moving.acquire(blocking=False):
                 return True  # another thread is at it
             try:
-                ended = self._queue.popleft() if self._queue and self._advance_first() else None
+                ended = self._queue[0] if self._queue and self._advance_first() else None
+                if ended is not None:
+                    self._ending.append(ended)
+                    self._queue.popleft()
             finally:
                 self._moving.release()
             if ended is None:
                 return bool(self._queue)
             # What is called now may wait for operations of this lane.
             broken, self._broken = self._broken, self._broken or ended.error
-            ended.end(CommError(f"an earlier operation failed: {broken}") if broken else None)
+            try:
+                ended.end(CommError(f"an earlier operation failed: {broken}") if broken else None)
+            finally:
+                self._ending.remove(ended)
         return False
 
     def sleep(self, seconds: float) -> bool:
@@ -231,6 +238,14 @@ class Mover:
             waiter(poll, self._policy, describe, deadline_s, (), sleep=lane.sleep)()
         if operation.error is not None:
             raise operation.error
+
+    def settle(self, lanes: Sequence[Lane], ended: Callable[[], bool]) -> None:
+        """Wait until ``ended()``, or until these lanes are empty; the thread moves them."""
+        for lane in lanes:
+            self.watch(lane)
+        begin = time.monotonic()
+        while not ended() and not all(lane.is_empty() for lane in lanes):
+            time.sleep(self._policy.nap_s(time.monotonic() - begin))
 
     def close(self) -> None:
         """End the thread; what is under way is given up."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from datetime import timedelta
 from time import monotonic_ns
 from typing import Any, TypeAlias
@@ -26,6 +27,8 @@ from hpcdist.torch.work import MpiWork
 InMemory: TypeAlias = Callable[[HostMemory], Steps] | None
 ByMessages: TypeAlias = Callable[[Channel], Steps]
 COLLECTIVE_TAG = 0  # single messages have odd tags
+# Within a hook of DistributedDataParallel: the lanes of what it has begun.
+hook_lanes: ContextVar[list[Lane] | None] = ContextVar("hook_lanes", default=None)
 
 
 class GroupQueue:
@@ -82,6 +85,8 @@ class GroupQueue:
         deadline_s = timeout.total_seconds() if is_set else self.group.deadline_s
         work.operation = Operation(self.group, steps, describe, deadline_s, work.tell)
         work.lane.add(work.operation)
+        if (begun := hook_lanes.get()) is not None:
+            begun.append(work.lane)
         if work.lane.move() and getattr(opts, "asyncOp", True):
             self.mover.watch(work.lane)
         return work

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import wraps
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,12 +16,19 @@ from torch.distributed import distributed_c10d
 from torch.distributed.constants import default_pg_timeout
 
 from hpcdist import settings
+from hpcdist.comm.lanes import Lane
 from hpcdist.errors import LaunchError
+from hpcdist.torch.group_queue import hook_lanes
 from hpcdist.torch.job import job
 from hpcdist.torch.process_group import MpiProcessGroup
 from hpcdist.torch.servers import serve
 
 NAME = "hpcdist"
+# Torch's hooks of DistributedDataParallel whose callbacks begin nothing.
+PLAIN_HOOKS = tuple(
+    ("torch.distributed.algorithms.ddp_comm_hooks.default_hooks", name)
+    for name in ("allreduce_hook", "fp16_compress_hook", "bf16_compress_hook")
+)
 __all__ = ["register", "serve", "stand_in"]
 rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")  # hidden by a function
 _generations = count()
@@ -32,6 +40,38 @@ def register() -> None:
     handler = rendezvous._rendezvous_handlers["env"]
     rendezvous._rendezvous_handlers["env"] = _by_mpi_unless(_is_other_job, handler)
     _keep_handles_of_join()
+    _end_hooks_in_order()
+
+
+def _end_hooks_in_order() -> None:
+    """Let hooks of DistributedDataParallel end what they begin for a bucket before the next one.
+
+    Callbacks of futures run when a sum has ended, sooner on one rank than on another: the sums that
+    they begin would come before those of the next bucket here and after them there.
+    """
+    register = dist._register_comm_hook
+
+    def register_in_order(reducer: Any, state: object, hook: Callable[..., Any]) -> None:
+        name = getattr(hook, "__module__", ""), getattr(hook, "__qualname__", "")
+        register(reducer, state, hook if name in PLAIN_HOOKS else _in_order(hook))
+
+    dist._register_comm_hook = register_in_order
+
+
+def _in_order(hook: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(hook)
+    def hook_in_order(state: Any, bucket: dist.GradBucket) -> Any:
+        begun: list[Lane] = []
+        before = hook_lanes.set(begun)
+        try:
+            future = hook(state, bucket)
+        finally:
+            hook_lanes.reset(before)
+        if begun:
+            job().mover.settle(begun, future.done)
+        return future
+
+    return hook_in_order
 
 
 def _keep_handles_of_join() -> None:

@@ -114,6 +114,23 @@ def test_ddp_with_a_hook_whose_callbacks_wait_for_what_they_have_begun():
     torch.testing.assert_close(*trained)
 
 
+def test_ddp_with_a_hook_whose_callbacks_begin_sums_of_several_buckets():
+    # Over gloo torch ends the process by SIGABRT: ranks begin these sums in different orders.
+    group = everyone().ours
+    torch.manual_seed(3)
+    layers = [nn.Linear(6, 12), *(nn.Linear(12, 12) for _ in range(5)), nn.Linear(12, 3)]
+    model = DDP(nn.Sequential(*layers), process_group=group, bucket_cap_mb=5e-4)
+    how = {"start_powerSGD_iter": 2, "min_compression_rate": 0.5, "random_seed": 3}
+    state = powerSGD_hook.PowerSGDState(group, **how)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    trained = train(model, steps=20)
+    assert len(state.error_dict) > 3  # buckets
+    for tensor in trained:
+        others = tensor.clone()
+        dist.all_reduce(others, dist.ReduceOp.MAX, group=group)
+        assert torch.equal(tensor, others)
+
+
 def test_ddp_with_uneven_numbers_of_batches():
     trained = []
     for group in (everyone().ours, everyone().gloo):
