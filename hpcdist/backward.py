@@ -129,6 +129,7 @@ def calc_gradient(*args: Any, **kwargs: Any) -> Any:
 
 # -- what gradients flow through -----------------------------------------------------------------
 def check_loss(loss: Any) -> None:
+    """Raise GraphTypeError unless it is a Variable, GraphAssertionError unless of shape (1,)."""
     if not isinstance(loss, Variable):
         raise GraphTypeError(f"append_backward: the loss must be a Variable, got {loss!r}")
     if tuple(loss.shape) != (1,):

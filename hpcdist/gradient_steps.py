@@ -28,17 +28,21 @@ class Step:
     attrs: Mapping[str, Any] = field(default_factory=dict)
 
     def reads(self) -> list[str]:
+        """Return the names of the variables in all input slots, repeats included."""
         return [name for names in self.inputs.values() for name in names]
 
     def writes(self) -> list[str]:
+        """Return the names of the variables in all output slots, repeats included."""
         return [name for names in self.outputs.values() for name in names]
 
     def unmask(self) -> None:
+        """Give masked names of earlier gradients their real ones again, see `MASK`."""
         for slots in (self.inputs, self.outputs):
             for slot, names in slots.items():
                 slots[slot] = list(map(unmask_name, names))
 
     def rename(self, old: str, new: str) -> None:
+        """Put the variable ``new`` in place of ``old`` in all slots."""
         for slots in (self.inputs, self.outputs):
             for slot, names in slots.items():
                 slots[slot] = [new if name == old else name for name in names]

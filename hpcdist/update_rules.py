@@ -20,6 +20,7 @@ ONE = np.float32(1)  # as a literal, it would turn single precision into double
 
 
 def where(condition, chosen, other):
+    """Return ``chosen`` where the condition holds, else ``other``: of arrays or numbers."""
     return np.where(condition, chosen, other)
 
 

@@ -116,11 +116,16 @@ class StagedCollective:
         self.abort = host.abort
 
     def empty(self, nbytes: int) -> Buffer:
+        """Return uninitialized uint8[nbytes] on this process's GPU."""
         return self._cupy.empty(nbytes, self._cupy.uint8)
 
     def allreduce_init(
         self, array: Buffer, *, ordered: bool = False, describe: Callable[[], str] | None = None
     ) -> Reduction:
+        """Make the reduction of an array on the GPU, in place, through pinned memory. Collective.
+
+        CommError unless it is in one piece on the GPU, and as the group of the host's.
+        """
         on_device(self._cupy, array)
         staging = self._pinned(array.shape, array.dtype)
         summed = self._host.allreduce_init(staging, ordered=ordered, describe=describe)
@@ -138,21 +143,25 @@ class StagedCollective:
         return StagedReduction(copied, summed, self._stream.job(up, behind_kernels=False))
 
     def broadcast(self, array: Buffer, root: int = 0) -> None:
+        """Overwrite an array on the GPU with the root's, by way of host memory. Collective."""
         host = download(on_device(self._cupy, array))
         self._host.broadcast(host, root)
         upload(array, host)
 
     def allgather(self, array: Buffer, out: Buffer) -> None:
+        """Write the ranks' arrays, in rank order, into ``out``, all on GPUs. Collective."""
         host = np.empty(on_device(self._cupy, out).shape, out.dtype)
         self._host.allgather(download(on_device(self._cupy, array)), host)
         upload(out, host)
 
     def reduce(self, array: Buffer, root: int = 0) -> None:
+        """Replace the root's array on the GPU by the sum over all ranks. Collective."""
         host = download(on_device(self._cupy, array))
         self._host.reduce(host, root)
         upload(array, host)
 
     def split(self, color: int, key: int) -> StagedCollective:
+        """Return the group of ranks of equal ``color``, by ``key``, on their GPUs. Collective."""
         return type(self)(self._host.split(color, key))
 
 
@@ -176,6 +185,11 @@ class AwareCollective(StagedCollective):
     def allreduce_init(
         self, array: Buffer, *, ordered: bool = False, describe: Callable[[], str] | None = None
     ) -> Reduction:
+        """Make the reduction of an array on the GPU, in place, which MPI itself reads. Collective.
+
+        With ``ordered`` through pinned memory, as MPI adds in an order of its own. CommError on all
+        ranks unless all have arrays of one shape and dtype that can be summed.
+        """
         if ordered:  # MPI adds in an order of its own
             return super().allreduce_init(array, ordered=True, describe=describe)
         agreed(self.group, summable(on_device(self._cupy, array)), ordered)
@@ -199,11 +213,13 @@ class AwareReduction:
         )
 
     def start(self) -> None:
+        """Start one sum, after waiting for the kernels that write the array."""
         # MPI knows no streams: the kernels that write the array must have ended.
         self._current().synchronize()
         self._requests[0] = self._transport.iallreduce(self._array)
 
     def test(self) -> bool:
+        """Return whether the sum has ended; CommError if it failed. Never waits."""
         return self._transport.test_all(self._requests)
 
 

@@ -106,9 +106,11 @@ class OverFlat:
         self.split = flat.split
 
     def close(self) -> None:
+        """Give back what the group holds; no reduction may be under way. Collective."""
         self.flat.close()
 
     def abort(self) -> None:
+        """End the job: every rank that waits for this one gets an error."""
         self.flat.abort()
 
 
@@ -127,6 +129,11 @@ class HierarchicalCollective(OverFlat):
     def allreduce_init(
         self, array: Array, *, ordered: bool = False, describe: Callable[[], str] | None = None
     ) -> Reduction:
+        """Make the reduction of an array in host memory, in place, in two levels. Collective.
+
+        In one where there are no nodes of several ranks. CommError on all ranks unless all have
+        arrays of one shape and dtype.
+        """
         if not self.nodes.have_two_levels:
             return self.flat.allreduce_init(array, ordered=ordered, describe=describe)
         place = self.flat.agree(array, ordered)

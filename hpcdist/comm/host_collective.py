@@ -62,6 +62,12 @@ class HostCollective:
     def allreduce_init(
         self, array: Array, *, ordered: bool = False, describe: Callable[[], str] | None = None
     ) -> Reduction:
+        """Make the reduction of an array in host memory, in place. Collective.
+
+        How follows from its bytes and where it lies, on all ranks alike: in memory that ranks
+        of one host share, as one sum of MPI's, whole to everyone, or in two phases by parts.
+        CommError on all ranks unless all have arrays of one shape and dtype that can be summed.
+        """
         place = self.agree(array, ordered)
         operation = describe or partial(sum_of, array)
         if self.size == 1:
@@ -82,9 +88,14 @@ class HostCollective:
         )
 
     def broadcast(self, array: Array, root: int = 0) -> None:
+        """Overwrite ``array``, of equal bytes on all ranks, with the root's. Collective."""
         self.group.transport.broadcast(array, self._checked(root))
 
     def allgather(self, array: Array, out: Array) -> None:
+        """Write all ranks' arrays, in rank order, into ``out``. Collective.
+
+        ``out`` is writable, of the same dtype, and ``size`` times as large, or CommError.
+        """
         sent = contiguous(array)
         if writable(out).dtype != sent.dtype or out.size != sent.size * self.size:
             raise CommError(
@@ -102,6 +113,10 @@ class HostCollective:
         self._wait(requests, "the others' arrays")
 
     def reduce(self, array: Array, root: int = 0) -> None:
+        """Replace the root's array by the sum over all ranks, added in rank order. Collective.
+
+        The others' arrays stay as they are.
+        """
         summable(array)
         transport = self.group.transport
         if self.rank != self._checked(root):
@@ -118,13 +133,16 @@ class HostCollective:
             add_rows(rows, flat, root, flat)
 
     def barrier(self) -> None:
+        """Wait until every rank has come here; DeadlineError if one does not. Collective."""
         self.group.transport.barrier(self.group.deadline_s)
 
     def split(self, color: int, key: int) -> HostCollective:
+        """Return the group of ranks of equal ``color``, by ``key``. Collective."""
         group = part_of(self.group, self.group.transport.split(color, key))
         return HostCollective(group.transport, group.deadline_s, group.names)
 
     def close(self) -> None:
+        """Give back requests and shared memory; no reduction may be under way. Collective."""
         for exchange in self._exchanges:
             exchange.close()
         self._exchanges.clear()
@@ -133,6 +151,7 @@ class HostCollective:
             self.memory = None
 
     def abort(self) -> None:
+        """End the job: every rank that waits for this one gets an error."""
         self.group.transport.abort(1)
 
     # -- for those who build other sums over this group --

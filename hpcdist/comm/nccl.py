@@ -71,6 +71,11 @@ class NcclCollective:
     def allreduce_init(
         self, array: Buffer, *, ordered: bool = False, describe: Callable[[], str] | None = None
     ) -> Reduction:
+        """Make the reduction of an array on this rank's GPU, in place. Collective.
+
+        With ``ordered`` the sum runs in rank order. CommError on all ranks unless all have arrays
+        of one shape and dtype, on their GPUs, of a type that NCCL adds.
+        """
         agreed(self.group, on_device(self.cupy, array), ordered)
         kind = self.kind(array)
         if self.size == 1:
@@ -86,6 +91,7 @@ class NcclCollective:
         return NcclReduction([self], enqueue, operation)
 
     def broadcast(self, array: Buffer, root: int = 0) -> None:
+        """Overwrite an array on the GPU with the root's, and wait for it. Collective."""
         kind, ptr = self.kind(array, numbers=False), array.data.ptr
         count = array.nbytes
         self._checked(root)
@@ -95,6 +101,10 @@ class NcclCollective:
         )
 
     def allgather(self, array: Buffer, out: Buffer) -> None:
+        """Write all ranks' arrays, in rank order, into ``out``, and wait for it. Collective.
+
+        ``out`` is on the GPU, of the same dtype, and ``size`` times as large, or CommError.
+        """
         if on_device(self.cupy, out).dtype != array.dtype or out.size != array.size * self.size:
             raise CommError(
                 f"rank {self.rank}: gathering {self.size} arrays of "
@@ -109,6 +119,7 @@ class NcclCollective:
         )
 
     def reduce(self, array: Buffer, root: int = 0) -> None:
+        """Replace the root's array on the GPU by the sum over all ranks. Collective."""
         kind, ptr, count = self.kind(array), array.data.ptr, array.size
         self._checked(root)
         add = self.nccl.NCCL_SUM
@@ -118,9 +129,11 @@ class NcclCollective:
         )
 
     def barrier(self) -> None:
+        """Wait until every rank has come here, on the host; kernels may still run. Collective."""
         self.group.transport.barrier(self.group.deadline_s)
 
     def split(self, color: int, key: int) -> NcclCollective:
+        """Return the group of ranks of equal ``color``, by ``key``, on their GPUs. Collective."""
         part = part_of(self.group, self.group.transport.split(color, key))
         return NcclCollective(part, self._device_id)
 
@@ -259,6 +272,7 @@ class NcclReduction(Reduction):
         self._under_way = False
 
     def look(self) -> None:
+        """Raise CommError if a communicator that it uses has failed or been given up."""
         for owner in self._owners:
             owner.check()
 

@@ -31,6 +31,10 @@ class HierarchicalNcclCollective(OverFlat):
     def allreduce_init(
         self, array: Buffer, *, ordered: bool = False, describe: Callable[[], str] | None = None
     ) -> Reduction:
+        """Make the reduction of an array on this rank's GPU, in place, in two levels. Collective.
+
+        In one with ``ordered``, or where no node has several ranks.
+        """
         if ordered or not self._levels:
             return self.flat.allreduce_init(array, ordered=ordered, describe=describe)
         agreed(self.group, on_device(self.flat.cupy, array), ordered)
@@ -49,9 +53,11 @@ class HierarchicalNcclCollective(OverFlat):
         return NcclReduction(self._levels, enqueue, operation)
 
     def close(self) -> None:
+        """Destroy the communicators of both levels, once their work has ended. Collective."""
         for level in (*self._levels, self.flat):
             level.close()
 
     def abort(self) -> None:
+        """Abort the communicators of both levels: what waits in them ends in an error."""
         for level in (*self._levels, self.flat):
             level.abort()

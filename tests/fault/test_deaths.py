@@ -28,24 +28,11 @@ needs_tolerance = pytest.mark.skipif(
 # As in TRAIN, but transpiled by the script: each trainer feeds its own batches.
 OWN_BATCHES = TRAIN.replace(
     "exe = fluid",
-    """
-t = fluid.DistributeTranspiler()
-t.transpile(int(os.environ["PADDLE_TRAINER_ID"]),
-            pservers=os.environ["PADDLE_PSERVERS_IP_PORT_LIST"],
-            trainers=int(os.environ["PADDLE_TRAINERS"]), sync_mode=SYNC)
-exe = fluid""",
+    read_script("transpiles") + "exe = fluid",
     1,
 ).replace(
     "exe.run(fluid.default_startup_program())",
-    """
-if os.environ["PADDLE_TRAINING_ROLE"] == "PSERVER":
-    main, startup = t.get_pserver_programs(os.environ["PADDLE_CURRENT_ENDPOINT"])
-    exe.run(startup)
-    exe.run(main)
-    with open(f"applied.{RANK}", "w") as f:
-        f.write(str(fluid.runtime.updates_applied()))
-    sys.exit()
-exe.run(fluid.default_startup_program())""",
+    read_script("serves_if_it_must") + "exe.run(fluid.default_startup_program())",
 )
 
 
@@ -149,12 +136,10 @@ def test_what_fails_before_the_script_ends_the_job(tmp_path):
 
 
 @needs_tolerance
-@pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 15)"])
-def test_a_job_goes_on_without_a_trainer_that_exits_or_is_terminated(tmp_path, end):
-    script = TRAIN + (
-        f"train(10)\nif RANK == 1:\n    {end}\n    time.sleep(60)\ntrain(10)\nprint('done')\n"
-    )
-    ended = Job(tmp_path, script, *CONTINUE, tolerant=True).end()
+@pytest.mark.parametrize("how", ["exits", "is_terminated"])
+def test_a_job_goes_on_without_a_trainer_that_exits_or_is_terminated(tmp_path, how):
+    script = TRAIN + read_script("ends_after_ten_steps")
+    ended = Job(tmp_path, script, *CONTINUE, tolerant=True, args=(how,)).end()
     assert (ended.code, ended.out, len(ended.messages)) == (0, "done\n", 1)
     assert "rank 1 (trainer 1" in ended.messages[0]
     assert ended.messages[0].endswith("the job goes on with 1 trainer")
@@ -230,14 +215,7 @@ def test_sigterm_to_a_server_alone_is_told(tmp_path, tolerant):
 
 @needs_tolerance
 def test_checkpoints_are_saved_without_the_dead_and_named_when_a_server_dies(tmp_path):
-    script = TRAIN + (
-        "for epoch in range(4):\n"
-        "    train(10)\n"
-        "    if RANK == 0 and epoch == 1: os.kill(os.getpid(), 9)\n"
-        "    fluid.checkpoint.save(exe, 'saved', 10 * epoch)\n"
-        "open('saved.all', 'w').close()\n"
-        "train(100_000, 0.01)\n"
-    )
+    script = TRAIN + read_script("saves_every_epoch")
     job = Job(tmp_path, script, *CONTINUE, ranks=5, tolerant=True)
     job.wait_until((tmp_path / "saved.all").exists, "the last save")
     os.kill(job.pid(4), signal.SIGKILL)

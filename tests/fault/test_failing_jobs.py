@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from tests.jobs import TRAIN, Job, kills_survivors, needs_mpirun
+from tests.scripts import read_script
 
 pytestmark = needs_mpirun
 
@@ -114,15 +115,7 @@ def test_a_rank_that_leaves_by_the_back_door_is_named(tmp_path):
 
 
 def test_a_script_that_forks_may_terminate_its_children(tmp_path):
-    script = TRAIN + (
-        "import multiprocessing as mp\n"
-        "if RANK == 0:\n"
-        "    child = mp.get_context('fork').Process(target=time.sleep, args=(60,))\n"
-        "    child.start(); time.sleep(0.3); child.terminate(); child.join()\n"
-        "    print('child', child.exitcode)\n"
-        "train(3)\n"
-    )
-    ended = Job(tmp_path, script, *PSERVERS).end()
+    ended = Job(tmp_path, TRAIN + read_script("terminates_its_child"), *PSERVERS).end()
     assert (ended.code, ended.messages) == (0, [])
     assert f"child {-signal.SIGTERM}" in ended.out
 

@@ -16,6 +16,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist.checkpoint import lock
 from hpcdist.errors import CheckpointError
+from tests.scripts import read_script
 
 OWN = lock.this_process("0a")  # as another job would be on this machine
 
@@ -36,17 +37,8 @@ def quick(monkeypatch):
 
 
 def test_a_directory_is_this_jobs_until_it_ends(tmp_path):
-    script = f"""
-from pathlib import Path
-from hpcdist.checkpoint import lock
-lock.take(Path({str(tmp_path)!r}))
-lock.take(Path({str(tmp_path)!r}))
-lock.check(Path({str(tmp_path)!r}))
-print(*[p.name for p in Path({str(tmp_path)!r}).iterdir()])
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", read_script("takes_a_directory"), tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [lock.NAME]
     assert not list(tmp_path.iterdir())
 
@@ -152,24 +144,7 @@ def test_a_forked_process_is_of_the_same_job(tmp_path):
 def test_many_that_take_over_at_once_are_one_after_the_other(tmp_path):
     """Each of several processes finds a dead owner, and only one of them saves at a time."""
     claim(tmp_path, pid=2**22 + 5)
-    script = f"""
-import os, time
-from pathlib import Path
-from hpcdist.checkpoint import lock
-from hpcdist.errors import CheckpointError
-root, taken = Path({str(tmp_path)!r}), 0
-until = time.monotonic() + 60
-while taken < 8 and time.monotonic() < until:
-    try:
-        with lock.locked(root):
-            os.close(os.open(root / "inside", os.O_CREAT | os.O_EXCL))
-            os.unlink(root / "inside")
-            taken += 1
-    except CheckpointError:
-        time.sleep(0.001)
-print(taken)
-"""
-    code = [sys.executable, "-c", script]
+    code = [sys.executable, "-c", read_script("saves_in_turn"), tmp_path]
     many = [
         subprocess.Popen(code, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(3)
     ]

@@ -12,6 +12,7 @@ from hpcdist.comm.cluster import PSERVER, TRAINER, Cluster, RankRole
 from hpcdist.errors import CommError, DeadlineError, LaunchError
 from hpcdist.launch import environment, launcher_check, logs, options, report, start_table
 from tests.jobs import clean_environment
+from tests.scripts import read_script
 
 FRAME = """\
     +=======================================================================================+
@@ -260,15 +261,7 @@ def test_errors_that_the_death_of_another_rank_explains(error, is_of_messages):
 @pytest.mark.parametrize("way", ["option", "setting"])
 def test_files_of_a_job_get_no_permission_that_the_umask_takes(tmp_path, way):
     script = tmp_path / "train.py"
-    script.write_text(
-        "import hpcdist as fluid\n"
-        "main = fluid.default_main_program()\n"
-        "fluid.layers.fc(fluid.data('x', [None, 2]), 1)\n"
-        "exe = fluid.Executor()\n"
-        "exe.run(fluid.default_startup_program())\n"
-        "fluid.checkpoint.save(exe, 'saved', 1)\n"
-        "fluid.io.save_params(exe, 'model', format='fluid')\n"
-    )
+    script.write_text(read_script("saves_both_ways"))
     command = [sys.executable, "-m", "hpcdist", *(["--umask", "077"] if way == "option" else [])]
     env = {**clean_environment(), **({"HPCDIST_UMASK": "077"} if way == "setting" else {})}
     subprocess.run([*command, "--log-dir", "logs", script], cwd=tmp_path, env=env, check=True)

@@ -12,6 +12,7 @@ import pytest
 from hpcdist.launch import options, slurm
 from hpcdist.launch.main import main
 from tests.jobs import ROOT, clean_environment
+from tests.scripts import read_script
 
 FOLDER = ROOT / "jobs" / "slurm"
 
@@ -246,23 +247,12 @@ def test_a_warning_ends_nothing_before_the_script_or_after_it(tmp_path):
     assert (ended.returncode, ended.stdout) == (0, "warned True\n"), ended.stderr
 
 
-# A module of this name is found first, and is what python imports while hpcdist is imported.
-WARNED_WHILE_IMPORTING = """
-import os, signal, sys
-os.kill(os.getpid(), signal.SIGUSR1)
-sys.path.remove(os.path.dirname(__file__))
-del sys.modules["threadpoolctl"]
-import threadpoolctl
-sys.modules["threadpoolctl"] = threadpoolctl
-"""
-
-
 def test_a_warning_while_python_imports_waits_for_the_script(tmp_path):
     (tmp_path / "t.py").write_text(
         "from hpcdist.checkpoint import preemption\nprint('warned', preemption.warned())"
     )
     (tmp_path / "early").mkdir()
-    (tmp_path / "early/threadpoolctl.py").write_text(WARNED_WHILE_IMPORTING)
+    (tmp_path / "early/threadpoolctl.py").write_text(read_script("warned_while_imported"))
     env = clean_environment()
     ended = subprocess.run(
         [sys.executable, "-m", "hpcdist", "t.py"],

@@ -23,46 +23,10 @@ needs_torch = pytest.mark.skipif(
 pytestmark = [needs_mpirun, needs_torch]
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
-# What a rank of torchrun's finds. torch opens no port that MPI has not opened before.
-ENVIRONMENT = """
-import os
-from datetime import timedelta
-import torch, torch.distributed as dist
 
-def listening():
-    links = ["/proc/self/fd/" + fd for fd in os.listdir("/proc/self/fd")]
-    own = {{os.readlink(link) for link in links if os.path.islink(link)}}
-    rows = [r.split() for f in ("tcp", "tcp6") for r in list(open("/proc/net/" + f))[1:]]
-    return sorted(r[1] for r in rows if r[3] == "0A" and f"socket:[{{r[9]}}]" in own)
-
-before = listening()
-rank = int(os.environ["RANK"])
-dist.init_process_group({backend})
-assert dist.get_rank() == rank and dist.get_world_size() == int(os.environ["WORLD_SIZE"])
-assert dist.get_backend() == {name}, dist.get_backend()
-assert os.environ["LOCAL_RANK"] == str(rank)
-assert os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]
-assert os.environ["GROUP_RANK"] == "0" and dist.is_torchelastic_launched()
-assert os.environ["MASTER_ADDR"] and int(os.environ["MASTER_PORT"])
-total = torch.ones(3)
-dist.all_reduce(total)
-assert (total == dist.get_world_size()).all()
-if dist.get_backend() == "gloo":
-    dist.monitored_barrier(timeout=timedelta(seconds=60))
-    late = dist.new_group(backend="gloo")
-    if rank == 0:
-        try:
-            dist.monitored_barrier(late, timeout=timedelta(0))
-            assert dist.get_world_size() == 1
-        except RuntimeError as error:
-            assert "nothing came within 0 s" in str(error), error
-dist.barrier()
-part = dist.new_group([0], backend="gloo")
-assert listening() == before
-if rank == 0:
-    print("as expected")
-dist.destroy_process_group()
-"""
+def environment(backend, name):
+    """Return a script that checks what it finds; torch calls groups of ``backend`` ``name``."""
+    return read_script("torch_environment").replace("BACKEND", backend).replace("NAME", name)
 
 
 @pytest.mark.parametrize(
@@ -70,14 +34,14 @@ dist.destroy_process_group()
     [('"gloo"', '"gloo"'), ('"cpu:gloo,cuda:nccl"', '"cpu:gloo,cuda:nccl"'), ("", '"undefined"')],
 )
 def test_a_rank_finds_what_torchrun_would_give_it(tmp_path, backend, name):
-    script = ENVIRONMENT.format(backend=backend, name=name)
+    script = environment(backend, name)
     ended = Job(tmp_path, script, "--as-torchrun", ranks=2, env=ONE_THREAD).end()
     assert ended.code == 0, ended
     assert "as expected" in ended.out
 
 
 def test_a_script_of_torchs_runs_alone(tmp_path):
-    script = ENVIRONMENT.format(backend='"gloo"', name='"gloo"')
+    script = environment('"gloo"', '"gloo"')
     ended = Job(tmp_path, script, "--as-torchrun", mpirun=False, env=ONE_THREAD).end()
     assert ended.code == 0, ended
     assert "as expected" in ended.out
@@ -131,15 +95,7 @@ def test_a_rank_that_does_not_begin_is_named_with_its_stack(tmp_path):
 
 
 def test_the_time_out_of_a_script_bounds_the_wait_for_ranks_that_begin_late(tmp_path):
-    script = (
-        "import os, time\n"
-        "from datetime import timedelta\n"
-        "import torch.distributed as dist\n"
-        "if os.environ['RANK'] == '1':\n    time.sleep(3)\n"
-        "else:\n    os.environ['FLAGS_rpc_deadline'] = '1000'\n"
-        "dist.init_process_group('gloo', timeout=timedelta(seconds=120))\n"
-        "dist.barrier()\n"
-    )
+    script = read_script("torch_begins_late")
     ended = Job(tmp_path, script, "--as-torchrun", "--quiet", ranks=2, env=ONE_THREAD).end()
     assert (ended.code, ended.messages) == (0, []), ended.err
 
@@ -195,19 +151,9 @@ def test_without_torch_the_launcher_says_what_to_install(tmp_path):
     assert "torch is not installed: python -m pip install 'hpcdist[torch]'" in ran.stderr
 
 
-LOGS = """
-import torch, torch.distributed as dist, hpcdist
-dist.init_process_group("gloo")
-for step in range(1, 4):
-    total = torch.full((2,), float(step))
-    dist.all_reduce(total)
-    hpcdist.log_metrics(step, loss=total.mean(), mine=dist.get_rank())
-dist.destroy_process_group()
-"""
-
-
 def test_metrics_of_a_script_of_torchs_are_written_and_its_steps_told(tmp_path):
-    ended = Job(tmp_path, LOGS, "--as-torchrun", "--metrics", "watched", ranks=2).end()
+    script = read_script("torch_metrics")
+    ended = Job(tmp_path, script, "--as-torchrun", "--metrics", "watched", ranks=2).end()
     assert ended.code == 0, ended
     curves = metric_files.read_all(tmp_path / "watched")
     assert curves["loss"] == {rank: [(1, 2.0), (2, 4.0), (3, 6.0)] for rank in (0, 1)}

@@ -26,15 +26,7 @@ def paddle():
 @pytest.mark.usefixtures("paddle")
 def test_paddle_is_hpcdist():
     names: dict[str, object] = {}
-    exec(
-        "import paddle, paddle.fluid as fluid, paddle.fluid.core as core\n"
-        "import paddle.dataset.uci_housing\n"
-        "import paddle.fluid.unique_name as unique_name\n"
-        "from paddle.fluid import layers, compiler, average\n"
-        "import paddle.fluid.parallel_executor, paddle.fluid.param_attr\n"
-        "from paddle.fluid.transpiler import HashName\n",
-        names,
-    )
+    exec(read_script("paddle_imports"), names)
     assert names["fluid"] is hpcdist
     assert names["core"] is hpcdist.compat.core
     assert names["layers"] is hpcdist.layers

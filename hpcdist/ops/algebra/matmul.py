@@ -117,6 +117,8 @@ class ProductViews:
 
 
 def product_views(x, y, transpose_X: bool, transpose_Y: bool) -> ProductViews:
+    """Return how matmul views arrays as matrices; a vector x is a row, a vector y a column."""
+
     def matrix(array, transpose: bool, is_x: bool) -> Array:
         if array.ndim == 1:
             array = array.reshape(1, -1) if is_x else array.reshape(-1, 1)

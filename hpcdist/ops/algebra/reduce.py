@@ -67,6 +67,7 @@ def reduced_axes(rank: int, dim: Sequence[int] | int, reduce_all: bool) -> tuple
 
 
 def infer_reduction(x: Meta, dim: Sequence[int], keep_dim: bool, reduce_all: bool) -> Meta:
+    """Return x without its reduced dimensions, or with 1 in their place; never less than [1]."""
     axes = reduced_axes(len(x.shape), dim, reduce_all)
     remaining = [(i, d) for i, d in enumerate(x.shape) if keep_dim or i not in axes]
     shape = tuple(1 if i in axes else d for i, d in remaining)

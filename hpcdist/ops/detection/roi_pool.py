@@ -153,10 +153,12 @@ def _bin(i: int, first: float, size: float, extent: int) -> tuple[int, int]:
 
 
 def infer_bins(x: Meta, rois: Meta, pooled_height: int, pooled_width: int, **_) -> Meta:
+    """Return [regions, channels, pooled_height, pooled_width], with the sequences of rois."""
     return Meta((rois.shape[0], x.shape[1], pooled_height, pooled_width), x.dtype, lod=rois.lod)
 
 
 def mixed_regions(op: Applied) -> OfRows:
+    """Raise MixesRows: the rows of rois are not those of x."""
     raise MixesRows("regions belong to images, which are divided otherwise")
 
 

@@ -30,6 +30,7 @@ def chance(xp, classes, count: int, sampler: int, chances) -> Array:
 
 
 def log_uniform(xp, words, count: int, modulus: int) -> Array:
+    """Return int64 classes of uint32 ``words``, c by log((c + 2) / (c + 1)) / log(count)."""
     drawn = xp.exp(words * (2.0**-32 * math.log(count))).astype("int64") - 1
     return drawn % modulus
 
@@ -186,6 +187,7 @@ def _nce_grad_infer(
 
 
 def table_gradient(table: Meta, touched: int, is_sparse: bool) -> Meta:
+    """Return the gradient of a table: that of the ``touched`` rows only if it is sparse."""
     if is_sparse and len(table.shape) < 3:
         return Meta(table.shape, table.dtype, "SELECTED_ROWS", touched)
     return same(table)

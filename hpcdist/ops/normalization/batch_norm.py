@@ -37,6 +37,7 @@ def infer_batch_norm(
     is_test: bool,
     use_global_stats: bool,
 ) -> Metas:
+    """Return Y as x, and running and saved statistics as ``scale``; GraphError on wrong shapes."""
     if data_layout not in LAYOUTS:
         raise GraphError(f"data_layout must be one of {', '.join(LAYOUTS)}, got {data_layout!r}")
     if not 2 <= len(x.shape) <= 5:
@@ -194,6 +195,7 @@ def bind_batch_norm_grad(
     is_test: bool,
     use_global_stats: bool,
 ) -> Call:
+    """Return the call that writes the gradients of x, scale and bias that are not None."""
     x3, dy3, dx3 = (as_planes(array, data_layout) for array in (x, dy, dx))
     of_batch = not (is_test or use_global_stats)
     if of_batch and x.size == scale.size:

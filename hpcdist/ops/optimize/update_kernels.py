@@ -134,6 +134,7 @@ def _update_pass(name):
 
 @jit
 def lars_momentum(param, grads, starts, lr, hyper, state):
+    """Update a flat parameter by LARS; ``hyper`` is (scale, mu, coeff, decay)."""
     (velocity,) = state
     mu, coeff, decay = hyper[1], hyper[2], hyper[3]
     g = _total(grads, starts, 0, np.empty_like(param)) * hyper[0]
@@ -144,6 +145,7 @@ def lars_momentum(param, grads, starts, lr, hyper, state):
 
 @jit
 def lamb(param, grads, starts, lr, hyper, state):
+    """Update a flat parameter by LAMB; ``hyper`` is (scale, beta1, 1 - beta1, beta2, ...)."""
     moment1, moment2 = state[0], state[1]
     beta1, rest1, beta2, rest2 = hyper[1], hyper[2], hyper[3], hyper[4]
     epsilon, decay = hyper[5], hyper[6]

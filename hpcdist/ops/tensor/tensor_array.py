@@ -55,10 +55,12 @@ def _array_of(x: Meta, *_, **__) -> Meta:
 
 
 def element(x: Meta, *_, **__) -> Meta:
+    """Return what an array of tensors like ``x`` has at each place."""
     return Meta(x.shape, x.dtype, lod=x.lod)
 
 
 def open_rows(x: Meta, *_, **__) -> Meta:
+    """Return ``x`` with a number of rows that only the step tells."""
     return Meta((-1, *x.shape[1:]), x.dtype)
 
 

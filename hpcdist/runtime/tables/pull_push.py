@@ -380,16 +380,19 @@ class LocalTables:
         self._rates = rates  # by table
 
     def pull(self, batch: LookupBatch, *, create: bool = True) -> None:
+        """Write the float32 rows of all ids into the batch; ``create`` those that are new."""
         for table, ids, rows in zip(self._tables, *batch.parts(0)):
             table.pull(ids, rows, create=create)
 
     def start_pull(self, batch: LookupBatch) -> None:
+        """Pull at once: nothing is gained by waiting."""
         self.pull(batch)
 
     def finish_pull(self, batch: LookupBatch) -> None:
         """Nothing is under way."""
 
     def push(self, batch: LookupBatch) -> None:
+        """Update the rows of the batch's ids by its gradients, with each table's current rate."""
         for table, ids, rows in zip(self._tables, *batch.parts(0)):
             rate = float(self._rates[table.name].reshape(-1)[0])
             table.push(ids, rows, rate, repeats=False)  # the batch has each id once
