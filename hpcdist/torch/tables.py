@@ -19,10 +19,10 @@ from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import TableClient
 from hpcdist.runtime.tables.pull_push import make_table, spec_of
+from hpcdist.torch.embedding_exchange import Announced, EmbeddingExchange, Given
 from hpcdist.torch.facts import DenseFacts, Facts, OptimizerFacts, TableFacts, TrainingMode
 from hpcdist.torch.job import job
 from hpcdist.torch.servers import Served, announce
-from hpcdist.torch.table_steps import Announced, Given, TableSteps
 from hpcdist.transpiler.table_metadata import read_tables, with_startup
 
 OWN_TAG = 3  # of the communicator of rows among trainers, beside those of `job`
@@ -194,7 +194,7 @@ class Tables:
                 job().deadline_s,
             )
             owners = self.group.size
-        self._rows = TableSteps(specs, exchange, owners, self.announced)
+        self._rows = EmbeddingExchange(specs, exchange, owners, self.announced)
         self.facts = facts
 
     def _agree(self, said: str, what: str) -> None:

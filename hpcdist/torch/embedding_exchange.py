@@ -54,7 +54,7 @@ class _Pulled:
         return bool(of) and same and len(given) == len(of) == len(self.ids)
 
 
-class TableSteps:
+class EmbeddingExchange:
     """Exchanges rows and their gradients with those that have them: servers, or all trainers.
 
     Rows whose ids were announced come together, in one exchange: from servers as soon as the
