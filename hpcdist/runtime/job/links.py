@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster, RankRole
 from hpcdist.runtime.collective.collective_link import CollectiveLink
@@ -14,48 +16,45 @@ from hpcdist.runtime.pserver.server import Server
 from hpcdist.runtime.pserver.trainer_link import TrainerLink
 
 
+@dataclass
 class Links:
-    """Makes the Links of a rank; ``current`` is the one that it has."""
+    """Makes the Links of a rank; `current` is the one that it has.
 
-    def __init__(
-        self,
-        transport: Transport,
-        cluster: Cluster,
-        role: RankRole,
-        alike: Transport,
-        deadline_s: float,
-        policy: FailurePolicy,
-    ) -> None:
-        """``alike`` is the transport of all trainers, or of all servers."""
-        self._transport = transport
-        self._cluster = cluster
-        self._role = role
-        self._alike = alike
-        self._deadline_s = deadline_s
-        self._policy = policy
+    ``alike`` is the transport of all trainers, or of all servers.
+    """
+
+    transport: Transport
+    cluster: Cluster
+    role: RankRole
+    alike: Transport
+    deadline_s: float
+    policy: FailurePolicy
+    current: Link = field(init=False)
+
+    def __post_init__(self) -> None:
         self.current = self._first()
 
     def _first(self) -> Link:
-        transport, cluster, deadline_s = self._transport, self._cluster, self._deadline_s
-        index, policy = self._role.index, self._policy
-        if self._role.kind == PSERVER:
-            return Server(transport, cluster, index, deadline_s, policy, self._alike)
+        transport, cluster, deadline_s = self.transport, self.cluster, self.deadline_s
+        index, policy = self.role.index, self.policy
+        if self.role.kind == PSERVER:
+            return Server(transport, cluster, index, deadline_s, policy, self.alike)
         if cluster.servers:
             return TrainerLink(transport, cluster, index, deadline_s, policy.learn)
-        return CollectiveLink(self._alike, cluster.trainer_endpoints, deadline_s)
+        return CollectiveLink(self.alike, cluster.trainer_endpoints, deadline_s)
 
     def asked(self, kind: LinkKind) -> Link:
         """Return the Link that a Program asks for. Collective among the trainers.
 
         It is `current` from now on; that of a pipeline, once it could cut the Program.
         """
-        current, endpoints = self.current, self._cluster.trainer_endpoints
-        if kind is LinkKind.OF_ROLE or self._role.kind == PSERVER:
+        current, endpoints = self.current, self.cluster.trainer_endpoints
+        if kind is LinkKind.OF_ROLE or self.role.kind == PSERVER:
             return current
         if kind is LinkKind.PIPELINE and not isinstance(current, PipelineLink):
             assert isinstance(current, CollectiveLink), "pipelines have no servers"
-            return PipelineLink(current, self._alike, endpoints, self._deadline_s)
+            return PipelineLink(current, self.alike, endpoints, self.deadline_s)
         if kind is LinkKind.SUMS_DENSE and not isinstance(current, HybridLink):
-            everyone, learn = self._transport, self._policy.learn
-            self.current = HybridLink(everyone, self._cluster, self._alike, self._deadline_s, learn)
+            everyone, learn = self.transport, self.policy.learn
+            self.current = HybridLink(everyone, self.cluster, self.alike, self.deadline_s, learn)
         return self.current
