@@ -23,12 +23,12 @@ from hpcdist.ps.client import PsClient
 from hpcdist.ps.table import TableStatistics
 from hpcdist.runtime.batches.global_moments import bind_moments, is_synchronized
 from hpcdist.runtime.batches.shared_batches import Batches
+from hpcdist.runtime.job.batch_steps import BatchSteps
 from hpcdist.runtime.job.checkpoint_peers import JobPeers
 from hpcdist.runtime.job.failure_policy import FailurePolicy
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.job.links import Links
 from hpcdist.runtime.job.membership import Membership
-from hpcdist.runtime.job.row_steps import RowSteps
 from hpcdist.runtime.job.set_values import SetValues
 from hpcdist.runtime.job.substitution import LinkKind, RankFacts, substitution_of
 from hpcdist.runtime.pipeline.pipeline_link import PipelineLink
@@ -81,8 +81,8 @@ class Job(Control):
         self._changed = SetValues()
         has_servers = bool(cluster.servers) and not self._serves
         tell_servers = self._tell_servers if has_servers else None
-        self._rows = RowSteps(self._links, self._batches, self._changed, tell_servers)
-        self._steps: RowSteps | StageSteps = self._rows
+        self._batch_steps = BatchSteps(self._links, self._batches, self._changed, tell_servers)
+        self._steps: BatchSteps | StageSteps = self._batch_steps
         self._gone: set[int] = set()  # trainers that had died when all made a checkpoint
         self._trained: WeakSet[Scope] = WeakSet()  # the scopes in which Programs train
         self.closed = False
@@ -111,18 +111,18 @@ class Job(Control):
             self.role,
             self.transport.rank,
             sums_dense=bool(self.cluster.servers) and settings.DENSE.read() == "collective",
-            by_script=self._rows.by_script,
+            by_script=self._batch_steps.by_script,
             has_trained=any(known.trains for known in self._substitutes),
         )
-        asked = substitution_of(program, facts)
-        if asked.by_script:
+        substitution = substitution_of(program, facts)
+        if substitution.by_script:
             self._note_by_script()
-        if asked.link is LinkKind.PIPELINE:
+        if substitution.link is LinkKind.PIPELINE:
             self._batches.refuse_pipeline()
-        link = self._links.asked(asked.link)
-        if asked.startup is None:
-            return link.substitute(asked.program)
-        self._transpile(link, asked.mains, asked.startup)
+        link = self._links.link_for(substitution.link)
+        if substitution.startup is None:
+            return link.substitute(substitution.program)
+        self._transpile(link, substitution.mains, substitution.startup)
         return self._substitute_of(program)
 
     def _transpile(self, link: Link, mains: Sequence[Program], startup: Program) -> None:
@@ -140,12 +140,12 @@ class Job(Control):
         if isinstance(link, PipelineLink):
             self._links.current, self._steps = link, StageSteps(link, self._changed)
         else:
-            self._rows.share(mains, transpiled, substitutes[:-1])
+            self._batch_steps.share(mains, transpiled, substitutes[:-1])
 
     def _note_by_script(self) -> None:
         """A script that transpiles by itself also cuts its data itself: give trainers own luck."""
-        if not self._rows.by_script:
-            self._rows.by_script = True
+        if not self._batch_steps.by_script:
+            self._batch_steps.by_script = True
             if not self._serves:
                 random.seed(f"{self._seed}:{self.role.index}")
                 draw_as_reader(f"trainer {self.role.index}")
@@ -166,7 +166,7 @@ class Job(Control):
         """
         if self._serves or not self.cluster.servers:
             raise HpcdistError(f"rank {self.transport.rank} has no servers to connect to")
-        self._rows.by_script = True  # though random numbers stay the script's own
+        self._batch_steps.by_script = True  # though random numbers stay the script's own
         self._substitutes.put(program, self._link.substitute(program))
         return self._link.adopt(program, protocol)
 

@@ -43,7 +43,7 @@ class Links:
             return TrainerLink(transport, cluster, index, deadline_s, policy.learn)
         return CollectiveLink(self.alike, cluster.trainer_endpoints, deadline_s)
 
-    def asked(self, kind: LinkKind) -> Link:
+    def link_for(self, kind: LinkKind) -> Link:
         """Return the Link that a Program asks for. Collective among the trainers.
 
         It is `current` from now on; that of a pipeline, once it could cut the Program.

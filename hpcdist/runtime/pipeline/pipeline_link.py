@@ -54,7 +54,7 @@ class PipelineLink(Link):
         self._endpoints = endpoints
         self.deadline_s = deadline_s
         self.meeting = Meeting(trainers, deadline_s)
-        self._made: _Connected | None = None  # once a Program was transpiled
+        self._connections: _Connected | None = None  # once a Program was transpiled
         self._layouts: WeakKeyDictionary[Scope, int] = WeakKeyDictionary()  # of the last step
         self._completed: set[tuple[int, str]] = set()  # by scope: held here until the next step
 
@@ -70,7 +70,7 @@ class PipelineLink(Link):
     ) -> tuple[list[Program], Program]:
         """Return one step of this rank's stage, and what initializes it. Collective."""
         trainers, rank = self.trainers, self.trainers.rank
-        if self._made is not None:
+        if self._connections is not None:
             raise PlanError(f"rank {rank}: {ANOTHER}")
         (main,) = mains
         self.meeting.agree(exact_text(main) + str(main.pipeline), "the other ranks' programs")
@@ -79,13 +79,13 @@ class PipelineLink(Link):
         replicas = CollectiveLink(alike, stage.group.endpoints, self.deadline_s)
         beside = trainers.split(stage.replica, stage.stage)
         transfers = Transfers(beside, stage.ranks_of_replica, self.deadline_s)
-        self._made = _Connected(stage, replicas, transfers)
+        self._connections = _Connected(stage, replicas, transfers)
         return [stage.any_program()], stage_startup(startup, stage.plan, stage.group)
 
     @property
     def _connected(self) -> _Connected:
-        assert self._made is not None, "a stage is run once the Program was transpiled"
-        return self._made
+        assert self._connections is not None, "a stage is run once the Program was transpiled"
+        return self._connections
 
     @property
     def stage(self) -> RankStage:

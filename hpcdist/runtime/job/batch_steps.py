@@ -16,7 +16,7 @@ from hpcdist.runtime.job.set_values import SetValues
 TellServers = Callable[[Mapping[str, float], str], None]
 
 
-class RowSteps:
+class BatchSteps:
     """The steps of a rank, divided by rows; a server has them too, and divides nothing.
 
     A script that transpiles by itself (``by_script``) also divides its data by itself.
