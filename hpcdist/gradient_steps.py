@@ -9,7 +9,7 @@ from typing import Any
 
 from hpcdist.graph.block import Block
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
-from hpcdist.graph.operator import Operator, Slots
+from hpcdist.graph.operator import Operator, Slots, rename_in
 from hpcdist.graph.registry import lookup
 from hpcdist.overwritten import Overwritten
 
@@ -44,8 +44,7 @@ class Step:
     def rename(self, old: str, new: str) -> None:
         """Put the variable ``new`` in place of ``old`` in all slots."""
         for slots in (self.inputs, self.outputs):
-            for slot, names in slots.items():
-                slots[slot] = [new if name == old else name for name in names]
+            rename_in(slots, old, new)
 
 
 def flowing_names(

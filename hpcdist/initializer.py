@@ -62,6 +62,13 @@ class _Random(Initializer):
     def _normal(self, var: Variable, block: Block, mean: float, std: float) -> Operator:
         return self._prepend("gaussian_random", var, block, mean=float(mean), std=float(std))
 
+    def _of_fan(self, var: Variable, block: Block, fan: float, uniform: bool) -> Operator:
+        """Draw with variance 2 / fan."""
+        if uniform:
+            limit = math.sqrt(6.0 / fan)
+            return self._uniform(var, block, -limit, limit)
+        return self._normal(var, block, 0.0, math.sqrt(2.0 / fan))
+
 
 class UniformInitializer(_Random):
     """Draw from [low, high]."""
@@ -128,10 +135,7 @@ class XavierInitializer(_Random):
         """Prepend ``uniform_random`` or ``gaussian_random``."""
         fan_in, fan_out = fans(var.shape)
         both = (self.fan_in or fan_in) + (self.fan_out or fan_out)
-        if self.uniform:
-            limit = math.sqrt(6.0 / both)
-            return self._uniform(var, block, -limit, limit)
-        return self._normal(var, block, 0.0, math.sqrt(2.0 / both))
+        return self._of_fan(var, block, both, self.uniform)
 
 
 class MSRAInitializer(_Random):
@@ -143,11 +147,7 @@ class MSRAInitializer(_Random):
 
     def __call__(self, var: Variable, block: Block) -> Operator:
         """Prepend ``uniform_random`` or ``gaussian_random``."""
-        fan_in = self.fan_in or fans(var.shape)[0]
-        if self.uniform:
-            limit = math.sqrt(6.0 / fan_in)
-            return self._uniform(var, block, -limit, limit)
-        return self._normal(var, block, 0.0, math.sqrt(2.0 / fan_in))
+        return self._of_fan(var, block, self.fan_in or fans(var.shape)[0], self.uniform)
 
 
 class NumpyArrayInitializer(Initializer):

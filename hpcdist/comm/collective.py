@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from hpcdist.comm.base import Transport
+from hpcdist.errors import CommError
 from hpcdist.trace.events import Cause
 
 Buffer: TypeAlias = Any  # a numpy array, or for NCCL a cupy array, C-contiguous
@@ -30,14 +31,34 @@ class RankGroup:
         """The number of ranks of the transport."""
         return self.transport.size
 
+    @property
+    def others(self) -> list[int]:
+        """The other ranks, in order."""
+        return [peer for peer in range(self.size) if peer != self.rank]
+
     def lacking(
         self,
         operation: Callable[[], str],
-        missing: Callable[[], Sequence[int]],
+        missing: Callable[[], Sequence[int]] | None = None,
         cause: Cause = Cause.SUM,
     ) -> Lacking:
-        """Return what describes a wait of this rank for ``missing()``."""
-        return Lacking(self, operation, missing, cause)
+        """Return what describes a wait of this rank for ``missing()``; None: for all others."""
+        return Lacking(self, operation, missing or (lambda: self.others), cause)
+
+    def checked_root(self, root: int) -> int:
+        """Return ``root``; CommError if there is no such rank."""
+        if not 0 <= root < self.size:
+            raise CommError(f"rank {self.rank}: no rank {root} in a group of {self.size}")
+        return root
+
+    def check_gathered(self, array: Buffer, out: Buffer) -> None:
+        """Raise CommError unless ``out`` has room for an array like this one of every rank."""
+        if out.dtype != array.dtype or out.size != array.size * self.size:
+            raise CommError(
+                f"rank {self.rank}: gathering {self.size} arrays of "
+                f"{array.dtype}{list(array.shape)} needs room for {array.size * self.size} of "
+                f"{array.dtype}, got {out.dtype}{list(out.shape)}"
+            )
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from hpcdist import settings
 from hpcdist.comm.base import summable
 from hpcdist.comm.collective import Buffer, CollectiveOperations, RankGroup, Reduction
-from hpcdist.comm.host_collective import agreed
+from hpcdist.comm.host_collective import TransportReduction, agreed, sum_of
 from hpcdist.comm.reduction_phases import Chain
 from hpcdist.device import download, upload
 from hpcdist.errors import CommError
@@ -193,34 +194,24 @@ class AwareCollective(StagedCollective):
         if ordered:  # MPI adds in an order of its own
             return super().allreduce_init(array, ordered=True, describe=describe)
         agreed(self.group, summable(on_device(self._cupy, array)), ordered)
-        operation = describe or (lambda: f"the sum of {array.dtype}{list(array.shape)}")
+        operation = describe or partial(sum_of, array)
         return AwareReduction(self._cupy, self.group, array, operation)
 
 
-class AwareReduction:
+class AwareReduction(TransportReduction):
     """A sum by MPI of an array in GPU memory."""
 
     def __init__(
         self, cupy: Any, group: RankGroup, array: Buffer, operation: Callable[[], str]
     ) -> None:
+        super().__init__(group, array, operation)
         self._current = cupy.cuda.get_current_stream
-        self._transport = group.transport
-        self._array = array
-        self._requests: list[Any] = [None]
-        peers = [peer for peer in range(group.size) if peer != group.rank]
-        self.wait = group.transport.waiter_all(
-            self._requests, group.lacking(operation, lambda: peers), group.deadline_s
-        )
 
     def start(self) -> None:
         """Start one sum, after waiting for the kernels that write the array."""
         # MPI knows no streams: the kernels that write the array must have ended.
         self._current().synchronize()
-        self._requests[0] = self._transport.iallreduce(self._array)
-
-    def test(self) -> bool:
-        """Return whether the sum has ended; CommError if it failed. Never waits."""
-        return self._transport.test_all(self._requests)
+        super().start()
 
 
 def on_device(cupy: Any, array: Buffer) -> Any:

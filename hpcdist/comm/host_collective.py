@@ -89,7 +89,7 @@ class HostCollective:
 
     def broadcast(self, array: Array, root: int = 0) -> None:
         """Overwrite ``array``, of equal bytes on all ranks, with the root's. Collective."""
-        self.group.transport.broadcast(array, self._checked(root))
+        self.group.transport.broadcast(array, self.group.checked_root(root))
 
     def allgather(self, array: Array, out: Array) -> None:
         """Write all ranks' arrays, in rank order, into ``out``. Collective.
@@ -97,18 +97,12 @@ class HostCollective:
         ``out`` is writable, of the same dtype, and ``size`` times as large, or CommError.
         """
         sent = contiguous(array)
-        if writable(out).dtype != sent.dtype or out.size != sent.size * self.size:
-            raise CommError(
-                f"rank {self.rank}: gathering {self.size} arrays of {sent.dtype}{list(sent.shape)} "
-                f"needs room for {sent.size * self.size} of {sent.dtype}, got "
-                f"{out.dtype}{list(out.shape)}"
-            )
+        self.group.check_gathered(sent, writable(out))
         rows = out.reshape(self.size, -1)
         requests: list[Request] = []
-        for peer in range(self.size):
-            if peer != self.rank:
-                requests.append(self.group.transport.irecv(rows[peer], peer, 0))
-                requests.append(self.group.transport.isend(sent, peer, 0))
+        for peer in self.group.others:
+            requests.append(self.group.transport.irecv(rows[peer], peer, 0))
+            requests.append(self.group.transport.isend(sent, peer, 0))
         rows[self.rank] = sent.reshape(-1)
         self._wait(requests, "the others' arrays")
 
@@ -119,11 +113,10 @@ class HostCollective:
         """
         summable(array)
         transport = self.group.transport
-        if self.rank != self._checked(root):
+        if self.rank != self.group.checked_root(root):
             self._wait([transport.isend(array, root, 0)], "its array to be taken", [root])
             return
-        flat = array.reshape(-1)
-        peers = [peer for peer in range(self.size) if peer != root]
+        flat, peers = array.reshape(-1), self.group.others
         rows: Any = np.empty((len(peers), flat.size), flat.dtype)
         requests = [transport.irecv(row, p, 0) for row, p in zip(rows, peers, strict=True)]
         self._wait(requests, "arrays to add")
@@ -179,14 +172,8 @@ class HostCollective:
     def _wait(
         self, requests: list[Request], awaited: str, peers: Sequence[int] | None = None
     ) -> None:
-        others = [peer for peer in range(self.size) if peer != self.rank]
-        describe = self.group.lacking(lambda: awaited, lambda: peers or others)
+        describe = self.group.lacking(lambda: awaited, lambda: peers or self.group.others)
         self.group.transport.wait_all(requests, describe, self.group.deadline_s)
-
-    def _checked(self, root: int) -> int:
-        if not 0 <= root < self.size:
-            raise CommError(f"rank {self.rank}: no rank {root} in a group of {self.size}")
-        return root
 
 
 def shared_sum(
@@ -211,8 +198,7 @@ class TransportReduction(Reduction):
         self._transport = group.transport
         self._array = array
         self._requests: list[Any] = [None]  # one list for ever: the waiter is made once
-        peers = [peer for peer in range(group.size) if peer != group.rank]
-        describe = group.lacking(operation, lambda: peers)
+        describe = group.lacking(operation)
         self._wait = group.transport.waiter_all(self._requests, describe, group.deadline_s)
 
     def start(self) -> None:

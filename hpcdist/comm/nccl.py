@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from hpcdist import settings
 from hpcdist.comm.collective import Buffer, RankGroup, Reduction
 from hpcdist.comm.device import Enqueue, Stream, on_device
-from hpcdist.comm.host_collective import AloneReduction, agreed, part_of
+from hpcdist.comm.host_collective import AloneReduction, agreed, part_of, sum_of
 from hpcdist.comm.nccl_communicator import (
     FAILURES,
     all_well,
@@ -54,10 +55,9 @@ class NcclCollective:
                 outcome.append(error)
 
         threading.Thread(target=connect, daemon=True).start()
-        peers = [peer for peer in range(self.size) if peer != self.rank]
         self.group.transport.waiter(
             lambda: bool(outcome),
-            self.group.lacking(lambda: "an NCCL communicator", lambda: peers),
+            self.group.lacking(lambda: "an NCCL communicator"),
             self.group.deadline_s,
         )()
         problem = f"{outcome[0]}" if isinstance(outcome[0], Exception) else ""
@@ -80,7 +80,7 @@ class NcclCollective:
         kind = self.kind(array)
         if self.size == 1:
             return AloneReduction()
-        operation = describe or (lambda: f"the sum of {array.dtype}{list(array.shape)}")
+        operation = describe or partial(sum_of, array)
         if ordered:
             return NcclReduction([self], _RankOrder(self, array, kind), operation)
 
@@ -94,7 +94,7 @@ class NcclCollective:
         """Overwrite an array on the GPU with the root's, and wait for it. Collective."""
         kind, ptr = self.kind(array, numbers=False), array.data.ptr
         count = array.nbytes
-        self._checked(root)
+        self.group.checked_root(root)
         self.run(
             lambda stream: self.comm.broadcast(ptr, ptr, count, kind, root, stream.ptr),
             f"the data of rank {root}",
@@ -105,12 +105,7 @@ class NcclCollective:
 
         ``out`` is on the GPU, of the same dtype, and ``size`` times as large, or CommError.
         """
-        if on_device(self.cupy, out).dtype != array.dtype or out.size != array.size * self.size:
-            raise CommError(
-                f"rank {self.rank}: gathering {self.size} arrays of "
-                f"{array.dtype}{list(array.shape)} needs room for {array.size * self.size} of "
-                f"{array.dtype}, got {out.dtype}{list(out.shape)}"
-            )
+        self.group.check_gathered(array, on_device(self.cupy, out))
         kind, count = self.kind(array, numbers=False), array.nbytes
         source, target = array.data.ptr, out.data.ptr
         self.run(
@@ -121,7 +116,7 @@ class NcclCollective:
     def reduce(self, array: Buffer, root: int = 0) -> None:
         """Replace the root's array on the GPU by the sum over all ranks. Collective."""
         kind, ptr, count = self.kind(array), array.data.ptr, array.size
-        self._checked(root)
+        self.group.checked_root(root)
         add = self.nccl.NCCL_SUM
         self.run(
             lambda stream: self.comm.reduce(ptr, ptr, count, kind, add, root, stream.ptr),
@@ -140,10 +135,9 @@ class NcclCollective:
     def close(self) -> None:
         """Destroy the communicator, once its work has ended. Collective."""
         if self._comm is not None:
-            peers = [peer for peer in range(self.size) if peer != self.rank]
             self.group.transport.waiter(
                 lambda: bool(self.stream.stream.done),
-                self.group.lacking(lambda: "the last sums", lambda: peers),
+                self.group.lacking(lambda: "the last sums"),
                 self.group.deadline_s,
             )()
             self.check()
@@ -211,10 +205,6 @@ class NcclCollective:
         """This rank's number in errors."""
         return self.group.names[self.rank]
 
-    def _checked(self, root: int) -> None:
-        if not 0 <= root < self.size:
-            raise CommError(f"rank {self.rank}: no rank {root} in a group of {self.size}")
-
 
 class NcclReduction(Reduction):
     """Work of a communicator on its stream, while kernels run on theirs.
@@ -233,8 +223,7 @@ class NcclReduction(Reduction):
         self._job = owners[0].stream.job(enqueue)
         self._under_way = False
         group = owners[0].group
-        peers = [peer for peer in range(group.size) if peer != group.rank]
-        self._lacking = group.lacking(operation, lambda: peers)
+        self._lacking = group.lacking(operation)
         self._deadline_s = group.deadline_s
         self._wait = group.transport.waiter(self._ended, self._lacking, group.deadline_s)
 
@@ -308,7 +297,7 @@ class _RankOrder:
         self._cupy = owner.cupy
         self._shares = shares(array.reshape(-1), cuts(array.size, owner.size, owner.size))
         self._own = self._shares[owner.rank]
-        self._peers = [peer for peer in range(owner.size) if peer != owner.rank]
+        self._peers = owner.group.others
         self._rows = self._cupy.empty((owner.size, self._own.size), array.dtype)
         self._total = self._cupy.empty(self._own.size, array.dtype)
 

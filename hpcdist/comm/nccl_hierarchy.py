@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hpcdist.comm.collective import Buffer, Reduction
 from hpcdist.comm.device import on_device
 from hpcdist.comm.hierarchy import OverFlat, find_nodes
-from hpcdist.comm.host_collective import agreed, part_of
+from hpcdist.comm.host_collective import agreed, part_of, sum_of
 from hpcdist.comm.nccl import NcclCollective, NcclReduction
 
 
@@ -49,8 +50,7 @@ class HierarchicalNcclCollective(OverFlat):
                 leaders.comm.allReduce(ptr, ptr, count, kind, add, stream.ptr)
             inner.broadcast(ptr, ptr, count, kind, 0, stream.ptr)
 
-        operation = describe or (lambda: f"the sum of {array.dtype}{list(array.shape)}")
-        return NcclReduction(self._levels, enqueue, operation)
+        return NcclReduction(self._levels, enqueue, describe or partial(sum_of, array))
 
     def close(self) -> None:
         """Destroy the communicators of both levels, once their work has ended. Collective."""

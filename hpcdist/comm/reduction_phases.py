@@ -115,8 +115,7 @@ def reduce_scatter(
     from hpcdist.comm.ordered_sum import add_rows  # numba takes 0.3 s to import
 
     parts = shares(flat, bounds)
-    part = parts[group.rank]
-    peers = [peer for peer in range(group.size) if peer != group.rank]
+    part, peers = parts[group.rank], group.others
     rows: Any = np.empty((len(peers), part.size), flat.dtype)
     return Exchange(
         group,
@@ -138,11 +137,10 @@ def all_gather(
 ) -> Exchange:
     """Return the phase after which every rank has the shares of ``flat`` of all."""
     parts = shares(flat, bounds)
-    peers = [peer for peer in range(group.size) if peer != group.rank]
     return Exchange(
         group,
-        [(peer, parts[group.rank]) for peer in peers],
-        [(peer, parts[peer]) for peer in peers],
+        [(peer, parts[group.rank]) for peer in group.others],
+        [(peer, parts[peer]) for peer in group.others],
         tag,
         operation,
         then,
@@ -162,7 +160,7 @@ def exchange_all(
     """
     from hpcdist.comm.ordered_sum import add_rows  # numba takes 0.3 s to import
 
-    peers = [peer for peer in range(group.size) if peer != group.rank]
+    peers = group.others
     rows: Any = np.empty((len(peers), flat.size), flat.dtype)
 
     def add() -> None:

@@ -138,8 +138,7 @@ class _SummedAllgather(SplitAllgather):
         self.at = 0
         self._under_way = False
         self._requests: list[Any] = [None]  # one list for ever: the waiter is made once
-        peers = [peer for peer in range(group.size) if peer != group.rank]
-        describe = group.lacking(operation, lambda: peers, Cause.ROUND)
+        describe = group.lacking(operation, cause=Cause.ROUND)
         self._wait = transport.waiter_all(self._requests, describe, group.deadline_s)
 
     def begin(self) -> None:

@@ -13,6 +13,7 @@ from hpcdist.graph import names
 from hpcdist.graph.program import Program, default_main_program, program_guard
 from hpcdist.graph.variable import Variable
 from hpcdist.metrics import DetectionMAP
+from hpcdist.ops.sequence.crf import chunk_scores
 
 __all__ = ["ChunkEvaluator", "DetectionMAP", "EditDistance"]
 
@@ -80,11 +81,8 @@ class ChunkEvaluator(Evaluator):
         self, executor: Any, eval_program: Program | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return precision, recall and F1 since the last `reset`, float32 of shape (1,)."""
-        inferred, labelled, correct = self._totals(executor, eval_program)
-        precision = correct / inferred if inferred else 0.0
-        recall = correct / labelled if labelled else 0.0
-        f1 = 2 * precision * recall / (precision + recall) if correct else 0.0
-        one, two, three = (np.array([value], np.float32) for value in (precision, recall, f1))
+        scores = chunk_scores(*self._totals(executor, eval_program))
+        one, two, three = (np.array([value], np.float32) for value in scores)
         return one, two, three
 
 

@@ -16,7 +16,7 @@ from hpcdist.errors import GraphError
 from hpcdist.executor.analysis import is_control, nested_ops, writes
 from hpcdist.graph.block import Block
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX
-from hpcdist.graph.operator import Operator
+from hpcdist.graph.operator import Operator, read_before_written
 from hpcdist.graph.registry import Meta, lookup
 from hpcdist.graph.values import ARRAY, RANK_TABLE
 from hpcdist.graph.variable import Variable
@@ -142,9 +142,4 @@ def _is_sized(var: Variable) -> bool:
 
 def outer_reads(op: Operator) -> list[str]:
     """Names that an operator, with its blocks, reads before it has written them itself."""
-    written: set[str] = set()
-    names: dict[str, None] = {}
-    for inner in nested_ops(op)[1:]:
-        names.update(dict.fromkeys(n for n in inner.input_arg_names if n not in written))
-        written.update(inner.output_arg_names)
-    return list(names)
+    return read_before_written(nested_ops(op)[1:])

@@ -146,8 +146,8 @@ def _key(op: Operator, metas: Mapping[str, Meta], views: Container[str]) -> Any:
     if gradient in views or metas[gradient].type == "SELECTED_ROWS":
         return None
     attrs = declared_attrs(lookup(op.type), op.attrs)
-    written = {"Param": "ParamOut", **{s: o for s, o in update.state.items() if o is not None}}
-    if not is_plain(op.type, attrs) or any(op.input(s) != op.output(o) for s, o in written.items()):
+    moves = any(op.input(s) != op.output(o) for s, o in update.written.items())
+    if moves or not is_plain(op.type, attrs):
         return None
     states = [metas[op.input(slot)[0]] for slot in update.state]
     dtype = metas[op.input("Param")[0]].dtype

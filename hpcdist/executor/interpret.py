@@ -227,12 +227,10 @@ class Interpreter:
                     copies.append((array, np.empty(meta.shape, meta.dtype)))
                     array = copies[-1][1]
                 outs[slot].append(Value(array, meta.lod))
-        arrays = {
-            s: [None if v is None else v.array for v in operands] for s, operands in ins.items()
-        }
-        results = {
-            s: [None if v is None else v.array for v in operands] for s, operands in outs.items()
-        }
+        arrays, results = (
+            {s: [None if v is None else v.array for v in values] for s, values in slots.items()}
+            for slots in (ins, outs)
+        )
         call = self._call(op, definition, attrs, metas, arrays, results)
         call()
         for target, source in copies:

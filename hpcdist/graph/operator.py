@@ -25,6 +25,12 @@ def as_names(value: Any) -> list[str]:
     return [v if isinstance(v, str) else v.name for v in value]
 
 
+def rename_in(slots: Slots, old: str, new: str) -> None:
+    """Replace a variable wherever it stands in ``slots``."""
+    for slot, names in slots.items():
+        slots[slot] = [new if name == old else name for name in names]
+
+
 class Operator:
     """One operator of a block. ``attrs["sub_block"]`` is the index of a nested block."""
 
@@ -148,8 +154,7 @@ class Operator:
         self._rename_in(self.outputs, old_name, new_name)
 
     def _rename_in(self, slots: Slots, old: str, new: str) -> None:
-        for slot, names in slots.items():
-            slots[slot] = [new if name == old else name for name in names]
+        rename_in(slots, old, new)
         self.block.program.touch()
 
     def copied_to(self, block: OwningBlock) -> Operator:
@@ -166,6 +171,16 @@ class Operator:
     def __str__(self) -> str:
         results = _slots(self.outputs)
         return f"{self.type}({_slots(self.inputs)})" + (f" -> {results}" if results else "")
+
+
+def read_before_written(ops: Iterable[Operator]) -> list[str]:
+    """Names that operators, one after the other, read before one of them has written them."""
+    made: set[str] = set()
+    names: dict[str, None] = {}
+    for op in ops:
+        names.update(dict.fromkeys(n for n in op.input_arg_names if n not in made))
+        made.update(op.output_arg_names)
+    return list(names)
 
 
 def _slots(slots: Mapping[str, Sequence[str]]) -> str:

@@ -24,8 +24,14 @@ def _expect_sequences(op: Applied) -> None:
         for operand in operands:
             if slot != "X":
                 expect_rows(operand, False)
-            elif operand.of.how is not How.RAGGED:
-                raise MixesRows(f"{operand.name!r} is {operand.of.how.value}")
+            else:
+                expect_ragged(operand)
+
+
+def expect_ragged(operand: Operand, nested: bool = True) -> None:
+    """Refuse other rows than those of sequences; of sequences in sequences unless ``nested``."""
+    if operand.of.how is not How.RAGGED or (operand.lod_level > 1 and not nested):
+        raise MixesRows(f"{operand.name!r} is {operand.of.how.value}")
 
 
 def grouped(out: Operand) -> OfRows:

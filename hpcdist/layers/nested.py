@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from hpcdist.graph import names
 from hpcdist.graph.block import Block
+from hpcdist.graph.operator import read_before_written
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper
@@ -31,11 +32,7 @@ class Nested:
         Among them are those that it writes and that had a value before: what it leaves of that, if
         its condition does not hold, is part of the result.
         """
-        written_names: set[str] = set()
-        names: dict[str, None] = {}
-        for op in self.block.ops:
-            names.update(dict.fromkeys(n for n in op.input_arg_names if n not in written_names))
-            written_names.update(op.output_arg_names)
+        names = dict.fromkeys(read_before_written(self.block.ops))
         for name in self.written():
             var = self.parent.find_var(name)
             assert var is not None, "what is written outside is there"

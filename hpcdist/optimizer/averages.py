@@ -236,10 +236,10 @@ class LookaheadOptimizer:
                 slow = self._slow(fast, startup)
                 # A new value where it is their turn, else the old ones: the same bits.
                 met = fast * self.alpha + slow * (1.0 - self.alpha)
-                mixed = [layers.elementwise_mul(v, w) for v, w in ((met, now), (slow, 1.0 - now))]
-                layers.assign(layers.elementwise_add(*mixed), slow)
-                mixed = [layers.elementwise_mul(v, w) for v, w in ((met, now), (fast, 1.0 - now))]
-                layers.assign(layers.elementwise_add(*mixed), fast)
+                for copy in (slow, fast):
+                    weighted = (met, now), (copy, 1.0 - now)
+                    mixed = [layers.elementwise_mul(v, w) for v, w in weighted]
+                    layers.assign(layers.elementwise_add(*mixed), copy)
         return result
 
     def _slow(self, fast: Parameter, startup: Program) -> Variable:

@@ -93,8 +93,7 @@ class RowClient(RowExchangeClient):
             )
         if header.kind is not MessageKind.VALUE:
             raise CommError(f"{describe()}: {count}")
-        rows = np.empty(count, np.int64)
-        values = np.empty((count, *like.shape[1:]), like.dtype)
+        rows, values = _rows_like(like, count)
         if count:
             receives = [(rank, self._transport.irecv(a, rank, VALUE_TAG)) for a in (rows, values)]
             self._await(receives, Cause.TABLE, describe)
@@ -137,7 +136,7 @@ class RowServer(RowExchangeServer):
         }
         # gradients[name][k] is (rows, values) that trainer k sent in the step being merged.
         self.gradients: dict[str, list[tuple[Array, Array]]] = {
-            spec.name: [_no_rows(spec)] * len(ranks) for spec in tables
+            spec.name: [_rows_like(spec, 0)] * len(ranks) for spec in tables
         }
 
     def take_push(self, trainer: int, payload: Any) -> str:
@@ -148,8 +147,7 @@ class RowServer(RowExchangeServer):
             raise CommError(
                 f"trainer {trainer} sent rows of {name!r}, which has no sparse gradient"
             )
-        rows = np.empty(count, np.int64)
-        values = np.empty((count, *spec.shape[1:]), spec.dtype)
+        rows, values = _rows_like(spec, count)
         if count:
             self._receive(trainer, ROWS_TAG, (rows, values), f"rows of {name}")
             _check_ids(name, rows, spec.shape[0], trainer)
@@ -196,8 +194,9 @@ class RowServer(RowExchangeServer):
         finish_sends(self._transport, answer, words.__str__, self._deadline_s)
 
 
-def _no_rows(spec: VarSpec) -> tuple[Array, Array]:
-    return np.empty(0, np.int64), np.empty((0, *spec.shape[1:]), spec.dtype)
+def _rows_like(like: VarSpec | Array, count: int) -> tuple[Array, Array]:
+    """Return room for the numbers and the values of ``count`` rows of a table."""
+    return np.empty(count, np.int64), np.empty((count, *like.shape[1:]), like.dtype)
 
 
 def _name_and_count(payload: Any, kind: MessageKind) -> tuple[str, int]:

@@ -56,6 +56,13 @@ class Channel:
             [(peer, as_bytes(vector)) for peer, vector in receives],
         )
 
+    def swap(self, given: Vectors, into: Vectors) -> Messages:
+        """Return the wait in which every other rank gets ``given[r]``, and sends ``into[r]``."""
+        return self.exchange(
+            [(peer, given[peer]) for peer in self.others],
+            [(peer, into[peer]) for peer in self.others],
+        )
+
 
 def barrier(channel: Channel) -> Steps:
     """Wait for all ranks."""
@@ -137,10 +144,7 @@ def reduce_scatter(
     for k in range(max(map(len, cut))):
         blocks = [each[k] if k < len(each) else nothing for each in cut]
         rows = _rows(channel, blocks[channel.rank])
-        yield channel.exchange(
-            [(peer, blocks[peer]) for peer in channel.others],
-            [(peer, rows[peer]) for peer in channel.others],
-        )
+        yield channel.swap(blocks, rows)
         reduction.fold(rows, targets[k] if k < len(targets) else nothing)
 
 
@@ -150,25 +154,16 @@ def all_reduce(channel: Channel, vector: torch.Tensor, reduction: TensorReductio
         prepared = reduction.prepare(block)
         if block.nbytes <= EXCHANGE_ALL_TO:
             rows = _rows(channel, prepared)
-            yield channel.exchange(
-                [(peer, prepared) for peer in channel.others],
-                [(peer, rows[peer]) for peer in channel.others],
-            )
+            yield channel.swap([prepared] * channel.size, rows)
             reduction.fold(rows, block)
             continue
         bounds = cuts(block.numel(), channel.size, channel.size)
         parts = shares(prepared, bounds)
         rows = _rows(channel, parts[channel.rank])
-        yield channel.exchange(
-            [(peer, parts[peer]) for peer in channel.others],
-            [(peer, rows[peer]) for peer in channel.others],
-        )
+        yield channel.swap(parts, rows)
         results = shares(block, bounds)
         reduction.fold(rows, results[channel.rank])
-        yield channel.exchange(
-            [(peer, results[channel.rank]) for peer in channel.others],
-            [(peer, results[peer]) for peer in channel.others],
-        )
+        yield channel.swap([results[channel.rank]] * channel.size, results)
 
 
 def rounds(vector: torch.Tensor, ranks: int) -> Iterator[torch.Tensor]:

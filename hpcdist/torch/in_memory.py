@@ -171,11 +171,7 @@ def all_to_all(
     sources = zip(*(pieces(vector, step) for vector in inputs), strict=True)
     targets = zip(*(pieces(vector, step) for vector in outputs), strict=True)
     for source, into in zip(sources, targets, strict=True):
-        for peer, part in enumerate(source):
-            if peer != memory.rank:
-                memory.rows(part.dtype, part.numel(), peer * step)[memory.rank].copy_(part)
-        rows = memory.rows(source[0].dtype, source[0].numel(), memory.rank * step)
-        rows[memory.rank] = source[memory.rank]
+        rows = _given(memory, source, step)
         yield memory.meet()
         for row, out in zip(rows, into, strict=True):
             out.copy_(row)
@@ -191,14 +187,20 @@ def reduce_scatter(
     step = CHUNK // memory.size // LINE_BYTES * LINE_BYTES
     sources = zip(*(pieces(vector, step) for vector in inputs), strict=True)
     for source, into in zip(sources, pieces(out, step), strict=True):
-        prepared = [reduction.prepare(part) for part in source]
-        for peer, part in enumerate(prepared):
-            if peer != memory.rank:
-                memory.rows(part.dtype, part.numel(), peer * step)[memory.rank].copy_(part)
-        rows = memory.rows(into.dtype, into.numel(), memory.rank * step)
-        rows[memory.rank] = prepared[memory.rank]
+        rows = _given(memory, [reduction.prepare(part) for part in source], step)
         yield memory.meet()
         reduction.fold(rows, into)
+
+
+def _given(memory: HostMemory, parts: Sequence[torch.Tensor], step: int) -> list[torch.Tensor]:
+    """Write ``parts[r]`` where rank r reads it; return where this rank reads those of all."""
+    for peer, part in enumerate(parts):
+        if peer != memory.rank:
+            memory.rows(part.dtype, part.numel(), peer * step)[memory.rank].copy_(part)
+    own = parts[memory.rank]
+    rows = memory.rows(own.dtype, own.numel(), memory.rank * step)
+    rows[memory.rank] = own
+    return rows
 
 
 def reduce(

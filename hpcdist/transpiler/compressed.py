@@ -11,6 +11,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import MERGED_STEPS, ROLE_ATTR, Role
 from hpcdist.ops.optimize.dgc import COUNTER
+from hpcdist.transpiler.grad_allreduce import refuse_operators
 
 _SENT = ("Values", "Indices", "Count")
 
@@ -60,23 +61,22 @@ def compression_of(program: Program, trainers: int) -> Compression:
 
 
 def _check(program: Program) -> None:
-    block = program.global_block()
     begins = sorted({op.attrs["rampup_begin_step"] for op in compressed_updates(program)})
     if len(begins) > 1:
         raise PlanError(
             "DGCMomentum begins to compress all gradients of a program in one step, but its "
             f"optimizers have rampup_begin_step {' and '.join(map(str, begins))}: give all the same"
         )
-    if any(MERGED_STEPS in op.attrs for op in block.ops):
-        raise PlanError(
-            "DGCMomentum sends a part of each step's gradient, and gradient merge sends in some "
-            "steps only: leave one of them out"
-        )
-    if any(op.type == "check_finite_and_unscale" for op in block.ops):
-        raise PlanError(
-            "DGCMomentum keeps what it does not send for later steps, which mixed precision scales "
-            "by other numbers, or skips: leave one of them out"
-        )
+    refuse_operators(
+        program,
+        "DGCMomentum",
+        {
+            MERGED_STEPS: "sends a part of each step's gradient, and gradient merge sends in some "
+            "steps only: leave one of them out",
+            "check_finite_and_unscale": "keeps what it does not send for later steps, which mixed "
+            "precision scales by other numbers, or skips: leave one of them out",
+        },
+    )
 
 
 def _choice(block: Block, update: Operator, trainers: int) -> Operator:

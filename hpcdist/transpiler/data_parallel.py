@@ -18,7 +18,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import MERGED_STEPS, ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.transpiler.cluster import Group, group_of
-from hpcdist.transpiler.grad_allreduce import RING_OPS, sum_over_trainers
+from hpcdist.transpiler.grad_allreduce import RING_OPS, refuse_operators, sum_over_trainers
 from hpcdist.transpiler.table_metadata import tables_looked_up
 
 RUNNING = "data_parallel"  # the mode of a group whose programs are ready to run
@@ -181,26 +181,20 @@ def check_counts_rows(program: Program, group: Group) -> None:
             "even_batches(how='join') counts rows in every step, but parameters are averaged "
             f"once in {often}: use localsgd with k_steps=1, or set how to 'pad'"
         )
-    if any(MERGED_STEPS in op.attrs for op in program.global_block().ops):
-        raise PlanError(
-            "even_batches(how='join') counts rows in every step, but gradients are merged over "
-            "several: set how to 'pad' or 'cut', or leave gradient merge out"
-        )
-    if any(op.type == "dgc_momentum" for op in program.global_block().ops):
-        raise PlanError(
-            "even_batches(how='join') counts rows in every step, but DGCMomentum sends a part of "
-            "its gradients in later ones: set how to 'pad' or 'cut'"
-        )
-    if any(op.type == "push_sparse" for op in program.global_block().ops):
-        raise PlanError(
-            "even_batches(how='join') with tables that trainers share out: a trainer without rows "
-            "would look none up, and all must: set how to 'pad' or 'cut', or start servers"
-        )
-    if any(op.type == "sync_batch_norm" for op in program.global_block().ops):
-        raise PlanError(
-            "even_batches(how='join') with sync_batch_norm: a trainer without rows computes no "
-            "forward pass in which moments could be summed: set how to 'pad' or 'cut'"
-        )
+    refuse_operators(
+        program,
+        "even_batches(how='join')",
+        {
+            MERGED_STEPS: "counts rows in every step, but gradients are merged over several: set "
+            "how to 'pad' or 'cut', or leave gradient merge out",
+            "dgc_momentum": "counts rows in every step, but DGCMomentum sends a part of its "
+            "gradients in later ones: set how to 'pad' or 'cut'",
+            "push_sparse": "with tables that trainers share out: a trainer without rows would look "
+            "none up, and all must: set how to 'pad' or 'cut', or start servers",
+            "sync_batch_norm": "with sync_batch_norm: a trainer without rows computes no forward "
+            "pass in which moments could be summed: set how to 'pad' or 'cut'",
+        },
+    )
 
 
 def without_data(program: Program) -> Program:

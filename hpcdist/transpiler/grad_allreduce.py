@@ -6,7 +6,7 @@ Fluid rewrites the programs it is given here, and has no getters: so do `GradAll
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -178,21 +178,19 @@ def average_parameters(main: Program, group: Group) -> Program:
     With s the parameter all had and p this trainer's new one: s - p is summed, p = s - sum / n.
     """
     _refuse_distributed_tables(main, "local SGD lets trainers update by themselves")
-    if any(MERGED_STEPS in op.attrs for op in main.global_block().ops):
-        raise PlanError(
-            "local SGD averages parameters after updates, which gradient merge makes in some steps "
-            "only: use localsgd_configs['k_steps'] instead of gradient merge"
-        )
-    if any(op.type == "check_finite_and_unscale" for op in main.global_block().ops):
-        raise PlanError(
-            "local SGD averages what trainers have updated by themselves, and in mixed precision "
-            "each would scale its loss, and skip steps, by itself: leave one of them out"
-        )
-    if any(op.type == "dgc_momentum" for op in main.global_block().ops):
-        raise PlanError(
-            "local SGD sends parameters and no gradients, which DGCMomentum would compress: leave "
-            "one of them out"
-        )
+    refuse_operators(
+        main,
+        "local SGD",
+        {
+            MERGED_STEPS: "averages parameters after updates, which gradient merge makes in some "
+            "steps only: use localsgd_configs['k_steps'] instead of gradient merge",
+            "check_finite_and_unscale": "averages what trainers have updated by themselves, and in "
+            "mixed precision each would scale its loss, and skip steps, by itself: leave one of "
+            "them out",
+            "dgc_momentum": "sends parameters and no gradients, which DGCMomentum would compress: "
+            "leave one of them out",
+        },
+    )
     new = main.clone()
     block = new.global_block()
     ring = count()
@@ -277,6 +275,13 @@ def _refuse_distributed_tables(main: Program, reason: str) -> None:
             f"table {name!r} has is_distributed=True, and nobody has all of its rows: {reason}; "
             "use parameter servers, or sum gradients over trainers (nccl2, grad_allreduce)"
         )
+
+
+def refuse_operators(program: Program, who: str, refusals: Mapping[str, str]) -> None:
+    """Raise PlanError if ``program`` has an operator of a type, or with an attribute, refused."""
+    for refused, why in refusals.items():
+        if any(op.type == refused or refused in op.attrs for op in program.global_block().ops):
+            raise PlanError(f"{who} {why}")
 
 
 # -- Fluid's classes ---------------------------------------------------------------------------

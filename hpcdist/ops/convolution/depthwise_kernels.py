@@ -44,9 +44,8 @@ def _sub_planes(geometry, taps_h, taps_w, rows, windows):
 
 
 @jit
-def _new(geometry, taps_h, taps_w, rows, windows, like):
+def _new(geometry, tall, wide, like):
     """Return zeros for all sub-planes, and for the last run to reach over the end."""
-    tall, wide = _sub_planes(geometry, taps_h, taps_w, rows, windows)
     return np.zeros(geometry[0] * geometry[3] * tall * wide + wide, like.dtype)
 
 
@@ -92,7 +91,7 @@ def depthwise(x, x_place, w, y, y_place, shape, geometry):
     images, channels, many, taps_h, taps_w = shape
     rows, windows = y_place[4], y_place[5]
     tall, wide = _sub_planes(geometry, taps_h, taps_w, rows, windows)
-    planes = _new(geometry, taps_h, taps_w, rows, windows, x)
+    planes = _new(geometry, tall, wide, x)
     out = np.empty(rows * wide, x.dtype)
     for n in range(images):
         for c in range(channels):
@@ -117,7 +116,7 @@ def depthwise_back(w, dy, y_place, dx, x_place, shape, geometry):
     images, channels, many, taps_h, taps_w = shape
     rows, windows = y_place[4], y_place[5]
     tall, wide = _sub_planes(geometry, taps_h, taps_w, rows, windows)
-    planes = _new(geometry, taps_h, taps_w, rows, windows, dx)
+    planes = _new(geometry, tall, wide, dx)
     slopes = np.zeros(rows * wide, dx.dtype)
     dx[:] = 0
     for n in range(images):
@@ -141,7 +140,7 @@ def depthwise_weights(x, x_place, dy, y_place, dw, shape, geometry):
     images, channels, many, taps_h, taps_w = shape
     rows, windows = y_place[4], y_place[5]
     tall, wide = _sub_planes(geometry, taps_h, taps_w, rows, windows)
-    planes = _new(geometry, taps_h, taps_w, rows, windows, x)
+    planes = _new(geometry, tall, wide, x)
     slopes, lanes = np.zeros(rows * wide, x.dtype), np.empty(LANES, x.dtype)
     dw[:] = 0
     for n in range(images):

@@ -58,20 +58,23 @@ _CONV = {
 }
 
 
-def _conv3d(
-    torch,
+def _laid(
     x,
     w,
     strides: Sequence[int],
     paddings: Sequence[int],
     dilations: Sequence[int],
-    groups: int,
     padding_algorithm: str,
     data_format: str,
-) -> Array:
+) -> tuple[Array, list[int], Pairs]:
+    """Return x, channels first, the dilations, and the padding before and after each axis."""
     x = _first(x, data_format)
     dilations = [1] * 3 if padding_algorithm == "SAME" else list(dilations)
-    pairs = _around(x.shape[2:], w.shape[2:], strides, paddings, padding_algorithm)
+    return x, dilations, _around(x.shape[2:], w.shape[2:], strides, paddings, padding_algorithm)
+
+
+def _conv3d(torch, x, w, strides: Sequence[int], groups: int, data_format: str, **windows) -> Array:
+    x, dilations, pairs = _laid(x, w, strides, data_format=data_format, **windows)
     x = _padded(torch, x, pairs)
     y = torch.nn.functional.conv3d(x, w, None, list(strides), 0, dilations, groups)
     return _last(y, data_format)
@@ -82,16 +85,12 @@ def _conv3d_transpose(
     x,
     w,
     strides: Sequence[int],
-    paddings: Sequence[int],
-    dilations: Sequence[int],
     groups: int,
-    padding_algorithm: str,
     data_format: str,
     output_size: Sequence[int],
+    **windows,
 ) -> Array:
-    x = _first(x, data_format)
-    dilations = [1] * 3 if padding_algorithm == "SAME" else list(dilations)
-    pairs = _around(x.shape[2:], w.shape[2:], strides, paddings, padding_algorithm)
+    x, dilations, pairs = _laid(x, w, strides, data_format=data_format, **windows)
     least = [
         (e - 1) * s - sum(pair) + d * (t - 1) + 1
         for e, s, pair, d, t in zip(x.shape[2:], strides, pairs, dilations, w.shape[2:])

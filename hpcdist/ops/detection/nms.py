@@ -12,7 +12,7 @@ from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.graph.values import Value
 from hpcdist.ops.detection.proposals import decoded, joined, same_counts, suppress
-from hpcdist.ops.tensor.where_unique import NMS
+from hpcdist.ops.tensor.where_unique import NMS, best_first
 from hpcdist.ops.types import Array, Operands
 
 
@@ -46,9 +46,7 @@ def _matrix(
         for label, chance in enumerate(image_scores):
             if label == background_label:
                 continue
-            order = np.argsort(-chance, kind="stable")
-            order = order[chance[order] > score_threshold]
-            order = order[:nms_top_k] if nms_top_k > -1 else order
+            order = best_first(chance, score_threshold, nms_top_k)
             lower = np.empty(len(order), dtype)
             candidates = np.ascontiguousarray(boxes.array[image, order])
             sigma = gaussian_sigma if use_gaussian else 0.0
@@ -165,9 +163,7 @@ define(
 def _of_level(scores, deltas, anchors, info, threshold: float, most: int) -> Operands:
     """Return classes, scores and boxes of a level that are likely enough, the best first."""
     flat = scores.reshape(-1)
-    order = np.argsort(-flat, kind="stable")
-    order = order[flat[order] > threshold]
-    order = order[:most] if most > -1 else order
+    order = best_first(flat, threshold, most)
     anchor, label = np.divmod(order, scores.shape[1])
     box = decoded(anchors[anchor], deltas[anchor]) / info[2]
     edge = np.floor(info[[1, 0, 1, 0]] / info[2] + 0.5) - 1

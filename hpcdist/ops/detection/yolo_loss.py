@@ -84,10 +84,13 @@ def _predicted(head: _Head, raw, chance) -> Array:
     return np.stack([center_x, center_y, width, height], -1)
 
 
-def _matches(head: _Head, boxes, match) -> Iterator[tuple[int, int]]:
-    """Yield (image, box) of the boxes that an anchor of this head is responsible for."""
-    for n, t in np.argwhere(match >= 0):
-        yield int(n), int(t)
+def _targets(
+    head: _Head, said, boxes, scores, match
+) -> Iterator[tuple[int, int, int, float, _Target]]:
+    """Yield (image, box, anchor, score, target) of the boxes that an anchor of this head has."""
+    for n, t in np.argwhere(match >= 0).tolist():
+        anchor, score = match[n, t], 1.0 if scores is None else float(scores[n, t])
+        yield n, t, anchor, score, _Target.of(head, said, boxes[n, t], anchor, score)
 
 
 def _matched(head: _Head, boxes) -> Array:
@@ -145,13 +148,11 @@ def _loss(
     real = (boxes[..., 2] > _NOTHING) & (boxes[..., 3] > _NOTHING)
     objectness = np.zeros((len(x), len(head.own), *x.shape[2:]), x.dtype)
     predicted = _predicted(head, raw, chance)
-    for t in range(boxes.shape[1]):  # boxes that are raw_map well enough are no background
+    for t in range(boxes.shape[1]):  # boxes predicted well enough are no background
         alike = _shared(predicted, boxes[:, t].reshape(-1, 1, 1, 1, 4))
         objectness[(alike > ignore_thresh) & real[:, t].reshape(-1, 1, 1, 1)] = -1
     total = np.zeros(len(x))
-    for n, t in _matches(head, boxes, matched):
-        anchor, score = matched[n, t], 1.0 if scores is None else float(scores[n, t])
-        target = _Target.of(head, raw, boxes[n, t], anchor, score)
+    for n, t, anchor, score, target in _targets(head, raw, boxes, scores, matched):
         one = raw[n, anchor, :, target.row, target.column]
         total[n] += target.weight * _entropy(one[:2], target.place[:2]).sum()
         total[n] += target.weight * np.abs(one[2:4] - target.place[2:]).sum()
@@ -171,9 +172,7 @@ def _loss_grad(xp, x, boxes, labels, scores, objects, match, dloss, dx, **facts)
     chance = np.empty_like(raw)
     sigmoid(np, raw, chance)
     slopes = np.zeros_like(raw)
-    for n, t in _matches(head, boxes, match):
-        anchor, score = match[n, t], 1.0 if scores is None else float(scores[n, t])
-        target = _Target.of(head, raw, boxes[n, t], anchor, score)
+    for n, t, anchor, score, target in _targets(head, raw, boxes, scores, match):
         at = (n, anchor, slice(None), target.row, target.column)
         off = chance[at][:2] - target.place[:2], np.sign(raw[at][2:4] - target.place[2:])
         classes = chance[at][5:] - _labels(head, int(labels[n, t]))

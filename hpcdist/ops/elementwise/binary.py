@@ -56,14 +56,15 @@ def _infer_bool(x: Meta, y: Meta, axis: int) -> Meta:
     return Meta(_infer(x, y, axis).shape, "bool")
 
 
-def _views(x, y, axis: int) -> tuple[Array, Array]:
+def operand_views(x, y, axis: int) -> tuple[Array, Array]:
+    """Return x and y in shapes that NumPy's rules broadcast to one."""
     x_view, y_view, _ = broadcast_shapes(x.shape, y.shape, axis)
     return x.reshape(x_view), y.reshape(y_view)
 
 
 def _forward(ufunc: str) -> Bind:
     def bind(xp, x, y, out, axis: int) -> Call:
-        x_view, y_view = _views(x, y, axis)
+        x_view, y_view = operand_views(x, y, axis)
         if y.size == 1:
             y_view = y.reshape(())  # numpy's fast path: no broadcasting to set up
         return functools.partial(getattr(xp, ufunc), x_view, y_view, out=out)
@@ -91,7 +92,7 @@ def _product(xp, x, y, out, axis: int) -> Call:
 
 def _truncated_quotient(xp, x, y, out, axis: int) -> Call:
     """Divide and drop the fraction, as C does (and Fluid): -7 / 2 is -3."""
-    x, y = _views(x, y, axis)
+    x, y = operand_views(x, y, axis)
     rest = xp.empty_like(out)
     return in_sequence(
         functools.partial(xp.fmod, x, y, out=rest),

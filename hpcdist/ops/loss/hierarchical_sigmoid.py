@@ -5,14 +5,14 @@ from __future__ import annotations
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, OfRows, by_row
-from hpcdist.ops.common import define_with_grad, same
+from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.loss.labels import range_check
 from hpcdist.ops.loss.sampled_softmax import (
+    gradient_metas,
     of_classes,
-    table_gradient,
     with_copied_rows,
     with_tables,
-    write_rows,
+    write_gradients,
 )
 from hpcdist.ops.types import Array, Metas
 
@@ -76,27 +76,12 @@ def _hs_grad(
 ) -> None:
     places, bits, on_path = _path(xp, label, table, code, num_classes)
     slopes = (-xp.expm1(-pre) - bits) * on_path * dout
-    if dx is not None:
-        dx[...] = xp.einsum("nk,nkd->nd", slopes, of_classes(w, places))
-    write_rows(xp, dbias, places, slopes)
-    if dw is not None:
-        write_rows(xp, dw, places, slopes[..., None] * x[:, None, :])
+    write_gradients(xp, slopes, x, w, places, dx, dw, dbias)
 
 
-def _hs_grad_infer(
-    x: Meta,
-    w: Meta,
-    label: Meta,
-    table: Meta | None,
-    code: Meta | None,
-    bias: Meta | None,
-    pre: Meta,
-    dout: Meta,
-    is_sparse: bool,
-    **_,
-) -> Metas:
-    wide = table_gradient(w, pre.size, is_sparse)
-    return same(x), wide, None if bias is None else table_gradient(bias, pre.size, is_sparse)
+def _hs_grad_infer(x: Meta, w: Meta, *others, is_sparse: bool, **_) -> Metas:
+    *_paths, bias, pre, _dout = others
+    return gradient_metas(x, w, bias, pre.size, is_sparse)
 
 
 def _hs_rows(op: Applied) -> OfRows:

@@ -181,9 +181,15 @@ def _nce_slopes(xp, label, activations, classes, noise, weight, dcost) -> Array:
 def _nce_grad_infer(
     x: Meta, label: Meta, weight: Meta, bias: Meta | None, *optional, is_sparse: bool, **_
 ) -> Metas:
-    classes = optional[-2]
-    wide = table_gradient(weight, classes.size, is_sparse)
-    return same(x), wide, None if bias is None else table_gradient(bias, classes.size, is_sparse)
+    return gradient_metas(x, weight, bias, optional[-2].size, is_sparse)
+
+
+def gradient_metas(
+    x: Meta, weight: Meta, bias: Meta | None, touched: int, is_sparse: bool
+) -> Metas:
+    """Return what `write_gradients` writes, for so many ``touched`` rows of the tables."""
+    of_bias = None if bias is None else table_gradient(bias, touched, is_sparse)
+    return same(x), table_gradient(weight, touched, is_sparse), of_bias
 
 
 def table_gradient(table: Meta, touched: int, is_sparse: bool) -> Meta:
@@ -239,7 +245,11 @@ def _nce_grad(
     many = label.reshape(len(x), -1).shape[1]
     noise = _noise(xp, classes, many, num_total_classes, sampler, chances)
     slopes = _nce_slopes(xp, label, activations, classes, noise, sample_weight, dcost)
-    slopes = slopes.astype(x.dtype)
+    write_gradients(xp, slopes.astype(x.dtype), x, weight, classes, dx, dweight, dbias)
+
+
+def write_gradients(xp, slopes, x, weight, classes, dx, dweight, dbias) -> None:
+    """Write the gradients of scores x w^T + b [rows, classes of a row], which are ``slopes``."""
     if dx is not None:
         dx[...] = xp.einsum("nk,nkd->nd", slopes, of_classes(weight, classes))
     write_rows(xp, dbias, classes, slopes)

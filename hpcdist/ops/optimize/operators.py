@@ -57,15 +57,14 @@ def _copy_and_call(copies: Sequence[tuple[Array, Array]], step: Call) -> None:
 
 def _define(type: str, update: Update) -> None:
     inputs = ["Param", "Grad", *(["LearningRate"] if update.has_rate else []), *update.state]
-    written = {"Param": "ParamOut", **{s: o for s, o in update.state.items() if o is not None}}
     define(
         type,
-        f"{', '.join(inputs)} -> {', '.join(written.values())}",
+        f"{', '.join(inputs)} -> {', '.join(update.written.values())}",
         rows=not_on_rows,
         attrs=update.attrs,
         infer=partial(_infer, type),
         bind=partial(_bind, type),
-        inplace={out: source for source, out in written.items()},
+        inplace={out: source for source, out in update.written.items()},
     )
 
 

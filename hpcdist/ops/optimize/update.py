@@ -29,6 +29,11 @@ class Update:
     sparse: Callable[[Attrs], str | None] = lambda attrs: None
     has_rate: bool = True
 
+    @property
+    def written(self) -> dict[str, str]:
+        """Output slots by the input slots whose values they replace."""
+        return {"Param": "ParamOut", **{s: o for s, o in self.state.items() if o is not None}}
+
 
 def _always(value: str) -> Callable[[Attrs], str]:
     return lambda attrs: value

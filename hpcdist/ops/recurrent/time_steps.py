@@ -16,6 +16,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows
+from hpcdist.graph.sequence_rows import expect_ragged
 from hpcdist.ops.common import fits
 from hpcdist.ops.scratch import scratch
 from hpcdist.ops.sequence.pool_softmax_conv import rowwise
@@ -40,8 +41,7 @@ def rows_of_steps(*results: str) -> Any:
 
     def treat(op: Applied) -> dict[str, OfRows]:
         (x,) = op.inputs["Input"]
-        if x.of.how is not How.RAGGED:
-            raise MixesRows(f"{x.name!r} is {x.of.how.value}")
+        expect_ragged(x)
         for slot, operands in op.inputs.items():
             for operand in operands:
                 first = slot in ("H0", "C0")

@@ -242,13 +242,17 @@ def _evaluated(lod, attrs, inputs: Operands, outputs: Operands) -> None:
     excluded = np.array(attrs["excluded_chunk_types"], np.int64)
     flat = inferred.reshape(-1), label.reshape(-1)
     count_chunks(*flat, begins, ends, scheme, excluded, *room, counts)
-    of_found, of_labels, right = map(int, counts)
-    precision = right / of_found if of_found else 0.0
-    recall = right / of_labels if of_labels else 0.0
-    f1 = 2 * precision * recall / (precision + recall) if right else 0.0
-    for array, value in zip(outputs, (precision, recall, f1, of_found, of_labels, right)):
+    for array, value in zip(outputs, (*chunk_scores(*map(int, counts)), *counts)):
         if array is not None:
             array.fill(value)
+
+
+def chunk_scores(found: Any, labelled: Any, correct: Any) -> tuple[Any, Any, Any]:
+    """Return precision, recall and F1 of so many chunks; 0 where nothing is divided by."""
+    precision = correct / found if found else 0.0
+    recall = correct / labelled if labelled else 0.0
+    f1 = 2 * precision * recall / (precision + recall) if correct else 0.0
+    return precision, recall, f1
 
 
 def _chunk_bind(xp, *operands, lods, **attrs) -> Call:

@@ -11,6 +11,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, common_rows
+from hpcdist.graph.sequence_rows import expect_ragged
 from hpcdist.ops.common import define_with_grad, in_sequence
 from hpcdist.ops.sequence.pool_softmax_conv import like_first, rowwise, sequences_of
 from hpcdist.ops.sequence.regroup import gather, owners, scatter
@@ -19,8 +20,7 @@ from hpcdist.ops.types import Array, Call, Lods, Metas
 
 def _padded_rows(op: Applied) -> dict[str, OfRows]:
     (x,), padded = op.inputs["X"], op.attrs["padded_length"] != -1
-    if x.of.how is not How.RAGGED or x.lod_level > 1:
-        raise MixesRows(f"{x.name!r} is {x.of.how.value}")
+    expect_ragged(x, nested=False)
     return {"Out": OfRows(How.ROWS if padded else How.PADDED), "Length": OfRows(How.ROWS)}
 
 

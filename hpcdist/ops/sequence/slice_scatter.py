@@ -8,7 +8,7 @@ from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows
-from hpcdist.graph.sequence_rows import grouped
+from hpcdist.graph.sequence_rows import expect_ragged, grouped
 from hpcdist.graph.values import Value
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.embedding.run_kernels import add_at
@@ -19,8 +19,7 @@ from hpcdist.ops.types import Array, Call, Lods
 # -- a piece of each sequence ----------------------------------------------------------------------
 def _slice_rows(op: Applied) -> dict[str, OfRows]:
     (x,) = op.inputs["X"]
-    if x.of.how is not How.RAGGED or x.lod_level > 1:
-        raise MixesRows(f"{x.name!r} is {x.of.how.value}")
+    expect_ragged(x, nested=False)
     for slot in ("Offset", "Length"):
         (places,) = op.inputs[slot]
         if places.of not in (OfRows(How.ROWS), OfRows(How.RAGGED, x.of.sequences)):
@@ -79,8 +78,7 @@ def _scatter_rows(op: Applied) -> OfRows:
     (x,), (ids,), (updates,) = (op.inputs[slot] for slot in ("X", "Ids", "Updates"))
     if x.of != OfRows(How.ROWS) or ids.of.how is not How.RAGGED or ids.lod_level > 1:
         raise MixesRows(f"{x.name!r} is {x.of.how.value}, {ids.name!r} {ids.of.how.value}")
-    if updates.of.how is not How.RAGGED:
-        raise MixesRows(f"{updates.name!r} is {updates.of.how.value}")
+    expect_ragged(updates)
     if updates.of.sequences != ids.of.sequences:
         op.align(ids.of.sequences, updates.of.sequences)
     return x.of

@@ -13,6 +13,7 @@ from hpcdist.errors import FeedError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows
+from hpcdist.graph.sequence_rows import expect_ragged
 from hpcdist.graph.values import ARRAY, RANK_TABLE, RankTable, TensorArray, Value, rows_of
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.types import Array
@@ -32,8 +33,7 @@ def as_x(op: Applied) -> OfRows:
 def _by_steps(op: Applied) -> OfRows:
     """Rows of sequences in steps, or back in sequences: each stays with its sequence."""
     (x,) = op.inputs["X"]
-    if x.of.how is not How.RAGGED or x.lod_level > 1:
-        raise MixesRows(f"{x.name!r} is {x.of.how.value}")
+    expect_ragged(x, nested=False)
     return x.of
 
 

@@ -61,13 +61,18 @@ define(
 
 
 # -- multiclass_nms: of boxes that overlap, the one with the highest score ------------------------
+def best_first(scores, threshold: float, most: int) -> Array:
+    """Return where scores [n] above a threshold are, the highest first; ``most``: -1 is all."""
+    order = np.argsort(-scores, kind="stable")
+    order = order[scores[order] > threshold]
+    return order[:most] if most > -1 else order
+
+
 def _nms_of_class(
     boxes, scores, threshold: float, top: int, nms: float, eta: float, normalized: bool
 ) -> list[int]:
     """Return the places of the boxes of a class that are kept, by falling scores."""
-    order = np.argsort(-scores, kind="stable")
-    order = order[scores[order] > threshold]
-    order = order[:top] if top > -1 else order
+    order = best_first(scores, threshold, top)
     chosen = suppress(boxes[order], nms, eta, normalized)
     return [int(order[i]) for i in chosen]
 

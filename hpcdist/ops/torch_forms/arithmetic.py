@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcdist.ops.elementwise.binary import broadcast_shapes
+from hpcdist.ops.elementwise.binary import broadcast_shapes, operand_views
 from hpcdist.ops.tensor.constant import VALUE_ATTRS
 from hpcdist.ops.torch_forms import expressions, form
 
 
 # -- two values, one broadcast to the other --------------------------------------------------------
-def _views(x, y, axis):
-    x_view, y_view, _ = broadcast_shapes(x.shape, y.shape, axis)
-    return x.reshape(x_view), y.reshape(y_view)
-
-
 def _summed(torch, full, like, view):
     """Add up a gradient of the result's shape over what was broadcast; ``view``: of ``like``."""
     axes = [i for i, (a, b) in enumerate(zip(view, full.shape)) if a != b]
@@ -25,7 +20,7 @@ def _binary(function):
     """Return the form of a function of two values whose shapes fit."""
 
     def form_function(torch, x, y, axis):
-        return function(torch, *_views(x, y, axis)).to(x.dtype)
+        return function(torch, *operand_views(x, y, axis)).to(x.dtype)
 
     return form_function
 
@@ -93,7 +88,7 @@ def div_grad(torch, x, y, out, dout, axis, wanted):
 
 def _comparison(name):
     def form_function(torch, x, y, axis=-1, force_cpu=False):
-        return getattr(torch, name)(*_views(x, y, axis))
+        return getattr(torch, name)(*operand_views(x, y, axis))
 
     return form_function
 

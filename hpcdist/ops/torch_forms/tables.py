@@ -33,21 +33,23 @@ def _added(torch, rows, ids, count):
     return torch.ops.aten.embedding_dense_backward(rows, within, count, -1, False)
 
 
+def _unpadded(torch, rows, ids, padding_idx):
+    """Return rows, zeros where the id is the one for padding."""
+    if padding_idx == NO_PADDING:
+        return rows
+    return torch.where((ids == padding_idx).reshape(-1, 1), 0, rows)
+
+
 @form("lookup_table", "lookup_table_v2", when=_dense, checks=_rows_of, outs=True)
 def lookup_table(torch, w, ids, padding_idx, outs, **_):
     flat = ids.reshape(-1)
-    rows = _read(torch, w, flat)
-    if padding_idx != NO_PADDING:
-        rows = torch.where((flat == padding_idx).reshape(-1, 1), 0, rows)
-    return rows.reshape(outs[0].shape)
+    return _unpadded(torch, _read(torch, w, flat), flat, padding_idx).reshape(outs[0].shape)
 
 
 @form("lookup_table_grad", "lookup_table_v2_grad", when=_dense_grad)
 def lookup_table_grad(torch, w, ids, dout, padding_idx, **_):
     flat, rows = ids.reshape(-1), dout.reshape(-1, w.shape[1])
-    if padding_idx != NO_PADDING:
-        rows = torch.where((flat == padding_idx).reshape(-1, 1), 0, rows)
-    return _added(torch, rows, flat, len(w))
+    return _added(torch, _unpadded(torch, rows, flat, padding_idx), flat, len(w))
 
 
 def _places_of(x, depth, allow_out_of_range, dtype):
