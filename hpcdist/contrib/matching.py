@@ -39,9 +39,9 @@ def match_matrix_tensor(
     """
     helper = LayerHelper("match_matrix_tensor", name)
     w = helper.create_parameter(param_attr, [x.shape[1], channel_num, y.shape[1]], dtype)
-    out, tmp = helper.new_var(dtype), helper.new_var(dtype, stop_gradient=True)
-    inputs, outputs = {"X": x, "Y": y, "W": w}, {"Out": out, "Tmp": tmp}
-    helper.append_op(helper.layer_type, inputs, outputs, {"dim_t": channel_num})
+    inputs, outputs = {"X": x, "Y": y, "W": w}, dict.fromkeys(("Out", "Tmp"), dtype)
+    kind, attrs = helper.layer_type, {"dim_t": channel_num}
+    out, tmp = helper.apply_all(kind, inputs, outputs, attrs, constant=("Tmp",))
     return helper.activate(out, act), tmp
 
 
@@ -118,7 +118,7 @@ def tree_conv(
 
 def tdm_child(
     x: Variable, node_nums: int, child_nums: int, param_attr: ParamLike = None, dtype: str = "int32"
-) -> tuple[Variable, Variable]:
+) -> tuple[Variable, ...]:
     """Return the children of nodes ``x`` of a tree [..., child_nums], and 1 where one is a leaf.
 
     The parameter has of each node: its item (0: it is no leaf), layer, parent, children (0: none).
@@ -127,10 +127,9 @@ def tdm_child(
     zero, shape = Constant(0), [node_nums, 3 + child_nums]
     info = helper.create_parameter(param_attr, shape, dtype, default_initializer=zero)
     info.stop_gradient = True
-    child, leaf = (helper.new_var(dtype, stop_gradient=True) for _ in range(2))
-    outputs, attrs = {"Child": child, "LeafMask": leaf}, {"child_nums": child_nums, "dtype": dtype}
-    helper.append_op(helper.layer_type, {"X": x, "TreeInfo": info}, outputs, attrs)
-    return child, leaf
+    outputs = dict.fromkeys(("Child", "LeafMask"), dtype)
+    inputs, attrs = {"X": x, "TreeInfo": info}, {"child_nums": child_nums, "dtype": dtype}
+    return helper.apply_all(helper.layer_type, inputs, outputs, attrs, constant=outputs)
 
 
 def tdm_sampler(
@@ -174,10 +173,9 @@ def tdm_sampler(
         "seed": seed,
         "dtype": dtype,
     }
-    outs = [helper.new_var(dtype, stop_gradient=True) for _ in range(3)]
     inputs = {"X": x, "Travel": trees[0], "Layer": trees[1]}
-    outputs = dict(zip(("Out", "Labels", "Mask"), outs))
-    helper.append_op(helper.layer_type, inputs, outputs, attrs)
+    outputs = dict.fromkeys(("Out", "Labels", "Mask"), dtype)
+    outs = helper.apply_all(helper.layer_type, inputs, outputs, attrs, constant=outputs)
     if not output_list:
         return outs[0], outs[1], outs[2]
     widths = [int(count) + output_positive for count in neg_samples_num_list]

@@ -12,7 +12,7 @@ from hpcdist.graph.program import default_main_program
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant
 from hpcdist.layers.boxes import suppressed
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, append_all
 from hpcdist.layers.param_attr import ParamAttr, ParamLike
 
 __all__ = [
@@ -33,11 +33,9 @@ def shuffle_batch(x: Variable, seed: int | None = None) -> Variable:
     """
     if isinstance(seed, Variable):
         raise GraphError("shuffle_batch: seed must be a number: one order for all ranks")
-    helper = LayerHelper("shuffle_batch")
-    out, order = helper.new_var(x.dtype), helper.new_var("int64", stop_gradient=True)
     attrs = {"startup_seed": seed or default_main_program().random_seed}
-    helper.append_op(helper.layer_type, {"X": x}, {"Out": out, "ShuffleIdx": order}, attrs)
-    return out
+    outputs = {"Out": x.dtype, "ShuffleIdx": "int64"}
+    return append_all("shuffle_batch", {"X": x}, attrs, outputs, constant=("ShuffleIdx",))[0]
 
 
 def _columns(layer: str, input: Any, start_index: int, length: int) -> list[Variable]:

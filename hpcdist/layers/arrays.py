@@ -9,7 +9,7 @@ from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.values import ARRAY, RANK_TABLE
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, append
+from hpcdist.layers.helper import LayerHelper, append, append_all
 
 __all__ = [
     "array_length",
@@ -65,15 +65,12 @@ def array_length(array: Variable) -> Variable:
 
 def tensor_array_to_tensor(
     input: Variable, axis: int = 1, name: str | None = None, use_stack: bool = False
-) -> tuple[Variable, Variable]:
+) -> tuple[Variable, ...]:
     """Join, or stack, the values of an array along ``axis``; also return their extents there."""
     _expect_array(input, "tensor_array_to_tensor")
-    helper = LayerHelper("tensor_array_to_tensor", name)
-    out, index = helper.new_var(input.dtype), helper.new_var("int32", stop_gradient=True)
     attrs = {"axis": axis, "use_stack": use_stack}
-    outputs = {"Out": out, "OutIndex": index}
-    helper.append_op("tensor_array_to_tensor", {"X": input}, outputs, attrs)
-    return out, index
+    outputs, constant = {"Out": input.dtype, "OutIndex": "int32"}, ("OutIndex",)
+    return append_all("tensor_array_to_tensor", {"X": input}, attrs, outputs, name, constant)
 
 
 def _expect_array(array: Variable, layer: str) -> None:
@@ -126,13 +123,10 @@ def reorder_lod_tensor_by_rank(x: Variable, rank_table: Variable) -> Variable:
 
 
 # -- rows by a mask --------------------------------------------------------------------------------
-def split_lod_tensor(input: Variable, mask: Variable, level: int = 0) -> tuple[Variable, Variable]:
+def split_lod_tensor(input: Variable, mask: Variable, level: int = 0) -> tuple[Variable, ...]:
     """Return the rows where ``mask`` (bool [rows, 1]) holds, and the others."""
-    helper = LayerHelper("split_lod_tensor")
-    chosen, not_chosen = helper.new_var(input.dtype), helper.new_var(input.dtype)
-    outputs = {"OutTrue": chosen, "OutFalse": not_chosen}
-    helper.append_op("split_lod_tensor", {"X": input, "Mask": mask}, outputs, {"level": level})
-    return chosen, not_chosen
+    inputs, outputs = {"X": input, "Mask": mask}, {"OutTrue": input.dtype, "OutFalse": input.dtype}
+    return append_all("split_lod_tensor", inputs, {"level": level}, outputs, constant=())
 
 
 def merge_lod_tensor(
@@ -153,8 +147,5 @@ def select_input(inputs: Sequence[Variable], mask: Variable) -> Variable:
 
 def is_empty(x: Variable, cond: Variable | None = None) -> Variable:
     """Return whether ``x`` has no elements, bool, shape (1,)."""
-    helper = LayerHelper("is_empty")
-    if cond is None:
-        cond = helper.new_var("bool", stop_gradient=True)
-    helper.append_op("is_empty", {"X": x}, {"Out": cond})
-    return cond
+    facts: dict[str, Any] = {"dtype": "bool", "stop_gradient": True}
+    return LayerHelper("is_empty").apply("is_empty", {"X": x}, out=cond, **facts)

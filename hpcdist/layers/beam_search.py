@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, append
+from hpcdist.layers.helper import LayerHelper, append, append_all
 from hpcdist.layers.metric import topk
 from hpcdist.layers.tensor import squeeze
 
@@ -49,20 +49,14 @@ def beam_search(
 
 def beam_search_decode(
     ids: Variable, scores: Variable, beam_size: int, end_id: int, name: str | None = None
-) -> tuple[Variable, Variable]:
+) -> tuple[Variable, ...]:
     """Return the sentences of arrays that `beam_search` has filled, in sources of sentences.
 
     Ids and scores [n, 1], in two levels of sequences; the best sentence of a source comes first.
     """
-    helper = LayerHelper("beam_search_decode", name)
-    sentences, of_scores = helper.new_var(ids.dtype), helper.new_var(scores.dtype)
-    helper.append_op(
-        "beam_search_decode",
-        {"Ids": ids, "Scores": scores},
-        {"SentenceIds": sentences, "SentenceScores": of_scores},
-        {"beam_size": beam_size, "end_id": end_id},
-    )
-    return sentences, of_scores
+    inputs, attrs = {"Ids": ids, "Scores": scores}, {"beam_size": beam_size, "end_id": end_id}
+    outputs = {"SentenceIds": ids.dtype, "SentenceScores": scores.dtype}
+    return append_all("beam_search_decode", inputs, attrs, outputs, name, constant=())
 
 
 def gather_tree(ids: Variable, parents: Variable) -> Variable:

@@ -200,7 +200,6 @@ def yolov3_loss(
 
     gt_box: [N, boxes, 4], center, width and height in parts of the image; 0 where there is none.
     """
-    helper = LayerHelper("yolov3_loss", name)
     inputs = {"X": x, "GTBox": gt_box, "GTLabel": gt_label}
     if gt_score is not None:
         inputs["GTScore"] = gt_score
@@ -213,14 +212,9 @@ def yolov3_loss(
         "use_label_smooth": use_label_smooth,
         "scale_x_y": scale_x_y,
     }
-    loss = helper.new_var(x.dtype)
-    outputs = {
-        "Loss": loss,
-        "ObjectnessMask": helper.new_var(x.dtype, stop_gradient=True),
-        "GTMatchMask": helper.new_var("int32", stop_gradient=True),
-    }
-    helper.append_op("yolov3_loss", inputs, outputs, attrs)
-    return loss
+    outputs = {"Loss": x.dtype, "ObjectnessMask": x.dtype, "GTMatchMask": "int32"}
+    constant = ("ObjectnessMask", "GTMatchMask")
+    return append_all("yolov3_loss", inputs, attrs, outputs, name, constant)[0]
 
 
 def polygon_box_transform(input: Variable, name: str | None = None) -> Variable:

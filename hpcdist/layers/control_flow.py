@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph.variable import Variable
@@ -33,13 +34,11 @@ def _comparison(type: str) -> Callable[..., Variable]:
     def layer(
         x: Variable, y: Variable, force_cpu: bool | None = None, cond: Variable | None = None
     ) -> Variable:
-        helper = LayerHelper(type)
-        if cond is None:
-            cond = helper.new_var("bool")
-        cond.stop_gradient = True
-        attrs = {"force_cpu": bool(force_cpu)}
-        helper.append_op(type, {"X": x, "Y": y}, {"Out": cond}, attrs)
-        return cond
+        if cond is not None:
+            cond.stop_gradient = True
+        slots, attrs = {"X": x, "Y": y}, {"force_cpu": bool(force_cpu)}
+        facts: dict[str, Any] = {"dtype": "bool", "stop_gradient": True}
+        return LayerHelper(type).apply(type, slots, attrs, out=cond, **facts)
 
     return named(type, layer, f"Append ``{type}`` of x and y, element by element; gives bool.")
 
@@ -65,19 +64,9 @@ def _logical(type: str) -> Callable[..., Variable]:
     def layer(
         x: Variable, y: Variable, out: Variable | None = None, name: str | None = None
     ) -> Variable:
-        return _logical_op(type, {"X": x, "Y": y}, out, name)
+        return LayerHelper(type, name).apply(type, {"X": x, "Y": y}, out=out, dtype="bool")
 
     return named(type, layer, f"Append ``{type}`` of two bools, element by element.")
-
-
-def _logical_op(
-    type: str, inputs: dict[str, Variable], out: Variable | None, name: str | None
-) -> Variable:
-    helper = LayerHelper(type, name)
-    if out is None:
-        out = helper.new_var("bool")
-    helper.append_op(type, inputs, {"Out": out})
-    return out
 
 
 logical_and = _logical("logical_and")
@@ -87,16 +76,14 @@ logical_xor = _logical("logical_xor")
 
 def logical_not(x: Variable, out: Variable | None = None, name: str | None = None) -> Variable:
     """Append ``logical_not`` of a bool, element by element."""
-    return _logical_op("logical_not", {"X": x}, out, name)
+    return LayerHelper("logical_not", name).apply("logical_not", {"X": x}, out=out, dtype="bool")
 
 
 # -- counters --------------------------------------------------------------------------------------
 def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variable:
     """Add a number to every element, by default in x itself."""
-    helper = LayerHelper("increment")
-    out = x if in_place else helper.new_var(x.dtype)
-    helper.append_op("increment", {"X": x}, {"Out": out}, {"step": float(value)})
-    return out
+    how, out = {"step": float(value)}, x if in_place else None
+    return LayerHelper("increment").apply("increment", {"X": x}, how, out=out, dtype=x.dtype)
 
 
 def autoincreased_step_counter(

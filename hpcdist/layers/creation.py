@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from hpcdist.errors import GraphError
 from hpcdist.graph.dtypes import DTypeLike, canonical
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, append, into, refuse_variables
+from hpcdist.layers.helper import LayerHelper, append, append_all, into, refuse_variables
 from hpcdist.layers.tensor import assign, cast, expand, fill_constant, reshape
 
 __all__ = [
@@ -251,14 +250,8 @@ def elementwise_equal(x: Variable, y: Variable, name: str | None = None) -> Vari
     return helper.apply("equal", {"X": x, "Y": y}, dtype="bool", stop_gradient=True)
 
 
-def mean_iou(
-    input: Variable, label: Variable, num_classes: int
-) -> tuple[Variable, Variable, Variable]:
+def mean_iou(input: Variable, label: Variable, num_classes: int) -> tuple[Variable, ...]:
     """Return the mean overlap of the classes, and how often each is wrong and right."""
-    helper = LayerHelper("mean_iou")
-    mean = helper.new_var("float32", stop_gradient=True)
-    wrong, right = (helper.new_var("int32", stop_gradient=True) for _ in builtins.range(2))
-    outputs = {"OutMeanIou": mean, "OutWrong": wrong, "OutCorrect": right}
     inputs = {"Predictions": input, "Labels": label}
-    helper.append_op("mean_iou", inputs, outputs, {"num_classes": num_classes})
-    return mean, wrong, right
+    outputs = {"OutMeanIou": "float32", "OutWrong": "int32", "OutCorrect": "int32"}
+    return append_all("mean_iou", inputs, {"num_classes": num_classes}, outputs)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, append_all
 from hpcdist.layers.param_attr import ParamAttr, ParamLike
 
 __all__ = ["chunk_eval", "crf_decoding", "edit_distance", "linear_chain_crf", "warpctc"]
@@ -25,18 +25,9 @@ def linear_chain_crf(
     helper = LayerHelper("linear_chain_crf")
     tags = input.shape[1] if length is None else input.shape[2]
     weights = helper.create_parameter(param_attr, [tags + 2, tags], input.dtype)
-    alpha, exps, weight_exps, cost = (helper.new_var(input.dtype) for _ in range(4))
-    helper.append_op(
-        "linear_chain_crf",
-        _slots(Emission=input, Transition=weights, Label=label, Length=length),
-        {
-            "Alpha": alpha,
-            "EmissionExps": exps,
-            "TransitionExps": weight_exps,
-            "LogLikelihood": cost,
-        },
-    )
-    return cost
+    slots = _slots(Emission=input, Transition=weights, Label=label, Length=length)
+    names = "Alpha", "EmissionExps", "TransitionExps", "LogLikelihood"
+    return helper.apply_all("linear_chain_crf", slots, dict.fromkeys(names, input.dtype))[-1]
 
 
 def crf_decoding(
@@ -76,19 +67,15 @@ def chunk_eval(
     A tag is type * kinds + kind; ``chunk_scheme`` IOB, IOE, IOBES or plain says what kinds there
     are, and tags from ``num_chunk_types`` * kinds on are outside of all chunks.
     """
-    helper = LayerHelper("chunk_eval")
-    shares = [helper.new_var("float32") for _ in range(3)]
-    numbers = [helper.new_var("int64") for _ in range(3)]
-    names = ["Precision", "Recall", "F1-Score"]
-    names += ["NumInferChunks", "NumLabelChunks", "NumCorrectChunks"]
+    outputs = dict.fromkeys(("Precision", "Recall", "F1-Score"), "float32")
+    outputs |= dict.fromkeys(("NumInferChunks", "NumLabelChunks", "NumCorrectChunks"), "int64")
     attrs = {
         "num_chunk_types": num_chunk_types,
         "chunk_scheme": chunk_scheme,
         "excluded_chunk_types": list(excluded_chunk_types or ()),
     }
     slots = _slots(Inference=input, Label=label, SeqLength=seq_length)
-    helper.append_op("chunk_eval", slots, dict(zip(names, shares + numbers)), attrs)
-    return (*shares, *numbers)
+    return append_all("chunk_eval", slots, attrs, outputs, constant=())
 
 
 def edit_distance(
@@ -98,7 +85,7 @@ def edit_distance(
     ignored_tokens: Sequence[int] | None = None,
     input_length: Variable | None = None,
     label_length: Variable | None = None,
-) -> tuple[Variable, Variable]:
+) -> tuple[Variable, ...]:
     """Return edit distances from ``input`` to ``label`` [sequences, 1], and how many there are.
 
     Both int64, in sequences or padded with lengths; ``normalized``: divided by the label's length.
@@ -111,14 +98,9 @@ def edit_distance(
     lengths = {}
     if input_length is not None and label_length is not None:
         lengths = {"HypsLength": input_length, "RefsLength": label_length}
-    out, count = helper.new_var("float32"), helper.new_var("int64")
-    helper.append_op(
-        "edit_distance",
-        {"Hyps": input, "Refs": label, **lengths},
-        {"Out": out, "SequenceNum": count},
-        {"normalized": normalized},
-    )
-    return out, count
+    slots, outputs = {"Hyps": input, "Refs": label, **lengths}, {"Out": "float32"}
+    outputs["SequenceNum"] = "int64"
+    return helper.apply_all("edit_distance", slots, outputs, {"normalized": normalized})
 
 
 def warpctc(

@@ -37,7 +37,5 @@ def _integers(helper: LayerHelper, value: Variable) -> Variable:
 
 
 def _one(helper: LayerHelper, number: int) -> Variable:
-    out = helper.new_var("int32", stop_gradient=True)
     attrs = {"shape": [1], "dtype": "int32", "value": float(number), "force_cpu": True}
-    helper.append_op("fill_constant", {}, {"Out": out}, attrs)
-    return out
+    return helper.apply("fill_constant", {}, attrs, dtype="int32", stop_gradient=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, append
+from hpcdist.layers.helper import LayerHelper, append, append_all
 from hpcdist.layers.tensor import zeros
 
 __all__ = [
@@ -75,13 +75,11 @@ def multiplex(inputs: Sequence[Variable], index: Variable) -> Variable:
 
 def argsort(
     input: Variable, axis: int = -1, descending: bool = False, name: str | None = None
-) -> tuple[Variable, Variable]:
+) -> tuple[Variable, ...]:
     """Sort along ``axis``; return the values and where they were. Equal ones keep their order."""
-    helper = LayerHelper("argsort", name)
-    out, ids = helper.new_var(input.dtype), helper.new_var("int64", stop_gradient=True)
     attrs: dict[str, Any] = {"axis": axis, "descending": descending}
-    helper.append_op("argsort", {"X": input}, {"Out": out, "Indices": ids}, attrs)
-    return out, ids
+    outputs = {"Out": input.dtype, "Indices": "int64"}
+    return append_all("argsort", {"X": input}, attrs, outputs, name, ("Indices",))
 
 
 def shard_index(

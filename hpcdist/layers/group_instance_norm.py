@@ -46,12 +46,11 @@ def group_norm(
     )
     bias = helper.create_parameter(bias_attr or False, shape, input.dtype, is_bias=True)
     inputs = {"X": input, "Scale": scale, "Bias": bias}
-    outputs = {"Y": helper.new_var(input.dtype)}
-    outputs |= {slot: helper.new_var(input.dtype, True) for slot in ("Mean", "Variance")}
+    outputs = dict.fromkeys(("Y", *(moments := ("Mean", "Variance"))), input.dtype)
     attrs = {"epsilon": epsilon, "groups": groups, "data_layout": data_layout}
     present = {slot: var for slot, var in inputs.items() if var is not None}
-    helper.append_op("group_norm", present, outputs, attrs)
-    return helper.activate(outputs["Y"], act)
+    out, *_ = helper.apply_all("group_norm", present, outputs, attrs, constant=moments)
+    return helper.activate(out, act)
 
 
 def instance_norm(
@@ -203,7 +202,6 @@ def data_norm(
         attrs["slot_dim"] = slot_dim
     if enable_scale_and_shift:
         attrs["enable_scale_and_shift"] = True
-    out = helper.new_var(input.dtype)
-    moments = {slot: helper.new_var(input.dtype, True) for slot in ("Means", "Scales")}
-    helper.append_op("data_norm", inputs, {"Y": out, **moments}, attrs)
+    outputs = dict.fromkeys(("Y", *(moments := ("Means", "Scales"))), input.dtype)
+    out, *_ = helper.apply_all("data_norm", inputs, outputs, attrs, constant=moments)
     return helper.activate(out, act)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError, GraphTypeError
@@ -65,13 +65,32 @@ class LayerHelper:
         attrs: Any = None,
         *,
         slot: str = "Out",
+        out: Variable | None = None,
         dtype: DTypeLike = "float32",
         stop_gradient: bool = False,
     ) -> Variable:
-        """Append an operator with one new output and return that."""
-        out = self.new_var(dtype, stop_gradient)
-        self.append_op(type, inputs, {slot: out}, attrs)
-        return out
+        """Append an operator with one output, ``out`` or a new one, and return that."""
+        made = self.new_var(dtype, stop_gradient) if out is None else out
+        self.append_op(type, inputs, {slot: made}, attrs)
+        return made
+
+    def apply_all(
+        self,
+        type: str,
+        inputs: Any,
+        outputs: Mapping[str, DTypeLike],
+        attrs: Any = None,
+        *,
+        constant: Collection[str] = (),
+    ) -> tuple[Variable, ...]:
+        """Append an operator and return its outputs, all of them new.
+
+        ``outputs``: its slots with the element types of the values; gradients do not flow into
+        those that are ``constant``.
+        """
+        made = {slot: self.new_var(kind, slot in constant) for slot, kind in outputs.items()}
+        self.append_op(type, inputs, made, attrs)
+        return tuple(made.values())
 
     def create_parameter(
         self,
@@ -181,16 +200,19 @@ def append(
 
 
 def append_all(
-    type: str, inputs: Mapping[str, Any], attrs: Any, outputs: Mapping[str, Any], name: Any = None
+    type: str,
+    inputs: Mapping[str, Any],
+    attrs: Any,
+    outputs: Mapping[str, DTypeLike],
+    name: str | None = None,
+    constant: Collection[str] | None = None,
 ) -> tuple[Variable, ...]:
-    """Append a layer's operator that has no gradients, and return what it gives.
+    """Append an operator that is a layer of its own, as `LayerHelper.apply_all`, and return it all.
 
-    ``outputs``: its slots with the element types of the values, in order.
+    Gradients flow into no output if ``constant`` is None.
     """
-    helper = LayerHelper(type, name)
-    variables = {slot: helper.new_var(kind, stop_gradient=True) for slot, kind in outputs.items()}
-    helper.append_op(type, inputs, variables, attrs)
-    return tuple(variables.values())
+    fixed = outputs if constant is None else constant
+    return LayerHelper(type, name).apply_all(type, inputs, outputs, attrs, constant=fixed)
 
 
 def named(name: str, layer: Callable[..., Any], doc: str | None = None) -> Callable[..., Any]:
@@ -204,5 +226,4 @@ def into(out: Variable | None, result: Variable) -> Variable:
     """Return a value, copied into ``out`` if that is given."""
     if out is None:
         return result
-    LayerHelper("assign").append_op("assign", {"X": result}, {"Out": out})
-    return out
+    return LayerHelper("assign").apply("assign", {"X": result}, out=out)

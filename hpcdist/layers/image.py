@@ -9,7 +9,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant
 from hpcdist.layers import windows
-from hpcdist.layers.helper import LayerHelper, named
+from hpcdist.layers.helper import LayerHelper, append_all, named
 from hpcdist.layers.param_attr import ParamAttr, ParamLike
 from hpcdist.layers.windows import Numbers, Padding
 from hpcdist.ops.convolution.windows import LAYOUTS
@@ -191,10 +191,9 @@ def adaptive_pool(layer: str, axes: int) -> Callable[..., Any]:
         attrs = {"pooling_type": pool_type, "ksize": size, "adaptive": True}
         if pool_type == "avg":
             return LayerHelper(kind, name).apply(kind, {"X": input}, attrs, dtype=input.dtype)
-        helper = LayerHelper(f"max_{kind}_with_index", name)
-        out, index = helper.new_var(input.dtype), helper.new_var("int32", stop_gradient=True)
-        helper.append_op(helper.layer_type, {"X": input}, {"Out": out, "Mask": index}, attrs)
-        return (out, index) if require_index else out
+        outputs, kind = {"Out": input.dtype, "Mask": "int32"}, f"max_{kind}_with_index"
+        made = append_all(kind, {"X": input}, attrs, outputs, name, ("Mask",))
+        return made if require_index else made[0]
 
     return named(layer, layer_function)
 

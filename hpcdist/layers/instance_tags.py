@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, append
+from hpcdist.layers.helper import LayerHelper, append, append_all
 
 __all__ = ["detection_map", "filter_by_instag", "similarity_focus"]
 
@@ -24,15 +24,10 @@ def filter_by_instag(
     ``is_lod``: instances are sequences of rows. ins_tag: a sequence of tags for each. If there are
     none, one row of ``out_val_if_empty`` with weight 0.
     """
-    helper = LayerHelper("filter_by_instag")
-    out = helper.new_var(ins.dtype)
-    weight = helper.new_var("float64")
-    places = helper.new_var("int64", stop_gradient=True)
     inputs = {"Ins": ins, "Ins_tag": ins_tag, "Filter_tag": filter_tag}
     attrs = {"is_lod": is_lod, "out_val_if_empty": out_val_if_empty}
-    outputs = {"Out": out, "LossWeight": weight, "IndexMap": places}
-    helper.append_op(helper.layer_type, inputs, outputs, attrs)
-    return [out, weight]
+    outputs = {"Out": ins.dtype, "LossWeight": "float64", "IndexMap": "int64"}
+    return [*append_all("filter_by_instag", inputs, attrs, outputs, constant=("IndexMap",))[:2]]
 
 
 def similarity_focus(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, append
+from hpcdist.layers.helper import LayerHelper, append, append_all
 
 __all__ = [
     "cross_entropy",
@@ -34,15 +34,11 @@ def cross_entropy(
         inputs = {"X": input, "Label": label}
         helper = LayerHelper("cross_entropy")
         return helper.apply("cross_entropy", inputs, attrs, slot="Y", dtype=input.dtype)
-    helper = LayerHelper("cross_entropy2")
-    loss, shape, match = (helper.new_var(input.dtype) for _ in range(3))
-    helper.append_op(
-        "cross_entropy2",
-        {"X": input, "Label": label},
-        {"Y": loss, "XShape": shape, "MatchX": match},
-        {"ignore_index": ignore_index},
-    )
-    return loss
+    inputs, outputs = {"X": input, "Label": label}, ("Y", "XShape", "MatchX")
+    made = dict.fromkeys(outputs, input.dtype)
+    return append_all("cross_entropy2", inputs, {"ignore_index": ignore_index}, made, constant=())[
+        0
+    ]
 
 
 def softmax_with_cross_entropy(
@@ -58,19 +54,16 @@ def softmax_with_cross_entropy(
 
     It is numerically stable whatever ``numeric_stable_mode`` says.
     """
-    helper = LayerHelper("softmax_with_cross_entropy")
-    softmax, loss = helper.new_var(logits.dtype), helper.new_var(logits.dtype)
-    helper.append_op(
-        "softmax_with_cross_entropy",
-        {"Logits": logits, "Label": label},
-        {"Softmax": softmax, "Loss": loss},
-        {
-            "soft_label": soft_label,
-            "ignore_index": ignore_index,
-            "numeric_stable_mode": numeric_stable_mode,
-            "axis": axis,
-        },
-    )
+    inputs = {"Logits": logits, "Label": label}
+    attrs = {
+        "soft_label": soft_label,
+        "ignore_index": ignore_index,
+        "numeric_stable_mode": numeric_stable_mode,
+        "axis": axis,
+    }
+    outputs = dict.fromkeys(("Softmax", "Loss"), logits.dtype)
+    kind = "softmax_with_cross_entropy"
+    softmax, loss = append_all(kind, inputs, attrs, outputs, constant=())
     return (loss, softmax) if return_softmax else loss
 
 
@@ -117,11 +110,8 @@ def log_loss(
 
 def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
     """Return d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), for d = label - input."""
-    helper = LayerHelper("huber_loss")
-    residual, out = helper.new_var(input.dtype), helper.new_var(input.dtype)
-    outputs = {"Residual": residual, "Out": out}
-    helper.append_op("huber_loss", {"X": input, "Y": label}, outputs, {"delta": delta})
-    return out
+    inputs, outputs = {"X": input, "Y": label}, dict.fromkeys(("Residual", "Out"), input.dtype)
+    return append_all("huber_loss", inputs, {"delta": delta}, outputs, constant=())[1]
 
 
 def smooth_l1(
@@ -132,16 +122,14 @@ def smooth_l1(
     sigma: float | None = None,
 ) -> Variable:
     """Return the sum per row of outside_weight * smooth_l1(inside_weight * (x - y)), as [n, 1]."""
-    helper = LayerHelper("smooth_l1_loss")
-    diff, loss = helper.new_var(x.dtype), helper.new_var(x.dtype)
     inputs = {"X": x, "Y": y}
     if inside_weight is not None:
         inputs["InsideWeight"] = inside_weight
     if outside_weight is not None:
         inputs["OutsideWeight"] = outside_weight
     attrs = {"sigma": 1.0 if sigma is None else sigma}
-    helper.append_op("smooth_l1_loss", inputs, {"Diff": diff, "Out": loss}, attrs)
-    return loss
+    outputs = dict.fromkeys(("Diff", "Out"), x.dtype)
+    return append_all("smooth_l1_loss", inputs, attrs, outputs, constant=())[1]
 
 
 def label_smooth(

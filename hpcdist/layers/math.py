@@ -74,11 +74,7 @@ def sum(x: Variable | Sequence[Variable]) -> Variable:
 def sums(input: Variable | Sequence[Variable], out: Variable | None = None) -> Variable:
     """Add values of one shape into ``out``, or into a new variable."""
     xs = [input] if isinstance(input, Variable) else list(input)
-    helper = LayerHelper("sum")
-    if out is None:
-        return helper.apply("sum", {"X": xs}, dtype=xs[0].dtype)
-    helper.append_op("sum", {"X": xs}, {"Out": out})
-    return out
+    return LayerHelper("sum").apply("sum", {"X": xs}, out=out, dtype=xs[0].dtype)
 
 
 # -- matrix products -------------------------------------------------------------------------------
@@ -197,10 +193,7 @@ def _scaled_by(x: Variable, factor: Variable, bias: float, bias_after_scale: boo
 
 def constant(value: Variable) -> Variable:
     """Return the value as one that gradients do not flow into, though they may elsewhere."""
-    helper = LayerHelper("assign")
-    out = helper.new_var(value.dtype, stop_gradient=True)
-    helper.append_op("assign", {"X": value}, {"Out": out})
-    return out
+    return append("assign", {"X": value}, stop_gradient=True)
 
 
 def clip(x: Variable, min: float, max: float, name: str | None = None) -> Variable:

@@ -7,18 +7,15 @@ from typing import Any
 from hpcdist.graph import names
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, append_all
 
 __all__ = ["accuracy", "auc", "topk"]
 
 
-def topk(input: Variable, k: int, name: str | None = None) -> tuple[Variable, Variable]:
+def topk(input: Variable, k: int, name: str | None = None) -> tuple[Variable, ...]:
     """Return the ``k`` largest values of the last dimension, descending, and their indices."""
-    helper = LayerHelper("top_k", name)
-    values = helper.new_var(input.dtype, stop_gradient=True)
-    indices = helper.new_var("int64", stop_gradient=True)
-    helper.append_op("top_k", {"X": input}, {"Out": values, "Indices": indices}, {"k": k})
-    return values, indices
+    outputs = {"Out": input.dtype, "Indices": "int64"}
+    return append_all("top_k", {"X": input}, {"k": k}, outputs, name)
 
 
 def accuracy(

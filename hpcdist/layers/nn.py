@@ -10,7 +10,7 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant
-from hpcdist.layers.helper import LayerHelper, append
+from hpcdist.layers.helper import LayerHelper, append, append_all
 from hpcdist.layers.param_attr import ParamLike
 
 __all__ = ["cos_sim", "dropout", "fc", "l2_normalize", "layer_norm", "softmax"]
@@ -147,16 +147,11 @@ def l2_normalize(
     """Return x / sqrt(sum(x^2 over axis) + epsilon)."""
     helper = LayerHelper("l2_normalize", name)
     axis = 0 if len(x.shape) == 1 else 1 if axis is None else axis
-    out, norm = helper.new_var(x.dtype), helper.new_var(x.dtype)
-    attrs = {"axis": axis, "epsilon": epsilon}
-    helper.append_op("norm", {"X": x}, {"Out": out, "Norm": norm}, attrs)
-    return out
+    attrs, outputs = {"axis": axis, "epsilon": epsilon}, dict.fromkeys(("Out", "Norm"), x.dtype)
+    return helper.apply_all("norm", {"X": x}, outputs, attrs)[0]
 
 
 def cos_sim(X: Variable, Y: Variable) -> Variable:
     """Return the cosine between rows of X [n, d] and Y [n, d] or [1, d], as [n, 1]."""
-    helper = LayerHelper("cos_sim")
-    out, x_norm, y_norm = (helper.new_var(X.dtype) for _ in range(3))
-    outputs = {"Out": out, "XNorm": x_norm, "YNorm": y_norm}
-    helper.append_op("cos_sim", {"X": X, "Y": Y}, outputs)
-    return out
+    outputs = dict.fromkeys(("Out", "XNorm", "YNorm"), X.dtype)
+    return append_all("cos_sim", {"X": X, "Y": Y}, None, outputs, constant=())[0]

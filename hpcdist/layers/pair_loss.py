@@ -10,7 +10,7 @@ from hpcdist.initializer import Constant
 from hpcdist.layers.activation import square
 from hpcdist.layers.control_flow import equal
 from hpcdist.layers.embedding import one_hot
-from hpcdist.layers.helper import LayerHelper, append
+from hpcdist.layers.helper import LayerHelper, append, append_all
 from hpcdist.layers.loss import softmax_with_cross_entropy
 from hpcdist.layers.math import matmul, reduce_mean, reduce_sum
 from hpcdist.layers.param_attr import ParamLike
@@ -50,11 +50,9 @@ def margin_rank_loss(
     label: Variable, left: Variable, right: Variable, margin: float = 0.1, name: str | None = None
 ) -> Variable:
     """Return max(0, margin - label (left - right)); label is 1 or -1."""
-    helper = LayerHelper("margin_rank_loss", name)
-    out, active = helper.new_var(left.dtype), helper.new_var(left.dtype, stop_gradient=True)
-    inputs, outputs = {"Label": label, "X1": left, "X2": right}, {"Out": out, "Activated": active}
-    helper.append_op("margin_rank_loss", inputs, outputs, {"margin": float(margin)})
-    return out
+    inputs, attrs = {"Label": label, "X1": left, "X2": right}, {"margin": float(margin)}
+    outputs = dict.fromkeys(("Out", "Activated"), left.dtype)
+    return append_all("margin_rank_loss", inputs, attrs, outputs, name, ("Activated",))[0]
 
 
 def center_loss(

@@ -275,22 +275,20 @@ def box_decoder_and_assign(
     box_score: Variable,
     box_clip: float,
     name: str | None = None,
-) -> tuple[Variable, Variable]:
+) -> tuple[Variable, ...]:
     """Return the box of each class [N, 4 * classes], and that of the likeliest [N, 4].
 
     Class 0 is the background. ``box_clip``: the largest logarithm of a factor of a side.
     """
-    helper = LayerHelper("box_decoder_and_assign", name)
     inputs = {
         "PriorBox": prior_box,
         "PriorBoxVar": prior_box_var,
         "TargetBox": target_box,
         "BoxScore": box_score,
     }
-    boxes, chosen = (helper.new_var(prior_box.dtype) for _ in range(2))
-    outputs = {"DecodeBox": boxes, "OutputAssignBox": chosen}
-    helper.append_op(helper.layer_type, inputs, outputs, {"box_clip": float(box_clip)})
-    return boxes, chosen
+    outputs = dict.fromkeys(("DecodeBox", "OutputAssignBox"), prior_box.dtype)
+    attrs = {"box_clip": float(box_clip)}
+    return append_all("box_decoder_and_assign", inputs, attrs, outputs, name, constant=())
 
 
 # -- which are kept --------------------------------------------------------------------------------

@@ -44,10 +44,7 @@ def erf(x: Variable) -> Variable:
 
 def log1p(x: Variable, out: Variable | None = None, name: str | None = None) -> Variable:
     """Return log(1 + x)."""
-    helper = LayerHelper("log1p", name)
-    result = out if out is not None else helper.new_var(x.dtype)
-    helper.append_op("log1p", {"X": x}, {"Out": result})
-    return result
+    return LayerHelper("log1p", name).apply("log1p", {"X": x}, out=out, dtype=x.dtype)
 
 
 def brelu(

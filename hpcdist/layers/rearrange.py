@@ -79,10 +79,8 @@ def t(input: Variable, name: str | None = None) -> Variable:
     helper = LayerHelper("t", name)
     if len(input.shape) < 2:
         return helper.apply("assign", {"X": input}, dtype=input.dtype)
-    out, shape = helper.new_var(input.dtype), helper.new_var(input.dtype)
-    outputs = {"Out": out, "XShape": shape}
-    helper.append_op("transpose2", {"X": input}, outputs, {"axis": [1, 0]})
-    return out
+    outputs = dict.fromkeys(("Out", "XShape"), input.dtype)
+    return helper.apply_all("transpose2", {"X": input}, outputs, {"axis": [1, 0]})[0]
 
 
 # -- triangles and diagonals -----------------------------------------------------------------------

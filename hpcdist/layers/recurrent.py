@@ -46,19 +46,15 @@ def dynamic_lstm(
         "Bias": _gate_bias(helper, bias_attr, width, use_peepholes, dtype),
     }
     _add_states(slots, {"H0": (h_0, width), "C0": (c_0, width)}, input)
-    hidden, cell, gates, active = (helper.new_var(dtype) for _ in range(4))
-    helper.append_op(
-        "lstm",
-        slots,
-        {"Hidden": hidden, "Cell": cell, "BatchGate": gates, "BatchCellPreAct": active},
-        {
-            "use_peepholes": use_peepholes,
-            "is_reverse": is_reverse,
-            "gate_activation": gate_activation,
-            "cell_activation": cell_activation,
-            "candidate_activation": candidate_activation,
-        },
-    )
+    attrs = {
+        "use_peepholes": use_peepholes,
+        "is_reverse": is_reverse,
+        "gate_activation": gate_activation,
+        "cell_activation": cell_activation,
+        "candidate_activation": candidate_activation,
+    }
+    outputs = dict.fromkeys(("Hidden", "Cell", "BatchGate", "BatchCellPreAct"), dtype)
+    hidden, cell, *_ = helper.apply_all("lstm", slots, outputs, attrs)
     return hidden, cell
 
 
@@ -147,24 +143,15 @@ def dynamic_gru(
         "Bias": helper.create_parameter(bias_attr, [1, 3 * size], input.dtype, is_bias=True),
     }
     _add_states(slots, {"H0": (h_0, size)}, input)
-    hidden, gates, resets, by_steps = (helper.new_var(input.dtype) for _ in range(4))
-    helper.append_op(
-        "gru",
-        {slot: v for slot, v in slots.items() if v is not None},
-        {
-            "Hidden": hidden,
-            "BatchGate": gates,
-            "BatchResetHiddenPrev": resets,
-            "BatchHidden": by_steps,
-        },
-        {
-            "is_reverse": is_reverse,
-            "gate_activation": gate_activation,
-            "activation": candidate_activation,
-            "origin_mode": origin_mode,
-        },
-    )
-    return hidden
+    attrs = {
+        "is_reverse": is_reverse,
+        "gate_activation": gate_activation,
+        "activation": candidate_activation,
+        "origin_mode": origin_mode,
+    }
+    names = "Hidden", "BatchGate", "BatchResetHiddenPrev", "BatchHidden"
+    given = {slot: v for slot, v in slots.items() if v is not None}
+    return helper.apply_all("gru", given, dict.fromkeys(names, input.dtype), attrs)[0]
 
 
 def gru_unit(
@@ -228,9 +215,8 @@ def lstm_unit(
     joined = concat([x_t, hidden_t_prev], axis=1)
     width = cell_t_prev.shape[1]
     gates = fc(joined, size=4 * width, param_attr=param_attr, bias_attr=bias_attr)
-    cell, hidden = helper.new_var(x_t.dtype), helper.new_var(x_t.dtype)
-    slots = {"X": gates, "C_prev": cell_t_prev}
-    helper.append_op("lstm_unit", slots, {"C": cell, "H": hidden}, {"forget_bias": forget_bias})
+    slots, outputs = {"X": gates, "C_prev": cell_t_prev}, dict.fromkeys("CH", x_t.dtype)
+    cell, hidden = helper.apply_all("lstm_unit", slots, outputs, {"forget_bias": forget_bias})
     return hidden, cell
 
 

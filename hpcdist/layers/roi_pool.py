@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, append_all
 
 __all__ = [
     "deformable_roi_pooling",
@@ -118,12 +118,9 @@ def deformable_roi_pooling(
         "sample_per_part": sample_per_part,
         "trans_std": float(trans_std),
     }
-    helper = LayerHelper("deformable_psroi_pooling", name)
-    out = helper.new_var(input.dtype)
-    outputs = {"Output": out, "TopCount": helper.new_var(input.dtype, stop_gradient=True)}
     inputs = {"Input": input, "ROIs": rois, "Trans": trans}
-    helper.append_op(helper.layer_type, inputs, outputs, attrs)
-    return out
+    outputs, constant = dict.fromkeys(("Output", "TopCount"), input.dtype), ("TopCount",)
+    return append_all("deformable_psroi_pooling", inputs, attrs, outputs, name, constant)[0]
 
 
 def roi_perspective_transform(
@@ -133,7 +130,7 @@ def roi_perspective_transform(
     transformed_width: int,
     spatial_scale: float = 1.0,
     name: str | None = None,
-) -> tuple[Variable, Variable, Variable]:
+) -> tuple[Variable, ...]:
     """Return quadrangles (x1, y1, ..., x4, y4) as rectangles, where those are, and the matrices.
 
     The second is [regions, 1, rows, columns] of int32: 1 where a pixel lies in the quadrangle and
@@ -144,13 +141,9 @@ def roi_perspective_transform(
         "transformed_width": transformed_width,
         "spatial_scale": float(spatial_scale),
     }
-    helper = LayerHelper("roi_perspective_transform", name)
-    out = helper.new_var(input.dtype)
-    mask = helper.new_var("int32", stop_gradient=True)
-    matrix = helper.new_var(input.dtype, stop_gradient=True)
-    outputs = {"Out": out, "Mask": mask, "TransformMatrix": matrix}
-    helper.append_op(helper.layer_type, {"X": input, "ROIs": rois}, outputs, attrs)
-    return out, mask, matrix
+    inputs, constant = {"X": input, "ROIs": rois}, ("Mask", "TransformMatrix")
+    outputs = {"Out": input.dtype, "Mask": "int32", "TransformMatrix": input.dtype}
+    return append_all("roi_perspective_transform", inputs, attrs, outputs, name, constant)
 
 
 def _of_regions(

@@ -8,7 +8,7 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, append
+from hpcdist.layers.helper import LayerHelper, append, append_all
 from hpcdist.layers.param_attr import ParamLike
 
 __all__ = [
@@ -42,12 +42,10 @@ def sequence_pool(
 
     A sequence without rows gives ``pad_value``; sqrt is the sum over the root of the length.
     """
-    helper = LayerHelper("sequence_pool")
-    out = helper.new_var(input.dtype)
-    index = helper.new_var("int32", stop_gradient=pool_type == "max")
     attrs = {"pooltype": pool_type.upper(), "is_test": is_test, "pad_value": pad_value}
-    helper.append_op("sequence_pool", {"X": input}, {"Out": out, "MaxIndex": index}, attrs)
-    return out
+    outputs = {"Out": input.dtype, "MaxIndex": "int32"}
+    constant = ("MaxIndex",) if pool_type == "max" else ()
+    return append_all("sequence_pool", {"X": input}, attrs, outputs, constant=constant)[0]
 
 
 def sequence_first_step(input: Variable) -> Variable:
@@ -135,22 +133,15 @@ def sequence_enumerate(
 
 def sequence_pad(
     x: Variable, pad_value: Variable, maxlen: int | None = None, name: str | None = None
-) -> tuple[Variable, Variable]:
+) -> tuple[Variable, ...]:
     """Return [sequences, maxlen, ...], padded with ``pad_value`` ([1] or a row), and the lengths.
 
     ``maxlen`` None: as long as the longest sequence.
     """
-    helper = LayerHelper("sequence_pad", name)
-    out = helper.new_var(x.dtype)
-    length = helper.new_var("int64", stop_gradient=True)
     pad_value.stop_gradient = True
-    helper.append_op(
-        "sequence_pad",
-        {"X": x, "PadValue": pad_value},
-        {"Out": out, "Length": length},
-        {"padded_length": -1 if maxlen is None else maxlen},
-    )
-    return out, length
+    inputs, outputs = {"X": x, "PadValue": pad_value}, {"Out": x.dtype, "Length": "int64"}
+    attrs = {"padded_length": -1 if maxlen is None else maxlen}
+    return append_all("sequence_pad", inputs, attrs, outputs, name, ("Length",))
 
 
 def sequence_unpad(x: Variable, length: Variable, name: str | None = None) -> Variable:

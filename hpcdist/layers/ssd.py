@@ -10,7 +10,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.boxes import _VARIANCE, box_coder, iou_similarity
 from hpcdist.layers.boxes import prior_box as prior_boxes
-from hpcdist.layers.helper import LayerHelper, append_all
+from hpcdist.layers.helper import append_all
 from hpcdist.layers.image import Pair, conv2d
 from hpcdist.layers.loss import smooth_l1, softmax_with_cross_entropy
 from hpcdist.layers.math import reduce_sum
@@ -29,7 +29,7 @@ def bipartite_match(
     match_type: str | None = None,
     dist_threshold: float | None = None,
     name: str | None = None,
-) -> tuple[Variable, Variable]:
+) -> tuple[Variable, ...]:
     """Return for each column the row that it belongs to, -1 for none, and how alike they are.
 
     Rows are in sequences, one for each image. match_type: bipartite, each row one column; or
@@ -39,12 +39,8 @@ def bipartite_match(
         "match_type": match_type or "bipartite",
         "dist_threshold": 0.5 if dist_threshold is None else float(dist_threshold),
     }
-    helper = LayerHelper("bipartite_match", name)
-    index = helper.new_var("int32", stop_gradient=True)
-    alike = helper.new_var(dist_matrix.dtype, stop_gradient=True)
-    outputs = {"ColToRowMatchIndices": index, "ColToRowMatchDist": alike}
-    helper.append_op("bipartite_match", {"DistMat": dist_matrix}, outputs, attrs)
-    return index, alike
+    outputs = {"ColToRowMatchIndices": "int32", "ColToRowMatchDist": dist_matrix.dtype}
+    return append_all("bipartite_match", {"DistMat": dist_matrix}, attrs, outputs, name)
 
 
 def target_assign(

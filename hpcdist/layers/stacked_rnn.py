@@ -251,15 +251,11 @@ def lstm(
         states = [init_h, init_c]
         if not at_once:
             states = [slice(s, [0], [begin * directions], [end * directions]) for s in states]
-        out, last_h, last_c, reserve = (helper.new_var(dtype) for _ in range(4))
-        reserve.stop_gradient = True
-        helper.append_op(
-            "cudnn_lstm",
-            {"Input": value, "InitH": states[0], "InitC": states[1], "W": weight},
-            {"Out": out, "last_h": last_h, "last_c": last_c, "Reserve": reserve},
-            {**attrs, "first_layer": begin, "layers": end - begin},
-        )
-        value = out
+        inputs = {"Input": value, "InitH": states[0], "InitC": states[1], "W": weight}
+        outputs = dict.fromkeys(("Out", "last_h", "last_c", "Reserve"), dtype)
+        how = {**attrs, "first_layer": begin, "layers": end - begin}
+        made = helper.apply_all("cudnn_lstm", inputs, outputs, how, constant=("Reserve",))
+        value, last_h, last_c, _ = made
         lasts.append((last_h, last_c))
     if at_once:
         return value, *lasts[0]

@@ -180,10 +180,7 @@ def zeros_like(x: Variable, out: Variable | None = None) -> Variable:
 def ones_like(x: Variable, out: Variable | None = None) -> Variable:
     """Fill a value of the shape and type of x with 1."""
     helper = LayerHelper("ones_like")
-    if out is None:
-        out = helper.new_var(x.dtype)
-    helper.append_op("fill_any_like", {"X": x}, {"Out": out}, {"value": 1.0})
-    return out
+    return helper.apply("fill_any_like", {"X": x}, {"value": 1.0}, out=out, dtype=x.dtype)
 
 
 # -- copied ----------------------------------------------------------------------------------------
@@ -201,9 +198,7 @@ def assign(
     """
     helper = LayerHelper("assign")
     if isinstance(input, Variable):
-        output = output if output is not None else helper.new_var(input.dtype)
-        helper.append_op("assign", {"X": input}, {"Out": output})
-        return output
+        return helper.apply("assign", {"X": input}, out=output, dtype=input.dtype)
     value = np.asarray(input)
     dtype = "float32" if value.dtype == np.float64 else value.dtype.name
     if dtype not in VALUE_ATTRS:
@@ -213,14 +208,12 @@ def assign(
             f"assign: an array of {value.size} elements is too large for a Program; feed it, or "
             "create a parameter with NumpyArrayInitializer"
         )
-    output = output if output is not None else helper.new_var(dtype)
     attrs = {
         "shape": list(value.shape),
         "dtype": dtype,
         VALUE_ATTRS[dtype]: value.astype(dtype).reshape(-1).tolist(),
     }
-    helper.append_op("assign_value", {}, {"Out": output}, attrs)
-    return output
+    return helper.apply("assign_value", {}, attrs, out=output, dtype=dtype)
 
 
 def shape(input: Variable) -> Variable:
@@ -233,10 +226,8 @@ def _reshaping(
     helper: LayerHelper, type: str, x: Variable, attrs: dict[str, Any], more: Any = None
 ) -> Variable:
     """Append an operator that leaves a note of x's shape (XShape) for its gradient."""
-    out, xshape = helper.new_var(x.dtype), helper.new_var(x.dtype, stop_gradient=True)
-    inputs = {"X": x, **(more or {})}
-    helper.append_op(type, inputs, {"Out": out, "XShape": xshape}, attrs)
-    return out
+    inputs, outputs = {"X": x, **(more or {})}, dict.fromkeys(("Out", "XShape"), x.dtype)
+    return helper.apply_all(type, inputs, outputs, attrs, constant=("XShape",))[0]
 
 
 def reshape(

@@ -372,7 +372,7 @@ class BeamSearchDecoder:
                     for name, state in read.items():
                         self.update_array(state, fed[name])
 
-    def __call__(self) -> tuple[Variable, Variable]:
+    def __call__(self) -> tuple[Variable, ...]:
         """Return the sentences, and scores of their words."""
         if not self._done or self._ids is None or self._scores is None:
             raise GraphError("BeamSearchDecoder: there are sentences only after decode()")
