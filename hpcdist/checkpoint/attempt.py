@@ -98,7 +98,7 @@ def complete(
 
 
 def _await(path: Path, deadline_s: float) -> tuple[PartFile, Part]:
-    """Wait until a writer's file is there under its name: then it is whole."""
+    """Wait until a writer's file is there under its name: then it is complete."""
     began = time.monotonic()
     while not path.exists():
         if (failure := failure_words(path)) is not None:

@@ -211,5 +211,5 @@ def encoded(array: np.ndarray) -> Iterator[Any]:
 
 
 def write_tensors(path: Path, arrays: Iterable[np.ndarray]) -> None:
-    """Write tensors one after the other; the file is there whole, or what it was before."""
+    """Write tensors one after the other; the file is complete, or as it was before."""
     write_bytes(path, *(part for array in arrays for part in encoded(array)))

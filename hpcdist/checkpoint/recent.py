@@ -19,7 +19,7 @@ def note(directory: str | Path) -> None:
 
 
 def newest() -> Path | None:
-    """Return the newest whole checkpoint of the directory used last that has one; None without.
+    """Return the newest complete checkpoint of the directory used last that has one; None without.
 
     Reads no data, so it is quick, and may be called from any thread.
     """

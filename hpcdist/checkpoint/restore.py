@@ -69,7 +69,7 @@ def restore(
 ) -> Restored | None:
     """Take up a saved job; return what it was, or None if there is no checkpoint yet.
 
-    ``dirname`` is a directory of checkpoints, of which the newest whole one is taken, or one
+    ``dirname`` is a directory of checkpoints, of which the newest complete one is taken, or one
     checkpoint. Every trainer calls this after the startup program, or later, to go back; servers
     are asked. It does not matter how many servers or trainers had saved it, or whether there were
     servers at all. Raises CheckpointError, on all trainers, if something is missing, damaged, or

@@ -56,14 +56,14 @@ def save(
 
     Every trainer calls this after the same step (servers are asked, and save beside each other).
     Saved are the persistable variables of ``main_program`` and what servers keep for it, the
-    position of ``reader``, random numbers, and ``extra``, plain data of trainer 0. When it
-    returns, the checkpoint is whole and on disk. With ``asynchronous`` only a copy has been made:
-    the write goes on beside training, and `wait` tells when it is done; an error comes then, or at
-    the next `save`. ``keep`` is how many checkpoints stay. ``compression``: None, "lz4", "zstd".
-    With ``single_file`` all servers, or without servers all trainers, write one file together:
-    that needs an h5py that was built with MPI.
-    With ``finite`` it is a NotFiniteError if parameters, or their optimizer state, are not.
-    Raises CheckpointError, on all trainers, if it cannot be saved: older checkpoints stay.
+    position of ``reader``, random numbers, and ``extra``, plain data of trainer 0. When it returns,
+    the checkpoint is complete and on disk. With ``asynchronous`` only a copy has been made: the
+    write goes on beside training, and `wait` tells when it is done; an error comes then, or at the
+    next `save`. ``keep`` is how many checkpoints stay. ``compression``: None, "lz4", "zstd". With
+    ``single_file`` all servers, or without servers all trainers, write one file together: that
+    needs an h5py that was built with MPI. With ``finite`` it is a NotFiniteError if parameters, or
+    their optimizer state, are not. Raises CheckpointError, on all trainers, if it cannot be saved:
+    older checkpoints stay.
     """
     peers = peers_here()
     wait()

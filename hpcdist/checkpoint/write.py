@@ -19,7 +19,7 @@ from hpcdist.checkpoint.metadata import Part, PartFile, Stored, to_json
 from hpcdist.errors import CheckpointError
 from hpcdist.hdf5 import h5py
 
-TEMPORARY = ".tmp"  # after the name of a file that is not whole yet
+TEMPORARY = ".tmp"  # after the name of a file that is not complete yet
 ALIGNMENT = 64  # bytes, of where data begins: it may be used where it lies, mapped into memory
 
 
@@ -53,7 +53,7 @@ class Made(Protocol):
 def write_part(
     path: Path, finished: Callable[[], Part], entries: Iterable[Entry], compression: str | None
 ) -> PartFile:
-    """Write a part under ``path``, which comes into being whole and on disk, or not at all.
+    """Write a part under ``path``, which appears complete and on disk, or not at all.
 
     ``finished`` is asked what the part holds when all ``entries`` have been written.
     """
@@ -149,7 +149,7 @@ class NewFile:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[NewFile]:
-    """Give a file to write to, which becomes ``path`` when it is whole and on disk.
+    """Give a file to write to, which becomes ``path`` when it is complete and on disk.
 
     Raises CheckpointError if it cannot be written: then ``path`` is what it was.
     """
@@ -176,7 +176,7 @@ def replaced(path: Path) -> Iterator[NewFile]:
 
 
 def write_bytes(path: Path, *parts: Any) -> None:
-    """Write a file, and the folders it is in; it is there whole, or what it was before."""
+    """Write a file, and the folders it is in; it is complete, or as it was before."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -63,7 +63,7 @@ class Epoch:
 
     number: int
     rows: int  # that are to be used: with drop_last not all of them
-    whole: bool  # whether it has come to its end
+    complete: bool  # whether it has come to its end
     used: int = 0
     skipped: int = 0
     missing: list[int] = field(default_factory=list)  # rows, of what has been gone through
@@ -143,7 +143,7 @@ def _read(path: Path) -> tuple[Record, list[str]]:
     batches: list[UsedBatch] = []
     left_out: list[str] = []
     wrong: list[str] = []
-    for number, line in enumerate(lines[1:-1], 2):  # a line without an end was not written whole
+    for number, line in enumerate(lines[1:-1], 2):  # a line without an end is incomplete
         words = line.split(" ")
         try:
             if words[0] == "b":

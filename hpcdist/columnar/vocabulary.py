@@ -73,7 +73,7 @@ class Vocabulary:
         return cls([word for _, word in most_frequent[:size]], split)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the words, one in each line, UTF-8; the file is there whole, or not at all."""
+        """Write the words, one in each line, UTF-8; the file is complete, or not there."""
         if not self.words:
             raise DataError(f"Vocabulary: no words to save to {path}")
         _check_lines(self.words)

@@ -46,7 +46,7 @@ def _verify(directory: Path) -> bool:
         if verdict.others:
             print(f"  {verdict.others} runs ignored: of other jobs, or undone by a restore")
         for epoch in verdict.epochs:
-            state = "" if epoch.whole else ", under way"
+            state = "" if epoch.complete else ", under way"
             result = "each row once" if epoch.exact else "NOT each row once"
             bad = f", {epoch.skipped} left out as bad" if epoch.skipped else ""
             print(

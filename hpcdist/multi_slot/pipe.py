@@ -1,4 +1,4 @@
-"""Files through pipe commands, in chunks of whole lines."""
+"""Files through pipe commands, in chunks of complete lines."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _read(file: IO[bytes], path: str, called: str, within_s: float | None) -> by
 
 
 def _complete_lines(read: Callable[[], bytes], at_end: Callable[[], None]) -> Iterator[bytes]:
-    """Yield what is read as whole lines; ``at_end`` says first whether the last one is whole."""
+    """Yield what is read as complete lines; ``at_end`` says first whether the last one is whole."""
     begun = b""  # of a line whose end is to come
     while chunk := read():
         end = chunk.rfind(b"\n") + 1

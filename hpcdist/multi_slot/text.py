@@ -29,7 +29,7 @@ def samples_of_file(
 def samples_of(
     chunks: Iterable[bytes], slots: Sequence[SampleSlot], source: str, texts: int = 0
 ) -> Iterator[Samples]:
-    """Yield the samples of each chunk of whole lines; ``source`` is what errors call the text.
+    """Yield the samples of each chunk of complete lines; ``source`` is what errors call the text.
 
     Each line begins with ``texts`` texts. The first one is the line's id, which is kept if
     `LINE_ID` is the last of the slots. Raises DataError for the first line that is not so.

@@ -117,7 +117,7 @@ class AsyncShards(Shards):
         return tuple((packet, (trainer,)) for packet, trainer in due)
 
     def _slowest(self) -> int:
-        """Return the number of whole steps of the slowest trainer that is still there."""
+        """Return the number of complete steps of the slowest trainer that is still there."""
         return min((min(self._counts[k], default=0) for k in self._open()), default=1 << 62)
 
     def _open(self) -> list[int]:

@@ -128,7 +128,7 @@ class PsClient(PacketExchange):
     def read(self, endpoint: str, arrays: Mapping[str, Array]) -> None:
         """Overwrite each array with the server's present value of the variable of that name.
 
-        Works before ``connect`` and between steps; values are of whole steps only.
+        Works before ``connect`` and between steps; values are of complete steps only.
         """
         if not arrays:
             return

@@ -35,8 +35,8 @@ from hpcdist.ps.whole_steps import WholeSteps
 from hpcdist.ps.wire import new_header, read_payload
 from hpcdist.trace.events import Cause, waits_for_cause
 
-OnDeath = Callable[[int, int], None]  # (trainer, its whole steps): it has died
-OnSilence = Callable[[int, int, float], None]  # (trainer, its whole steps, seconds)
+OnDeath = Callable[[int, int], None]  # (trainer, its complete steps): it has died
+OnSilence = Callable[[int, int, float], None]  # (trainer, its complete steps, seconds)
 
 
 class PsServer:
@@ -192,7 +192,7 @@ class PsServer:
 
     @property
     def steps_applied(self) -> tuple[int, ...]:
-        """How many whole steps of each trainer have been applied."""
+        """How many complete steps of each trainer have been applied."""
         return tuple(map(self._shards.steps_of, range(len(self._ranks))))
 
     # -- the step path --
@@ -341,7 +341,7 @@ class PsServer:
         self._greet()
 
     def _answer_reads(self) -> None:
-        """Answer what was asked, unless a step is half applied: values are of whole steps only.
+        """Answer what was asked, unless a step is half applied: values are of complete steps only.
 
         A trainer that asks after its step sees this step, though others still push rows of it.
         """

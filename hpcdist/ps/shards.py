@@ -37,7 +37,7 @@ class Shards(Protocol):
 
     @property
     def readable(self) -> bool:
-        """Whether the parameters are whole: no step is half applied."""
+        """Whether no step is half applied."""
         ...
 
     @property
@@ -62,7 +62,7 @@ class Shards(Protocol):
         ...
 
     def steps_of(self, trainer: int) -> int:
-        """Return how many whole steps of a trainer have been applied."""
+        """Return how many complete steps of a trainer have been applied."""
         ...
 
     def heard(self, trainer: int) -> int:

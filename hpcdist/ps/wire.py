@@ -1,4 +1,4 @@
-"""Sending and receiving whole control messages over a transport."""
+"""Sending and receiving control messages over a transport."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def table_statistics() -> list[TableStatistics]:
 
 
 def updates_applied() -> tuple[int, ...]:
-    """Return how many whole updates of each trainer a server has applied, once it has served."""
+    """Return how many complete updates of each trainer a server has applied, once it has served."""
     return () if _job is None else _job.failure_policy.applied
 
 

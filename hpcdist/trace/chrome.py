@@ -54,7 +54,7 @@ def trace_events(ranks: Sequence[RankRecording]) -> Iterator[Event]:
 
 
 def write(path: str | Path, ranks: Sequence[RankRecording]) -> Path:
-    """Write the trace of a job, whole or not at all."""
+    """Write the trace of a job, completely or not at all."""
     path = Path(path)
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit": "ms", "otherData": ')

@@ -102,7 +102,7 @@ def path_of(directory: str | Path, rank: int) -> Path:
 
 
 def write(directory: str | Path, rank_recording: RankRecording) -> Path:
-    """Write a rank's recording, whole or not at all; an older one of this rank is replaced."""
+    """Write a rank's recording, completely or not at all; an older one of this rank is replaced."""
     path = path_of(directory, rank_recording.of.rank)
     path.parent.mkdir(parents=True, exist_ok=True)
     about = asdict(rank_recording.of) | {

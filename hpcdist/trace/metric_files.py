@@ -48,7 +48,7 @@ class BufferedFile:
         self._buffered: deque[bytes] = deque()
 
     def append(self, records: Iterable[bytes]) -> None:
-        """Append whole records. OSError: not all is written; up to `MAX_BUFFERED` bytes are kept.
+        """Append complete records. OSError: not all is written; up to `MAX_BUFFERED` are kept.
 
         The file never ends in part of a record but while it cannot be written.
         """
@@ -74,7 +74,7 @@ class BufferedFile:
 
 
 class LineFile(BufferedFile):
-    """Appends lines to a file of this rank, after the last whole one.
+    """Appends lines to a file of this rank, after the last complete one.
 
     ``begins`` is how each such file begins, and ``head`` its first line. MetricError for a file of
     others, which is left as it is; so does ``check``, for the last line.
@@ -185,7 +185,7 @@ def read_all(directory: str | Path) -> dict[str, dict[int, Points]]:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the whole lines of a file of metrics; MetricError for others."""
+    """Yield the complete lines of a file of metrics; MetricError for others."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -212,7 +212,7 @@ def _plain(values: dict[str, float]) -> dict[str, float | str]:
 
 
 def _last_line(file: int) -> tuple[str, int]:
-    """Return the last whole line of a file, without its end, and how many bytes end with it."""
+    """Return the last complete line of a file, without its end, and how many bytes end with it."""
     size = os.fstat(file).st_size
     tail, at = b"", size
     while at and tail.count(b"\n") < 2:

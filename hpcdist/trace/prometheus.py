@@ -44,7 +44,7 @@ def text(status: RankStatus, job: str) -> str:
 
 
 def write(directory: str | Path, status: RankStatus, job: str) -> None:
-    """Write this rank's file, whole or not at all."""
+    """Write this rank's file, completely or not at all."""
     with replacing(path_of(directory, status.pid)) as temporary:  # which is no *.prom
         temporary.write_text(text(status, job), encoding="utf-8")
 

@@ -117,7 +117,7 @@ def begin_job(directory: str | Path, facts: JobFacts) -> None:
 
 
 def write(directory: str | Path, status: RankStatus) -> None:
-    """Write how far a rank is, whole or not at all."""
+    """Write how far a rank is, completely or not at all."""
     metrics = {name: (step, plain(value)) for name, (step, value) in status.metrics.items()}
     _write(Path(directory, f"status.{status.rank}.json"), asdict(status) | {"metrics": metrics})
 

@@ -18,9 +18,10 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.registry import declared_attrs, lookup
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.ps.table_metadata import STATE_NAMES
 
 LOOKUPS = ("lookup_table", "lookup_table_v2")
-OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")  # that move rows one by one
+OPTIMIZERS = tuple(STATE_NAMES)  # that move rows one by one
 DECAYS = ("l1_decay", "l2_decay")  # attributes of an update: a regularizer's coefficient
 FILLS = ("fill_constant", "uniform_random", "gaussian_random", "truncated_gaussian_random")
 

@@ -74,7 +74,7 @@ def test_an_epoch_that_was_read_is_proved(monkeypatch, files, tmp_path, capsys):
         job.finish()
         (verdict,) = verify(folder)
         assert verdict.exact
-        assert [(e.used, e.rows, e.whole) for e in verdict.epochs] == [(132, 132, True)]
+        assert [(e.used, e.rows, e.complete) for e in verdict.epochs] == [(132, 132, True)]
         data.main(["verify", str(folder)])
         assert "epoch 0: 132 of 132 rows: each row once" in capsys.readouterr().out
 
@@ -95,7 +95,7 @@ def test_a_job_that_goes_on_from_a_checkpoint_with_others_is_proved(monkeypatch,
     assert len(first.used[:saved] + second.used) == 132
     (verdict,) = verify(folder)
     assert verdict.exact and verdict.runs == 2 and verdict.rolled_back == 36
-    assert [(e.used, e.whole) for e in verdict.epochs] == [(132, True)]
+    assert [(e.used, e.complete) for e in verdict.epochs] == [(132, True)]
 
 
 def test_a_job_may_seem_to_have_started_behind_the_one_that_went_on(monkeypatch, files, tmp_path):
@@ -118,7 +118,7 @@ def test_rows_of_a_trainer_that_died_are_named(monkeypatch, files, tmp_path, cap
     job.step([0])
     (verdict,) = verify(folder)
     (epoch,) = verdict.epochs
-    assert not verdict.exact and not epoch.whole
+    assert not verdict.exact and not epoch.complete
     assert epoch.in_flight == [*range(36, 42), *range(18, 24)]
     assert sorted(epoch.missing) == [*range(30, 36)]
     with pytest.raises(SystemExit):
@@ -206,7 +206,7 @@ def test_what_a_reader_used_before_it_was_restored_does_not_count(monkeypatch, f
     assert len([n for batch in rows for n in batch["id"]]) == 120
     (verdict,) = verify(folder)
     assert verdict.exact and verdict.runs == 2
-    assert [(epoch.used, epoch.whole) for epoch in verdict.epochs] == [(132, True)]
+    assert [(epoch.used, epoch.complete) for epoch in verdict.epochs] == [(132, True)]
 
 
 def test_trainers_that_divide_the_rest_of_an_epoch_are_proved(monkeypatch, files, tmp_path):
@@ -217,7 +217,7 @@ def test_trainers_that_divide_the_rest_of_an_epoch_are_proved(monkeypatch, files
         next(iter(rows))
         assert sum(len(batch["id"]) for batch in rows.shard(2, trainer)) == 60
     (verdict,) = verify(tmp_path / "log")
-    assert verdict.exact and [(epoch.used, epoch.whole) for epoch in verdict.epochs] == [
+    assert verdict.exact and [(epoch.used, epoch.complete) for epoch in verdict.epochs] == [
         (132, True)
     ]
 

@@ -177,7 +177,7 @@ def test_damaged_images_are_bad_rows(tmp_path, workers):
     assert all("more than 8 bits" in reason for _, reason in said[2:])
     (verdict,) = verify(log)
     (epoch,) = verdict.epochs
-    assert (epoch.used, epoch.whole, verdict.damage) == (3, True, [])
+    assert (epoch.used, epoch.complete, verdict.damage) == (3, True, [])
 
 
 def test_a_process_that_dies_is_named(path):

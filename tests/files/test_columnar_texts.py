@@ -168,7 +168,7 @@ def test_texts_that_cannot_be_decoded_are_bad_rows(tmp_path):
     ]
     (verdict,) = verify(tmp_path / "log")
     (epoch,) = verdict.epochs
-    assert (epoch.used, epoch.whole, verdict.damage) == (3, True, [])
+    assert (epoch.used, epoch.complete, verdict.damage) == (3, True, [])
 
 
 def test_a_mistake_of_the_function_is_no_bad_row(path):

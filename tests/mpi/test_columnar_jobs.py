@@ -122,7 +122,7 @@ def test_plain_scripts_go_on_with_other_trainers(monkeypatch, folder, before, af
     assert [*second[0]] == list(range(7, 21))  # the seventh again: it was not saved
     (verdict,) = verify(Path(folder, "log"))
     assert verdict.damage == [] and verdict.runs == 2 and verdict.rolled_back == BATCH
-    assert [(e.used, e.whole, e.exact) for e in verdict.epochs[:2]] == [(ROWS, True, True)] * 2
+    assert [(e.used, e.complete, e.exact) for e in verdict.epochs[:2]] == [(ROWS, True, True)] * 2
 
 
 @pytest.mark.mpi(min_size=3)

@@ -91,7 +91,7 @@ class FailurePolicy:
         return ""
 
     def bury(self, trainer: int, steps: int) -> None:
-        """Let a server go on without a trainer of which ``steps`` whole steps count, or raise.
+        """Let a server go on without a trainer of which ``steps`` complete steps count, or raise.
 
         Server 0 tells it.
         """

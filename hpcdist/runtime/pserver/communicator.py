@@ -1,4 +1,4 @@
-"""The communicator: queues and merges a trainer's whole gradients, cuts them, joins parameters.
+"""The communicator: queues and merges a trainer's full gradients, cuts them, joins parameters.
 
 If more than one gradient may be unanswered, a thread sends and receives while the trainer computes
 (`Receiver`); otherwise every gradient is answered before its step ends, and the step does it.

@@ -1,4 +1,4 @@
-"""A step through the communicator: its end hands whole gradients over, which are cut there."""
+"""A step through the communicator: its end hands full gradients over, which are cut there."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from hpcdist.transpiler.plan import Plan
 
 @dataclass(frozen=True)
 class RowCut:
-    """A whole gradient and the parameter that answers it, in pieces of rows for the servers.
+    """A full gradient and the parameter that answers it, in pieces of rows for the servers.
 
     Rows ``starts[i]:starts[i + 1]`` are called ``gradients[i]`` and ``parameters[i]``.
     """
