@@ -18,7 +18,7 @@ from hpcdist.executor.backend import CPUPlace, CUDAPlace
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from hpcdist.ops.by_torch import needing_torch
-from tests.support_ops import CASES, Case, Draw, Graph, dense, like
+from tests.support_ops import CASES, Case, Draw, Graph, dense, floats_in, like
 
 for _module in pkgutil.iter_modules(tests.__path__):
     if _module.name.startswith("cases_"):
@@ -86,21 +86,9 @@ def _run(type: str, case: Case, place: Any) -> list[Any]:
     graph = Graph(type, _single(case), place)
     written = {n for op in graph.block.ops for n in op.output_arg_names}
     outputs = [v for held in graph.outputs.values() for v in held if v.name in written]
-    targets = [
-        v
-        for slot, held in graph.outputs.items()
-        if case.targets is None or slot in case.targets
-        for v in held
-        if v.dtype.startswith("float") and 0 not in v.shape
-    ]
+    targets = [v for v in floats_in(graph.outputs, case.targets) if 0 not in v.shape]
     weights = graph.weights(targets, lambda shape: np.full(shape, 0.5))
-    moved = [
-        v
-        for slot, held in graph.inputs.items()
-        if case.wrt is None or slot in case.wrt
-        for v in held
-        if v.dtype.startswith("float")
-    ]
+    moved = floats_in(graph.inputs, case.wrt)
     return graph.run([*outputs, *gradients(targets, moved, weights)])
 
 

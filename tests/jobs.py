@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -27,6 +28,10 @@ MPIRUN = str(BESIDE_PYTHON) if BESIDE_PYTHON.exists() else shutil.which("mpirun"
 needs_mpirun = pytest.mark.skipif(
     MPIRUN is None or launched_size() is not None,
     reason="starts mpirun itself: needs one, and a process that mpirun has not started",
+)
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None,
+    reason="torch is not installed: pip install .[torch]",
 )
 
 # From the moment when something must come of it, on a machine that is busy with other things too;

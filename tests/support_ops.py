@@ -217,6 +217,19 @@ def like(fed: Any, array: np.ndarray) -> Any:
     return LoDTensor(array, fed.sequences) if isinstance(fed, LoDTensor) else array
 
 
+def floats_in(
+    slots: Mapping[str, Sequence[Variable]], chosen: Sequence[str] | None
+) -> list[Variable]:
+    """Return the values of float types in the chosen slots; None: in all."""
+    return [
+        var
+        for slot, variables in slots.items()
+        if chosen is None or slot in chosen
+        for var in variables
+        if var.dtype.startswith("float")
+    ]
+
+
 def check_gradient(type: str, given: Case) -> None:
     """Compare the gradient of a random projection of the outputs with finite differences.
 
@@ -225,21 +238,9 @@ def check_gradient(type: str, given: Case) -> None:
     """
     graph = Graph(type, given)
     rng = np.random.default_rng(1)
-    targets = [
-        var
-        for slot, held in graph.outputs.items()
-        if given.targets is None or slot in given.targets
-        for var in held
-        if var.dtype.startswith("float") and 0 not in var.shape
-    ]
+    targets = [v for v in floats_in(graph.outputs, given.targets) if 0 not in v.shape]
     weights = graph.weights(targets, lambda shape: rng.uniform(0.5, 1.5, shape))
-    moved = [
-        var
-        for slot, held in graph.inputs.items()
-        if given.wrt is None or slot in given.wrt
-        for var in held
-        if var.dtype.startswith("float")
-    ]
+    moved = floats_in(graph.inputs, given.wrt)
     assert targets and moved, f"{type}: the case has nothing to differentiate"
     found = gradients(targets, moved, weights)
     missing = [v.name for v, g in zip(moved, found) if g is None]

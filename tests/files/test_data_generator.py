@@ -9,20 +9,13 @@ import sys
 import numpy as np
 import pytest
 
-import hpcdist as fluid
 from hpcdist.errors import DataError
 from hpcdist.multi_slot import (
     MultiSlotDataGenerator,
     MultiSlotStringDataGenerator,
 )
-from tests.support_job import alone
 
-
-@pytest.fixture(autouse=True)
-def fresh(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with fluid.unique_name.guard(), alone(), fluid.program_guard(fluid.Program(), fluid.Program()):
-        yield
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 # data generators

@@ -9,14 +9,8 @@ import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.errors import DataError, FeedError
 from tests.multi_slot_files import dataset, slot_variables, write
-from tests.support_job import alone
 
-
-@pytest.fixture(autouse=True)
-def fresh(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with fluid.unique_name.guard(), alone(), fluid.program_guard(fluid.Program(), fluid.Program()):
-        yield
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from hpcdist.multi_slot import (
 from hpcdist.multi_slot.samples import SampleSlot, batches, concatenated
 from hpcdist.multi_slot.text import samples_of
 from tests.multi_slot_files import dataset, slot_variables, write
-from tests.support_job import alone
 
 SLOTS = [
     SampleSlot("words", "int64", None),
@@ -29,11 +28,7 @@ SLOTS = [
 LINES = ["2 5 -6 2 0.5 -1e-3 1 7\n", "1 18446744073709551615 2 .25 +3 1 0\r\n", "1 9 2 1 2 1 1\n"]
 
 
-@pytest.fixture(autouse=True)
-def fresh(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with fluid.unique_name.guard(), alone(), fluid.program_guard(fluid.Program(), fluid.Program()):
-        yield
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def parsed(*chunks):

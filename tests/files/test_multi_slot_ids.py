@@ -14,15 +14,9 @@ from hpcdist.multi_slot.global_shuffle import by_ids_among, check_agreed
 from hpcdist.multi_slot.merging import id_keys
 from hpcdist.multi_slot.samples import LINE_ID, SampleSlot, arranged, concatenated
 from hpcdist.multi_slot.text import samples_of
-from tests.support_job import alone
 from tests.threads import run_in_world
 
-
-@pytest.fixture(autouse=True)
-def fresh(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with fluid.unique_name.guard(), alone(), fluid.program_guard(fluid.Program(), fluid.Program()):
-        yield
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 # lines with ids

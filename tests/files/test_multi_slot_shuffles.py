@@ -5,14 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import hpcdist as fluid
 from hpcdist.errors import DataError
 from hpcdist.multi_slot import global_shuffle
 from hpcdist.multi_slot.global_shuffle import shuffled_among
 from hpcdist.multi_slot.samples import Samples, SampleSlot, concatenated, shuffled
 from hpcdist.multi_slot.text import samples_of
 from tests.multi_slot_files import dataset, write
-from tests.support_job import alone
 from tests.threads import run_in_world
 
 SLOTS = [
@@ -22,11 +20,7 @@ SLOTS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def fresh(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with fluid.unique_name.guard(), alone(), fluid.program_guard(fluid.Program(), fluid.Program()):
-        yield
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def parsed(*chunks):

@@ -90,6 +90,14 @@ def test_a_job_goes_on_in_another_mode(mpi_tmp_path, before, after):
         assert losses[0] == pytest.approx(whole[0][4], rel=2e-7)  # made of the same parameters
 
 
+def check_that_it_goes_on(save, load):
+    """One that goes on from what it has saved trains as a job that has never ended."""
+    whole = values(run_job(1, 1, train(0, 8)))
+    values(run_job(1, 1, train(0, 4, save=save)))
+    rest = values(run_job(1, 1, train(4, 8, load=load)))
+    assert rest == [losses[4:] for losses in whole]
+
+
 @pytest.mark.parametrize(("format", "name"), [("hdf5", None), ("fluid", None), ("fluid", "all")])
 def test_fluid_io_saves_and_loads_what_servers_have(mpi_tmp_path, format, name):
     def save(exe):
@@ -99,20 +107,14 @@ def test_fluid_io_saves_and_loads_what_servers_have(mpi_tmp_path, format, name):
     def load(exe):
         fluid.io.load_persistables(exe, mpi_tmp_path, filename=name)
 
-    whole = values(run_job(1, 1, train(0, 8)))
-    values(run_job(1, 1, train(0, 4, save=save)))
-    rest = values(run_job(1, 1, train(4, 8, load=load)))
-    assert rest == [losses[4:] for losses in whole]
+    check_that_it_goes_on(save, load)
 
 
 def test_fluid_save_takes_from_servers_what_only_they_have(mpi_tmp_path):
     path = str(mpi_tmp_path / "model")
     save = lambda exe: fluid.save(fluid.default_main_program(), path)  # noqa: E731
     load = lambda exe: fluid.load(fluid.default_main_program(), path, exe)  # noqa: E731
-    whole = values(run_job(1, 1, train(0, 8)))
-    values(run_job(1, 1, train(0, 4, save=save)))
-    rest = values(run_job(1, 1, train(4, 8, load=load)))
-    assert rest == [losses[4:] for losses in whole]
+    check_that_it_goes_on(save, load)
 
 
 def test_what_cannot_be_restored_is_the_same_error_on_all_trainers(mpi_tmp_path):

@@ -288,13 +288,19 @@ def test_a_pipeline_has_no_servers():
     assert all("a pipeline has no parameter servers" in o.error for o in outcomes), outcomes
 
 
+def after_a_step() -> tuple[Any, ...]:
+    """Train one step; return the executor, both programs, what was fed and what was fetched."""
+    main, startup, _, fetched = Script(mlp).build()
+    exe = fluid.Executor()
+    exe.run(startup)
+    feed = {n: v for n, v in batch(0).items() if n != "ids"}
+    exe.run(main, feed=feed, fetch_list=fetched)
+    return exe, main, startup, feed, fetched
+
+
 def test_ranks_that_are_fed_or_fetch_something_else_are_named():
     def script(role: Any) -> Any:
-        main, startup, _, fetched = Script(mlp).build()
-        exe = fluid.Executor()
-        exe.run(startup)
-        feed = {n: v for n, v in batch(0).items() if n != "ids"}
-        exe.run(main, feed=feed, fetch_list=fetched)
+        exe, main, _, feed, fetched = after_a_step()
         errors = []
         for wrong, asked in (({"y": feed["y"] + role.index}, []), ({}, fetched[: 1 + role.index])):
             with pytest.raises(FeedError) as error:
@@ -310,11 +316,7 @@ def test_ranks_that_are_fed_or_fetch_something_else_are_named():
 
 def test_a_rank_of_a_pipeline_cannot_be_without_rows():
     def script(role: Any) -> Any:
-        main, startup, _, fetched = Script(mlp).build()
-        exe = fluid.Executor()
-        exe.run(startup)
-        feed = {n: v for n, v in batch(0).items() if n != "ids"}
-        exe.run(main, feed=feed, fetch_list=fetched)
+        _, _, _, feed, _ = after_a_step()
         with pytest.raises(HpcdistError) as error:
             next(fluid.even_batches(lambda: iter([feed]), how="join")())
         return str(error.value)
@@ -325,11 +327,7 @@ def test_a_rank_of_a_pipeline_cannot_be_without_rows():
 
 def test_ranks_that_do_something_else_are_named(mpi_tmp_path):
     def script(role: Any) -> Any:
-        main, startup, _, fetched = Script(mlp).build()
-        exe = fluid.Executor()
-        exe.run(startup)
-        feed = {n: v for n, v in batch(0).items() if n != "ids"}
-        exe.run(main, feed=feed, fetch_list=fetched)
+        exe, main, startup, feed, fetched = after_a_step()
         errors = []
         for alone_does in (
             lambda: fluid.io.save_params(exe, str(mpi_tmp_path / "alone"), main),

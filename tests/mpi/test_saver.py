@@ -96,8 +96,8 @@ def test_every_must_be_a_number_of_steps(tmp_path):
 
 
 # -- when to save ----------------------------------------------------------------------------------
-def loop(folder, until, each, **how):
-    """Run ``each(saver, step, program)`` in ``until`` steps; return the saved steps, best apart."""
+def started():
+    """Build a small program and run its startup; return the executor, the program and the loss."""
     main, startup = fluid.Program(), fluid.Program()
     with fluid.unique_name.guard(), fluid.program_guard(main, startup):
         x = layers.data("x", [4])
@@ -105,6 +105,12 @@ def loop(folder, until, each, **how):
         fluid.optimizer.Momentum(0.1, 0.9).minimize(loss)
     exe = fluid.Executor()
     exe.run(startup)
+    return exe, main, loss
+
+
+def loop(folder, until, each, **how):
+    """Run ``each(saver, step, program)`` in ``until`` steps; return the saved steps, best apart."""
+    exe, main, loss = started()
     with checkpoint.Saver(exe, folder, main_program=main, **how) as saver:
         saver.restore()
         while saver.step < until:
@@ -163,13 +169,7 @@ def test_trainers_save_by_time_after_the_same_step(monkeypatch, folder, trainers
 @pytest.mark.parametrize(("trainers", "servers"), [(1, 0), (2, 0), (1, 1), (2, 2)])
 def test_the_last_finite_checkpoint_stays(folder, caplog, trainers, servers, asynchronous):
     def script(role):
-        main, startup = fluid.Program(), fluid.Program()
-        with fluid.unique_name.guard(), fluid.program_guard(main, startup):
-            x = layers.data("x", [4])
-            loss = layers.mean(layers.fc(x, 3))
-            fluid.optimizer.Momentum(0.1, 0.9).minimize(loss)
-        exe = fluid.Executor()
-        exe.run(startup)
+        exe, main, loss = started()
         saver = checkpoint.Saver(exe, folder, every=1 if asynchronous else None, main_program=main)
         for step in range(1, 7):
             value = np.nan if step > 3 else step

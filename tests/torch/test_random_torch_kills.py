@@ -6,18 +6,13 @@ hangs); see torch_kills.py.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 
 import pytest
 
-from tests.jobs import needs_mpirun
+from tests.jobs import needs_mpirun, needs_torch
 from tests.torch.torch_kills import draw, run
 
-needs_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None,
-    reason="torch is not installed: pip install .[torch]",
-)
 pytestmark = [needs_mpirun, needs_torch]
 
 FIRST = int(os.environ.get("HPCDIST_KILLS_FROM", "2"))

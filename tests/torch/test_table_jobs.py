@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.jobs import ROOT, Job, needs_mpirun
+from tests.jobs import ROOT, Job, needs_mpirun, needs_torch
 from tests.scripts import read_script
 
-pytestmark = [
-    needs_mpirun,
-    pytest.mark.skipif(
-        importlib.util.find_spec("torch") is None,
-        reason="torch is not installed: pip install .[torch]",
-    ),
-]
+pytestmark = [needs_mpirun, needs_torch]
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 # A hybrid: two tables, and a dense layer that DistributedDataParallel sums. Prints bits.

@@ -25,7 +25,7 @@ from hpcdist.ops.optimize.update import UPDATES  # noqa: E402
 from hpcdist.ops.random.counter import Draws  # noqa: E402
 from hpcdist.ops.torch_forms import FAMILIES, forms  # noqa: E402
 from tests.cases_forward import WITHOUT_GRADIENT  # noqa: E402
-from tests.support_ops import CASES, Case, Draw, Graph, Seeded  # noqa: E402
+from tests.support_ops import CASES, Case, Draw, Graph, Seeded, floats_in  # noqa: E402
 
 for _module in pkgutil.iter_modules(tests.__path__):
     if _module.name.startswith("cases_"):
@@ -239,20 +239,9 @@ def _run(type: str, case: Case) -> set[str]:
         values.run(op)
     if lookup(type).grad is None:
         return values.compared
-    targets = [
-        v
-        for slot, held in graph.outputs.items()
-        if case.targets is None or slot in case.targets
-        for v in held
-        if v.dtype.startswith("float") and values.arrays.get(v.name, np.empty(0)).size
-    ]
-    moved = [
-        v
-        for slot, held in graph.inputs.items()
-        if case.wrt is None or slot in case.wrt
-        for v in held
-        if v.dtype.startswith("float")
-    ]
+    floats = floats_in(graph.outputs, case.targets)
+    targets = [v for v in floats if values.arrays.get(v.name, np.empty(0)).size]
+    moved = floats_in(graph.inputs, case.wrt)
     rng = np.random.default_rng(1)
     weights = []
     for target in targets:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import signal
@@ -13,13 +12,9 @@ from pathlib import Path
 import pytest
 
 from hpcdist.trace import metric_files, status
-from tests.jobs import LIMIT_S, ROOT, Job, clean_environment, needs_mpirun
+from tests.jobs import LIMIT_S, ROOT, Job, clean_environment, needs_mpirun, needs_torch
 from tests.scripts import read_script
 
-needs_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None,
-    reason="torch is not installed: pip install .[torch]",
-)
 pytestmark = [needs_mpirun, needs_torch]
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 

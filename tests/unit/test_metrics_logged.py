@@ -244,9 +244,9 @@ def test_files_of_others_stay_as_they_are(tmp_path, name, text):
     assert path.read_text() == text
 
 
-def test_what_a_full_disk_refuses_is_written_later_and_whole(tmp_path, monkeypatch):
-    lines = LineFile(tmp_path / "lines")
-    write, room = os.write, [7]
+def scarce_disk(monkeypatch, nbytes):
+    """Let so many bytes be written until the disk is full; return a list of what is left."""
+    write, room = os.write, [nbytes]
 
     def scarce(file, data):
         if not room[0]:
@@ -256,6 +256,12 @@ def test_what_a_full_disk_refuses_is_written_later_and_whole(tmp_path, monkeypat
         return count
 
     monkeypatch.setattr(os, "write", scarce)
+    return room
+
+
+def test_what_a_full_disk_refuses_is_written_later_and_whole(tmp_path, monkeypatch):
+    lines = LineFile(tmp_path / "lines")
+    room = scarce_disk(monkeypatch, 7)
     for text in (b"first line\n", b"second line\n"):
         with pytest.raises(OSError, match="No space"):
             lines.append([text])
@@ -330,16 +336,7 @@ def test_a_full_disk_loses_no_event(tmp_path, monkeypatch):
     pytest.importorskip("tensorboardX", reason=tensorboard.ADVICE)
     file = tensorboard.EventFile(tmp_path, 0, start=0)
     (path,) = (tmp_path / "tensorboard" / "rank0").iterdir()
-    write, room = os.write, [30]
-
-    def scarce(number, data):
-        if not room[0]:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        count = write(number, bytes(data)[: room[0]])
-        room[0] -= count
-        return count
-
-    monkeypatch.setattr(os, "write", scarce)
+    room = scarce_disk(monkeypatch, 30)
     for step in (1, 2, 3):
         with pytest.raises(OSError, match="No space"):
             file.write([noted(step, loss=step)])
