@@ -194,8 +194,8 @@ def timed(
         print(json.dumps({**line, "loss": round(losses[way], 4)}), flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add_step_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what is trained, where, and how often."""
     parser.add_argument("--model", choices=["mlp", "resnet50"], default="mlp")
     parser.add_argument("--place", choices=["cpu", "gpu"], default="gpu")
     parser.add_argument("--batch", type=int, default=64)
@@ -203,6 +203,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="in a group that is timed together")
     parser.add_argument("--groups", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=5)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_step_arguments(parser)
     parser.add_argument("--alternate", action="store_true", help="a group of each way in turn")
     parser.add_argument("--ways", default=",".join(WAYS), help="by default all")
     options = parser.parse_args()

@@ -18,7 +18,7 @@ import statistics
 from collections.abc import Callable
 
 import numpy as np
-from gpu import CLASSES, loss_of, shape_of
+from gpu import CLASSES, add_step_arguments, loss_of, shape_of
 
 import hpcdist as fluid
 from hpcdist.comm.bucket import Fusing, Gradient, buckets
@@ -127,13 +127,7 @@ def main() -> None:
     """Time the three in turns."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["feeds", "sums"])
-    parser.add_argument("--model", choices=["mlp", "resnet50"], default="mlp")
-    parser.add_argument("--place", choices=["cpu", "gpu"], default="gpu")
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--image-size", type=int, default=224)
-    parser.add_argument("--steps", type=int, default=20, help="in a group that is timed together")
-    parser.add_argument("--groups", type=int, default=5)
-    parser.add_argument("--warmup", type=int, default=5)
+    add_step_arguments(parser)
     options = parser.parse_args()
     backend = backend_of(place(options.place))
     steps = (of_feeds if options.what == "feeds" else of_sums)(options, backend)
