@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
 
 from hpcdist.comm.base import ANY, Transport
 from hpcdist.comm.collective import RankGroup
@@ -28,6 +29,9 @@ REQUEST_TAG = 1
 FIRST_ANSWER_TAG, ANSWER_TAGS = 2, 2**14
 # How long the keeper sleeps between looks for requests: short after one, longer when none come.
 LEAST_NAP_S, MOST_NAP_S, NAP_GROWTH = 50e-6, 5e-3, 1.2
+ANSWER_S = 1.0  # in which an answer must come when a request's time is over
+# Time-outs that a script has not set: torch's own, of stores and of the groups that use them.
+TORCH_DEFAULTS = (timedelta(seconds=300), default_pg_timeout)
 
 
 class StoreTimeout(DeadlineError, dist.DistStoreError):
@@ -103,7 +107,10 @@ class MpiStore(dist.Store):
     """A store for `init_process_group`: keys are seen by all ranks of the job."""
 
     def __init__(self, transport: Transport, keeper: Keeper | None, deadline_s: float) -> None:
-        """``keeper`` is given on rank 0; ``deadline_s`` bounds the wait for rank 0 to answer."""
+        """``keeper`` is given on rank 0.
+
+        ``deadline_s`` bounds waits for which the script has set no time-out.
+        """
         super().__init__()
         self._transport = transport
         self._keeper = keeper
@@ -174,7 +181,8 @@ class MpiStore(dist.Store):
     # -- inside --
 
     def _ask(self, operation: str, *arguments: Any, timeout: timedelta | None = None) -> Any:
-        wait_s = (self.timeout if timeout is None else timeout).total_seconds()
+        asked = self.timeout if timeout is None else timeout
+        wait_s = self._deadline_s if asked in TORCH_DEFAULTS else asked.total_seconds()
         find = self._post(operation, arguments, wait_s)
         replies: list[Any] = []
 
@@ -186,14 +194,17 @@ class MpiStore(dist.Store):
             f"the store on rank {KEEPER} to answer {operation}({', '.join(map(repr, arguments))})"
         )
         describe = self._group.lacking(lambda: request, lambda: [KEEPER])
-        self._transport.waiter(poll, describe, wait_s + self._deadline_s)()
+        self._transport.waiter(poll, describe, max(wait_s + ANSWER_S, self._deadline_s))()
         kind, value = replies
         if kind == LATE:
-            raise StoreTimeout(
+            late = StoreTimeout(
                 f"rank {self._transport.rank}: the store has no {', '.join(map(repr, value))} "
                 f"after {wait_s:g} s: a rank that should set it is stuck, or slower than the "
                 "time-out"
             )
+            # Any of them may be the one; those that wait themselves are left out of the report.
+            late.missing = tuple(r for r in self._group.names if r != self._transport.rank)
+            raise late
         return value
 
     def _post(

@@ -11,10 +11,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
 
 import torch.distributed as dist  # noqa: E402
+from torch.distributed.constants import default_pg_timeout  # noqa: E402
 
 from hpcdist.comm.loopback import world  # noqa: E402
 from hpcdist.errors import CommError  # noqa: E402
-from hpcdist.torch.store import Keeper, MpiStore  # noqa: E402
+from hpcdist.torch.store import Keeper, MpiStore, StoreTimeout  # noqa: E402
 from tests.threads import run_threads  # noqa: E402
 
 
@@ -155,3 +156,16 @@ def test_a_store_whose_messages_fail_says_so(monkeypatch):
     with pytest.raises(CommError, match="the store on rank 0 has ended: MPI_ERR_PROC_FAILED"):
         store.set("key", "value")
     assert not uncaught
+
+
+def test_a_wait_without_a_time_out_has_the_deadline_and_names_the_others():
+    transports = world(3)
+    keeper = Keeper(transports[0])
+    store = MpiStore(transports[0], keeper, 0.05)
+    for timeout in (None, default_pg_timeout):  # as a store is made, as init_process_group sets it
+        if timeout is not None:
+            store.set_timeout(timeout)
+        with pytest.raises(StoreTimeout, match="no 'never' after 0.05 s") as late:
+            store.get("never")
+        assert late.value.missing == (1, 2)
+    keeper.close()
