@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, append, append_all
+from hpcdist.layers.helper import LayerHelper, append, append_all, present
 from hpcdist.layers.metric import topk
 from hpcdist.layers.tensor import squeeze
 
@@ -31,9 +31,7 @@ def beam_search(
     A prefix that ends with ``end_id`` stays; a source of which all have ended has none any more.
     """
     helper = LayerHelper("beam_search", name)
-    slots = {"pre_ids": pre_ids, "pre_scores": pre_scores, "scores": scores}
-    if ids is not None:
-        slots["ids"] = ids
+    slots = present(pre_ids=pre_ids, pre_scores=pre_scores, scores=scores, ids=ids)
     chosen_scores, chosen = helper.new_var(pre_scores.dtype), helper.new_var(pre_ids.dtype)
     parents = helper.new_var("int32")
     outputs = {"selected_ids": chosen, "selected_scores": chosen_scores, "parent_idx": parents}

@@ -8,7 +8,7 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, append, append_all
+from hpcdist.layers.helper import LayerHelper, append, append_all, present
 from hpcdist.layers.nn import softmax
 from hpcdist.layers.tensor import slice, transpose
 
@@ -200,9 +200,7 @@ def yolov3_loss(
 
     gt_box: [N, boxes, 4], center, width and height in parts of the image; 0 where there is none.
     """
-    inputs = {"X": x, "GTBox": gt_box, "GTLabel": gt_label}
-    if gt_score is not None:
-        inputs["GTScore"] = gt_score
+    inputs = present(X=x, GTBox=gt_box, GTLabel=gt_label, GTScore=gt_score)
     attrs = {
         "anchors": [int(a) for a in anchors],
         "anchor_mask": [int(a) for a in anchor_mask],

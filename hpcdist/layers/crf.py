@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, append_all
+from hpcdist.layers.helper import LayerHelper, append_all, present
 from hpcdist.layers.param_attr import ParamAttr, ParamLike
 
 __all__ = ["chunk_eval", "crf_decoding", "edit_distance", "linear_chain_crf", "warpctc"]
@@ -25,7 +24,7 @@ def linear_chain_crf(
     helper = LayerHelper("linear_chain_crf")
     tags = input.shape[1] if length is None else input.shape[2]
     weights = helper.create_parameter(param_attr, [tags + 2, tags], input.dtype)
-    slots = _slots(Emission=input, Transition=weights, Label=label, Length=length)
+    slots = present(Emission=input, Transition=weights, Label=label, Length=length)
     names = "Alpha", "EmissionExps", "TransitionExps", "LogLikelihood"
     return helper.apply_all("linear_chain_crf", slots, dict.fromkeys(names, input.dtype))[-1]
 
@@ -50,7 +49,7 @@ def crf_decoding(
             f"crf_decoding: there is no parameter {name!r}: give linear_chain_crf's by its name, "
             "ParamAttr(name=...)"
         )
-    slots = _slots(Emission=input, Transition=weights, Label=label, Length=length)
+    slots = present(Emission=input, Transition=weights, Label=label, Length=length)
     return helper.apply("crf_decoding", slots, slot="ViterbiPath", dtype="int64")
 
 
@@ -74,7 +73,7 @@ def chunk_eval(
         "chunk_scheme": chunk_scheme,
         "excluded_chunk_types": list(excluded_chunk_types or ()),
     }
-    slots = _slots(Inference=input, Label=label, SeqLength=seq_length)
+    slots = present(Inference=input, Label=label, SeqLength=seq_length)
     return append_all("chunk_eval", slots, attrs, outputs, constant=())
 
 
@@ -125,7 +124,3 @@ def warpctc(
     attrs = {"blank": blank, "norm_by_times": norm_by_times}
     helper.append_op("warpctc", slots, {"WarpCTCGrad": grad, "Loss": loss}, attrs)
     return loss
-
-
-def _slots(**operands: Any) -> dict[str, Any]:
-    return {slot: operand for slot, operand in operands.items() if operand is not None}

@@ -9,7 +9,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant, Normal
 from hpcdist.layers.activation import elu, leaky_relu
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, present
 from hpcdist.layers.image import batch_norm
 from hpcdist.layers.param_attr import ParamAttr, ParamLike
 
@@ -45,11 +45,10 @@ def group_norm(
         param_attr or False, shape, input.dtype, default_initializer=Constant(1.0)
     )
     bias = helper.create_parameter(bias_attr or False, shape, input.dtype, is_bias=True)
-    inputs = {"X": input, "Scale": scale, "Bias": bias}
+    inputs = present(X=input, Scale=scale, Bias=bias)
     outputs = dict.fromkeys(("Y", *(moments := ("Mean", "Variance"))), input.dtype)
     attrs = {"epsilon": epsilon, "groups": groups, "data_layout": data_layout}
-    present = {slot: var for slot, var in inputs.items() if var is not None}
-    out, *_ = helper.apply_all("group_norm", present, outputs, attrs, constant=moments)
+    out, *_ = helper.apply_all("group_norm", inputs, outputs, attrs, constant=moments)
     return helper.activate(out, act)
 
 

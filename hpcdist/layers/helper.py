@@ -180,6 +180,11 @@ class LayerHelper:
         return x if act is None else self.apply(act, {"X": x}, dtype=x.dtype)
 
 
+def present(**operands: Any) -> dict[str, Any]:
+    """Return the input slots whose operands are given: not None."""
+    return {slot: operand for slot, operand in operands.items() if operand is not None}
+
+
 def append(
     type: str,
     inputs: Mapping[str, Any],

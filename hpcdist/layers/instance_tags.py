@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, append, append_all
+from hpcdist.layers.helper import LayerHelper, append, append_all, present
 
 __all__ = ["detection_map", "filter_by_instag", "similarity_focus"]
 
@@ -64,9 +64,7 @@ def detection_map(
     if has_state is None and (input_states is not None or out_states is not None):
         raise GraphError("detection_map: states need has_state, which says whether they count")
     helper = LayerHelper("detection_map")
-    inputs = {"DetectRes": detect_res, "Label": label}
-    if has_state is not None:
-        inputs["HasState"] = has_state
+    inputs = present(DetectRes=detect_res, Label=label, HasState=has_state)
     attrs = {
         "overlap_threshold": float(overlap_threshold),
         "evaluate_difficult": evaluate_difficult,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, append, append_all
+from hpcdist.layers.helper import LayerHelper, append, append_all, present
 
 __all__ = [
     "cross_entropy",
@@ -122,11 +122,7 @@ def smooth_l1(
     sigma: float | None = None,
 ) -> Variable:
     """Return the sum per row of outside_weight * smooth_l1(inside_weight * (x - y)), as [n, 1]."""
-    inputs = {"X": x, "Y": y}
-    if inside_weight is not None:
-        inputs["InsideWeight"] = inside_weight
-    if outside_weight is not None:
-        inputs["OutsideWeight"] = outside_weight
+    inputs = present(X=x, Y=y, InsideWeight=inside_weight, OutsideWeight=outside_weight)
     attrs = {"sigma": 1.0 if sigma is None else sigma}
     outputs = dict.fromkeys(("Diff", "Out"), x.dtype)
     return append_all("smooth_l1_loss", inputs, attrs, outputs, constant=())[1]

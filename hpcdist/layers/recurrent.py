@@ -8,7 +8,7 @@ from typing import Any
 from hpcdist.errors import GraphAssertionError, GraphError
 from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, present
 from hpcdist.layers.nn import fc
 from hpcdist.layers.param_attr import ParamLike
 from hpcdist.layers.tensor import concat
@@ -150,8 +150,7 @@ def dynamic_gru(
         "origin_mode": origin_mode,
     }
     names = "Hidden", "BatchGate", "BatchResetHiddenPrev", "BatchHidden"
-    given = {slot: v for slot, v in slots.items() if v is not None}
-    return helper.apply_all("gru", given, dict.fromkeys(names, input.dtype), attrs)[0]
+    return helper.apply_all("gru", present(**slots), dict.fromkeys(names, input.dtype), attrs)[0]
 
 
 def gru_unit(
@@ -181,11 +180,9 @@ def gru_unit(
     }
     gate, resets, out = (helper.new_var(dtype) for _ in range(3))
     bias = helper.create_parameter(bias_attr, [1, 3 * width], dtype, is_bias=True)
-    if bias is not None:
-        slots["Bias"] = bias
     helper.append_op(
         "gru_unit",
-        slots,
+        present(**slots, Bias=bias),
         {"Gate": gate, "ResetHiddenPrev": resets, "Hidden": out},
         {"activation": 2, "gate_activation": 1, "origin_mode": origin_mode},
     )

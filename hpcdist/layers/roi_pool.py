@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, append_all
+from hpcdist.layers.helper import append, append_all, present
 
 __all__ = [
     "deformable_roi_pooling",
@@ -155,5 +155,4 @@ def _of_regions(
     **more: Any,
 ) -> Variable:
     attrs = {"pooled_height": height, "pooled_width": width, "spatial_scale": float(scale), **more}
-    present = {slot: x for slot, x in inputs.items() if x is not None}
-    return LayerHelper(kind).apply(kind, present, attrs, dtype=present["X"].dtype)
+    return append(kind, present(**inputs), None, **attrs)

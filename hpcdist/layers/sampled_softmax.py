@@ -11,7 +11,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import NumpyArrayInitializer
 from hpcdist.layers.embedding import looked_up
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, present
 from hpcdist.layers.loss import softmax_with_cross_entropy
 from hpcdist.layers.param_attr import ParamAttr, ParamLike
 
@@ -72,15 +72,15 @@ def nce(
         "seed": seed,
         "sampler": _SAMPLERS.index(sampler),
     }
-    present = {slot: var for slot, var in inputs.items() if var is not None}
+    inputs = present(**inputs)
     if is_sparse:
-        read = {slot: present[slot] for slot in ("Label", *_ALIAS_SLOTS) if slot in present}
+        read = {slot: inputs[slot] for slot in ("Label", *_ALIAS_SLOTS) if slot in inputs}
         drawn = {**attrs, "stream": f"nce:{cost.name}"}  # the classes that it would draw itself
-        present["Classes"] = helper.apply(
+        inputs["Classes"] = helper.apply(
             "nce_classes", read, drawn, dtype="int64", stop_gradient=True
         )
-        present |= _rows(helper, present, ("Weight", "Bias"), present["Classes"], is_distributed)
-    helper.append_op("nce", present, outputs, attrs)
+        inputs |= _rows(helper, inputs, ("Weight", "Bias"), inputs["Classes"], is_distributed)
+    helper.append_op("nce", inputs, outputs, attrs)
     return cost / (negatives + 1)
 
 
@@ -162,13 +162,13 @@ def hsigmoid(
     inputs |= {"PathTable": path_table, "PathCode": path_code}
     out, pre = helper.new_var(input.dtype), helper.new_var(input.dtype, stop_gradient=True)
     attrs = {"num_classes": num_classes}
-    present = {slot: var for slot, var in inputs.items() if var is not None}
+    inputs = present(**inputs)
     if is_distributed or (is_sparse and is_custom):
-        read = {slot: present[slot] for slot in ("Label", "PathTable") if slot in present}
+        read = {slot: inputs[slot] for slot in ("Label", "PathTable") if slot in inputs}
         kind = "hierarchical_sigmoid_path"
         path = helper.apply(kind, read, attrs, dtype="int64", stop_gradient=True)
-        present |= _rows(helper, present, ("W", "Bias"), path, is_distributed)
-    helper.append_op("hierarchical_sigmoid", present, {"Out": out, "PreOut": pre}, attrs)
+        inputs |= _rows(helper, inputs, ("W", "Bias"), path, is_distributed)
+    helper.append_op("hierarchical_sigmoid", inputs, {"Out": out, "PreOut": pre}, attrs)
     return out
 
 

@@ -10,7 +10,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.boxes import _VARIANCE, box_coder, iou_similarity
 from hpcdist.layers.boxes import prior_box as prior_boxes
-from hpcdist.layers.helper import append_all
+from hpcdist.layers.helper import append_all, present
 from hpcdist.layers.image import Pair, conv2d
 from hpcdist.layers.loss import smooth_l1, softmax_with_cross_entropy
 from hpcdist.layers.math import reduce_sum
@@ -51,9 +51,7 @@ def target_assign(
     name: str | None = None,
 ) -> tuple[Variable, ...]:
     """Return for each column its row of ``input``, and 1 where there is one, or it is negative."""
-    inputs = {"X": input, "MatchIndices": matched_indices}
-    if negative_indices is not None:
-        inputs["NegIndices"] = negative_indices
+    inputs = present(X=input, MatchIndices=matched_indices, NegIndices=negative_indices)
     attrs = {"mismatch_value": mismatch_value or 0}
     outputs = {"Out": input.dtype, "OutWeight": input.dtype}
     return append_all("target_assign", inputs, attrs, outputs, name)
