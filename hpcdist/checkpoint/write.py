@@ -14,7 +14,7 @@ import xxhash
 
 from hpcdist.checkpoint.background import WriteBack
 from hpcdist.checkpoint.compressed import filters
-from hpcdist.checkpoint.layout import FACTS, HEAD_BYTES, Head, corner, cut, digest
+from hpcdist.checkpoint.layout import FACTS, HEAD_BYTES, ChunkCut, Head, corner, cut, digest
 from hpcdist.checkpoint.metadata import Part, PartFile, Stored, to_json
 from hpcdist.errors import CheckpointError
 from hpcdist.hdf5 import h5py
@@ -293,23 +293,34 @@ def stored_at(
     ``write`` is called with each chunk, while caches have it, and where it belongs.
     """
     chunks = cut(array.shape, array.itemsize)
-    begins, sizes, sums = [], [], []
+    places, sums = [], []
     for first, count in chunks.pieces(array.size):
-        begin = first * array.itemsize
+        begin = offset + first * array.itemsize
         data = _elements(array, first, count).view(np.uint8).data
         sums.append(xxhash.xxh3_64_hexdigest(data))
-        begins.append(offset + begin)
-        sizes.append(len(data))
+        places.append((begin, len(data)))
         if write is not None:
-            write(data, offset + begin)
+            write(data, begin)
+    return _stored(array, chunks, places, sums, packed=False)
+
+
+def _stored(
+    array: np.ndarray | Made,
+    chunks: ChunkCut,
+    places: Sequence[tuple[int, int]],
+    sums: Sequence[str],
+    *,
+    packed: bool,
+) -> Stored:
+    """Return the facts of an array; ``places``: (offset in the file, bytes) of its chunks."""
     return Stored(
         shape=array.shape,
         dtype=array.dtype.name,
         chunk=chunks.shape,
         axis=chunks.axis,
-        packed=False,
-        offsets=tuple(begins),
-        sizes=tuple(sizes),
+        packed=packed,
+        offsets=tuple(offset for offset, _ in places),
+        sizes=tuple(size for _, size in places),
         sums=tuple(sums),
     )
 
@@ -341,17 +352,7 @@ def _write_packed(
         _, packed = dataset.id.read_direct_chunk(at)
         sums.append(xxhash.xxh3_64_hexdigest(packed))
         back.wrote(len(packed))
-    places = _places(dataset, corners)
-    return Stored(
-        shape=array.shape,
-        dtype=array.dtype.name,
-        chunk=chunks.shape,
-        axis=chunks.axis,
-        packed=True,
-        offsets=tuple(offset for offset, _ in places),
-        sizes=tuple(size for _, size in places),
-        sums=tuple(sums),
-    )
+    return _stored(array, chunks, _places(dataset, corners), sums, packed=True)
 
 
 def _places(dataset: Any, corners: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:

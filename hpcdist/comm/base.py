@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -207,6 +208,15 @@ def rank_of_peer(transport: Transport, peer: int) -> int:
     if not 0 <= peer < transport.size:
         raise CommError(f"rank {transport.rank}: no rank {peer} in a world of {transport.size}")
     return peer
+
+
+def ranks_that_differ(
+    transport: Transport, text: str, deadline_s: float | None, awaited: str
+) -> list[int]:
+    """Return the ranks whose ``text`` is not this rank's, by its digest. Collective."""
+    digest = hashlib.sha256(text.encode()).digest()
+    digests = transport.allgather_bytes(digest, deadline_s, awaited)
+    return [rank for rank, theirs in enumerate(digests) if theirs != digest]
 
 
 def contiguous(array: Array) -> Array:

@@ -213,12 +213,8 @@ class MpiProcessGroup(dist.ProcessGroup):
         if isinstance(inputs, torch.Tensor):
             outputs, inputs = [outputs] if outputs else [], [inputs]
         opts = options(dist.GatherOptions(), *where, **named)
-        (part,), root = inputs, self._root(opts)
-        targets = list(outputs[0]) if outputs else []
-        checked([part, *targets])
-        if self.rank() == root:
-            one_for_each("gather", targets, part, root, self._size)
-        vector, vectors = flat(part), [flat(target) for target in targets]
+        (part,), targets = inputs, list(outputs[0]) if outputs else []
+        root, vector, vectors = self._with_root("gather", part, targets, opts)
         return self.queue.add(
             Call("gather", part.dtype, root=root),
             None,
@@ -234,12 +230,8 @@ class MpiProcessGroup(dist.ProcessGroup):
         if isinstance(outputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs] if inputs else []
         opts = options(dist.ScatterOptions(), *where, **named)
-        (out,), root = outputs, self._root(opts)
-        sources = list(inputs[0]) if inputs else []
-        checked([out, *sources])
-        if self.rank() == root:
-            one_for_each("scatter", sources, out, root, self._size)
-        vector, vectors = flat(out), [flat(source) for source in sources]
+        (out,), sources = outputs, list(inputs[0]) if inputs else []
+        root, vector, vectors = self._with_root("scatter", out, sources, opts)
         return self.queue.add(
             Call("scatter", out.dtype, root=root),
             None,
@@ -248,6 +240,16 @@ class MpiProcessGroup(dist.ProcessGroup):
             outputs,
             opts,
         )
+
+    def _with_root(
+        self, kind: str, tensor: torch.Tensor, of_all: Tensors, opts: Any
+    ) -> tuple[int, torch.Tensor, list[torch.Tensor]]:
+        """Return the root, and this rank's tensor and the root's of all ranks as vectors."""
+        root = self._root(opts)
+        checked([tensor, *of_all])
+        if self.rank() == root:
+            one_for_each(kind, of_all, tensor, root, self._size)
+        return root, flat(tensor), [flat(each) for each in of_all]
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, *opts: Any, **named: Any) -> MpiWork:
         checked([*outputs, *inputs])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from hpcdist import settings
-from hpcdist.comm.base import ANY, Transport
+from hpcdist.comm.base import ANY, Transport, ranks_that_differ
 from hpcdist.comm.collective import CollectiveOperations
 from hpcdist.comm.groups import Way, make_groups
 from hpcdist.comm.hierarchy import find_nodes
@@ -214,10 +213,8 @@ class CollectiveLink(Link):
         of_group = (fusing_of(group), group.fused, way_of(group), group.sharded)
         chosen = (*of_group, in_fixed_order(), often, kernels)
         text = f"{group.fingerprint or exact_text(program)}\n{chosen}"
-        digest = hashlib.sha256(text.encode()).digest()
         awaited = "the other trainers' programs"
-        digests = self._trainers.allgather_bytes(digest, self._deadline_s, awaited)
-        different = [trainer for trainer, theirs in enumerate(digests) if theirs != digest]
+        different = ranks_that_differ(self._trainers, text, self._deadline_s, awaited)
         if different:
             raise CommError(
                 f"trainer {self._trainers.rank}: the program built here differs from that of "

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hpcdist.comm.base import Transport
+from hpcdist.comm.base import Transport, ranks_that_differ
 from hpcdist.errors import CommError, FeedError
 from hpcdist.executor.position import here
 from hpcdist.runtime.batches.batch_check import RECORD_BYTES, BatchCheck
@@ -24,9 +24,7 @@ class Meeting:
 
     def agree(self, text: str, awaited: str) -> None:
         """Refuse to go on if ranks have built different Programs (CommError). Collective."""
-        digest = hashlib.sha256(text.encode()).digest()
-        digests = self._trainers.allgather_bytes(digest, self._deadline_s, awaited)
-        different = [rank for rank, theirs in enumerate(digests) if theirs != digest]
+        different = ranks_that_differ(self._trainers, text, self._deadline_s, awaited)
         if different:
             raise CommError(
                 f"rank {self._trainers.rank}: the program built here differs from that of ranks "
