@@ -133,9 +133,8 @@ def merge_lod_tensor(
     in_true: Variable, in_false: Variable, x: Variable, mask: Variable, level: int = 0
 ) -> Variable:
     """Put rows together that `split_lod_tensor` has divided."""
-    helper = LayerHelper("merge_lod_tensor")
     slots = {"X": x, "Mask": mask, "InTrue": in_true, "InFalse": in_false}
-    return helper.apply("merge_lod_tensor", slots, {"level": level}, dtype=in_true.dtype)
+    return append("merge_lod_tensor", slots, dtype=in_true.dtype, level=level)
 
 
 def select_input(inputs: Sequence[Variable], mask: Variable) -> Variable:

@@ -183,9 +183,8 @@ def sampling_id(
     x: Variable, min: float = 0.0, max: float = 1.0, seed: int = 0, dtype: DTypeLike = "float32"
 ) -> Variable:
     """Draw a column for each row, with the probabilities of the row."""
-    attrs = {"min": float(min), "max": float(max), "seed": seed}
-    helper = LayerHelper("sampling_id")
-    return helper.apply("sampling_id", {"X": x}, attrs, dtype="int64", stop_gradient=True)
+    attrs: dict[str, Any] = {"min": float(min), "max": float(max), "seed": seed}
+    return append("sampling_id", {"X": x}, dtype="int64", stop_gradient=True, **attrs)
 
 
 def random_crop(x: Variable, shape: Sequence[int], seed: int | None = None) -> Variable:

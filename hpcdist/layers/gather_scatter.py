@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, append, append_all
+from hpcdist.layers.helper import append, append_all
 from hpcdist.layers.tensor import zeros
 
 __all__ = [
@@ -88,14 +88,15 @@ def shard_index(
     """Number ids within their shard of ``index_num / nshards``; others become ``ignore_value``."""
     if not 0 <= shard_id < nshards:
         raise GraphError(f"layers.shard_index: shard_id {shard_id} is outside 0..{nshards - 1}")
-    attrs = {
-        "index_num": index_num,
-        "nshards": nshards,
-        "shard_id": shard_id,
-        "ignore_value": ignore_value,
-    }
-    helper = LayerHelper("shard_index")
-    return helper.apply("shard_index", {"X": input}, attrs, dtype=input.dtype, stop_gradient=True)
+    return append(
+        "shard_index",
+        {"X": input},
+        stop_gradient=True,
+        index_num=index_num,
+        nshards=nshards,
+        shard_id=shard_id,
+        ignore_value=ignore_value,
+    )
 
 
 def hash(input: Variable, hash_size: int, num_hash: int = 1, name: str | None = None) -> Variable:

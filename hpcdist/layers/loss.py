@@ -93,10 +93,8 @@ def sigmoid_cross_entropy_with_logits(
 
     It is 0 where the label equals ignore_index; normalize: divided by the number of others.
     """
-    attrs = {"ignore_index": ignore_index, "normalize": normalize}
-    helper = LayerHelper("sigmoid_cross_entropy_with_logits", name)
-    inputs = {"X": x, "Label": label}
-    return helper.apply("sigmoid_cross_entropy_with_logits", inputs, attrs, dtype=x.dtype)
+    inputs, kind = {"X": x, "Label": label}, "sigmoid_cross_entropy_with_logits"
+    return append(kind, inputs, name, ignore_index=ignore_index, normalize=normalize)
 
 
 def log_loss(
@@ -142,6 +140,4 @@ def label_smooth(
     if not 0 <= epsilon <= 1:
         raise GraphError(f"label_smooth: epsilon must be within 0..1, got {epsilon}")
     label.stop_gradient = True
-    inputs = {"X": label} if prior_dist is None else {"X": label, "PriorDist": prior_dist}
-    helper = LayerHelper("label_smooth", name)
-    return helper.apply("label_smooth", inputs, {"epsilon": epsilon}, dtype=label.dtype)
+    return append("label_smooth", present(X=label, PriorDist=prior_dist), name, epsilon=epsilon)

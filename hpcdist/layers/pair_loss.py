@@ -129,9 +129,7 @@ def sigmoid_focal_loss(
     label: [rows, 1], 0 the background; fg_num: [1], by how many rows all are divided.
     """
     inputs = {"X": x, "Label": label, "FgNum": fg_num}
-    attrs = {"gamma": float(gamma), "alpha": float(alpha)}
-    helper = LayerHelper("sigmoid_focal_loss")
-    return helper.apply("sigmoid_focal_loss", inputs, attrs, dtype=x.dtype)
+    return append("sigmoid_focal_loss", inputs, gamma=float(gamma), alpha=float(alpha))
 
 
 def dice_loss(

@@ -100,10 +100,9 @@ def triu(input: Variable, diagonal: int = 0, name: str | None = None) -> Variabl
 
 def diag(diagonal: Variable | np.ndarray) -> Variable:
     """Return the matrix that has this vector as its diagonal."""
-    helper = LayerHelper("diag")
     if isinstance(diagonal, np.ndarray):
         diagonal = assign(diagonal)
-    return helper.apply("diag", {"Diagonal": diagonal}, dtype=diagonal.dtype)
+    return append("diag", {"Diagonal": diagonal})
 
 
 def diag_embed(input: Variable, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Variable:

@@ -125,10 +125,8 @@ def sequence_enumerate(
     input: Variable, win_size: int, pad_value: int = 0, name: str | None = None
 ) -> Variable:
     """Return, for each id [rows, 1], it and those after it: [rows, win_size]."""
-    helper = LayerHelper("sequence_enumerate", name)
-    attrs = {"win_size": win_size, "pad_value": pad_value}
-    facts: dict[str, Any] = {"dtype": input.dtype, "stop_gradient": True}
-    return helper.apply("sequence_enumerate", {"X": input}, attrs, **facts)
+    facts: dict[str, Any] = {"win_size": win_size, "pad_value": pad_value, "stop_gradient": True}
+    return append("sequence_enumerate", {"X": input}, name, **facts)
 
 
 def sequence_pad(
@@ -149,9 +147,8 @@ def sequence_unpad(x: Variable, length: Variable, name: str | None = None) -> Va
 
     ``length`` int64 is fed, or comes from `sequence_pad`.
     """
-    helper = LayerHelper("sequence_unpad", name)
     length.stop_gradient = True
-    return helper.apply("sequence_unpad", {"X": x, "Length": length}, dtype=x.dtype)
+    return append("sequence_unpad", {"X": x, "Length": length}, name)
 
 
 def sequence_mask(
@@ -195,8 +192,7 @@ def sequence_slice(
     """Return ``length[i]`` rows of sequence i from its row ``offset[i]`` on; both int [n, 1]."""
     slots = {"X": input, "Offset": offset, "Length": length}
     offset.stop_gradient = length.stop_gradient = True
-    helper = LayerHelper("sequence_slice", name)
-    return helper.apply("sequence_slice", slots, dtype=input.dtype)
+    return append("sequence_slice", slots, name)
 
 
 def sequence_scatter(
