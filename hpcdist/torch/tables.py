@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
@@ -25,6 +26,7 @@ from hpcdist.torch.job import job
 from hpcdist.torch.servers import Served, announce
 from hpcdist.transpiler.table_metadata import read_tables, with_startup
 
+MANY = 4  # tables, whose exchanges one by one are worth a word
 OWN_TAG = 3  # of the communicator of rows among trainers, beside those of `job`
 
 
@@ -43,6 +45,7 @@ class Tables:
         self.announced = Announced()
         self._stepped: set[int] = set()  # optimizers, in this step
         self._told: list[float] = []  # the rates that the tables have now
+        self._advised = False
         self.facts: Facts | None = None  # once settled
         self.local: dict[str, SparseTable] = {}  # this trainer's parts, without servers
         self.served: Served | None = None
@@ -268,10 +271,26 @@ class Tables:
         self._stepped.clear()
         if self.served is not None and self.group.rank == 0:
             self._tell_rates(self.served)
+        self._advise()
         self._rows.push(sorted(self._taken, key=lambda given: given.number))
         if self.served is not None:
             self.served.end_step()
         self._taken.clear()
+
+    def _advise(self) -> None:
+        """Say after the first step that tables are looked up one by one, which takes longer."""
+        if self._advised:
+            return
+        self._advised = True
+        alone = sorted({look_up.table for look_up in self._taken} - set(self.announced.now))
+        elsewhere = self.served is not None or self.group.size > 1
+        if len(alone) >= MANY and elsewhere and self.group.rank == 0:
+            warnings.warn(
+                f"{len(alone)} tables are looked up one by one ({', '.join(alone[:MANY])}, ...), "
+                "each in an exchange of its own: announce their ids with "
+                "hpcdist.torch.rows_ahead, or put slots of the same width into one table",
+                stacklevel=4,
+            )
 
     def _tell_rates(self, served: Served) -> None:
         """Let servers know trainer 0's learning rates, if they have changed."""

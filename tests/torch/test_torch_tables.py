@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import warnings
 
 import pytest
 
@@ -227,6 +228,26 @@ def test_each_optimizer_takes_its_gradients_when_it_steps():
     assert (first(ids) == -4).all() and (second(ids) == -3).all()
 
 
+@pytest.mark.mpi
+@pytest.mark.parametrize("ahead", [False, True])
+def test_many_tables_looked_up_one_by_one_are_named_once(ahead):
+    rank, size = rank_and_size()
+    words = nn.ModuleList(ours.Embedding(None, 2) for _ in range(5))
+    optimizer = ours.TableOptimizer(words, lr=1.0)
+    data = [torch.tensor([step]) for step in range(3)]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for ids in ours.rows_ahead(data, lambda ids: dict.fromkeys(words, ids)) if ahead else data:
+            sum(table(ids).sum() for table in words).backward()
+            optimizer.step()
+    advice = [w for w in told if "rows_ahead" in str(w.message)]
+    assert len(advice) == (rank == 0 and size > 1 and not ahead)
+    for warned in advice:
+        assert "5 tables" in str(warned.message)
+        assert "embedding_0, embedding_1, embedding_2, embedding_3, ..." in str(warned.message)
+        assert warned.filename == __file__
+
+
 def test_what_cannot_be_is_refused():
     with pytest.raises(TableError, match="whole numbers of rows.*got '4'"):
         ours.Embedding("4", 4)
@@ -333,7 +354,7 @@ def test_parameters_that_servers_cannot_keep_are_refused():
     layer = nn.Linear(2, 2)
     with pytest.raises(TableError, match=r"torch.optim.AdamW has no counterpart on the servers"):
         ours.ServedOptimizer(layer, torch.optim.AdamW(layer.parameters()))
-    with pytest.raises(TableError, match="cannot do dampening=0.5"):
+    with pytest.raises(TableError, match="SGD: servers do not support dampening=0.5"):
         given = torch.optim.SGD(layer.parameters(), 0.1, momentum=0.9, dampening=0.5)
         ours.ServedOptimizer(layer, given)
     with pytest.raises(TableError, match="lr must be given"):
