@@ -289,7 +289,7 @@ class Tables:
                 f"{len(alone)} tables are looked up one by one ({', '.join(alone[:MANY])}, ...), "
                 "each in an exchange of its own: announce their ids with "
                 "hpcdist.torch.rows_ahead, or put slots of the same width into one table",
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def _tell_rates(self, served: Served) -> None:
