@@ -68,7 +68,8 @@ def run(number: int, directory: Path, jobs: int = 4, most: int = 6) -> Counter[s
         assert len(counts) == due and set(counts.values()) == {1}, (number, epoch, counts)
     (verdict,) = verify(directory / "rows")
     assert verdict.exact, (number, verdict)
-    assert [(e.used, e.whole) for e in verdict.epochs] == [(due, True)] * EPOCHS, (number, verdict)
+    used = [(epoch.used, epoch.complete) for epoch in verdict.epochs]
+    assert used == [(due, True)] * EPOCHS, (number, verdict)
     return drawn
 
 

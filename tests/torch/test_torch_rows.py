@@ -121,7 +121,7 @@ def test_ranks_together_have_every_row_once(monkeypatch, tmp_path_factory, lanes
     assert len(used) == ROWS - ROWS % 12 == len(np.unique(used))
     (verdict,) = verify(Path(folder, "log"))
     (epoch,) = verdict.epochs
-    assert (epoch.used, epoch.exact, epoch.whole, verdict.runs) == (len(used), True, True, 2)
+    assert (epoch.used, epoch.exact, epoch.complete, verdict.runs) == (len(used), True, True, 2)
 
 
 TRAINS = read_script("torch_rows")
@@ -139,5 +139,5 @@ def test_a_killed_job_goes_on_with_the_rows_that_are_left(tmp_path):
     assert codes == [False, True]
     (verdict,) = verify(tmp_path / "log")
     due = ROWS - ROWS % 12
-    assert [(e.used, e.whole, e.exact) for e in verdict.epochs] == [(due, True, True)] * 2
+    assert [(e.used, e.complete, e.exact) for e in verdict.epochs] == [(due, True, True)] * 2
     assert verdict.runs == 2 and verdict.rolled_back > 0 and not verdict.damage
