@@ -139,7 +139,8 @@ class EmbeddingExchange:
     def _is_announced(self, table: str, ids: Array) -> bool:
         """Return whether a look-up was announced, and its rows are here now."""
         announced = self._announced.now
-        if not np.array_equal(announced.get(table, ()), ids):
+        # An empty look-up that was not announced is an exchange as well: other trainers wait in it.
+        if table not in announced or not np.array_equal(announced[table], ids):
             return False
         if self._asked is not announced:
             self._exchange.finish()

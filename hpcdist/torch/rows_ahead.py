@@ -28,16 +28,18 @@ def rows_ahead(loader: Iterable[Item], ids_of: Callable[[Item], Ids]) -> Iterato
     """
     announced = tables().announced
     items: list[Item] = []  # what is yielded next
+    ids: dict[str, Array] = {}
     try:
         for following in loader:
             ids = _by_table(ids_of(following))
             announced.next = ids
             yield from items
             items, announced.now = [following], ids
-        announced.next = {}
+        announced.next = ids = {}
         yield from items
     finally:
-        announced.now, announced.next = {}, {}
+        if announced.next is ids:  # else another loop has begun, and this one is closed late
+            announced.now, announced.next = {}, {}
 
 
 def _by_table(ids: Ids) -> dict[str, Array]:

@@ -167,6 +167,42 @@ def test_gradients_add_up_until_the_step_and_only_looked_up_rows_move():
 
 
 @pytest.mark.mpi
+def test_a_trainer_that_looks_no_ids_up_meets_the_others_for_each_table():
+    rank, size = rank_and_size()
+    modules = [ours.Embedding(None, 2, initial=Initial("constant", 1.0)) for _ in range(3)]
+    optimizer = ours.TableOptimizer(nn.ModuleList(modules), "SGD", lr=1.0)
+    ids = torch.tensor([5, 6] if rank == size - 1 else [], dtype=torch.int64)
+    for _ in range(2):
+        sum(module(ids).sum() for module in modules).backward()
+        optimizer.step()
+    for _ in ours.rows_ahead([0, 1], lambda _: dict.fromkeys(modules[:1], ids)):
+        sum(module(ids).sum() for module in modules).backward()
+        optimizer.step()
+    with torch.no_grad():
+        for module in modules:
+            assert torch.allclose(module(torch.tensor([5, 6])), torch.tensor(1 - 4 / size))
+
+
+@pytest.mark.mpi
+def test_a_loop_that_is_closed_late_leaves_what_the_next_one_announces():
+    rank_and_size()
+    module = ours.Embedding(None, 2)
+    announced = tables.tables().announced
+
+    def loop(first):
+        data = [torch.tensor([first + k]) for k in range(3)]
+        return ours.rows_ahead(data, lambda ids: {module: ids})
+
+    left, following = loop(0), loop(10)
+    next(left)
+    next(following)
+    left.close()
+    assert (announced.now[module.name], announced.next[module.name]) == ([10], [11])
+    following.close()
+    assert (announced.now, announced.next) == ({}, {})
+
+
+@pytest.mark.mpi
 def test_trainers_that_do_different_things_are_told_so():
     rank, size = rank_and_size()
     if size == 1:
