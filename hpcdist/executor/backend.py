@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcdist import device, settings
+from hpcdist.array_types import ArrayModule
 from hpcdist.errors import HpcdistError
 
 
@@ -61,7 +62,7 @@ def selected_gpus() -> tuple[int, ...]:
 class Backend(Protocol):
     """The array library of a place, and what the executor does with memory there."""
 
-    xp: Any  # numpy or cupy
+    xp: ArrayModule
     device_id: int | None  # None: host memory
     alignment: int  # bytes at whose multiples values begin that are summed together
 
@@ -117,7 +118,7 @@ class Backend(Protocol):
 class NumpyBackend(Backend):
     """Arrays in host memory."""
 
-    xp: Any = np
+    xp: ArrayModule = np
     device_id: int | None = None
     alignment = 1
 
@@ -161,7 +162,7 @@ class CupyBackend(Backend):
     def __init__(self, device_id: int) -> None:
         settings.tell_cupy()
         try:
-            self.xp: Any = importlib.import_module("cupy")
+            self.xp = importlib.import_module("cupy")
             count = self.xp.cuda.runtime.getDeviceCount()
         except ImportError as error:
             raise HpcdistError(

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.array_types import ArrayModule
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
 
@@ -92,7 +93,7 @@ class _Chain:
 
 
 def join_chains(
-    xp: object, steps: Sequence[Call], ops: Sequence[Operator]
+    xp: ArrayModule, steps: Sequence[Call], ops: Sequence[Operator]
 ) -> tuple[list[Call], list[Operator]]:
     """Return steps with chains as one step each, and the operators that errors are told of.
 
@@ -135,7 +136,7 @@ def parts_of(step: Call) -> list[Call]:
     return [step] if parts is None else [inner for part in parts for inner in parts_of(part)]
 
 
-def _element_wise(xp: Any, step: Call) -> _Call | None:
+def _element_wise(xp: ArrayModule, step: Call) -> _Call | None:
     """Return what a step does, if it is a ufunc, or a copy, into an array that is there."""
     if not isinstance(step, functools.partial):
         return None
@@ -151,7 +152,7 @@ def _element_wise(xp: Any, step: Call) -> _Call | None:
     return _checked(function, operands, targets[0])
 
 
-def _copy(xp: Any, target: Any, source: Any, *, mask: Any) -> _Call | None:
+def _copy(xp: ArrayModule, target: Any, source: Any, *, mask: Any) -> _Call | None:
     if mask is None:
         return _checked(_itself, (source,), target)
     return _checked(xp.where, (mask, source, target), target)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hpcdist.array_types import ArrayModule
 from hpcdist.graph.block import Block
 from hpcdist.graph.registry import Meta
 
@@ -32,7 +33,7 @@ def may_be_undone(block: Block, written: Sequence[Meta]) -> bool:
 
 
 def run_and_select(
-    xp: Any,
+    xp: ArrayModule,
     condition: Any,
     written: Sequence[tuple[Any, Any]],
     steps: Sequence[Callable[[], object]],

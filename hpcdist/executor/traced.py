@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.array_types import ArrayModule
 from hpcdist.device import tell_later
 from hpcdist.errors import FeedError
 from hpcdist.executor.segments import MOVES, TYPE, Segment, inputs_of
@@ -48,7 +49,7 @@ class TracedSegment:
     """A segment bound to arrays: what computes it, and what tells the host of wrong integers."""
 
     def __init__(
-        self, xp: object, segment: Segment, xs: Sequence[Any], outs: Sequence[Any]
+        self, xp: ArrayModule, segment: Segment, xs: Sequence[Any], outs: Sequence[Any]
     ) -> None:
         self._torch = torch = torch_for(TYPE)
         self.on_host = xp is np

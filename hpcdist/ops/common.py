@@ -9,7 +9,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, Slot, define, parse_signature
-from hpcdist.ops.types import Attrs, Call, GradRule, Metas
+from hpcdist.ops.types import ArrayModule, Attrs, Call, GradRule, Metas
 
 Wanted = Callable[[str], bool]
 
@@ -162,7 +162,7 @@ def in_sequence(*steps: Call) -> Call:
     return run
 
 
-def put_along(xp, array, index, values, axis: int) -> None:
+def put_along(xp: ArrayModule, array, index, values, axis: int) -> None:
     """Write ``values`` at ``index`` along an axis: what `take_along_axis` reads."""
     axis %= array.ndim
     places: list[Any] = []
@@ -173,6 +173,6 @@ def put_along(xp, array, index, values, axis: int) -> None:
     array[tuple(places)] = values
 
 
-def same_buffer(xp, a, b) -> bool:
+def same_buffer(xp: ArrayModule, a, b) -> bool:
     """Tell whether a kernel was given one buffer twice (outputs never overlap partly)."""
     return bool(xp.may_share_memory(a, b))

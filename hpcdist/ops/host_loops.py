@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hpcdist import device
-from hpcdist.ops.types import Call, Operands
+from hpcdist.ops.types import ArrayModule, Call, Operands
 
 
 def compiled(kernels: str, name: str, *arrays) -> Call:
@@ -19,7 +19,7 @@ def compiled(kernels: str, name: str, *arrays) -> Call:
 
 
 def run_on_host(
-    xp,
+    xp: ArrayModule,
     loop: Callable[[Operands, Operands], None],
     inputs: Operands,
     outputs: Operands,

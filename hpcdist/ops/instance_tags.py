@@ -16,7 +16,7 @@ from hpcdist.graph.rows import by_row, not_on_rows
 from hpcdist.graph.values import Value
 from hpcdist.ops.common import define_with_grad, same
 from hpcdist.ops.host_loops import run_on_host
-from hpcdist.ops.types import Array, Call, Operands
+from hpcdist.ops.types import Array, ArrayModule, Call, Operands
 
 
 def _rows_of(x: Value) -> Array:
@@ -107,7 +107,7 @@ def _focus_infer(x: Meta, axis: int, indexes: Sequence[int]) -> Meta:
     return same(x)
 
 
-def _focus_bind(xp, x, out, axis: int, indexes: Sequence[int]) -> Call:
+def _focus_bind(xp: ArrayModule, x, out, axis: int, indexes: Sequence[int]) -> Call:
     return run_on_host(xp, lambda ins, outs: _focus(axis, indexes, ins, outs), [x], [out])
 
 

@@ -15,7 +15,7 @@ from hpcdist.graph.rows import by_element
 from hpcdist.graph.values import Value
 from hpcdist.ops.common import Wanted, grad_by
 from hpcdist.ops.tensor.tensor_array import in_loops
-from hpcdist.ops.types import Attrs, Call
+from hpcdist.ops.types import ArrayModule, Attrs, Call
 
 # -- print -----------------------------------------------------------------------------------------
 _PRINT: Attrs = {
@@ -55,7 +55,7 @@ def _text(array, lod, attrs: Attrs) -> str:
     return "\n  - ".join([*words, f"data: {shown.tolist()}"])
 
 
-def _print_bind(xp, x, out, lods, state: Printed, **attrs) -> Call:
+def _print_bind(xp: ArrayModule, x, out, lods, state: Printed, **attrs) -> Call:
     phase = "FORWARD" if attrs["is_forward"] else "BACKWARD"
 
     def run() -> None:

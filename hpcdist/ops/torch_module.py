@@ -15,7 +15,7 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, MixesRows, OfRows, by_row
 from hpcdist.ops.by_torch import inferred, tensor_on, torch_for
 from hpcdist.ops.common import define_with_grad
-from hpcdist.ops.types import Attrs, Call
+from hpcdist.ops.types import ArrayModule, Attrs, Call
 
 TYPE = "torch_module"
 
@@ -80,7 +80,12 @@ def _infer(x: Sequence[Meta], params: Sequence[Meta], number: int, **_) -> tuple
 
 
 def _bind(
-    xp, x: Sequence[Any], params: Sequence[Any], out: Sequence[Any], number: int, **attrs
+    xp: ArrayModule,
+    x: Sequence[Any],
+    params: Sequence[Any],
+    out: Sequence[Any],
+    number: int,
+    **attrs,
 ) -> Call:
     torch, module = torch_for(TYPE), _of(number)
     inputs = [tensor_on(torch, array) for array in x]
@@ -110,7 +115,7 @@ def _leaf(tensor, training: bool) -> Any:
 
 
 def _grad_bind(
-    xp,
+    xp: ArrayModule,
     x: Sequence[Any],
     params: Sequence[Any],
     douts: Sequence[Any],

@@ -14,7 +14,7 @@ from hpcdist.ops.common import define_with_grad, in_sequence
 from hpcdist.ops.host_loops import run_on_host
 from hpcdist.ops.loss.labels import range_check
 from hpcdist.ops.random.counter import Draws, filler, key_of, part_of
-from hpcdist.ops.types import Array, Call, Operands
+from hpcdist.ops.types import Array, ArrayModule, Call, Operands
 
 
 # -- tree_conv (Mou et al., 2016) ------------------------------------------------------------------
@@ -56,7 +56,7 @@ def _patches(max_depth: int, nodes, edges) -> tuple[Any, Any]:
     return shares, np.einsum("nkpv,nvf->npfk", shares, nodes)
 
 
-def _tree_conv_bind(xp, nodes, edges, w, out, max_depth: int) -> Call:
+def _tree_conv_bind(xp: ArrayModule, nodes, edges, w, out, max_depth: int) -> Call:
     def loop(inputs: Operands, outputs: Operands) -> None:
         nodes, edges, w = inputs
         _, read = _patches(max_depth, nodes, edges)
@@ -65,7 +65,9 @@ def _tree_conv_bind(xp, nodes, edges, w, out, max_depth: int) -> Call:
     return run_on_host(xp, loop, (nodes, edges, w), (out,))
 
 
-def _tree_conv_grad_bind(xp, nodes, edges, w, dout, dnodes, dw, max_depth: int) -> Call:
+def _tree_conv_grad_bind(
+    xp: ArrayModule, nodes, edges, w, dout, dnodes, dw, max_depth: int
+) -> Call:
     def loop(inputs: Operands, outputs: Operands) -> None:
         nodes, edges, w, dout = inputs
         shares, read = _patches(max_depth, nodes, edges)
@@ -100,7 +102,7 @@ define_with_grad(
 
 
 # -- trees of classes (Zhu et al., 2018) -----------------------------------------------------------
-def _child_bind(xp, x, info, child, leaf, child_nums: int, dtype: str) -> Call:
+def _child_bind(xp: ArrayModule, x, info, child, leaf, child_nums: int, dtype: str) -> Call:
     """``info``: of each node its item (0: it is no leaf), layer, parent, and children (0: none)."""
     check = range_check(xp, x, len(info), "tdm_child", "nodes of the tree")
 
@@ -132,7 +134,7 @@ define(
 
 
 def _sample_bind(
-    xp,
+    xp: ArrayModule,
     x,
     travel,
     layer,

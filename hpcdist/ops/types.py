@@ -1,14 +1,16 @@
 """What the functions of operators take and give, by name.
 
-``xp`` is numpy or cupy, an array one of its arrays: cupy has no types, so `Array` checks nothing
-and says what is meant.
+``xp`` is numpy or cupy, an `ArrayModule`; a `DeviceArray` is one of its arrays. Where it may also
+be a tensor of torch's, or is handed on to numpy, it is an `Array`, which checks nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Concatenate, TypeAlias
 
+from hpcdist.array_types import ArrayModule as ArrayModule
+from hpcdist.array_types import DeviceArray as DeviceArray
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call, GradOp, Meta
 
@@ -16,7 +18,7 @@ Array: TypeAlias = Any
 Operands = Sequence[Array]  # of an operator, in the order of its slots; None is an absent one
 Attrs = Mapping[str, Any]  # attributes of an operator by name
 Lods = Sequence[Any]  # of its slots: a Lod or None, of an `X*` a list of these
-Bind = Callable[..., Call]  # see `bind` in `hpcdist.graph.registry.OpDef`
-Kernel = Callable[..., None]  # see `kernel` there
+Bind = Callable[Concatenate[ArrayModule, ...], Call]  # see `bind` in `hpcdist.graph.registry.OpDef`
+Kernel = Callable[Concatenate[ArrayModule, ...], None]  # see `kernel` there
 GradRule = Callable[[Operator, Callable[[str], bool]], list[GradOp]]  # see `grad` there
 Metas = tuple[Meta | list[Meta] | None, ...]  # what a shape rule gives, for each output slot

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcdist.array_types import ArrayModule, DeviceArray
 from hpcdist.executor.chains import join_chains
 from hpcdist.ops.normalization import batch_norm
 from hpcdist.ops.optimize import mixed_precision, update_device
@@ -50,6 +51,13 @@ def test_functions_have_these_keywords(cupy, name):
     theirs = parameters(getattr(cupy, name))
     if "kwargs" not in theirs:  # those of einsum and pad are not in their signatures
         assert set(support_device.KEYWORDS[name]) <= set(theirs)
+
+
+@pytest.mark.parametrize("protocol", [ArrayModule, DeviceArray])
+def test_cupy_has_what_kernels_ask_of_it(cupy, protocol):
+    has = cupy if protocol is ArrayModule else cupy.ndarray
+    names = [name for name in vars(protocol) if not name.startswith("_")]
+    assert names and [name for name in names if not hasattr(has, name)] == []
 
 
 METHODS = [

@@ -12,7 +12,7 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import flat_product, product_of_matrices
 from hpcdist.ops.algebra.second_derivatives import bilinear
 from hpcdist.ops.common import define_with_grad, in_sequence, of_gradients
-from hpcdist.ops.types import Array, Call
+from hpcdist.ops.types import Array, ArrayModule, Call, DeviceArray
 
 _MUL_ATTRS = {"x_num_col_dims": 1, "y_num_col_dims": 1}
 
@@ -37,12 +37,14 @@ def _mul_flops(x, y, out, x_num_col_dims: int, **_) -> int:
     return 2 * int(out.size) * math.prod(x.shape[x_num_col_dims:])
 
 
-def _mul_bind(xp, x, y, out, x_num_col_dims: int, y_num_col_dims: int) -> Call:
+def _mul_bind(xp: ArrayModule, x, y, out, x_num_col_dims: int, y_num_col_dims: int) -> Call:
     x2, y2 = flat2d(x, x_num_col_dims), flat2d(y, y_num_col_dims)
     return partial(xp.dot, x2, y2, out.reshape(x2.shape[0], y2.shape[1]))
 
 
-def _mul_grad_bind(xp, x, y, dout, dx, dy, x_num_col_dims: int, y_num_col_dims: int) -> Call:
+def _mul_grad_bind(
+    xp: ArrayModule, x, y, dout, dx, dy, x_num_col_dims: int, y_num_col_dims: int
+) -> Call:
     """dx = dout y^T;  dy = x^T dout."""
     x2, y2 = flat2d(x, x_num_col_dims), flat2d(y, y_num_col_dims)
     d2 = dout.reshape(x2.shape[0], y2.shape[1])
@@ -111,15 +113,15 @@ def _matmul_infer(x: Meta, y: Meta, transpose_X: bool, transpose_Y: bool, alpha:
 class ProductViews:
     """Views with ``out = a @ b``, and how to view other arrays of x's, y's or out's shape so."""
 
-    a_of: Callable[[Array], Array]
-    b_of: Callable[[Array], Array]
-    out_of: Callable[[Array], Array]
+    a_of: Callable[[DeviceArray], DeviceArray]
+    b_of: Callable[[DeviceArray], DeviceArray]
+    out_of: Callable[[DeviceArray], DeviceArray]
 
 
 def product_views(x, y, transpose_X: bool, transpose_Y: bool) -> ProductViews:
     """Return how matmul views arrays as matrices; a vector x is a row, a vector y a column."""
 
-    def matrix(array, transpose: bool, is_x: bool) -> Array:
+    def matrix(array, transpose: bool, is_x: bool) -> DeviceArray:
         if array.ndim == 1:
             array = array.reshape(1, -1) if is_x else array.reshape(-1, 1)
         return array.swapaxes(-1, -2) if transpose else array
@@ -141,12 +143,14 @@ def product_views(x, y, transpose_X: bool, transpose_Y: bool) -> ProductViews:
     )
 
 
-def _matmul_bind(xp, x, y, out, transpose_X: bool, transpose_Y: bool, alpha: float) -> Call:
+def _matmul_bind(
+    xp: ArrayModule, x, y, out, transpose_X: bool, transpose_Y: bool, alpha: float
+) -> Call:
     view = product_views(x, y, transpose_X, transpose_Y)
     return _scaled_product(xp, view.a_of(x), view.b_of(y), view.out_of(out), alpha)
 
 
-def _scaled_product(xp, a, b, out, alpha: float) -> Call:
+def _scaled_product(xp: ArrayModule, a, b, out, alpha: float) -> Call:
     """Return what writes alpha * a @ b, added up over the batches that ``out`` does not have."""
     batch = _batch_shape(a.shape[:-2], b.shape[:-2])
     out_batch = (1,) * (len(batch) + 2 - out.ndim) + out.shape[:-2]
@@ -166,7 +170,7 @@ def _scaled_product(xp, a, b, out, alpha: float) -> Call:
 
 
 def _matmul_grad_bind(
-    xp, x, y, dout, dx, dy, transpose_X: bool, transpose_Y: bool, alpha: float
+    xp: ArrayModule, x, y, dout, dx, dy, transpose_X: bool, transpose_Y: bool, alpha: float
 ) -> Call:
     """da = alpha dout b^T;  db = alpha a^T dout, for a and b as the product sees x and y."""
     view = product_views(x, y, transpose_X, transpose_Y)

@@ -18,7 +18,7 @@ from hpcdist.graph.rows import (
 )
 from hpcdist.ops.algebra.reduce import infer_reduction, reduced_axes
 from hpcdist.ops.common import define_with_grad, resolve_axis, same
-from hpcdist.ops.types import Array
+from hpcdist.ops.types import ArrayModule, DeviceArray
 
 
 # -- sums ------------------------------------------------------------------------------------------
@@ -29,12 +29,12 @@ def _trace_infer(x: Meta, offset: int, dim1: int, dim2: int) -> Meta:
     return Meta(tuple(d for i, d in enumerate(x.shape) if i not in axes) or (1,), x.dtype)
 
 
-def _trace(xp, x, out, offset: int, dim1: int, dim2: int) -> None:
+def _trace(xp: ArrayModule, x, out, offset: int, dim1: int, dim2: int) -> None:
     first, second = sorted((dim1 % x.ndim, dim2 % x.ndim))  # whatever their order, as Fluid
     out[...] = xp.trace(x, offset, first, second).reshape(out.shape)
 
 
-def _trace_grad(xp, x, dout, dx, offset: int, dim1: int, dim2: int) -> None:
+def _trace_grad(xp: ArrayModule, x, dout, dx, offset: int, dim1: int, dim2: int) -> None:
     dx.fill(0)
     matrices = xp.moveaxis(dx, sorted((dim1 % x.ndim, dim2 % x.ndim)), (-2, -1))
     rows, columns = matrices.shape[-2:]
@@ -59,7 +59,7 @@ define_with_grad(
 )
 
 
-def _cumulated(xp, x, axis: int, exclusive: bool, reverse: bool) -> Array:
+def _cumulated(xp: ArrayModule, x, axis: int, exclusive: bool, reverse: bool) -> DeviceArray:
     ordered = xp.flip(x, axis) if reverse else x
     summed = xp.cumsum(ordered, axis=axis, dtype=x.dtype)
     if exclusive:
@@ -67,11 +67,11 @@ def _cumulated(xp, x, axis: int, exclusive: bool, reverse: bool) -> Array:
     return xp.flip(summed, axis) if reverse else summed
 
 
-def _cumsum(xp, x, out, axis: int, exclusive: bool, reverse: bool) -> None:
+def _cumsum(xp: ArrayModule, x, out, axis: int, exclusive: bool, reverse: bool) -> None:
     out[...] = _cumulated(xp, x, axis, exclusive, reverse)
 
 
-def _cumsum_grad(xp, dout, dx, axis: int, exclusive: bool, reverse: bool) -> None:
+def _cumsum_grad(xp: ArrayModule, dout, dx, axis: int, exclusive: bool, reverse: bool) -> None:
     dx[...] = _cumulated(xp, dout, axis, exclusive, not reverse)
 
 
@@ -87,7 +87,7 @@ define_with_grad(
 )
 
 
-def _lengths(xp, x, y, p: float) -> Array:
+def _lengths(xp: ArrayModule, x, y, p: float) -> DeviceArray:
     gap = xp.absolute(x - y)
     if p == 0:
         return (gap != 0).sum()
@@ -96,12 +96,12 @@ def _lengths(xp, x, y, p: float) -> Array:
     return (gap**p).sum() ** (1 / p)
 
 
-def _dist(xp, x, y, out, p: float) -> None:
+def _dist(xp: ArrayModule, x, y, out, p: float) -> None:
     """The p-norm of x - y, either of which is repeated where it has one element."""
     out[...] = _lengths(xp, x, y, p)
 
 
-def _dist_grad(xp, x, y, out, dout, dx, dy, p: float) -> None:
+def _dist_grad(xp: ArrayModule, x, y, out, dout, dx, dy, p: float) -> None:
     gap = x - y
     if p == 0:
         slope = xp.zeros_like(gap)
@@ -116,7 +116,7 @@ def _dist_grad(xp, x, y, out, dout, dx, dy, p: float) -> None:
             grad[...] = _summed_to(sign * dout * slope, grad.shape)
 
 
-def _summed_to(value, shape: tuple[int, ...]) -> Array:
+def _summed_to(value, shape: tuple[int, ...]) -> DeviceArray:
     """Sum over the dimensions in which a smaller value was repeated."""
     value = value.sum(tuple(range(value.ndim - len(shape))))
     axes = tuple(i for i, d in enumerate(shape) if d == 1 != value.shape[i])
@@ -141,7 +141,7 @@ def _reduce_infer(x: Meta, **options) -> Meta:
 
 
 def _truth(name: str) -> Any:
-    def kernel(xp, x, out, dim, keep_dim: bool, reduce_all: bool) -> None:
+    def kernel(xp: ArrayModule, x, out, dim, keep_dim: bool, reduce_all: bool) -> None:
         axes = reduced_axes(x.ndim, dim, reduce_all)
         out[...] = getattr(xp, name)(x, axis=axes).reshape(out.shape)
 
@@ -159,7 +159,7 @@ for _type, _name, _how in (("reduce_all", "all", How.MIN), ("reduce_any", "any",
     )
 
 
-def _allclose(xp, x, y, out, rtol: float, atol: float, equal_nan: bool) -> None:
+def _allclose(xp: ArrayModule, x, y, out, rtol: float, atol: float, equal_nan: bool) -> None:
     out[...] = xp.allclose(x, y, rtol, atol, equal_nan)
 
 

@@ -9,7 +9,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, OfRows, by_row, each_row, of_matrices
 from hpcdist.ops.common import define_with_grad, fits, resolve_axis, same
-from hpcdist.ops.types import Array
+from hpcdist.ops.types import ArrayModule, DeviceArray
 
 
 def _alike(x: Meta, y: Meta, name: str) -> None:
@@ -24,7 +24,7 @@ def _bmm_infer(x: Meta, y: Meta) -> Meta:
     return Meta((*x.shape[:2], y.shape[2]), x.dtype)
 
 
-def _bmm_grad(xp, x, y, dout, dx, dy) -> None:
+def _bmm_grad(xp: ArrayModule, x, y, dout, dx, dy) -> None:
     if dx is not None:
         xp.matmul(dout, y.swapaxes(1, 2), out=dx)
     if dy is not None:
@@ -49,13 +49,15 @@ def _addmm_infer(bias: Meta, x: Meta, y: Meta, Alpha: float, Beta: float) -> Met
     return Meta((x.shape[0], y.shape[1]), x.dtype)
 
 
-def _addmm(xp, bias, x, y, out, Alpha: float, Beta: float) -> None:
+def _addmm(xp: ArrayModule, bias, x, y, out, Alpha: float, Beta: float) -> None:
     """out = Beta Input + Alpha X Y."""
     xp.matmul(x, y, out=out)
     out[...] = Alpha * out + Beta * bias
 
 
-def _addmm_grad(xp, bias, x, y, dout, dgiven, dx, dy, Alpha: float, Beta: float) -> None:
+def _addmm_grad(
+    xp: ArrayModule, bias, x, y, dout, dgiven, dx, dy, Alpha: float, Beta: float
+) -> None:
     if dgiven is not None:
         axes = tuple(i for i in range(2) if dgiven.shape[i] != dout.shape[i])
         dgiven[...] = Beta * (dout.sum(axes, keepdims=True) if axes else dout)
@@ -82,11 +84,11 @@ def _dot_infer(x: Meta, y: Meta) -> Meta:
     return Meta((*x.shape[:-1], 1) if len(x.shape) > 1 else (1,), x.dtype)
 
 
-def _dot(xp, x, y, out) -> None:
+def _dot(xp: ArrayModule, x, y, out) -> None:
     (x * y).sum(-1, keepdims=True, out=out)
 
 
-def _dot_grad(xp, x, y, dout, dx, dy) -> None:
+def _dot_grad(xp: ArrayModule, x, y, dout, dx, dy) -> None:
     if dx is not None:
         xp.multiply(dout, y, out=dx)
     if dy is not None:
@@ -124,11 +126,11 @@ def _cross_infer(x: Meta, y: Meta, dim: int) -> Meta:
     return same(x)
 
 
-def _cross(xp, x, y, out, dim: int) -> None:
+def _cross(xp: ArrayModule, x, y, out, dim: int) -> None:
     out[...] = xp.cross(x, y, axis=cross_axis(x.shape, dim))
 
 
-def _cross_grad(xp, x, y, dout, dx, dy, dim: int) -> None:
+def _cross_grad(xp: ArrayModule, x, y, dout, dx, dy, dim: int) -> None:
     axis = cross_axis(x.shape, dim)
     if dx is not None:
         dx[...] = xp.cross(y, dout, axis=axis)
@@ -153,7 +155,7 @@ define_with_grad(
 )
 
 
-def _paired(x, y) -> tuple[Array, Array, int]:
+def _paired(x, y) -> tuple[DeviceArray, DeviceArray, int]:
     """Give both as many dimensions, and put them in turn: those of x, then those of y."""
     rank = max(x.ndim, y.ndim)
     wide = (1,) * (rank - x.ndim) + x.shape, (1,) * (rank - y.ndim) + y.shape
@@ -167,12 +169,12 @@ def _kron_infer(x: Meta, y: Meta) -> Meta:
     return Meta(tuple(-1 if -1 in pair else math.prod(pair) for pair in zip(*wide)), x.dtype)
 
 
-def _kron(xp, x, y, out) -> None:
+def _kron(xp: ArrayModule, x, y, out) -> None:
     a, b, _ = _paired(x, y)
     out[...] = (a * b).reshape(out.shape)
 
 
-def _kron_grad(xp, x, y, dout, dx, dy) -> None:
+def _kron_grad(xp: ArrayModule, x, y, dout, dx, dy) -> None:
     a, b, rank = _paired(x, y)
     pieces = dout.reshape([max(pair) for pair in zip(a.shape, b.shape)])
     if dx is not None:
@@ -207,14 +209,14 @@ def _bilinear_infer(x: Meta, y: Meta, weight: Meta, bias: Meta | None) -> Meta:
     return Meta((x.shape[0], weight.shape[0]), x.dtype)
 
 
-def _bilinear(xp, x, y, weight, bias, out) -> None:
+def _bilinear(xp: ArrayModule, x, y, weight, bias, out) -> None:
     """out[n, k] = x[n] W[k] y[n] + bias[k]."""
     out[...] = xp.einsum("ni,kij,nj->nk", x, weight, y, optimize=True)
     if bias is not None:
         out += bias.reshape(1, -1)
 
 
-def _bilinear_grad(xp, x, y, weight, bias, dout, dx, dy, dweight, dbias) -> None:
+def _bilinear_grad(xp: ArrayModule, x, y, weight, bias, dout, dx, dy, dweight, dbias) -> None:
     if dx is not None:
         dx[...] = xp.einsum("nk,kij,nj->ni", dout, weight, y, optimize=True)
     if dy is not None:
@@ -236,17 +238,17 @@ define_with_grad(
 )
 
 
-def _flow(x) -> Array:
+def _flow(x) -> DeviceArray:
     return x.reshape(x.shape[0], x.shape[1], -1)
 
 
-def _fsp(xp, x, y, out) -> None:
+def _fsp(xp: ArrayModule, x, y, out) -> None:
     """Mean product of channels over pixels: the flow of a solution procedure (Yim et al., 2017)."""
     xp.matmul(_flow(x), _flow(y).swapaxes(1, 2), out=out)
     out /= math.prod(x.shape[2:])
 
 
-def _fsp_grad(xp, x, y, dout, dx, dy) -> None:
+def _fsp_grad(xp: ArrayModule, x, y, dout, dx, dy) -> None:
     share = dout / math.prod(x.shape[2:])
     if dx is not None:
         dx[...] = xp.matmul(share, _flow(y)).reshape(dx.shape)

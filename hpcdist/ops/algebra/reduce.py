@@ -12,13 +12,13 @@ from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import How, by_row, of_each_row, off_rows, reduces
 from hpcdist.ops.algebra import second_derivatives
 from hpcdist.ops.common import define_with_grad, in_sequence, resolve_axis
-from hpcdist.ops.types import Bind, Call
+from hpcdist.ops.types import ArrayModule, Bind, Call
 
 # -- mean of everything: the usual loss ----------------------------------------------------------
 _ONE_DOT = 4096  # elements; sums of more are exacter in pairs
 
 
-def _mean_bind(xp, x, out) -> Call:
+def _mean_bind(xp: ArrayModule, x, out) -> Call:
     flat, scalar = x.reshape(-1), out.reshape(())
     if flat.size <= _ONE_DOT:
         # A loss per row of a batch: one call instead of two, and it costs a third.
@@ -30,7 +30,7 @@ def _mean_bind(xp, x, out) -> Call:
     )
 
 
-def _mean_grad_bind(xp, x, dout, dx) -> Call:
+def _mean_grad_bind(xp: ArrayModule, x, dout, dx) -> Call:
     """dx = dout / the number of elements."""
     share = xp.full((), 1 / x.size, x.dtype)
     return partial(xp.multiply, dout.reshape(()), share, dx.reshape(-1))
@@ -80,7 +80,7 @@ def keepdim_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
 
 
 def _bind(method: str) -> Bind:
-    def bind(xp, x, out, dim: Sequence[int], keep_dim: bool, reduce_all: bool) -> Call:
+    def bind(xp: ArrayModule, x, out, dim: Sequence[int], keep_dim: bool, reduce_all: bool) -> Call:
         axes = reduced_axes(x.ndim, dim, reduce_all)
         target = out.reshape(keepdim_shape(x.shape, axes))
         reduce = partial(getattr(x, method), axis=axes, keepdims=True)
@@ -94,7 +94,9 @@ def _bind(method: str) -> Bind:
 def _with_keepdim(bind_kept: Bind) -> Bind:
     """Give the gradient of a reduction its operands with the reduced dimensions kept."""
 
-    def bind(xp, x, *operands, dim: Sequence[int], keep_dim: bool, reduce_all: bool) -> Call:
+    def bind(
+        xp: ArrayModule, x, *operands, dim: Sequence[int], keep_dim: bool, reduce_all: bool
+    ) -> Call:
         keep_shape = keepdim_shape(x.shape, reduced_axes(x.ndim, dim, reduce_all))
         *inputs, dx = operands
         return bind_kept(xp, x, *(array.reshape(keep_shape) for array in inputs), dx)
@@ -103,19 +105,19 @@ def _with_keepdim(bind_kept: Bind) -> Bind:
 
 
 @_with_keepdim
-def _sum_grad_bind(xp, x, dout, dx) -> Call:
+def _sum_grad_bind(xp: ArrayModule, x, dout, dx) -> Call:
     """dx = dout, for every element that was added."""
     return partial(xp.copyto, dx, dout)
 
 
 @_with_keepdim
-def _mean_of_dims_grad_bind(xp, x, dout, dx) -> Call:
+def _mean_of_dims_grad_bind(xp: ArrayModule, x, dout, dx) -> Call:
     """dx = dout / how many elements a mean is of."""
     return partial(xp.multiply, dout, dout.size / x.size, out=dx)
 
 
 @_with_keepdim
-def _chosen_grad_bind(xp, x, out, dout, dx) -> Call:
+def _chosen_grad_bind(xp: ArrayModule, x, out, dout, dx) -> Call:
     """Every element equal to the maximum (minimum) gets the gradient, as in Fluid."""
     chosen = xp.empty(x.shape, bool)
     return in_sequence(
@@ -124,7 +126,7 @@ def _chosen_grad_bind(xp, x, out, dout, dx) -> Call:
 
 
 @_with_keepdim
-def _prod_grad_bind(xp, x, out, dout, dx) -> Call:
+def _prod_grad_bind(xp: ArrayModule, x, out, dout, dx) -> Call:
     """dx = dout times the product of the other elements."""
     return in_sequence(
         partial(xp.multiply, dout, out, out=dx), partial(xp.true_divide, dx, x, out=dx)
@@ -160,7 +162,7 @@ def _arg_infer(x: Meta, axis: int, keepdims: bool, dtype: str) -> Meta:
 
 
 def _arg_bind(method: str) -> Bind:
-    def bind(xp, x, out, axis: int, keepdims: bool, dtype: str) -> Call:
+    def bind(xp: ArrayModule, x, out, axis: int, keepdims: bool, dtype: str) -> Call:
         axis = resolve_axis(axis, x.ndim)
         target = out.reshape(x.shape[:axis] + x.shape[axis + 1 :])
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.embedding.sparse_ops import SPARSE
+from hpcdist.ops.types import ArrayModule
 
 
 def _same(x: Meta, **_: object) -> Meta:
@@ -69,7 +70,7 @@ define(
 
 
 # -- a step without data ---------------------------------------------------------------------------
-def _nothing(xp, out, shape: Sequence[int], dtype: str) -> None:
+def _nothing(xp: ArrayModule, out, shape: Sequence[int], dtype: str) -> None:
     """Write nothing: there are no rows."""
 
 

@@ -12,7 +12,7 @@ from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.common import in_sequence
 from hpcdist.ops.embedding.lookup import ids_shape
 from hpcdist.ops.embedding.selected_rows import SelectedRows
-from hpcdist.ops.types import Array, Call, Operands
+from hpcdist.ops.types import Array, ArrayModule, Call, Operands
 
 define(
     "send",
@@ -86,7 +86,7 @@ def _split_byref_infer(x: Meta, sections: Sequence[int]) -> tuple[list[Meta]]:
     return ([Meta((rows, *x.shape[1:]), x.dtype) for rows in sections],)
 
 
-def _split_byref_bind(xp, x, outs: Operands, sections: Sequence[int]) -> Call:
+def _split_byref_bind(xp: ArrayModule, x, outs: Operands, sections: Sequence[int]) -> Call:
     """Copy rows; an output that is a view of X's rows already costs nothing."""
     steps, start = [], 0
     for out, rows in zip(outs, sections):
@@ -113,7 +113,7 @@ def _split_selected_rows_infer(x: Meta, height_sections: Sequence[int]) -> tuple
 
 
 def _split_selected_rows_bind(
-    xp, x: SelectedRows, outs: Sequence[SelectedRows], height_sections: Sequence[int]
+    xp: ArrayModule, x: SelectedRows, outs: Sequence[SelectedRows], height_sections: Sequence[int]
 ) -> Call:
     """Give every section its rows, numbered from its start, in the head of its buffers."""
     buffers = [(out.rows, out.value) for out in outs]
@@ -141,7 +141,7 @@ define(
 
 
 # -- what a server keeps for each trainer ----------------------------------------------------------
-def _ref_by_trainer_id(xp, xs: Operands, trainer_id, out) -> None:
+def _ref_by_trainer_id(xp: ArrayModule, xs: Operands, trainer_id, out) -> None:
     """Copy what belongs to one trainer; ``trainer_id`` is int64 [1]."""
     xp.copyto(out, xs[int(trainer_id[0])])
 
@@ -156,7 +156,7 @@ define(
 
 
 # -- tables that live on servers -------------------------------------------------------------------
-def _leave_open(xp, out, shape: Sequence[int], dtype: str) -> None:
+def _leave_open(xp: ArrayModule, out, shape: Sequence[int], dtype: str) -> None:
     """Write nothing: the values are never read here."""
 
 

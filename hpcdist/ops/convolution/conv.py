@@ -19,7 +19,7 @@ from hpcdist.ops.convolution.windows import (
     in_layout,
     lay_windows,
 )
-from hpcdist.ops.types import Call
+from hpcdist.ops.types import ArrayModule, Call
 
 _ATTRS = {
     "strides": (1, 1),
@@ -64,12 +64,12 @@ def correlation(x, w, groups: int, **windows) -> Correlation:
     return Correlation(*_windows(x.shape[2:], w.shape, **windows), groups)
 
 
-def _bind(xp, x, w, y, data_format: str, **facts) -> Call:
+def _bind(xp: ArrayModule, x, w, y, data_format: str, **facts) -> Call:
     x, y = channels_first(x, data_format), channels_first(y, data_format)
     return correlate(xp, correlation(x, w, **facts), x, w, y)
 
 
-def _grad_bind(xp, x, w, dy, dx, dw, data_format: str, **facts) -> Call:
+def _grad_bind(xp: ArrayModule, x, w, dy, dx, dw, data_format: str, **facts) -> Call:
     x, dy, dx = (channels_first(array, data_format) for array in (x, dy, dx))
     c = correlation(x, w, **facts)
     steps = [] if dw is None else [correlate_weights(xp, c, x, dy, dw)]
@@ -174,12 +174,12 @@ def transposed(x, y, w, groups: int, output_size, strides: Sequence[int], **fact
     return Correlation(axes[0], axes[1], groups)
 
 
-def _transpose_bind(xp, x, w, y, data_format: str, **facts) -> Call:
+def _transpose_bind(xp: ArrayModule, x, w, y, data_format: str, **facts) -> Call:
     x, y = channels_first(x, data_format), channels_first(y, data_format)
     return correlate_back(xp, transposed(x, y, w, **facts), w, x, y)
 
 
-def _transpose_grad_bind(xp, x, w, dy, dx, dw, data_format: str, **facts) -> Call:
+def _transpose_grad_bind(xp: ArrayModule, x, w, dy, dx, dw, data_format: str, **facts) -> Call:
     x, dy, dx = (channels_first(array, data_format) for array in (x, dy, dx))
     c = transposed(x, dy, w, **facts)
     steps = [] if dw is None else [correlate_weights(xp, c, dy, x, dw)]

@@ -13,28 +13,28 @@ import numpy as np
 
 from hpcdist.ops.by_torch import Kernels, kernels_of
 from hpcdist.ops.convolution.windows import Correlation
-from hpcdist.ops.types import Call
+from hpcdist.ops.types import ArrayModule, Call
 
 
-def correlate(xp, c: Correlation, x, w, y) -> Call:
+def correlate(xp: ArrayModule, c: Correlation, x, w, y) -> Call:
     """Return what writes y."""
     call: Call = _implementation(xp, c, w.shape[1]).correlate(xp, c, x, w, y)
     return call
 
 
-def correlate_back(xp, c: Correlation, w, dy, dx) -> Call:
+def correlate_back(xp: ArrayModule, c: Correlation, w, dy, dx) -> Call:
     """Return what writes the gradient by x."""
     call: Call = _implementation(xp, c, w.shape[1]).correlate_back(xp, c, w, dy, dx)
     return call
 
 
-def correlate_weights(xp, c: Correlation, x, dy, dw) -> Call:
+def correlate_weights(xp: ArrayModule, c: Correlation, x, dy, dw) -> Call:
     """Return what writes the gradient by w."""
     call: Call = _implementation(xp, c, dw.shape[1]).correlate_weights(xp, c, x, dy, dw)
     return call
 
 
-def _implementation(xp, c: Correlation, channels: int) -> Any:
+def _implementation(xp: ArrayModule, c: Correlation, channels: int) -> Any:
     """Return the module that has the three: for numpy (it imports numba), for cupy, by torch.
 
     ``channels``: how many of them each filter sees.

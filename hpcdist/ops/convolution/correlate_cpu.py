@@ -17,7 +17,7 @@ from hpcdist.ops.common import in_sequence
 from hpcdist.ops.convolution import conv_kernels, depthwise_kernels
 from hpcdist.ops.convolution.windows import Correlation
 from hpcdist.ops.scratch import scratch, with_scratch
-from hpcdist.ops.types import Array, Call
+from hpcdist.ops.types import Array, ArrayModule, Call
 
 COLUMNS = 384  # of a product at least: fewer, and the filters are read for too little work
 CACHED = 1 << 17  # elements of columns that stay in the second-level cache
@@ -33,7 +33,7 @@ class _Block:
     rows: int
 
 
-def correlate(xp, c: Correlation, x, w, y) -> Call:
+def correlate(xp: ArrayModule, c: Correlation, x, w, y) -> Call:
     """Return what writes y."""
     if c.is_depthwise(w):
         facts = (_depthwise_shape(x, w), c.geometry)
@@ -45,7 +45,7 @@ def correlate(xp, c: Correlation, x, w, y) -> Call:
     return with_scratch(lambda: list(_products(c, x, c.matrices(w), y)))
 
 
-def correlate_back(xp, c: Correlation, w, dy, dx) -> Call:
+def correlate_back(xp: ArrayModule, c: Correlation, w, dy, dx) -> Call:
     """Return what writes the gradient by x."""
     if c.is_depthwise(w):
         memory = (w.reshape(-1), *_in_memory(dy), *_in_memory(dx))
@@ -60,7 +60,7 @@ def correlate_back(xp, c: Correlation, w, dy, dx) -> Call:
     return with_scratch(lambda: list(_scattered(c, c.matrices(w), dy, dx)))
 
 
-def correlate_weights(xp, c: Correlation, x, dy, dw) -> Call:
+def correlate_weights(xp: ArrayModule, c: Correlation, x, dy, dw) -> Call:
     """Return what writes the gradient by w."""
     if c.is_depthwise(dw):
         memory = (*_in_memory(x), *_in_memory(dy), dw.reshape(-1))

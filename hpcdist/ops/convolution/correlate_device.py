@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from functools import partial
 
 from hpcdist.ops.convolution.windows import Correlation
-from hpcdist.ops.types import Array, Bind, Kernel
+from hpcdist.ops.types import Array, ArrayModule, Bind, Kernel
 
 COLUMNS_BYTES = 1 << 27  # of patches at a time
+Slices = tuple[slice, ...]
 
 
 def _bound(kernel: Kernel) -> Bind:
@@ -17,7 +18,7 @@ def _bound(kernel: Kernel) -> Bind:
 
 
 @_bound
-def correlate(xp, c: Correlation, x, w, y) -> None:
+def correlate(xp: ArrayModule, c: Correlation, x, w, y) -> None:
     """Write y; see `hpcdist.ops.convolution.correlate`."""
     if c.is_depthwise(w):
         y[...] = 0
@@ -34,7 +35,7 @@ def correlate(xp, c: Correlation, x, w, y) -> None:
 
 
 @_bound
-def correlate_back(xp, c: Correlation, w, dy, dx) -> None:
+def correlate_back(xp: ArrayModule, c: Correlation, w, dy, dx) -> None:
     """Write the gradient by x."""
     dx[...] = 0
     if c.is_depthwise(w):
@@ -54,7 +55,7 @@ def correlate_back(xp, c: Correlation, w, dy, dx) -> None:
 
 
 @_bound
-def correlate_weights(xp, c: Correlation, x, dy, dw) -> None:
+def correlate_weights(xp: ArrayModule, c: Correlation, x, dy, dw) -> None:
     """Write the gradient by w."""
     if c.is_depthwise(dw):
         slopes = dy.reshape(len(x), x.shape[1], -1, *dy.shape[2:])
@@ -81,7 +82,7 @@ def _taps(c: Correlation) -> Iterator[tuple[int, int, tuple[slice, slice], tuple
                 yield a, b, (rows, columns), (slice(top, bottom), slice(left, right))
 
 
-def _depthwise_taps(c: Correlation, w, channels: int) -> Iterator[tuple[Array, Array, Array]]:
+def _depthwise_taps(c: Correlation, w, channels: int) -> Iterator[tuple[Array, Slices, Slices]]:
     by_channel = w.reshape(channels, -1, *w.shape[2:])
     all_of_axis = slice(None)
     for a, b, inside, windows in _taps(c):
@@ -106,7 +107,7 @@ def _columns_shape(c: Correlation, images) -> tuple[int, ...]:
     return (images.shape[1], *taps, len(images), *windows)
 
 
-def _columns(xp, c: Correlation, images) -> Array:
+def _columns(xp: ArrayModule, c: Correlation, images) -> Array:
     """Return the patches of images as columns: one matrix for each group."""
     new = xp.empty if c.pointwise else xp.zeros
     columns = new(_columns_shape(c, images), images.dtype)
@@ -116,7 +117,7 @@ def _columns(xp, c: Correlation, images) -> Array:
     return columns.reshape(c.groups, images.shape[1] // c.groups * c.taps, -1)
 
 
-def _by_group(xp, c: Correlation, images) -> Array:
+def _by_group(xp: ArrayModule, c: Correlation, images) -> Array:
     """Return images as one matrix for each group: channels times windows of all images."""
     channels = images.transpose(1, 0, 2, 3)
     copy = xp.empty(channels.shape, images.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpcdist.ops.by_torch import tensor_on, torch_for
 from hpcdist.ops.convolution.windows import Axis, Correlation
-from hpcdist.ops.types import Array, Call, Operands
+from hpcdist.ops.types import Array, ArrayModule, Call, Operands
 
 
 def padding_after(axis: Axis) -> int:
@@ -50,19 +50,19 @@ class Convolution:
         return self._padded(dx, [-side for side in self._sides]) if wanted[0] else None, dw
 
 
-def correlate(xp, c: Correlation, x, w, y) -> Call:
+def correlate(xp: ArrayModule, c: Correlation, x, w, y) -> Call:
     """Return what writes y."""
     f, (x, w, y) = _on_tensors(c, x, w, y)
     return lambda: y.copy_(f.forward(x, w))
 
 
-def correlate_back(xp, c: Correlation, w, dy, dx) -> Call:
+def correlate_back(xp: ArrayModule, c: Correlation, w, dy, dx) -> Call:
     """Return what writes the gradient by x."""
     f, (w, dy, dx) = _on_tensors(c, w, dy, dx)
     return lambda: dx.copy_(f.back(dy, dx, w, (True, False))[0])
 
 
-def correlate_weights(xp, c: Correlation, x, dy, dw) -> Call:
+def correlate_weights(xp: ArrayModule, c: Correlation, x, dy, dw) -> Call:
     """Return what writes the gradient by w."""
     f, (x, dy, dw) = _on_tensors(c, x, dy, dw)
     return lambda: dw.copy_(f.back(dy, x, dw, (False, True))[1])

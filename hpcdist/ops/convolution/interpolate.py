@@ -16,7 +16,7 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.embedding.run_kernels import add_at
-from hpcdist.ops.types import Array
+from hpcdist.ops.types import Array, ArrayModule
 
 _ATTRS = {
     "data_layout": "NCHW",
@@ -93,7 +93,7 @@ def _infer(
     return Meta(tuple(shape), x.dtype)
 
 
-def interpolation(small, large, linear: bool, data_layout: str, **how) -> list[Array]:
+def interpolation(small, large, linear: bool, data_layout: str, **how) -> list[tuple[int, _Taps]]:
     """Return (axis, taps) of every axis along which something happens."""
     axes = _spatial(len(small.shape), data_layout)
     keep = ("align_corners", "align_mode")
@@ -101,14 +101,14 @@ def interpolation(small, large, linear: bool, data_layout: str, **how) -> list[A
     return [(a, _taps(small.shape[a], large.shape[a], linear, **facts)) for a in axes]
 
 
-def _column(xp, taps: _Taps, axis: int, like) -> Array:
+def _column(xp: ArrayModule, taps: _Taps, axis: int, like) -> Array:
     shape = [1] * like.ndim
     shape[axis] = -1
     return xp.asarray(taps.weight.astype(like.dtype.name)).reshape(shape)
 
 
 def _resize(linear: bool) -> Any:
-    def kernel(xp, x, size, out, data_layout: str, **how) -> None:
+    def kernel(xp: ArrayModule, x, size, out, data_layout: str, **how) -> None:
         value = x
         for axis, taps in interpolation(x, out, linear, data_layout, **how):
             low = xp.take(value, xp.asarray(taps.low), axis=axis)
@@ -122,7 +122,7 @@ def _resize(linear: bool) -> Any:
     return kernel
 
 
-def _collected(xp, value, places: np.ndarray, extent: int, axis: int) -> Array:
+def _collected(xp: ArrayModule, value, places: np.ndarray, extent: int, axis: int) -> Array:
     """Add parts of ``value`` up at ascending places along an axis."""
     moved = xp.moveaxis(value, axis, 0)
     summed = xp.zeros((extent, *moved.shape[1:]), value.dtype)
@@ -135,7 +135,7 @@ def _collected(xp, value, places: np.ndarray, extent: int, axis: int) -> Array:
 
 
 def _resize_grad(linear: bool) -> Any:
-    def kernel(xp, x, dout, dx, data_layout: str, **how) -> None:
+    def kernel(xp: ArrayModule, x, dout, dx, data_layout: str, **how) -> None:
         value = dout
         for axis, taps in reversed(interpolation(x, dout, linear, data_layout, **how)):
             extent = x.shape[axis]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from hpcdist.graph.rows import Applied, How, MixesRows, OfRows
 from hpcdist.graph.sequence_rows import by_row_of_sequence, grouped
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.sequence.pool_softmax_conv import rowwise, sequences_of
-from hpcdist.ops.types import Array, Attrs, Call, Lods
+from hpcdist.ops.types import Array, ArrayModule, Attrs, Call, Lods
 
 # -- im2sequence -----------------------------------------------------------------------------------
 _PATCHES: Attrs = {
@@ -49,7 +49,7 @@ def _patches_infer(x: Meta, kernels, strides, paddings, **_) -> Meta:
     return Meta((lod.rows, width), x.dtype, lod=lod)
 
 
-def _places(shape, kernels, strides, paddings) -> Array:
+def _places(shape, kernels, strides, paddings) -> Iterator[tuple[int, int, slice, slice]]:
     """Yield for each place of a patch: it, and the pixels of padded images that stand there."""
     down, across = _counts(shape, kernels, strides, paddings)
     for i in range(kernels[0]):
@@ -64,14 +64,14 @@ def _in_patches(rows, shape, kernels, strides, paddings) -> Array:
     return rows.reshape(shape[0], *counts, shape[1], *kernels)
 
 
-def _padded(xp, shape, dtype, paddings) -> tuple[Array, Array]:
+def _padded(xp: ArrayModule, shape, dtype, paddings) -> tuple[Array, Array]:
     up, left, down, right = paddings
     height, width = shape[2:]
     padded = xp.zeros((*shape[:2], height + up + down, width + left + right), dtype)
     return padded, padded[:, :, up : up + height, left : left + width]
 
 
-def _patches(xp, x, out, kernels, strides, paddings, **_) -> None:
+def _patches(xp: ArrayModule, x, out, kernels, strides, paddings, **_) -> None:
     padded, inside = _padded(xp, x.shape, x.dtype, paddings)
     inside[...] = x
     patches = _in_patches(out, x.shape, kernels, strides, paddings)
@@ -79,7 +79,7 @@ def _patches(xp, x, out, kernels, strides, paddings, **_) -> None:
         patches[..., i, j] = padded[:, :, rows, columns].transpose(0, 2, 3, 1)
 
 
-def _patches_grad(xp, x, dout, dx, kernels, strides, paddings, **_) -> None:
+def _patches_grad(xp: ArrayModule, x, dout, dx, kernels, strides, paddings, **_) -> None:
     padded, inside = _padded(xp, dx.shape, dx.dtype, paddings)
     patches = _in_patches(dout, dx.shape, kernels, strides, paddings)
     for i, j, rows, columns in _places(dx.shape, kernels, strides, paddings):
@@ -122,7 +122,7 @@ def _parts(lod: Lod, ahead: int) -> tuple[Array, Array]:
     return rows[inside], rows[inside] + ahead
 
 
-def _ahead_bind(xp, x, filter, out, lods: Lods) -> Call:
+def _ahead_bind(xp: ArrayModule, x, filter, out, lods: Lods) -> Call:
     parts = [tuple(map(xp.asarray, _parts(lods[0], k))) for k in range(len(filter))]
 
     def run() -> None:
@@ -133,7 +133,7 @@ def _ahead_bind(xp, x, filter, out, lods: Lods) -> Call:
     return run
 
 
-def _ahead_grad_bind(xp, x, filter, dout, dx, dfilter, lods: Lods) -> Call:
+def _ahead_grad_bind(xp: ArrayModule, x, filter, dout, dx, dfilter, lods: Lods) -> Call:
     parts = [tuple(map(xp.asarray, _parts(lods[0], k))) for k in range(len(filter))]
 
     def run() -> None:

@@ -14,7 +14,7 @@ from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.convolution.windows import channels_first, image_shape, in_layout, lay_windows
 from hpcdist.ops.host_loops import compiled
-from hpcdist.ops.types import Attrs, Call, Metas
+from hpcdist.ops.types import ArrayModule, Attrs, Call, Metas
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def _sizes(
     return axes[0].windows, axes[1].windows
 
 
-def _bind(xp, x, y, pooling_type: str, data_format: str, **facts) -> Call:
+def _bind(xp: ArrayModule, x, y, pooling_type: str, data_format: str, **facts) -> Call:
     x, y = channels_first(x, data_format), channels_first(y, data_format)
     pool = lay_pool(x.shape[2:], pooling_type=pooling_type, **facts)
     if xp is np and pooling_type == "max":
@@ -169,7 +169,7 @@ def _bind(xp, x, y, pooling_type: str, data_format: str, **facts) -> Call:
     return run
 
 
-def _grad_bind(xp, x, y, dy, dx, pooling_type: str, data_format: str, **facts) -> Call:
+def _grad_bind(xp: ArrayModule, x, y, dy, dx, pooling_type: str, data_format: str, **facts) -> Call:
     x, y, dy, dx = (channels_first(array, data_format) for array in (x, y, dy, dx))
     pool = lay_pool(x.shape[2:], pooling_type=pooling_type, **facts)
     if xp is np and pooling_type == "max":
@@ -196,7 +196,7 @@ def _spread(dx, slopes, taps) -> None:
         dx[:, :, pixels[0], pixels[1]] += slopes[:, :, windows[0], windows[1]]
 
 
-def _to_first_greatest(xp, x, y, dy, dx, taps) -> None:
+def _to_first_greatest(xp: ArrayModule, x, y, dy, dx, taps) -> None:
     dx[...] = 0
     waiting = xp.ones(y.shape, bool)
     for windows, pixels in taps:
@@ -233,7 +233,7 @@ def _index_infer(x: Meta, **facts) -> Metas:
     return out, Meta(out.shape, "int32")
 
 
-def _index_bind(xp, x, y, index, **facts) -> Call:
+def _index_bind(xp: ArrayModule, x, y, index, **facts) -> Call:
     pool = lay_pool(x.shape[2:], pooling_type="max", **facts, **_FIXED)
     if xp is np:
         return compiled("convolution.pool_kernels", "max_pool_index", x, y, index, *pool.bounds())
@@ -253,7 +253,7 @@ def _index_bind(xp, x, y, index, **facts) -> Call:
     return run
 
 
-def _index_grad_bind(xp, x, index, dy, dx, **facts) -> Call:
+def _index_grad_bind(xp: ArrayModule, x, index, dy, dx, **facts) -> Call:
     if xp is np:
         return compiled("convolution.pool_kernels", "max_pool_index_back", index, dy, dx)
     pool = lay_pool(x.shape[2:], pooling_type="max", **facts, **_FIXED)

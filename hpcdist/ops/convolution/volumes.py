@@ -203,7 +203,7 @@ def _max_pool3d_with_index(
     paddings: Sequence[int],
     global_pooling: bool,
     adaptive: bool,
-) -> Array:
+) -> tuple[Array, Array]:
     f = torch.nn.functional
     if global_pooling or adaptive:
         size = [1] * 3 if global_pooling else list(ksize)

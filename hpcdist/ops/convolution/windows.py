@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hpcdist.errors import GraphError
-from hpcdist.ops.types import Array
+from hpcdist.ops.types import DeviceArray
 
 LAYOUTS = ("NCHW", "NHWC")
 
@@ -80,7 +80,7 @@ class Correlation:
         """Return the correlation that is the gradient of this one, whose strides are 1."""
         return replace(self, rows=self.rows.flipped(), columns=self.columns.flipped())
 
-    def matrices(self, w) -> Array:
+    def matrices(self, w) -> DeviceArray:
         """View filters [filters, channels of a group, taps, taps] as one matrix for each group."""
         return w.reshape(self.groups, len(w) // self.groups, -1)
 
@@ -160,6 +160,6 @@ def in_layout(n: int, channels: int, rows: int, columns: int, layout: str) -> tu
     return (n, rows, columns, channels) if layout == "NHWC" else (n, channels, rows, columns)
 
 
-def channels_first(array, layout: str) -> Array:
+def channels_first(array, layout: str) -> DeviceArray:
     """View images as [n, channels, rows, columns]."""
     return array.transpose(0, 3, 1, 2) if layout == "NHWC" and array is not None else array

@@ -11,13 +11,13 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
-from hpcdist.ops.types import Array, Call, Metas
+from hpcdist.ops.types import Array, ArrayModule, Call, Metas
 
 _NOTHING = 1e-6
 NONE = -1  # no true box, or no more priors
 
 
-def _put(xp, target, value) -> None:
+def _put(xp: ArrayModule, target, value) -> None:
     if target is not None:
         target[...] = xp.asarray(value)
 
@@ -51,7 +51,7 @@ def _matched(alike) -> tuple[Array, Array]:
 
 
 def _match_bind(
-    xp, alike, indices, distances, match_type: str, dist_threshold: float, lods
+    xp: ArrayModule, alike, indices, distances, match_type: str, dist_threshold: float, lods
 ) -> Call:
     bounds = _bounds(lods[0], len(alike))
 
@@ -92,7 +92,9 @@ def _assign_infer(x: Meta, match: Meta, negative: Meta | None, mismatch_value: i
     return Meta((*match.shape, x.shape[2]), x.dtype), Meta((*match.shape, 1), "float32")
 
 
-def _assign_bind(xp, x, match, negative, out, weight, mismatch_value: int, lods) -> Call:
+def _assign_bind(
+    xp: ArrayModule, x, match, negative, out, weight, mismatch_value: int, lods
+) -> Call:
     begins = _bounds(lods[0], len(x))[:-1]
     priors = np.arange(match.shape[1]) % x.shape[1]
 
@@ -124,7 +126,7 @@ define(
 
 # -- mine_hard_examples: priors without a true box whose loss is high ------------------------------
 def _mine(
-    xp,
+    xp: ArrayModule,
     loss,
     match,
     distance,

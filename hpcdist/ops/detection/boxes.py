@@ -15,11 +15,11 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.elementwise.activation import sigmoid
-from hpcdist.ops.types import Array, Metas
+from hpcdist.ops.types import ArrayModule, DeviceArray, Metas
 
 
 # -- overlaps and codes ----------------------------------------------------------------------------
-def overlaps(xp, x, y, normalized: bool) -> Array:
+def overlaps(xp: ArrayModule, x, y, normalized: bool) -> DeviceArray:
     """Return |x and y| / |x or y| of all pairs of boxes [n, 4] and [m, 4]."""
     more = 0 if normalized else 1
     low = xp.maximum(x[:, None, :2], y[None, :, :2])
@@ -31,7 +31,7 @@ def overlaps(xp, x, y, normalized: bool) -> Array:
     return xp.where(shared > 0, shared / xp.where(either == 0, 1, either), 0)
 
 
-def _iou(xp, x, y, out, box_normalized: bool) -> None:
+def _iou(xp: ArrayModule, x, y, out, box_normalized: bool) -> None:
     out[...] = overlaps(xp, x, y, box_normalized)
 
 
@@ -55,13 +55,13 @@ def _coder_infer(prior: Meta, spread: Meta | None, target: Meta, code_type: str,
     return Meta(target.shape, target.dtype)
 
 
-def _centers(xp, boxes, more: int) -> tuple[Array, Array]:
+def _centers(xp: ArrayModule, boxes, more: int) -> tuple[DeviceArray, DeviceArray]:
     size = boxes[..., 2:] - boxes[..., :2] + more
     return boxes[..., :2] + size / 2, size
 
 
 def _box_coder(
-    xp,
+    xp: ArrayModule,
     prior,
     spread,
     target,
@@ -102,7 +102,7 @@ define(
 )
 
 
-def _box_clip_bind(xp, x, info, out, lods) -> Any:
+def _box_clip_bind(xp: ArrayModule, x, info, out, lods) -> Any:
     lengths: Any = [len(x) // max(len(info), 1)] * len(info)
     if lods[0] is not None:
         lengths = np.diff(np.asarray(lods[0].offsets[-1]))
@@ -140,7 +140,7 @@ def _yolo_infer(x: Meta, size: Meta, anchors: Sequence[int], class_num: int, **_
 
 
 def _yolo_box(
-    xp,
+    xp: ArrayModule,
     x,
     size,
     boxes,
@@ -195,7 +195,7 @@ define(
 )
 
 
-def _polygon(xp, x, out) -> None:
+def _polygon(xp: ArrayModule, x, out) -> None:
     """Turn distances of corners from pixels of a 4 times smaller map into places."""
     columns, rows = xp.arange(x.shape[3]) * 4, xp.arange(x.shape[2]).reshape(-1, 1) * 4
     out[:, ::2] = columns - x[:, ::2]

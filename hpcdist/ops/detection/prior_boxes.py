@@ -13,7 +13,7 @@ import numpy as np
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import SAME, Applied, OfRows
-from hpcdist.ops.types import Metas
+from hpcdist.ops.types import ArrayModule, Metas
 
 
 def _of_shapes(op: Applied) -> OfRows:
@@ -31,7 +31,7 @@ def _grid(extents: Sequence[int], steps: Sequence[float], offset: float) -> np.n
     return np.stack(np.meshgrid(columns, rows), -1)[:, :, None]
 
 
-def _write_priors(xp, boxes, variances, corners: np.ndarray, spread) -> None:
+def _write_priors(xp: ArrayModule, boxes, variances, corners: np.ndarray, spread) -> None:
     if boxes is not None:
         boxes[...] = xp.asarray(corners.reshape(boxes.shape).astype(boxes.dtype.name))
     if variances is not None:
@@ -103,7 +103,7 @@ def _steps(x, image, step_w: float, step_h: float) -> tuple[float, float]:
 
 
 def _prior_box(
-    xp,
+    xp: ArrayModule,
     x,
     image,
     boxes,
@@ -154,7 +154,7 @@ def _density_infer(
 
 
 def _density_prior_box(
-    xp,
+    xp: ArrayModule,
     x,
     image,
     boxes,
@@ -209,7 +209,7 @@ define(
 
 # -- anchors of Faster R-CNN (Ren et al., 2015) ----------------------------------------------------
 def _anchors(
-    xp,
+    xp: ArrayModule,
     x,
     anchors,
     variances_out,

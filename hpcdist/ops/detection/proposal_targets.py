@@ -68,7 +68,9 @@ def _anchors_of(
     return foreground, np.sort(nothing), fitted, weight
 
 
-def _without_crowds(type: str, boxes: Value, crowd: Value, info: Value) -> list[Array]:
+def _without_crowds(
+    type: str, boxes: Value, crowd: Value, info: Value
+) -> list[tuple[Array, Array]]:
     """Return which rows of each image are single objects, and their boxes in the scaled image."""
     counts = [len(rows) for rows in rows_of(boxes, type, "GtBoxes")]
     same_counts(type, "images", GtBoxes=len(counts), ImInfo=len(info.array))

@@ -13,7 +13,7 @@ from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_row, not_on_rows
 from hpcdist.graph.values import Value
-from hpcdist.ops.types import Array, Metas
+from hpcdist.ops.types import Array, ArrayModule, Metas
 
 _LARGEST = math.log(1000 / 16)  # of a factor's logarithm, so that no box becomes infinite
 
@@ -202,7 +202,9 @@ define(
 
 
 # -- box_decoder_and_assign: a box for each class, and that of the class that is likeliest ---------
-def _decoded_and_assigned(xp, prior, spread, target, score, boxes, chosen, box_clip: float) -> None:
+def _decoded_and_assigned(
+    xp: ArrayModule, prior, spread, target, score, boxes, chosen, box_clip: float
+) -> None:
     """Class 0 is the background: it is not chosen."""
     rows, classes = score.shape
     size = (prior[:, 2:4] - prior[:, :2] + 1)[:, None]

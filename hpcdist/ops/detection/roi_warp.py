@@ -76,7 +76,7 @@ def _deformed_bins(
     sample_per_part: int,
     trans_std: float,
     lods: Lods,
-) -> Array:
+) -> tuple[Array, Array]:
     """The mean of places in bins, each bin moved by its part's move, in sizes of the region."""
     count, samples, pooled = len(rois), sample_per_part, (pooled_height, pooled_width)
     facts = {"dtype": x.dtype, "device": x.device}
@@ -217,7 +217,7 @@ def _straightened(
     transformed_height: int,
     transformed_width: int,
     lods: Lods,
-) -> Array:
+) -> tuple[Array, Array, Array]:
     """Quadrangles (x1, y1, ..., x4, y4) as rectangles: read between pixels, 0 outside of them."""
     size, (height, width) = (transformed_height, transformed_width), x.shape[2:]
     facts = {"dtype": x.dtype, "device": x.device}

@@ -18,7 +18,7 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import define_with_grad, same
 from hpcdist.ops.elementwise.activation import sigmoid
-from hpcdist.ops.types import Array, Metas
+from hpcdist.ops.types import Array, ArrayModule, Metas
 
 _NOTHING = 1e-6
 
@@ -137,7 +137,7 @@ def _host(*arrays) -> list[Array]:
 
 
 def _loss(
-    xp, x, boxes, labels, scores, loss, objects, match, ignore_thresh: float, **facts
+    xp: ArrayModule, x, boxes, labels, scores, loss, objects, match, ignore_thresh: float, **facts
 ) -> None:
     head = _Head.of(x, **facts)
     x, boxes, labels, scores = _host(x, boxes, labels, scores)
@@ -165,7 +165,9 @@ def _loss(
     match[...] = xp.asarray(matched)
 
 
-def _loss_grad(xp, x, boxes, labels, scores, objects, match, dloss, dx, **facts) -> None:
+def _loss_grad(
+    xp: ArrayModule, x, boxes, labels, scores, objects, match, dloss, dx, **facts
+) -> None:
     head = _Head.of(x, **facts)
     x, boxes, labels, scores, objectness, match = _host(x, boxes, labels, scores, objects, match)
     raw = head.raw_map(x)

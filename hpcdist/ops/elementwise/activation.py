@@ -17,13 +17,13 @@ from hpcdist.graph.registry import GradOp, define
 from hpcdist.graph.rows import by_element
 from hpcdist.ops.algebra.second_derivatives import UNARY
 from hpcdist.ops.common import Wanted, define_with_grad, in_sequence, same
-from hpcdist.ops.types import Bind, Call, Kernel
+from hpcdist.ops.types import ArrayModule, Bind, Call, Kernel
 
 _ROW = 4096  # elements: enough to hide what a row costs
 
 
 def _ufunc(name: str) -> Bind:
-    def bind(xp, x, out) -> Call:
+    def bind(xp: ArrayModule, x, out) -> Call:
         return partial(getattr(xp, name), x, out=out)
 
     return bind
@@ -59,7 +59,7 @@ def unary(
 
 
 # -- relu: on every training step, so nothing is allocated or looked up there --------------------
-def _relu_bind(xp, x, out) -> Call:
+def _relu_bind(xp: ArrayModule, x, out) -> Call:
     """out = max(x, 0)."""
     if xp is not np:  # as they are: cupy would copy another view of the result's memory
         return partial(xp.maximum, x, 0, out=out)
@@ -76,7 +76,7 @@ def _relu_bind(xp, x, out) -> Call:
     return partial(xp.maximum, rows, xp.zeros(columns, x.dtype), out=out_rows)
 
 
-def _relu_grad_bind(xp, out, dout, dx) -> Call:
+def _relu_grad_bind(xp: ArrayModule, out, dout, dx) -> Call:
     """dx = dout where out > 0, else 0."""
     mask = xp.empty(out.shape, bool)
     return in_sequence(
@@ -89,25 +89,25 @@ unary("relu", "maximum", "Out", bind=_relu_bind, derivative_bind=_relu_grad_bind
 
 
 # -- powers and roots ----------------------------------------------------------------------------
-def _square_grad(xp, x, dout, dx) -> None:
+def _square_grad(xp: ArrayModule, x, dout, dx) -> None:
     """dx = 2 x dout."""
     xp.multiply(x, dout, out=dx)
     xp.add(dx, dx, out=dx)  # cheaper than a Python number as operand
 
 
-def _sqrt_grad(xp, out, dout, dx) -> None:
+def _sqrt_grad(xp: ArrayModule, out, dout, dx) -> None:
     """dx = dout / (2 out)."""
     xp.true_divide(dout, out, out=dx)
     xp.multiply(dx, 0.5, out=dx)
 
 
-def _rsqrt(xp, x, out) -> None:
+def _rsqrt(xp: ArrayModule, x, out) -> None:
     """out = 1 / sqrt(x)."""
     xp.sqrt(x, out=out)
     xp.true_divide(1, out, out=out)
 
 
-def _rsqrt_grad(xp, out, dout, dx) -> None:
+def _rsqrt_grad(xp: ArrayModule, out, dout, dx) -> None:
     """dx = -out^3 dout / 2."""
     xp.multiply(out, out, out=dx)
     xp.multiply(dx, out, out=dx)
@@ -115,18 +115,18 @@ def _rsqrt_grad(xp, out, dout, dx) -> None:
     xp.multiply(dx, -0.5, out=dx)
 
 
-def _reciprocal_grad(xp, out, dout, dx) -> None:
+def _reciprocal_grad(xp: ArrayModule, out, dout, dx) -> None:
     """dx = -out^2 dout."""
     xp.multiply(out, out, out=dx)
     xp.multiply(dx, dout, out=dx)
     xp.negative(dx, out=dx)
 
 
-def _pow(xp, x, out, factor: float) -> None:
+def _pow(xp: ArrayModule, x, out, factor: float) -> None:
     xp.power(x, factor, out=out)
 
 
-def _pow_grad(xp, x, dout, dx, factor: float) -> None:
+def _pow_grad(xp: ArrayModule, x, dout, dx, factor: float) -> None:
     """dx = factor x^(factor - 1) dout."""
     xp.power(x, factor - 1, out=dx)
     xp.multiply(dx, dout, out=dx)
@@ -144,36 +144,36 @@ unary("pow", _pow, "X", _pow_grad, factor=1.0)
 def _times(name: str) -> Kernel:
     """Derivative: a ufunc of the value, times dout."""
 
-    def derivative(xp, value, dout, dx) -> None:
+    def derivative(xp: ArrayModule, value, dout, dx) -> None:
         getattr(xp, name)(value, out=dx)
         xp.multiply(dx, dout, out=dx)
 
     return derivative
 
 
-def _exp_grad(xp, out, dout, dx) -> None:
+def _exp_grad(xp: ArrayModule, out, dout, dx) -> None:
     xp.multiply(out, dout, out=dx)
 
 
-def _log_grad(xp, x, dout, dx) -> None:
+def _log_grad(xp: ArrayModule, x, dout, dx) -> None:
     xp.true_divide(dout, x, out=dx)
 
 
-def _cos_grad(xp, x, dout, dx) -> None:
+def _cos_grad(xp: ArrayModule, x, dout, dx) -> None:
     """dx = -sin(x) dout."""
     xp.sin(x, out=dx)
     xp.multiply(dx, dout, out=dx)
     xp.negative(dx, out=dx)
 
 
-def _tanh_grad(xp, out, dout, dx) -> None:
+def _tanh_grad(xp: ArrayModule, out, dout, dx) -> None:
     """dx = (1 - out^2) dout."""
     xp.multiply(out, out, out=dx)
     xp.subtract(1, dx, out=dx)
     xp.multiply(dx, dout, out=dx)
 
 
-def _flat_grad(xp, dout, dx) -> None:
+def _flat_grad(xp: ArrayModule, dout, dx) -> None:
     dx.fill(0)
 
 
@@ -205,7 +205,7 @@ define(
 
 
 # -- sigmoid and what is made of it --------------------------------------------------------------
-def sigmoid(xp, x, out) -> None:
+def sigmoid(xp: ArrayModule, x, out) -> None:
     """Write 1 / (1 + exp(-x)), by way of tanh, which cannot overflow."""
     xp.multiply(x, 0.5, out=out)
     xp.tanh(out, out=out)
@@ -213,26 +213,26 @@ def sigmoid(xp, x, out) -> None:
     xp.add(out, 0.5, out=out)
 
 
-def _sigmoid_grad(xp, out, dout, dx) -> None:
+def _sigmoid_grad(xp: ArrayModule, out, dout, dx) -> None:
     """dx = out (1 - out) dout."""
     xp.subtract(1, out, out=dx)
     xp.multiply(dx, out, out=dx)
     xp.multiply(dx, dout, out=dx)
 
 
-def _logsigmoid(xp, x, out) -> None:
+def _logsigmoid(xp: ArrayModule, x, out) -> None:
     """out = -log(1 + exp(-x))."""
     _softplus(xp, -x, out)
     xp.negative(out, out=out)
 
 
-def _logsigmoid_grad(xp, x, dout, dx) -> None:
+def _logsigmoid_grad(xp: ArrayModule, x, dout, dx) -> None:
     """dx = sigmoid(-x) dout."""
     sigmoid(xp, -x, dx)
     xp.multiply(dx, dout, out=dx)
 
 
-def _softplus(xp, x, out) -> None:
+def _softplus(xp: ArrayModule, x, out) -> None:
     """Write log(1 + exp(x)), as max(x, 0) + log1p(exp(-|x|))."""
     xp.absolute(x, out=out)
     xp.negative(out, out=out)
@@ -241,19 +241,19 @@ def _softplus(xp, x, out) -> None:
     xp.add(out, xp.maximum(x, 0), out=out)
 
 
-def _softplus_grad(xp, x, dout, dx) -> None:
+def _softplus_grad(xp: ArrayModule, x, dout, dx) -> None:
     """dx = sigmoid(x) dout."""
     sigmoid(xp, x, dx)
     xp.multiply(dx, dout, out=dx)
 
 
-def _swish(xp, x, out, beta: float) -> None:
+def _swish(xp: ArrayModule, x, out, beta: float) -> None:
     """out = x sigmoid(beta x)."""
     sigmoid(xp, x * beta, out)
     xp.multiply(out, x, out=out)
 
 
-def _swish_grad(xp, x, dout, dx, beta: float) -> None:
+def _swish_grad(xp: ArrayModule, x, dout, dx, beta: float) -> None:
     """dx = (s + beta x s (1 - s)) dout, with s = sigmoid(beta x)."""
     gate = xp.empty_like(x)
     sigmoid(xp, x * beta, gate)
@@ -267,14 +267,14 @@ unary("swish", _swish, "X", _swish_grad, beta=1.0)
 
 
 # -- pieces of lines -----------------------------------------------------------------------------
-def _softsign(xp, x, out) -> None:
+def _softsign(xp: ArrayModule, x, out) -> None:
     """out = x / (1 + |x|)."""
     xp.absolute(x, out=out)
     xp.add(out, 1, out=out)
     xp.true_divide(x, out, out=out)
 
 
-def _softsign_grad(xp, x, dout, dx) -> None:
+def _softsign_grad(xp: ArrayModule, x, dout, dx) -> None:
     """dx = dout / (1 + |x|)^2."""
     xp.absolute(x, out=dx)
     xp.add(dx, 1, out=dx)
@@ -282,37 +282,37 @@ def _softsign_grad(xp, x, dout, dx) -> None:
     xp.true_divide(dout, dx, out=dx)
 
 
-def _leaky_relu(xp, x, out, alpha: float) -> None:
+def _leaky_relu(xp: ArrayModule, x, out, alpha: float) -> None:
     """out = x where x > 0, else alpha x."""
     xp.multiply(x, alpha, out=out)
     xp.maximum(x, out, out=out) if alpha <= 1 else xp.minimum(x, out, out=out)
 
 
-def _leaky_relu_grad(xp, out, dout, dx, alpha: float) -> None:
+def _leaky_relu_grad(xp: ArrayModule, out, dout, dx, alpha: float) -> None:
     xp.multiply(dout, xp.where(out > 0, 1, alpha), out=dx)
 
 
-def _relu6(xp, x, out, threshold: float) -> None:
+def _relu6(xp: ArrayModule, x, out, threshold: float) -> None:
     xp.clip(x, 0, threshold, out=out)
 
 
-def _relu6_grad(xp, out, dout, dx, threshold: float) -> None:
+def _relu6_grad(xp: ArrayModule, out, dout, dx, threshold: float) -> None:
     xp.multiply(dout, (out > 0) & (out < threshold), out=dx)
 
 
-def _hard_sigmoid(xp, x, out, slope: float, offset: float) -> None:
+def _hard_sigmoid(xp: ArrayModule, x, out, slope: float, offset: float) -> None:
     """out = min(max(slope x + offset, 0), 1)."""
     xp.multiply(x, slope, out=out)
     xp.add(out, offset, out=out)
     xp.clip(out, 0, 1, out=out)
 
 
-def _hard_sigmoid_grad(xp, out, dout, dx, slope: float, offset: float) -> None:
+def _hard_sigmoid_grad(xp: ArrayModule, out, dout, dx, slope: float, offset: float) -> None:
     xp.multiply(dout, (out > 0) & (out < 1), out=dx)
     xp.multiply(dx, slope, out=dx)
 
 
-def _elu(xp, x, out, alpha: float) -> None:
+def _elu(xp: ArrayModule, x, out, alpha: float) -> None:
     """out = x where x > 0, else alpha (exp(x) - 1)."""
     xp.minimum(x, 0, out=out)
     xp.expm1(out, out=out)
@@ -320,7 +320,7 @@ def _elu(xp, x, out, alpha: float) -> None:
     xp.add(out, xp.maximum(x, 0), out=out)
 
 
-def _elu_grad(xp, x, dout, dx, alpha: float) -> None:
+def _elu_grad(xp: ArrayModule, x, dout, dx, alpha: float) -> None:
     """dx = dout where x > 0, else alpha exp(x) dout."""
     xp.minimum(x, 0, out=dx)
     xp.exp(dx, out=dx)

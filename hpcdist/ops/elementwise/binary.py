@@ -15,11 +15,11 @@ from hpcdist.graph.rows import Treatment, broadcast, by_element, linear, product
 from hpcdist.ops.algebra import second_derivatives
 from hpcdist.ops.common import broadcast_axis, grad_by, in_sequence, like_inputs, same_buffer
 from hpcdist.ops.embedding.selected_rows import SelectedRows
-from hpcdist.ops.types import Array, Bind, Call, GradRule
+from hpcdist.ops.types import ArrayModule, Bind, Call, DeviceArray, GradRule
 
 _AXIS = {"axis": -1}
 Shape = tuple[int, ...]
-Write = Callable[[Array], Call]  # an array to fill -> what fills it
+Write = Callable[[DeviceArray], Call]  # an array to fill -> what fills it
 
 
 def broadcast_shapes(x: Sequence[int], y: Sequence[int], axis: int) -> tuple[Shape, Shape, Shape]:
@@ -56,14 +56,14 @@ def _infer_bool(x: Meta, y: Meta, axis: int) -> Meta:
     return Meta(_infer(x, y, axis).shape, "bool")
 
 
-def operand_views(x, y, axis: int) -> tuple[Array, Array]:
+def operand_views(x, y, axis: int) -> tuple[DeviceArray, DeviceArray]:
     """Return x and y in shapes that NumPy's rules broadcast to one."""
     x_view, y_view, _ = broadcast_shapes(x.shape, y.shape, axis)
     return x.reshape(x_view), y.reshape(y_view)
 
 
 def _forward(ufunc: str) -> Bind:
-    def bind(xp, x, y, out, axis: int) -> Call:
+    def bind(xp: ArrayModule, x, y, out, axis: int) -> Call:
         x_view, y_view = operand_views(x, y, axis)
         if y.size == 1:
             y_view = y.reshape(())  # numpy's fast path: no broadcasting to set up
@@ -80,7 +80,7 @@ def _product_infer(x: Meta, y: Meta, axis: int) -> Meta:
     return x
 
 
-def _product(xp, x, y, out, axis: int) -> Call:
+def _product(xp: ArrayModule, x, y, out, axis: int) -> Call:
     if not isinstance(x, SelectedRows):
         return _forward("multiply")(xp, x, y, out, axis)
     factor = y.reshape(())
@@ -90,7 +90,7 @@ def _product(xp, x, y, out, axis: int) -> Call:
     return in_sequence(*steps)
 
 
-def _truncated_quotient(xp, x, y, out, axis: int) -> Call:
+def _truncated_quotient(xp: ArrayModule, x, y, out, axis: int) -> Call:
     """Divide and drop the fraction, as C does (and Fluid): -7 / 2 is -3."""
     x, y = operand_views(x, y, axis)
     rest = xp.empty_like(out)
@@ -101,12 +101,12 @@ def _truncated_quotient(xp, x, y, out, axis: int) -> Call:
     )
 
 
-def _quotient(xp, x, y, out, axis: int) -> Call:
+def _quotient(xp: ArrayModule, x, y, out, axis: int) -> Call:
     bind = _truncated_quotient if x.dtype.kind in "iu" else _forward("true_divide")
     return bind(xp, x, y, out, axis)
 
 
-def _side(xp, grad, view: Shape, full: Shape, write: Write) -> list[Call]:
+def _side(xp: ArrayModule, grad, view: Shape, full: Shape, write: Write) -> list[Call]:
     """Return the steps that bring a gradient of the result's shape into one input's."""
     if grad is None:
         return []
@@ -117,7 +117,7 @@ def _side(xp, grad, view: Shape, full: Shape, write: Write) -> list[Call]:
     return [write(scratch), _reduction(xp, scratch, target)]
 
 
-def _reduction(xp, full, target) -> Call:
+def _reduction(xp: ArrayModule, full, target) -> Call:
     axes = tuple(i for i, (a, b) in enumerate(zip(target.shape, full.shape)) if a != b)
     if axes == (0,) and full.ndim == 2:
         return functools.partial(xp.add.reduce, full, 0, None, target.reshape(-1))
@@ -126,7 +126,7 @@ def _reduction(xp, full, target) -> Call:
 
 # -- add, sub: gradients need no values, only shapes -------------------------------------------
 def _linear_grad(sign: int) -> Bind:
-    def bind(xp, x, y, dout, dx, dy, axis: int) -> Call:
+    def bind(xp: ArrayModule, x, y, dout, dx, dy, axis: int) -> Call:
         x_view, y_view, full = broadcast_shapes(x.shape, y.shape, axis)
         steps: list[Call] = []
         # dy first: dx may lie in dout's buffer, but only as a copy of it.
@@ -148,7 +148,7 @@ def _linear_grad(sign: int) -> Bind:
 
 
 # -- the others: partial derivatives times dout -------------------------------------------------
-def _mul_grad(xp, x, y, dout) -> tuple[Write, Write]:
+def _mul_grad(xp: ArrayModule, x, y, dout) -> tuple[Write, Write]:
     """dx = y dout;  dy = x dout."""
     return (
         lambda t: functools.partial(xp.multiply, dout, y, out=t),
@@ -159,7 +159,7 @@ def _mul_grad(xp, x, y, dout) -> tuple[Write, Write]:
 def _chosen_grad(x_wins: str, y_wins: str) -> Callable[..., tuple[Write, Write]]:
     """Gradient goes to the side that was chosen (max, min)."""
 
-    def rule(xp, x, y, dout) -> tuple[Write, Write]:
+    def rule(xp: ArrayModule, x, y, dout) -> tuple[Write, Write]:
         def write(name: str) -> Write:
             def to(target) -> Call:
                 mask = xp.empty(dout.shape, bool)
@@ -175,7 +175,7 @@ def _chosen_grad(x_wins: str, y_wins: str) -> Callable[..., tuple[Write, Write]]
     return rule
 
 
-def _pow_grad(xp, x, y, dout) -> tuple[Write, Write]:
+def _pow_grad(xp: ArrayModule, x, y, dout) -> tuple[Write, Write]:
     """dx = y x^(y - 1) dout;  dy = x^y log(x) dout."""
 
     def to_x(target) -> Call:
@@ -194,7 +194,7 @@ def _pow_grad(xp, x, y, dout) -> tuple[Write, Write]:
 
 
 def _grad_bind(rule: Callable[..., tuple[Write, Write]]) -> Bind:
-    def bind(xp, x, y, dout, dx, dy, axis: int) -> Call:
+    def bind(xp: ArrayModule, x, y, dout, dx, dy, axis: int) -> Call:
         x_view, y_view, full = broadcast_shapes(x.shape, y.shape, axis)
         to_x, to_y = rule(xp, x.reshape(x_view), y.reshape(y_view), dout)
         return in_sequence(*(_side(xp, dx, x_view, full, to_x) + _side(xp, dy, y_view, full, to_y)))
@@ -202,7 +202,7 @@ def _grad_bind(rule: Callable[..., tuple[Write, Write]]) -> Bind:
     return bind
 
 
-def _div_grad_bind(xp, x, y, out, dout, dx, dy, axis: int) -> Call:
+def _div_grad_bind(xp: ArrayModule, x, y, out, dout, dx, dy, axis: int) -> Call:
     """dx = dout / y;  dy = -out dout / y."""
     x_view, y_view, full = broadcast_shapes(x.shape, y.shape, axis)
     divisor = y.reshape(y_view)
@@ -288,7 +288,7 @@ _define("elementwise_floordiv", _truncated_quotient)
 def _comparison_bind(ufunc: str) -> Bind:
     forward = _forward(ufunc)
 
-    def bind(xp, x, y, out, axis: int = -1, force_cpu: bool = False) -> Call:
+    def bind(xp: ArrayModule, x, y, out, axis: int = -1, force_cpu: bool = False) -> Call:
         return forward(xp, x, y, out, axis)
 
     return bind
@@ -321,7 +321,7 @@ for _type in ("logical_and", "logical_or", "logical_xor"):
     )
 
 
-def _logical_not_bind(xp, x, out) -> Call:
+def _logical_not_bind(xp: ArrayModule, x, out) -> Call:
     return functools.partial(xp.logical_not, x, out=out)
 
 

@@ -12,7 +12,7 @@ from hpcdist.graph.rows import by_element
 from hpcdist.ops.by_torch import Kernels, kernels_of, tensor_on, torch_for
 from hpcdist.ops.common import define_with_grad, same
 from hpcdist.ops.host_loops import compiled
-from hpcdist.ops.types import Array, Call
+from hpcdist.ops.types import Array, ArrayModule, Call
 
 # erfc(t) exp(t^2) for t in [0, _FAR] is smooth in s = (t - _MIDDLE) / (t + _MIDDLE): a short
 # Chebyshev series gives it to 1e-14 (Schonfelder 1978). Beyond _FAR, erf is 1 to double precision.
@@ -32,7 +32,7 @@ def _series() -> list[float]:
 _COEFFICIENTS = _series()
 
 
-def erf(xp, x) -> Array:
+def erf(xp: ArrayModule, x) -> Array:
     """Return the error function of each element, to the precision of its type."""
     t = xp.minimum(xp.absolute(x), _FAR)
     u = ((t - _MIDDLE) / (t + _MIDDLE) + 1) * (2 / (_S_FAR + 1)) - 1
@@ -46,18 +46,18 @@ def erf(xp, x) -> Array:
 _TANH_SCALE, _CUBE = math.sqrt(2 / math.pi), 0.044715
 
 
-def _cdf(xp, x, approximate: bool) -> Array:
+def _cdf(xp: ArrayModule, x, approximate: bool) -> Array:
     """Return the probability that a standard normal number is below x."""
     if approximate:
         return 0.5 * (1 + xp.tanh(_TANH_SCALE * (x + _CUBE * x * x * x)))
     return 0.5 * (1 + erf(xp, x * math.sqrt(0.5)))
 
 
-def _gelu(xp, x, out, approximate: bool) -> None:
+def _gelu(xp: ArrayModule, x, out, approximate: bool) -> None:
     xp.multiply(x, _cdf(xp, x, approximate), out=out)
 
 
-def _gelu_grad(xp, x, dout, dx, approximate: bool) -> None:
+def _gelu_grad(xp: ArrayModule, x, dout, dx, approximate: bool) -> None:
     cdf = _cdf(xp, x, approximate)
     if approximate:
         density = 2 * cdf * (1 - cdf) * _TANH_SCALE * (1 + 3 * _CUBE * x * x)
@@ -66,7 +66,7 @@ def _gelu_grad(xp, x, dout, dx, approximate: bool) -> None:
     xp.multiply(dout, cdf + x * density, out=dx)
 
 
-def _bind(xp, x, out, approximate: bool) -> Call:
+def _bind(xp: ArrayModule, x, out, approximate: bool) -> Call:
     if kernels_of(xp) is Kernels.OWN:
         if xp is np and not approximate:
             return compiled("elementwise.gelu_kernels", "gelu", x.reshape(-1), out.reshape(-1))
@@ -77,7 +77,7 @@ def _bind(xp, x, out, approximate: bool) -> Call:
     return lambda: torch.ops.aten.gelu.out(x, out=out, **options)
 
 
-def _grad_bind(xp, x, dout, dx, approximate: bool) -> Call:
+def _grad_bind(xp: ArrayModule, x, dout, dx, approximate: bool) -> Call:
     if kernels_of(xp) is Kernels.OWN:
         if xp is np and not approximate:
             return compiled(

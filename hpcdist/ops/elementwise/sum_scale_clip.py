@@ -14,7 +14,7 @@ from hpcdist.graph.values import ARRAY
 from hpcdist.ops.common import Wanted, define_with_grad, fits, in_sequence, same, same_buffer
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.embedding.sparse_ops import SPARSE, merge_into
-from hpcdist.ops.types import Call, Operands
+from hpcdist.ops.types import ArrayModule, Call, Operands
 
 
 # -- sum -----------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ def _sum_infer(xs: Sequence[Meta]) -> Meta:
     return Meta(tuple(shape), xs[0].dtype)
 
 
-def _sum_bind(xp, xs: Operands, out) -> Call:
+def _sum_bind(xp: ArrayModule, xs: Operands, out) -> Call:
     """Add in the order given; out may lie in the buffer of one of them.
 
     SelectedRows alone are put one after the other; beside dense values they are added to them.
@@ -85,7 +85,7 @@ def _scale_infer(x: Meta, **_) -> Meta:
     return x
 
 
-def _scale_bind(xp, x, out, scale: float, bias: float, bias_after_scale: bool) -> Call:
+def _scale_bind(xp: ArrayModule, x, out, scale: float, bias: float, bias_after_scale: bool) -> Call:
     steps: list[Call] = []
     if isinstance(x, SelectedRows):
         if not same_buffer(xp, x.rows, out.rows):
@@ -122,7 +122,7 @@ define(
 
 
 # -- increment -----------------------------------------------------------------------------------
-def _increment_bind(xp, x, out, step: float) -> Call:
+def _increment_bind(xp: ArrayModule, x, out, step: float) -> Call:
     return partial(xp.add, x, x.dtype.type(step), out=out)
 
 
@@ -144,19 +144,21 @@ define(
 
 
 # -- clip ----------------------------------------------------------------------------------------
-def _clip_rows(xp, x: SelectedRows, out: SelectedRows, low: float, high: float) -> None:
+def _clip_rows(
+    xp: ArrayModule, x: SelectedRows, out: SelectedRows, low: float, high: float
+) -> None:
     """Clip the sums of repeated rows."""
     n = merge_into(x, out)
     xp.clip(out.value[:n], low, high, out=out.value[:n])
 
 
-def _clip_bind(xp, x, out, min: float, max: float) -> Call:
+def _clip_bind(xp: ArrayModule, x, out, min: float, max: float) -> Call:
     if isinstance(x, SelectedRows):
         return partial(_clip_rows, xp, x, out, min, max)
     return partial(xp.clip, x, min, max, out=out)
 
 
-def _clip_grad_bind(xp, x, dout, dx, min: float, max: float) -> Call:
+def _clip_grad_bind(xp: ArrayModule, x, dout, dx, min: float, max: float) -> Call:
     def run() -> None:
         xp.multiply(dout, (x > min) & (x < max), out=dx)
 
@@ -176,7 +178,7 @@ define_with_grad(
 )
 
 
-def _clip_by_norm_kernel(xp, x, squared, out, max_norm: float) -> None:
+def _clip_by_norm_kernel(xp: ArrayModule, x, squared, out, max_norm: float) -> None:
     """Scale down to the norm ``max_norm``; repeated rows count with their sum.
 
     ``squared`` is the norm's square where x is a part of what has that norm.

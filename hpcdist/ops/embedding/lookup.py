@@ -13,7 +13,7 @@ from hpcdist.graph.rows import by_element
 from hpcdist.ops.common import define_with_grad, in_sequence
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.loss.labels import put_where, range_check, take
-from hpcdist.ops.types import Call
+from hpcdist.ops.types import ArrayModule, Call
 
 NO_PADDING = -1
 
@@ -47,14 +47,14 @@ def _lookup_infer(
     return Meta((*ids_shape(ids, last_is_one), w.shape[1]), w.dtype)
 
 
-def _lookup_bind(op_type: str, xp, w, ids, out, padding_idx: int, **_) -> Call:
+def _lookup_bind(op_type: str, xp: ArrayModule, w, ids, out, padding_idx: int, **_) -> Call:
     flat, rows = ids.reshape(-1), out.reshape(-1, w.shape[1])
     check = range_check(xp, ids, w.shape[0], op_type, "rows of the table")
     calls = [check, take(xp, w, flat, rows, axis=0)]
     return in_sequence(*calls, *_clear_padding(xp, flat, rows, padding_idx))
 
 
-def _clear_padding(xp, ids, rows, padding_idx: int) -> list[Call]:
+def _clear_padding(xp: ArrayModule, ids, rows, padding_idx: int) -> list[Call]:
     if padding_idx == NO_PADDING:
         return []
     padded = xp.empty(ids.shape, bool)
@@ -70,7 +70,9 @@ def _lookup_grad_infer(w: Meta, ids: Meta, dout: Meta, is_sparse: bool, **_) -> 
     return Meta(w.shape, w.dtype)
 
 
-def _lookup_grad_bind(xp, w, ids, dout, dw, padding_idx: int, is_sparse: bool, **_) -> Call:
+def _lookup_grad_bind(
+    xp: ArrayModule, w, ids, dout, dw, padding_idx: int, is_sparse: bool, **_
+) -> Call:
     flat, value = ids.reshape(-1), dout.reshape(-1, dout.shape[-1])
     if is_sparse:
         return in_sequence(
@@ -116,7 +118,7 @@ def _saved_infer(ids: Meta, width: int, last_is_one: bool, **_) -> Meta:
     return Meta((*ids_shape(ids, last_is_one), width), "float32")
 
 
-def _saved_bind(xp, ids, out, width: int, padding_idx: int, rows, **_) -> Call:
+def _saved_bind(xp: ArrayModule, ids, out, width: int, padding_idx: int, rows, **_) -> Call:
     flat, values = ids.reshape(-1), out.reshape(-1, width)
     looked_up = np.empty(values.shape, np.float32)
 
@@ -149,7 +151,9 @@ def _one_hot_infer(last_is_one: bool, x: Meta, depth: int, dtype: str, **_) -> M
     return Meta((*ids_shape(x, last_is_one), depth), dtype)
 
 
-def _one_hot_bind(op_type: str, xp, x, out, depth: int, allow_out_of_range: bool, **_) -> Call:
+def _one_hot_bind(
+    op_type: str, xp: ArrayModule, x, out, depth: int, allow_out_of_range: bool, **_
+) -> Call:
     ids, classes = x.reshape(-1, 1), xp.arange(depth)
     equal = partial(xp.equal, ids, classes, out.reshape(-1, depth), casting="unsafe")
     if allow_out_of_range:  # such an id gives a row of zeros

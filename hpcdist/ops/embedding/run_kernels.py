@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import HpcdistError
-from hpcdist.ops.types import Array
+from hpcdist.ops.types import Array, ArrayModule
 
 BLOCK = 128  # threads
 MOST = 2**32 - BLOCK  # elements: a kernel counts its threads in 32 bits
 
 
-def add_at(xp, target, places, values) -> None:
+def add_at(xp: ArrayModule, target, places, values) -> None:
     """Add ``values`` to ``target[places]``, in their order where places repeat, as `numpy.add.at`.
 
     ``places`` are arrays of integers, one for each of the first dimensions of ``target``.
@@ -45,7 +45,7 @@ def add_at(xp, target, places, values) -> None:
         target[...] = flat.reshape(target.shape)
 
 
-def add_runs(xp, rows, order, value, total, spread: bool) -> None:
+def add_runs(xp: ArrayModule, rows, order, value, total, spread: bool) -> None:
     """Write into ``total`` [n, width] the sums of ``value[order]`` over runs of equal ``rows`` [n].
 
     ``rows`` is sorted. Every place of a run gets its sum or, without ``spread``, only the first,
@@ -65,7 +65,7 @@ def add_runs(xp, rows, order, value, total, spread: bool) -> None:
 
 
 @functools.cache
-def sum_runs_kernel(xp) -> Any:
+def sum_runs_kernel(xp: ArrayModule) -> Any:
     """Return the kernel: a thread for each place and column; those where a run begins add."""
     jit = importlib.import_module("cupyx.jit")
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcdist import device
 from hpcdist.ops.embedding.run_kernels import add_runs
-from hpcdist.ops.types import Array
+from hpcdist.ops.types import Array, ArrayModule
 
 
 @dataclass
@@ -96,7 +96,7 @@ def library_of(array) -> Array:
     return cupy
 
 
-def _begins(xp, rows) -> Array:
+def _begins(xp: ArrayModule, rows) -> Array:
     """Tell of each of the sorted rows whether it is the first of its repeats."""
     first = xp.ones(len(rows), bool)
     xp.not_equal(rows[1:], rows[:-1], out=first[1:])

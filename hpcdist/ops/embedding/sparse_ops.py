@@ -12,7 +12,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.embedding.selected_rows import SelectedRows
-from hpcdist.ops.types import Call
+from hpcdist.ops.types import ArrayModule, Call
 
 SPARSE = "SELECTED_ROWS"
 
@@ -50,7 +50,7 @@ def _rows_of_infer(x: Meta) -> Meta:
     return Meta((x.rows, *x.shape[1:]), x.dtype)
 
 
-def _rows_of_bind(xp, x: SelectedRows, out) -> Call:
+def _rows_of_bind(xp: ArrayModule, x: SelectedRows, out) -> Call:
     return partial(xp.copyto, out, x.value)
 
 

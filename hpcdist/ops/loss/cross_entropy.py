@@ -10,7 +10,7 @@ from hpcdist.graph.rows import by_row, of_matrices
 from hpcdist.ops.common import define_with_grad, grad_by, in_sequence, same
 from hpcdist.ops.loss.labels import HardLabels, put_where, take
 from hpcdist.ops.loss.softmax import check_labels, loss_shape, negative_log
-from hpcdist.ops.types import Call, Metas
+from hpcdist.ops.types import ArrayModule, Call, Metas
 
 # -- hard labels: class indices -----------------------------------------------------------------
 
@@ -22,7 +22,7 @@ def _cross_entropy2_infer(x: Meta, label: Meta, ignore_index: int) -> Metas:
     return loss, Meta((*x.shape, 0), x.dtype), loss
 
 
-def _cross_entropy2_bind(xp, x, label, y, x_shape, match, ignore_index: int) -> Call:
+def _cross_entropy2_bind(xp: ArrayModule, x, label, y, x_shape, match, ignore_index: int) -> Call:
     """match = x at the label;  y = -log(match)."""
     labels = HardLabels(xp, label, x.shape, -1, ignore_index, "cross_entropy2")
     flat_y, flat_match = y.reshape(-1), match.reshape(-1)
@@ -34,7 +34,9 @@ def _cross_entropy2_bind(xp, x, label, y, x_shape, match, ignore_index: int) -> 
     )
 
 
-def _cross_entropy2_grad_bind(xp, label, match, x_shape, dy, dx, ignore_index: int) -> Call:
+def _cross_entropy2_grad_bind(
+    xp: ArrayModule, label, match, x_shape, dy, dx, ignore_index: int
+) -> Call:
     """dx = -dy / match at the label, 0 elsewhere."""
     labels = HardLabels(xp, label, dx.shape, -1, ignore_index, "cross_entropy_grad2")
     at_label = xp.empty(labels.flat.shape, dx.dtype)
@@ -82,7 +84,7 @@ def _cross_entropy_infer(x: Meta, label: Meta, soft_label: bool, **_) -> Meta:
     return Meta(loss_shape(x, -1), x.dtype)
 
 
-def _cross_entropy_bind(xp, x, label, y, **_) -> Call:
+def _cross_entropy_bind(xp: ArrayModule, x, label, y, **_) -> Call:
     """y = -sum(label log(x))."""
     logs = xp.empty(x.shape, x.dtype)
     return in_sequence(
@@ -92,7 +94,7 @@ def _cross_entropy_bind(xp, x, label, y, **_) -> Call:
     )
 
 
-def _cross_entropy_grad(xp, x, label, dy, dx, **_) -> None:
+def _cross_entropy_grad(xp: ArrayModule, x, label, dy, dx, **_) -> None:
     """dx = -dy label / x."""
     xp.divide(label, x, out=dx)
     xp.multiply(dx, dy, out=dx)

@@ -10,7 +10,7 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_element, by_row, of_matrices
 from hpcdist.ops.common import define_with_grad, fits, in_sequence, same
 from hpcdist.ops.loss.labels import put_where
-from hpcdist.ops.types import Array, Call, Metas
+from hpcdist.ops.types import Array, ArrayModule, Call, Metas
 
 
 def _elementwise_infer(x: Meta, y: Meta, **_) -> Meta:
@@ -20,7 +20,9 @@ def _elementwise_infer(x: Meta, y: Meta, **_) -> Meta:
     return same(x)
 
 
-def _counted(xp, label, ignore_index: int, normalize: bool) -> Array:
+def _counted(
+    xp: ArrayModule, label, ignore_index: int, normalize: bool
+) -> tuple[Array, Array, list[Call]]:
     """Return the mask of ignored labels, the number of others, and the calls that fill both.
 
     The number is only counted if it is to ``normalize``.
@@ -37,7 +39,7 @@ def _counted(xp, label, ignore_index: int, normalize: bool) -> Array:
     return ignored, count, calls
 
 
-def _sigmoid_ce_bind(xp, x, label, out, ignore_index: int, normalize: bool) -> Call:
+def _sigmoid_ce_bind(xp: ArrayModule, x, label, out, ignore_index: int, normalize: bool) -> Call:
     """Write max(x, 0) - x label + log(1 + exp(-|x|)), which does not overflow."""
     ignored, count, calls = _counted(xp, label, ignore_index, normalize)
     part, product = (xp.empty(x.shape, x.dtype) for _ in range(2))
@@ -57,7 +59,9 @@ def _sigmoid_ce_bind(xp, x, label, out, ignore_index: int, normalize: bool) -> C
     return in_sequence(*calls)
 
 
-def _sigmoid_ce_grad_bind(xp, x, label, dout, dx, ignore_index: int, normalize: bool) -> Call:
+def _sigmoid_ce_grad_bind(
+    xp: ArrayModule, x, label, dout, dx, ignore_index: int, normalize: bool
+) -> Call:
     """Write (sigmoid(x) - label) dout."""
     ignored, count, calls = _counted(xp, label, ignore_index, normalize)
     calls += [
@@ -89,7 +93,7 @@ define_with_grad(
 )
 
 
-def _log_loss_bind(xp, p, label, loss, epsilon: float) -> Call:
+def _log_loss_bind(xp: ArrayModule, p, label, loss, epsilon: float) -> Call:
     """Write -label log(p + epsilon) - (1 - label) log(1 - p + epsilon)."""
     hit, miss, weight = (xp.empty(p.shape, p.dtype) for _ in range(3))
     return in_sequence(
@@ -104,7 +108,7 @@ def _log_loss_bind(xp, p, label, loss, epsilon: float) -> Call:
     )
 
 
-def _log_loss_grad_bind(xp, p, label, dloss, dp, epsilon: float) -> Call:
+def _log_loss_grad_bind(xp: ArrayModule, p, label, dloss, dp, epsilon: float) -> Call:
     """Write dloss ((1 - label) / (1 - p + epsilon) - label / (p + epsilon))."""
     hit, miss = (xp.empty(p.shape, p.dtype) for _ in range(2))
     return in_sequence(
@@ -133,7 +137,7 @@ define_with_grad(
 # -- robust regression ---------------------------------------------------------------------------
 
 
-def _huber(xp, x, y, residual, out, delta: float) -> None:
+def _huber(xp: ArrayModule, x, y, residual, out, delta: float) -> None:
     """Write r^2 / 2 where |r| <= delta, else delta (|r| - delta / 2), for r = y - x.
 
     That is c (|r| - c / 2) with c = min(|r|, delta).
@@ -146,7 +150,7 @@ def _huber(xp, x, y, residual, out, delta: float) -> None:
     xp.multiply(out, near, out=out)
 
 
-def _huber_grad(xp, residual, dout, dx, dy, delta: float) -> None:
+def _huber_grad(xp: ArrayModule, residual, dout, dx, dy, delta: float) -> None:
     """dy = clip(r, -delta, delta) dout;  dx = -dy."""
     first = dx if dx is not None else dy
     xp.clip(residual, -delta, delta, out=first)
@@ -178,7 +182,7 @@ def _smooth_l1_infer(x: Meta, y: Meta, inside, outside, sigma: float) -> Metas:
     return same(x), Meta((x.shape[0], 1), x.dtype)
 
 
-def _smooth_l1(xp, x, y, inside, outside, diff, out, sigma: float) -> None:
+def _smooth_l1(xp: ArrayModule, x, y, inside, outside, diff, out, sigma: float) -> None:
     """Sum per row: (sigma d)^2 / 2 where |d| < 1 / sigma^2, else |d| - 1 / (2 sigma^2)."""
     xp.subtract(x, y, out=diff)
     if inside is not None:
@@ -191,7 +195,7 @@ def _smooth_l1(xp, x, y, inside, outside, diff, out, sigma: float) -> None:
     error.reshape(len(error), math.prod(error.shape[1:])).sum(1, None, out, True)
 
 
-def _smooth_l1_grad(xp, inside, outside, diff, dout, dx, dy, sigma: float) -> None:
+def _smooth_l1_grad(xp: ArrayModule, inside, outside, diff, dout, dx, dy, sigma: float) -> None:
     """dx = inside outside clip(sigma^2 diff, -1, 1) dout;  dy = -dx."""
     slope = xp.clip(diff * sigma**2, -1, 1)
     for weight in (inside, outside):
@@ -219,7 +223,7 @@ define_with_grad(
 # -- label_smooth --------------------------------------------------------------------------------
 
 
-def _label_smooth(xp, x, prior, out, epsilon: float) -> None:
+def _label_smooth(xp: ArrayModule, x, prior, out, epsilon: float) -> None:
     """out = (1 - epsilon) x + epsilon prior; without a prior 1 / classes."""
     xp.multiply(x, 1 - epsilon, out=out)
     xp.add(out, epsilon / x.shape[-1] if prior is None else epsilon * prior, out=out)

@@ -14,7 +14,7 @@ from hpcdist.ops.loss.sampled_softmax import (
     with_tables,
     write_gradients,
 )
-from hpcdist.ops.types import Array, Metas
+from hpcdist.ops.types import ArrayModule, DeviceArray, Metas
 
 _HS_ATTRS = {"num_classes": 2, "is_sparse": False, "remote_prefetch": False}
 _CLIP = 40.0
@@ -24,7 +24,9 @@ def _depth(num_classes: int, table) -> int:
     return table.shape[1] if table is not None else int(num_classes - 1).bit_length()
 
 
-def _path(xp, label, table, code, num_classes: int) -> tuple[Array, Array, Array]:
+def _path(
+    xp: ArrayModule, label, table, code, num_classes: int
+) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
     """Return the decisions on the way to each row's class: their rows of W, bits, which count.
 
     Without a table: the way up from leaf ``label + num_classes`` of a heap, whose root is 1.
@@ -56,7 +58,7 @@ def _hs_infer(
     return Meta((rows, 1), x.dtype), Meta((rows, _depth(num_classes, table)), x.dtype)
 
 
-def _hs(xp, x, w, label, table, code, bias, out, pre, num_classes: int, **_) -> None:
+def _hs(xp: ArrayModule, x, w, label, table, code, bias, out, pre, num_classes: int, **_) -> None:
     if table is None:
         range_check(xp, label, num_classes, "hierarchical_sigmoid", "classes")()
     places, bits, on_path = _path(xp, label, table, code, num_classes)
@@ -72,7 +74,7 @@ def _hs(xp, x, w, label, table, code, bias, out, pre, num_classes: int, **_) -> 
 
 
 def _hs_grad(
-    xp, x, w, label, table, code, bias, pre, dout, dx, dw, dbias, num_classes: int, **_
+    xp: ArrayModule, x, w, label, table, code, bias, pre, dout, dx, dw, dbias, num_classes: int, **_
 ) -> None:
     places, bits, on_path = _path(xp, label, table, code, num_classes)
     slopes = (-xp.expm1(-pre) - bits) * on_path * dout
@@ -88,7 +90,7 @@ def _hs_rows(op: Applied) -> OfRows:
     return with_tables(op, "X", "Label", "PathTable", "PathCode", tables=("W", "Bias"))
 
 
-def _hs_path(xp, label, table, out, num_classes: int) -> None:
+def _hs_path(xp: ArrayModule, label, table, out, num_classes: int) -> None:
     if table is None:
         range_check(xp, label, num_classes, "hierarchical_sigmoid", "classes")()
     out[...] = _path(xp, label, table, table, num_classes)[0]

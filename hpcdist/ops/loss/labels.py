@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcdist.device import tell_later
 from hpcdist.errors import FeedError
-from hpcdist.ops.types import Array, Call
+from hpcdist.ops.types import ArrayModule, Call, DeviceArray
 
 MOST_PENDING = 4096  # more checks between two looks have the host wait once
 
@@ -47,11 +47,11 @@ class LateCheck:
 class PendingChecks:
     """The greatest ids that the checks of one GPU have seen since the host last looked."""
 
-    def __init__(self, xp) -> None:
+    def __init__(self, xp: ArrayModule) -> None:
         self._array = xp.zeros(MOST_PENDING, "uint64")
         self._slots: dict[LateCheck, Any] = {}  # those that have run since then
 
-    def of(self, check: LateCheck) -> Array:
+    def of(self, check: LateCheck) -> DeviceArray:
         """Return the word of a check, which is looked at before a value is next given out."""
         if check not in self._slots:
             if len(self._slots) == len(self._array):
@@ -74,12 +74,12 @@ class PendingChecks:
 
 
 @functools.cache
-def pending_checks(xp, device_id: int) -> PendingChecks:
+def pending_checks(xp: ArrayModule, device_id: int) -> PendingChecks:
     """Return those of a GPU, the same for all its operators."""
     return PendingChecks(xp)
 
 
-def range_check(xp, ids, count: int, op_type: str, of: str) -> Call:
+def range_check(xp: ArrayModule, ids, count: int, op_type: str, of: str) -> Call:
     """Return a call that raises FeedError unless all ``ids`` are in ``0 .. count - 1``.
 
     Of ids on a GPU it is raised later: when the host next waits for the GPU, see `LateCheck`.
@@ -100,14 +100,14 @@ def range_check(xp, ids, count: int, op_type: str, of: str) -> Call:
     return check
 
 
-def take(xp, source, index, out, axis: int | None = None) -> Call:
+def take(xp: ArrayModule, source, index, out, axis: int | None = None) -> Call:
     """Return a call that writes ``source`` at checked ``index`` into ``out``."""
     # numpy's default mode makes a copy of `out` first, lest an index be wrong; cupy has no modes.
     mode = {"mode": "clip"} if xp.__name__ == "numpy" else {}
     return partial(xp.take, source, index, axis, out, **mode)
 
 
-def put_where(xp, array, value: float, where) -> Call:
+def put_where(xp: ArrayModule, array, value: float, where) -> Call:
     """Return a call that writes a number into the elements that a mask selects."""
     # A scalar of the array's own type: for a Python number cupy asks numpy, which refuses since 2.
     return partial(xp.copyto, array, array.dtype.type(value), where=where)
@@ -122,7 +122,13 @@ class HardLabels:
     """
 
     def __init__(
-        self, xp, label, shape: tuple[int, ...], axis: int, ignore_index: int, type: str
+        self,
+        xp: ArrayModule,
+        label,
+        shape: tuple[int, ...],
+        axis: int,
+        ignore_index: int,
+        type: str,
     ) -> None:
         axis %= len(shape)
         classes, inner = shape[axis], math.prod(shape[axis + 1 :])

@@ -18,16 +18,16 @@ from hpcdist.graph.rows import (
 from hpcdist.ops.common import define_with_grad, put_along, same
 from hpcdist.ops.elementwise.activation import sigmoid
 from hpcdist.ops.embedding.run_kernels import add_at
-from hpcdist.ops.types import Array, Operands
+from hpcdist.ops.types import ArrayModule, DeviceArray, Operands
 
 
-def _sigmoid(xp, x) -> Array:
+def _sigmoid(xp: ArrayModule, x) -> DeviceArray:
     out = xp.empty_like(x)
     sigmoid(xp, x, out)
     return out
 
 
-def _softplus(xp, x) -> Array:
+def _softplus(xp: ArrayModule, x) -> DeviceArray:
     return xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.absolute(x)))
 
 
@@ -36,18 +36,18 @@ def _column(x: Meta) -> Meta:
 
 
 # -- of the scores of a row ------------------------------------------------------------------------
-def _margins(xp, x, label) -> Array:
+def _margins(xp: ArrayModule, x, label) -> DeviceArray:
     return x - xp.take_along_axis(x, label.reshape(-1, 1), 1)
 
 
-def _bpr_loss(xp, x, label, y) -> None:
+def _bpr_loss(xp: ArrayModule, x, label, y) -> None:
     """Mean over the other classes of log(1 + exp(x_j - x_label)) (Hidasi et al., 2016)."""
     terms = _softplus(xp, _margins(xp, x, label))
     put_along(xp, terms, label.reshape(-1, 1), 0, 1)
     y[...] = (terms.sum(1) / (x.shape[1] - 1)).reshape(y.shape)
 
 
-def _bpr_loss_grad(xp, x, label, dy, dx) -> None:
+def _bpr_loss_grad(xp: ArrayModule, x, label, dy, dx) -> None:
     slope = _sigmoid(xp, _margins(xp, x, label))
     labels = label.reshape(-1, 1)
     put_along(xp, slope, labels, 0, 1)
@@ -73,12 +73,12 @@ define_with_grad(
 
 
 # -- of two scores ---------------------------------------------------------------------------------
-def _rank_loss(xp, label, left, right, out) -> None:
+def _rank_loss(xp: ArrayModule, label, left, right, out) -> None:
     """out = log(1 + exp(left - right)) - label (left - right) (RankNet, Burges et al., 2005)."""
     out[...] = _softplus(xp, left - right) - label * (left - right)
 
 
-def _rank_loss_grad(xp, label, left, right, dout, dleft, dright) -> None:
+def _rank_loss_grad(xp: ArrayModule, label, left, right, dout, dleft, dright) -> None:
     slope = dout * (_sigmoid(xp, left - right) - label)
     if dleft is not None:
         dleft[...] = slope
@@ -97,7 +97,7 @@ define_with_grad(
 )
 
 
-def _margin_rank_loss(xp, x1, x2, label, activated, out, margin: float) -> None:
+def _margin_rank_loss(xp: ArrayModule, x1, x2, label, activated, out, margin: float) -> None:
     """out = max(0, margin - label (x1 - x2))."""
     raw = margin - label * (x1 - x2)
     if activated is not None:
@@ -105,7 +105,9 @@ def _margin_rank_loss(xp, x1, x2, label, activated, out, margin: float) -> None:
     out[...] = xp.maximum(raw, 0)
 
 
-def _margin_rank_loss_grad(xp, label, activated, dout, dx1, dx2, margin: float) -> None:
+def _margin_rank_loss_grad(
+    xp: ArrayModule, label, activated, dout, dx1, dx2, margin: float
+) -> None:
     slope = dout * activated * label
     if dx1 is not None:
         dx1[...] = -slope
@@ -128,7 +130,16 @@ define_with_grad(
 
 # -- center_loss: distances from learned centers of classes ----------------------------------------
 def _center_loss(
-    xp, x, label, centers, rate, centers_out, difference, loss, cluster_num: int, need_update: bool
+    xp: ArrayModule,
+    x,
+    label,
+    centers,
+    rate,
+    centers_out,
+    difference,
+    loss,
+    cluster_num: int,
+    need_update: bool,
 ) -> None:
     """loss = |x - its center|^2 / 2; centers move towards their rows (Wen et al., 2016)."""
     classes = label.reshape(-1)
@@ -146,7 +157,9 @@ def _center_loss(
         centers_out += rate.reshape(()) * moves / counts
 
 
-def _center_loss_grad(xp, difference, dloss, dx, cluster_num: int, need_update: bool) -> None:
+def _center_loss_grad(
+    xp: ArrayModule, difference, dloss, dx, cluster_num: int, need_update: bool
+) -> None:
     xp.multiply(difference, dloss, out=dx)
 
 
@@ -172,7 +185,7 @@ define_with_grad(
 
 # -- clicks and what a teacher says of them --------------------------------------------------------
 def _teacher_student(
-    xp, x, label, y, soft_max_up_bound: float, soft_max_lower_bound: float
+    xp: ArrayModule, x, label, y, soft_max_up_bound: float, soft_max_lower_bound: float
 ) -> None:
     """The cross entropy with the click, plus that with the teacher's value z if there is one.
 
@@ -186,7 +199,7 @@ def _teacher_student(
 
 
 def _teacher_student_grad(
-    xp, x, label, dy, dx, soft_max_up_bound: float, soft_max_lower_bound: float
+    xp: ArrayModule, x, label, dy, dx, soft_max_up_bound: float, soft_max_lower_bound: float
 ) -> None:
     chance = _sigmoid(xp, xp.clip(x, soft_max_lower_bound, soft_max_up_bound))
     untaught = xp.where(label < -1, -chance, 1 - chance)
@@ -207,7 +220,7 @@ define_with_grad(
 )
 
 
-def _cvm(xp, x, cvm, y, use_cvm: bool) -> None:
+def _cvm(xp: ArrayModule, x, cvm, y, use_cvm: bool) -> None:
     """Shows and clicks, the first two columns, become log(shows + 1) and log of the click rate."""
     if not use_cvm:
         y[...] = x[:, 2:]
@@ -217,7 +230,7 @@ def _cvm(xp, x, cvm, y, use_cvm: bool) -> None:
     y[:, 1] = xp.log(x[:, 1] + 1) - y[:, 0]
 
 
-def _cvm_grad(xp, x, cvm, dy, dx, use_cvm: bool) -> None:
+def _cvm_grad(xp: ArrayModule, x, cvm, dy, dx, use_cvm: bool) -> None:
     """Shows and clicks themselves go back, as Fluid has it: tables count with them."""
     dx[:, :2] = cvm
     dx[:, 2:] = dy[:, 2:] if use_cvm else dy
@@ -245,7 +258,7 @@ def _kldiv_infer(x: Meta, target: Meta, reduction: str) -> Meta:
     return same(x) if reduction == "none" else Meta((1,), x.dtype)
 
 
-def _kldiv(xp, x, target, loss, reduction: str) -> None:
+def _kldiv(xp: ArrayModule, x, target, loss, reduction: str) -> None:
     """target (log(target) - x), where x is the logarithm of what is to be like the target."""
     positive = target > 0
     each = xp.where(positive, target * (xp.log(xp.where(positive, target, 1)) - x), 0)
@@ -255,7 +268,7 @@ def _kldiv(xp, x, target, loss, reduction: str) -> None:
         loss[...] = each.sum() / {"mean": each.size, "sum": 1, "batchmean": len(x)}[reduction]
 
 
-def _kldiv_grad(xp, x, target, dloss, dx, reduction: str) -> None:
+def _kldiv_grad(xp: ArrayModule, x, target, dloss, dx, reduction: str) -> None:
     share = {"mean": x.size, "batchmean": len(x)}.get(reduction, 1)
     dx[...] = -xp.maximum(target, 0) * dloss / share
 
@@ -284,7 +297,7 @@ define_with_grad(
 
 
 # -- sigmoid_focal_loss: cross entropy of each class that counts hard examples more ----------------
-def _focal_parts(xp, x, label, count, gamma: float, alpha: float) -> Operands:
+def _focal_parts(xp: ArrayModule, x, label, count, gamma: float, alpha: float) -> Operands:
     """Return the probability, its falling logarithm, and weights of both kinds of classes."""
     classes = xp.arange(1, x.shape[1] + 1)
     foreground = xp.maximum(count.reshape(()), 1)
@@ -293,14 +306,14 @@ def _focal_parts(xp, x, label, count, gamma: float, alpha: float) -> Operands:
     return _sigmoid(xp, x), -_softplus(xp, x), hit, misses * ((1 - alpha) / foreground)
 
 
-def _focal(xp, x, label, count, out, gamma: float, alpha: float) -> None:
+def _focal(xp: ArrayModule, x, label, count, out, gamma: float, alpha: float) -> None:
     """Lin et al., 2017; label 0 is the background, -1 does not count."""
     p, log_miss, hit, miss = _focal_parts(xp, x, label, count, gamma, alpha)
     log_hit = -_softplus(xp, -x)
     out[...] = -(hit * (1 - p) ** gamma * log_hit + miss * p**gamma * log_miss)
 
 
-def _focal_grad(xp, x, label, count, dout, dx, gamma: float, alpha: float) -> None:
+def _focal_grad(xp: ArrayModule, x, label, count, dout, dx, gamma: float, alpha: float) -> None:
     p, log_miss, hit, miss = _focal_parts(xp, x, label, count, gamma, alpha)
     log_hit = -_softplus(xp, -x)
     up = hit * (1 - p) ** gamma * (1 - p - gamma * p * log_hit)

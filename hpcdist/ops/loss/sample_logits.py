@@ -12,7 +12,7 @@ from hpcdist.ops.embedding.run_kernels import add_at
 from hpcdist.ops.loss.labels import range_check
 from hpcdist.ops.loss.sampled_softmax import FAR, LOG_UNIFORM, chance, log_uniform
 from hpcdist.ops.random.counter import Draw, Draws, filler, key_of, part_of
-from hpcdist.ops.types import Call, Metas
+from hpcdist.ops.types import ArrayModule, Call, Metas
 
 _SL_ATTRS = {
     "use_customized_samples": False,
@@ -48,7 +48,7 @@ def _different(draw: Draw, count: int) -> tuple[np.ndarray, int]:
 
 
 def _sl_bind(
-    xp,
+    xp: ArrayModule,
     logits,
     labels,
     given_samples,
@@ -97,7 +97,7 @@ def _sl_bind(
     return run
 
 
-def _sl_grad(xp, logits, samples, dsampled, dlogits, **_) -> None:
+def _sl_grad(xp: ArrayModule, logits, samples, dsampled, dlogits, **_) -> None:
     dlogits.fill(0)
     add_at(xp, dlogits, (xp.arange(len(logits)).reshape(-1, 1), samples), dsampled)
 

@@ -14,13 +14,13 @@ from hpcdist.ops.common import define_with_grad, same
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.loss.labels import range_check
 from hpcdist.ops.random.counter import Draws, filler, key_of, part_of
-from hpcdist.ops.types import Array, Call, Kernel, Metas
+from hpcdist.ops.types import ArrayModule, Call, DeviceArray, Kernel, Metas
 
 UNIFORM, LOG_UNIFORM, CUSTOM = range(3)
 FAR = 1e20  # what is taken from the score of a sample that is a label by accident
 
 
-def chance(xp, classes, count: int, sampler: int, chances) -> Array:
+def chance(xp: ArrayModule, classes, count: int, sampler: int, chances) -> DeviceArray:
     """Return with which probability a sampler draws each of these classes."""
     if sampler == UNIFORM:
         return xp.full(classes.shape, 1 / count)
@@ -29,7 +29,7 @@ def chance(xp, classes, count: int, sampler: int, chances) -> Array:
     return chances[classes]
 
 
-def log_uniform(xp, words, count: int, modulus: int) -> Array:
+def log_uniform(xp: ArrayModule, words, count: int, modulus: int) -> DeviceArray:
     """Return int64 classes of uint32 ``words``, c by log((c + 2) / (c + 1)) / log(count)."""
     drawn = xp.exp(words * (2.0**-32 * math.log(count))).astype("int64") - 1
     return drawn % modulus
@@ -77,7 +77,7 @@ def _nce_infer(
 
 
 def _drawing(
-    xp,
+    xp: ArrayModule,
     label,
     alias,
     alias_chances,
@@ -100,7 +100,7 @@ def _drawing(
     check = range_check(xp, label, num_total_classes, "nce", "classes")
     custom = xp.asarray(custom_neg_classes, classes.dtype)
 
-    def draw() -> Array:
+    def draw() -> DeviceArray:
         drawn = words().reshape(negatives.shape)
         if sampler == LOG_UNIFORM:
             return log_uniform(xp, drawn, num_total_classes, max(num_total_classes - 1, 1))
@@ -119,7 +119,7 @@ def _drawing(
 
 
 def _nce_bind(
-    xp,
+    xp: ArrayModule,
     x,
     label,
     weight,
@@ -160,16 +160,16 @@ def _nce_bind(
     return run
 
 
-def of_classes(table, classes) -> Array:
+def of_classes(table, classes) -> DeviceArray:
     """Return a table's rows of classes [n, k]; one of three dimensions has been looked up."""
     return table if table.ndim == 3 else table.reshape(len(table), -1)[classes]
 
 
-def _noise(xp, classes, many: int, count: int, sampler: int, chances) -> Array:
+def _noise(xp: ArrayModule, classes, many: int, count: int, sampler: int, chances) -> DeviceArray:
     return (classes.shape[1] - many) * chance(xp, classes, count, sampler, chances)
 
 
-def _nce_slopes(xp, label, activations, classes, noise, weight, dcost) -> Array:
+def _nce_slopes(xp: ArrayModule, label, activations, classes, noise, weight, dcost) -> DeviceArray:
     many = label.reshape(len(activations), -1).shape[1]
     share = activations / (activations + noise)
     slopes = share * (1 - activations)
@@ -199,7 +199,7 @@ def table_gradient(table: Meta, touched: int, is_sparse: bool) -> Meta:
     return same(table)
 
 
-def write_rows(xp, grad, classes, values) -> None:
+def write_rows(xp: ArrayModule, grad, classes, values) -> None:
     """Write rows of a table's gradient: values [..., width] for classes [...]."""
     flat, rows = classes.reshape(-1), values.reshape(classes.size, -1)
     if isinstance(grad, SelectedRows):
@@ -215,7 +215,7 @@ def write_rows(xp, grad, classes, values) -> None:
 def with_copied_rows(kernel: Kernel) -> Callable[..., Callable[[], None]]:
     """Bind a kernel to its own rows: a sum over trainers puts those of all in their place."""
 
-    def bind(xp, *arrays, **attrs) -> Callable[[], None]:
+    def bind(xp: ArrayModule, *arrays, **attrs) -> Callable[[], None]:
         copies = [replace(a) if isinstance(a, SelectedRows) else a for a in arrays]
         return partial(kernel, xp, *copies, **attrs)
 
@@ -223,7 +223,7 @@ def with_copied_rows(kernel: Kernel) -> Callable[..., Callable[[], None]]:
 
 
 def _nce_grad(
-    xp,
+    xp: ArrayModule,
     x,
     label,
     weight,
@@ -248,7 +248,7 @@ def _nce_grad(
     write_gradients(xp, slopes.astype(x.dtype), x, weight, classes, dx, dweight, dbias)
 
 
-def write_gradients(xp, slopes, x, weight, classes, dx, dweight, dbias) -> None:
+def write_gradients(xp: ArrayModule, slopes, x, weight, classes, dx, dweight, dbias) -> None:
     """Write the gradients of scores x w^T + b [rows, classes of a row], which are ``slopes``."""
     if dx is not None:
         dx[...] = xp.einsum("nk,nkd->nd", slopes, of_classes(weight, classes))

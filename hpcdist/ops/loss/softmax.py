@@ -9,19 +9,19 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row, off_rows
 from hpcdist.ops.common import define_with_grad, fits, in_sequence, resolve_axis, same
 from hpcdist.ops.loss.labels import HardLabels, put_where, take
-from hpcdist.ops.types import Array, Call, Metas
+from hpcdist.ops.types import ArrayModule, Call, DeviceArray, Metas
 
 # Exponents below this count as this, as in Fluid: no probability is 0, so its log is finite.
 FLOOR = -64.0
 
 
-def _keepdims(xp, x, axis: int) -> Array:
+def _keepdims(xp: ArrayModule, x, axis: int) -> DeviceArray:
     shape = list(x.shape)
     shape[axis] = 1
     return xp.empty(tuple(shape), x.dtype)
 
 
-def softmax_calls(xp, x, out, axis: int) -> list[Call]:
+def softmax_calls(xp: ArrayModule, x, out, axis: int) -> list[Call]:
     """Return the calls that write the softmax of ``x`` into ``out``, which may be ``x``."""
     per_row = _keepdims(xp, x, axis)
     return [
@@ -34,7 +34,7 @@ def softmax_calls(xp, x, out, axis: int) -> list[Call]:
     ]
 
 
-def negative_log(xp, x, out) -> list[Call]:
+def negative_log(xp: ArrayModule, x, out) -> list[Call]:
     """Return the calls that write -log(x), 1e20 where x is 0, into ``out``."""
     zero = xp.empty(x.shape, bool)
     return [
@@ -51,11 +51,11 @@ def _softmax_infer(x: Meta, axis: int) -> Meta:
     return same(x)
 
 
-def _softmax_bind(xp, x, out, axis: int) -> Call:
+def _softmax_bind(xp: ArrayModule, x, out, axis: int) -> Call:
     return in_sequence(*softmax_calls(xp, x, out, axis))
 
 
-def _softmax_grad_bind(xp, out, dout, dx, axis: int) -> Call:
+def _softmax_grad_bind(xp: ArrayModule, out, dout, dx, axis: int) -> Call:
     """dx = out (dout - sum(out dout))."""
     per_row = _keepdims(xp, out, axis)
     return in_sequence(
@@ -109,7 +109,15 @@ def _swce_infer(logits: Meta, label: Meta, soft_label: bool, axis: int, **_) -> 
 
 
 def _swce_bind(
-    xp, logits, label, softmax, loss, soft_label: bool, ignore_index: int, axis: int, **_
+    xp: ArrayModule,
+    logits,
+    label,
+    softmax,
+    loss,
+    soft_label: bool,
+    ignore_index: int,
+    axis: int,
+    **_,
 ) -> Call:
     """softmax = exp(x - max) / sum(exp(x - max));  loss = -log(softmax at the label)."""
     calls = softmax_calls(xp, logits, softmax, axis)
@@ -133,7 +141,15 @@ def _swce_bind(
 
 
 def _swce_grad_bind(
-    xp, label, softmax, dloss, dlogits, soft_label: bool, ignore_index: int, axis: int, **_
+    xp: ArrayModule,
+    label,
+    softmax,
+    dloss,
+    dlogits,
+    soft_label: bool,
+    ignore_index: int,
+    axis: int,
+    **_,
 ) -> Call:
     """dlogits = (softmax - one_hot(label)) dloss; soft labels in place of one_hot."""
     if soft_label:

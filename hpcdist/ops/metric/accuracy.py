@@ -11,7 +11,7 @@ from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, by_row, common_rows, of_matrices
 from hpcdist.ops.common import in_sequence
 from hpcdist.ops.host_loops import compiled
-from hpcdist.ops.types import Array, Call, Metas
+from hpcdist.ops.types import ArrayModule, Call, DeviceArray, Metas
 
 FEW = 32  # so many numbers are found in one pass
 LARGEST_OF = (np.dtype("float32"), np.dtype("float64"), np.dtype("int32"), np.dtype("int64"))
@@ -24,7 +24,7 @@ def _top_k_infer(x: Meta, k: int) -> Metas:
     return Meta(shape, x.dtype), Meta(shape, "int64")
 
 
-def _top_k_bind(xp, x, out, indices, k: int) -> Call:
+def _top_k_bind(xp: ArrayModule, x, out, indices, k: int) -> Call:
     """Write the largest values, descending; among equal ones the lower index comes first.
 
     Which of equal values still get in is not laid down where k is large, or on a GPU, but the same
@@ -72,7 +72,7 @@ def _accuracy_infer(out: Meta, indices: Meta, label: Meta) -> Metas:
     return Meta((1,), "float32"), Meta((1,), "int32"), Meta((1,), "int32")
 
 
-def _accuracy_bind(xp, out, indices, label, accuracy, correct, total) -> Call:
+def _accuracy_bind(xp: ArrayModule, out, indices, label, accuracy, correct, total) -> Call:
     """Count the rows whose label is among their indices."""
     hit = xp.empty(indices.shape, bool)
     hit_row = xp.empty(len(indices), bool)
@@ -132,12 +132,21 @@ def _precision_recall_infer(
 
 
 def _precision_recall_bind(
-    xp, max_probs, indices, labels, weights, states, of_batch, of_all, counted, class_number: int
+    xp: ArrayModule,
+    max_probs,
+    indices,
+    labels,
+    weights,
+    states,
+    of_batch,
+    of_all,
+    counted,
+    class_number: int,
 ) -> Call:
     """Count by class true and false positives, true and false negatives; weights count so much."""
     predicted, truth = indices.reshape(-1), labels.reshape(-1)
 
-    def count() -> Array:
+    def count() -> DeviceArray:
         for name, classes in (("index", predicted), ("label", truth)):
             if len(classes) and not 0 <= int(classes.min()) <= int(classes.max()) < class_number:
                 raise FeedError(
@@ -162,7 +171,7 @@ def _precision_recall_bind(
     return run
 
 
-def _metrics(xp, counts) -> Array:
+def _metrics(xp: ArrayModule, counts) -> DeviceArray:
     """Return precision, recall and F1 of counts [classes, 4]: a mean over classes, and of all."""
     tp, fp, _, fn = counts.T
     values = []
@@ -176,7 +185,7 @@ def _metrics(xp, counts) -> Array:
     return xp.stack([xp.asarray(one) for one in values])
 
 
-def _share(xp, hits, misses) -> Array:
+def _share(xp: ArrayModule, hits, misses) -> DeviceArray:
     """Return which share of all are hits; 1 where there are none."""
     any_ = (hits > 0) | (misses > 0)
     return xp.where(any_, hits / xp.where(any_, hits + misses, 1), 1)

@@ -13,7 +13,7 @@ from hpcdist.device import on_host
 from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, OfRows, common_rows
-from hpcdist.ops.types import Array, Call, Metas
+from hpcdist.ops.types import Array, ArrayModule, Call, DeviceArray, Metas
 
 CURVES = ("ROC", "PR")
 
@@ -82,7 +82,7 @@ def _infer(
 
 
 def _bind(
-    xp,
+    xp: ArrayModule,
     predict,
     label,
     positives,
@@ -115,7 +115,7 @@ def _bind(
         pos, neg = (counted(on_host(t), num_thresholds, slide_steps) for t in tables)
         out.fill(area(pos, neg, curve))
 
-    def _count() -> list[Array]:
+    def _count() -> list[DeviceArray]:
         if not len(scores) or (weight is not None and not float(weight.reshape(-1)[0])):
             return [xp.zeros(buckets, "int64")] * 2
         low, high = float(scores.min()), float(scores.max())

@@ -14,7 +14,7 @@ from hpcdist.graph.rows import SAME, Applied, OfRows, each_row
 from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, same
 from hpcdist.ops.convolution.windows import LAYOUTS
 from hpcdist.ops.host_loops import compiled
-from hpcdist.ops.types import Array, Call, GradRule, Kernel, Metas, Operands
+from hpcdist.ops.types import Array, ArrayModule, Call, GradRule, Kernel, Metas, Operands
 
 ATTRS = {
     "momentum": 0.9,
@@ -67,7 +67,7 @@ def as_planes(array, data_layout: str) -> Array:
 
 
 def bind_batch_norm(
-    xp,
+    xp: ArrayModule,
     x,
     scale,
     bias,
@@ -114,7 +114,15 @@ def bind_batch_norm(
 
 
 def _on_device(
-    xp, x, scale, bias, y, moments: Operands, momentum: float, epsilon: float, of_batch: bool
+    xp: ArrayModule,
+    x,
+    scale,
+    bias,
+    y,
+    moments: Operands,
+    momentum: float,
+    epsilon: float,
+    of_batch: bool,
 ) -> None:
     mean, variance, *moments_out = moments
     kernels, number = device_kernels(xp), x.dtype.type
@@ -177,7 +185,7 @@ def device_kernels(xp) -> dict[str, Kernel]:
 
 
 def bind_batch_norm_grad(
-    xp,
+    xp: ArrayModule,
     x,
     scale,
     bias,
@@ -219,7 +227,9 @@ def bind_batch_norm_grad(
     )
 
 
-def _back_on_device(xp, x, scale, mean, deviation, dy, dx, dscale, dbias, of_batch: bool) -> None:
+def _back_on_device(
+    xp: ArrayModule, x, scale, mean, deviation, dy, dx, dscale, dbias, of_batch: bool
+) -> None:
     kernels = device_kernels(xp)
     dscale, dbias = (xp.empty_like(scale) if d is None else d for d in (dscale, dbias))
     products = xp.empty_like(x) if dx is None else dx

@@ -8,14 +8,16 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import Applied, MixesRows, OfRows, by_row, each_row
 from hpcdist.ops.common import Wanted, define_with_grad, same
-from hpcdist.ops.types import Array, Metas
+from hpcdist.ops.types import ArrayModule, DeviceArray, Metas
 
 
 def _normed_rows(op: Applied) -> dict[str, OfRows]:
     return {"Y": each_row(op, "X")}
 
 
-def _moments(xp, rows, epsilon: float) -> tuple[Array, Array, Array, Array]:
+def _moments(
+    xp: ArrayModule, rows, epsilon: float
+) -> tuple[DeviceArray, DeviceArray, DeviceArray, DeviceArray]:
     """Return mean, variance, 1 / deviation and normalized values of the last dimension."""
     mean = rows.mean(-1, keepdims=True)
     variance = ((rows - mean) ** 2).mean(-1, keepdims=True)
@@ -23,14 +25,14 @@ def _moments(xp, rows, epsilon: float) -> tuple[Array, Array, Array, Array]:
     return mean, variance, inverse, (rows - mean) * inverse
 
 
-def _back(slope, normed, inverse) -> Array:
+def _back(slope, normed, inverse) -> DeviceArray:
     """Return the gradient before a normalization, from that after it."""
     means = slope.mean(-1, keepdims=True), (slope * normed).mean(-1, keepdims=True)
     return inverse * (slope - means[0] - normed * means[1])
 
 
 # -- group_norm (Wu, He, 2018) ---------------------------------------------------------------------
-def _first(x, data_layout: str) -> Array:
+def _first(x, data_layout: str) -> DeviceArray:
     """View images with their channels in dimension 1."""
     return (
         x
@@ -105,7 +107,7 @@ def _instance_infer(x: Meta, scale: Meta, bias: Meta, epsilon: float) -> Metas:
     return same(x), each, each
 
 
-def _instance_norm(xp, x, scale, bias, y, mean, variance, epsilon: float) -> None:
+def _instance_norm(xp: ArrayModule, x, scale, bias, y, mean, variance, epsilon: float) -> None:
     """As group_norm, each channel a group; ``SavedVariance`` is 1 / deviation, as Fluid has it."""
     means, _, inverse, normed = _moments(xp, x.reshape(*x.shape[:2], -1), epsilon)
     if mean is not None:
@@ -115,7 +117,7 @@ def _instance_norm(xp, x, scale, bias, y, mean, variance, epsilon: float) -> Non
     y[...] = (normed * scale.reshape(1, -1, 1) + bias.reshape(1, -1, 1)).reshape(x.shape)
 
 
-def _instance_norm_grad(xp, x, scale, dy, dx, dscale, dbias, epsilon: float) -> None:
+def _instance_norm_grad(xp: ArrayModule, x, scale, dy, dx, dscale, dbias, epsilon: float) -> None:
     flat = (*x.shape[:2], -1)
     _, _, inverse, normed = _moments(xp, x.reshape(flat), epsilon)
     slope = dy.reshape(flat)
@@ -128,7 +130,7 @@ def _instance_norm_grad(xp, x, scale, dy, dx, dscale, dbias, epsilon: float) -> 
 
 
 def _instance_norm_grad_grad(
-    xp, x, scale, dy, ddx, ddscale, ddbias, dx, dscale, ddy, epsilon: float
+    xp: ArrayModule, x, scale, dy, ddx, ddscale, ddbias, dx, dscale, ddy, epsilon: float
 ) -> None:
     """What gradients of dX, dScale and dBias lead to; one that is not there is None."""
     # n: x normalized, r: 1 / deviation, P(v) = v - mean(v) - n mean(v n), so that
@@ -185,19 +187,21 @@ define(
 
 
 # -- affine_channel: a batch_norm that is no longer trained ----------------------------------------
-def _per_channel(value, x, data_layout: str) -> Array:
+def _per_channel(value, x, data_layout: str) -> DeviceArray:
     rank = x.ndim
     return value.reshape(
         (1, -1) + (1,) * (rank - 2) if data_layout == "NCHW" else (1,) * (rank - 1) + (-1,)
     )
 
 
-def _affine_channel(xp, x, scale, bias, out, data_layout: str) -> None:
+def _affine_channel(xp: ArrayModule, x, scale, bias, out, data_layout: str) -> None:
     scale, bias = (_per_channel(v, x, data_layout) for v in (scale, bias))
     out[...] = x * scale + bias
 
 
-def _affine_channel_grad(xp, x, scale, dout, dx, dscale, dbias, data_layout: str) -> None:
+def _affine_channel_grad(
+    xp: ArrayModule, x, scale, dout, dx, dscale, dbias, data_layout: str
+) -> None:
     channel = 1 if data_layout == "NCHW" else x.ndim - 1
     other_axes = tuple(i for i in range(x.ndim) if i != channel)
     if dx is not None:
@@ -222,14 +226,14 @@ define_with_grad(
 
 
 # -- spectral_norm: weights divided by their largest singular value --------------------------------
-def _matrix(weight, dim: int) -> Array:
+def _matrix(weight, dim: int) -> DeviceArray:
     order = (dim, *(i for i in range(weight.ndim) if i != dim))
     return weight.transpose(order).reshape(weight.shape[dim], -1)
 
 
 def _singular(
-    xp, weight, u, v, dim: int, power_iters: int, eps: float
-) -> tuple[Array, Array, Array, Array]:
+    xp: ArrayModule, weight, u, v, dim: int, power_iters: int, eps: float
+) -> tuple[DeviceArray, DeviceArray, DeviceArray, DeviceArray]:
     """Return the matrix, left and right vector and the value, by power iteration from u and v."""
     matrix = _matrix(weight, dim)
     for _ in range(power_iters):
@@ -240,11 +244,11 @@ def _singular(
     return matrix, u, v, u @ matrix @ v
 
 
-def _spectral_norm(xp, weight, u, v, out, **facts) -> None:
+def _spectral_norm(xp: ArrayModule, weight, u, v, out, **facts) -> None:
     out[...] = weight / _singular(xp, weight, u, v, **facts)[3]
 
 
-def _spectral_norm_grad(xp, weight, u, v, dout, dweight, dim: int, **facts) -> None:
+def _spectral_norm_grad(xp: ArrayModule, weight, u, v, dout, dweight, dim: int, **facts) -> None:
     """The vectors count as constants."""
     matrix, u, v, value = _singular(xp, weight, u, v, dim, **facts)
     slope = _matrix(dout, dim)
@@ -284,7 +288,7 @@ def _data_norm_infer(
     return same(x), same(size), same(size)
 
 
-def _shown(xp, x, slot_dim: int) -> Array:
+def _shown(xp: ArrayModule, x, slot_dim: int) -> DeviceArray:
     """Return 1 for the elements of slots that were shown, all of them without ``slot_dim``."""
     if slot_dim <= 0:
         return xp.ones(x.shape, bool)
@@ -292,7 +296,7 @@ def _shown(xp, x, slot_dim: int) -> Array:
 
 
 def _data_norm(
-    xp,
+    xp: ArrayModule,
     scale_w,
     bias,
     x,
@@ -319,7 +323,7 @@ def _data_norm(
 
 
 def _data_norm_grad(
-    xp,
+    xp: ArrayModule,
     scale_w,
     bias,
     x,

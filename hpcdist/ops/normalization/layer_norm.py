@@ -9,7 +9,7 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, OfRows, by_row, each_row, off_rows
 from hpcdist.ops.algebra.matmul import flat2d
 from hpcdist.ops.common import define_with_grad, fits, in_sequence, resolve_axis, same
-from hpcdist.ops.types import Call, Metas
+from hpcdist.ops.types import ArrayModule, Call, Metas
 
 # -- layer_norm ----------------------------------------------------------------------------------
 
@@ -31,7 +31,7 @@ def _layer_norm_infer(
 
 
 def _layer_norm_bind(
-    xp, x, scale, bias, y, mean, variance, epsilon: float, begin_norm_axis: int
+    xp: ArrayModule, x, scale, bias, y, mean, variance, epsilon: float, begin_norm_axis: int
 ) -> Call:
     """y = scale (x - mean) / sqrt(variance + epsilon) + bias, by row."""
     x2, y2 = flat2d(x, begin_norm_axis), flat2d(y, begin_norm_axis)
@@ -54,7 +54,18 @@ def _layer_norm_bind(
 
 
 def _layer_norm_grad_bind(
-    xp, x, scale, bias, mean, variance, dy, dx, dscale, dbias, epsilon: float, begin_norm_axis: int
+    xp: ArrayModule,
+    x,
+    scale,
+    bias,
+    mean,
+    variance,
+    dy,
+    dx,
+    dscale,
+    dbias,
+    epsilon: float,
+    begin_norm_axis: int,
 ) -> Call:
     x2, dy2 = flat2d(x, begin_norm_axis), flat2d(dy, begin_norm_axis)
     normed, product = xp.empty(x2.shape, x.dtype), xp.empty(x2.shape, x.dtype)
@@ -115,7 +126,7 @@ def _norm_infer(x: Meta, axis: int, epsilon: float) -> Metas:
     return same(x), Meta((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x.dtype)
 
 
-def _norm_bind(xp, x, out, norm, axis: int, epsilon: float) -> Call:
+def _norm_bind(xp: ArrayModule, x, out, norm, axis: int, epsilon: float) -> Call:
     """norm = sqrt(sum(x^2) + epsilon);  out = x / norm."""
     return in_sequence(
         partial(xp.multiply, x, x, out),
@@ -126,7 +137,7 @@ def _norm_bind(xp, x, out, norm, axis: int, epsilon: float) -> Call:
     )
 
 
-def _norm_grad_bind(xp, x, norm, dout, dx, axis: int, epsilon: float) -> Call:
+def _norm_grad_bind(xp: ArrayModule, x, norm, dout, dx, axis: int, epsilon: float) -> Call:
     along, per_row = xp.empty(x.shape, x.dtype), xp.empty(norm.shape, x.dtype)
     # dx = (dout - x sum(x dout) / norm^2) / norm
     return in_sequence(
@@ -164,7 +175,7 @@ def _cos_sim_infer(x: Meta, y: Meta) -> Metas:
     return per_x, per_x, per_y
 
 
-def _length(xp, rows, product, norm) -> list[Call]:
+def _length(xp: ArrayModule, rows, product, norm) -> list[Call]:
     return [
         partial(xp.multiply, rows, rows, product),
         partial(product.sum, 1, None, norm, True),
@@ -175,7 +186,7 @@ def _length(xp, rows, product, norm) -> list[Call]:
 SHORTEST = 1e-4  # of a row in a cosine: rows of zeros, behind a relu say, are no NaN
 
 
-def _cos_sim_bind(xp, x, y, out, x_norm, y_norm) -> Call:
+def _cos_sim_bind(xp: ArrayModule, x, y, out, x_norm, y_norm) -> Call:
     """out = sum(x y) / (|x| |y|), by row; a length counts as `SHORTEST` at least, as in Fluid."""
     x2, y2 = flat2d(x, 1), flat2d(y, 1)
     product_x, product_y = xp.empty(x2.shape, x.dtype), xp.empty(y2.shape, x.dtype)
@@ -191,7 +202,7 @@ def _cos_sim_bind(xp, x, y, out, x_norm, y_norm) -> Call:
     )
 
 
-def _cos_sim_grad(xp, x, y, out, x_norm, y_norm, dout, dx, dy) -> None:
+def _cos_sim_grad(xp: ArrayModule, x, y, out, x_norm, y_norm, dout, dx, dy) -> None:
     """dx = dout (y / (|x| |y|) - out x / |x|^2), and the same for y, summed if y is one row."""
     per_row = dout / (x_norm * y_norm)
     x2, y2 = flat2d(x, 1), flat2d(y, 1)

@@ -7,7 +7,7 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import define_with_grad, same
 from hpcdist.ops.convolution.windows import channels_first, image_shape
-from hpcdist.ops.types import Metas
+from hpcdist.ops.types import ArrayModule, Metas
 
 _ATTRS = {"n": 5, "k": 1.0, "alpha": 1e-4, "beta": 0.75, "data_format": "NCHW"}
 
@@ -28,7 +28,9 @@ def _add_neighbours(values, total, n: int) -> None:
             total[:, low:high] += values[:, low + shift : high + shift]
 
 
-def _kernel(xp, x, out, mid, n: int, k: float, alpha: float, beta: float, data_format: str) -> None:
+def _kernel(
+    xp: ArrayModule, x, out, mid, n: int, k: float, alpha: float, beta: float, data_format: str
+) -> None:
     """Write mid = k + alpha * sum of the neighbours' squares, out = x / mid^beta."""
     x, out, mid = (channels_first(array, data_format) for array in (x, out, mid))
     mid[...] = 0
@@ -39,7 +41,17 @@ def _kernel(xp, x, out, mid, n: int, k: float, alpha: float, beta: float, data_f
 
 
 def _grad_kernel(
-    xp, x, out, mid, dout, dx, n: int, k: float, alpha: float, beta: float, data_format: str
+    xp: ArrayModule,
+    x,
+    out,
+    mid,
+    dout,
+    dx,
+    n: int,
+    k: float,
+    alpha: float,
+    beta: float,
+    data_format: str,
 ) -> None:
     """Write dx = dout / mid^beta - 2 alpha beta x * (sum of the neighbours' dout out / mid)."""
     arrays = (x, out, mid, dout, dx)

@@ -27,7 +27,7 @@ from hpcdist.ops.normalization.batch_norm import (
     infer_batch_norm,
     normed_rows,
 )
-from hpcdist.ops.types import Array, Call
+from hpcdist.ops.types import ArrayModule, Call, DeviceArray
 
 OPS = ("sync_batch_norm", "sync_batch_norm_grad")
 # Weight: 0 on a trainer whose rows do not count, as it has none of its own.
@@ -45,7 +45,7 @@ class Exchanged(Protocol):
         """Compute the outputs from what all trainers told, in trainer order."""
 
 
-def bind_sync(op: Operator, xp, arrays) -> Exchanged | Call:
+def bind_sync(op: Operator, xp: ArrayModule, arrays) -> Exchanged | Call:
     """Return an operator bound to its arrays; a plain call if it needs nothing of others."""
     definition = lookup(op.type)
     ins = arguments(
@@ -65,7 +65,7 @@ def bind_sync(op: Operator, xp, arrays) -> Exchanged | Call:
 class _Rows:
     """What forward and backward have in common: where the channels are, and what is told."""
 
-    def __init__(self, xp, weight, x, data_layout: str) -> None:
+    def __init__(self, xp: ArrayModule, weight, x, data_layout: str) -> None:
         self._xp, self._weight = xp, weight
         self._last = data_layout != "NCHW"
         self._x = self._planes(x)
@@ -73,7 +73,7 @@ class _Rows:
         self._count = x.size // self._channels
         self._told = np.empty(1 + 2 * self._channels)
 
-    def _planes(self, array) -> Array:
+    def _planes(self, array) -> DeviceArray:
         """View values as the loops take them; on a device as [n, channels, elements]."""
         planes = as_planes(array, "NHWC" if self._last else "NCHW")
         return (
@@ -100,7 +100,7 @@ class _Rows:
 class _Forward(_Rows):
     def __init__(
         self,
-        xp,
+        xp: ArrayModule,
         weight,
         x,
         scale,
@@ -165,7 +165,7 @@ class _Forward(_Rows):
 class _Backward(_Rows):
     def __init__(
         self,
-        xp,
+        xp: ArrayModule,
         weight,
         x,
         scale,
@@ -193,7 +193,7 @@ class _Backward(_Rows):
         saved_mean, saved_deviation = self._saved
         if self._xp is np:
             self._kernel("slopes")(self._x, saved_mean, self._dy, sums, products)
-            deviation: Array = saved_deviation
+            deviation: DeviceArray = saved_deviation
         else:
             dy = self._dy.astype("float64")
             sums[:] = on_host(dy.sum((0, 2)))

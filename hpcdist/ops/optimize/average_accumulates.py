@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from hpcdist.graph.registry import define
 from hpcdist.graph.rows import not_on_rows
+from hpcdist.ops.types import ArrayModule
 
 MOST = 16384  # steps that one sum takes up, lest it lose digits
 _SLOTS = ("sum_1", "sum_2", "sum_3", "num_accumulates", "old_num_accumulates", "num_updates")
 
 
 def _accumulate(
-    xp, param, *state, average_window: float, min_average_window: int, max_average_window: int
+    xp: ArrayModule,
+    param,
+    *state,
+    average_window: float,
+    min_average_window: int,
+    max_average_window: int,
 ) -> None:
     """Add the parameter to sum_1; a sum that is full moves on to sum_2, a full window to sum_3."""
     old, new = state[: len(_SLOTS)], state[len(_SLOTS) :]

@@ -17,7 +17,7 @@ from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.host_loops import run_on_host
 from hpcdist.ops.optimize.update import bind_update
-from hpcdist.ops.types import Array, Call, Metas
+from hpcdist.ops.types import Array, ArrayModule, Call, Metas
 
 COUNTER = "@DGC_COUNTER@"  # the number of the step, from 0
 NO_DECAY, L1, L2 = 0, 1, 2  # Fluid's regular_type
@@ -45,7 +45,7 @@ def most_sent(size: int, sparsity: Sequence[float]) -> int:
     return max(sent(size, 0, 1, [s]) for s in sparsity)
 
 
-def _decay(xp, param, regular_type: int, regular_coeff: float) -> Array:
+def _decay(xp: ArrayModule, param, regular_type: int, regular_coeff: float) -> Array:
     return (param if regular_type == L2 else xp.sign(param)) * param.dtype.type(regular_coeff)
 
 
@@ -59,7 +59,7 @@ def _infer_update(param: Meta, grad: Meta, u: Meta, v: Meta, rate: Meta, **_) ->
 
 
 def _bind_update(
-    xp,
+    xp: ArrayModule,
     param,
     grad,
     u,
@@ -143,7 +143,7 @@ def _infer_choice(
 
 
 def _bind_choice(
-    xp,
+    xp: ArrayModule,
     *arrays,
     rampup_begin_step: int,
     rampup_step: int,

@@ -7,11 +7,11 @@ import numpy as np
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.random.counter import Draws, filler, key_of, part_of
-from hpcdist.ops.types import Call
+from hpcdist.ops.types import ArrayModule, Call
 
 
 def _bind(
-    xp,
+    xp: ArrayModule,
     param,
     grad,
     rate,

@@ -8,6 +8,7 @@ import numpy as np
 
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
+from hpcdist.ops.types import ArrayModule
 
 INTERVAL_OP = "local_sgd_interval"
 MOST = 16  # steps between two averages
@@ -25,7 +26,15 @@ def interval(loss: float, rate: float, loss_0: float, rate_0: float, init_k_step
 
 
 def _kernel(
-    xp, loss, rate, start, steps, start_out, steps_out, init_k_steps: int, begin_step: int
+    xp: ArrayModule,
+    loss,
+    rate,
+    start,
+    steps,
+    start_out,
+    steps_out,
+    init_k_steps: int,
+    begin_step: int,
 ) -> None:
     """Note where the loss and the rate start; from then on choose the steps to the next average.
 

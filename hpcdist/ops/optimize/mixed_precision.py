@@ -19,14 +19,14 @@ from hpcdist.ops.optimize.mixed_precision_kernels import (
     round_to_bfloat16_bits,
     round_to_float16_bits,
 )
-from hpcdist.ops.types import Array, Operands
+from hpcdist.ops.types import Array, ArrayModule, Operands
 
 # Operators that round to 16 bits, and the type whose values they give; kept in float32.
 ROUNDINGS = {"round_to_float16": "float16", "round_to_bfloat16": "bfloat16"}
 
 
 # -- values ----------------------------------------------------------------------------------------
-def _round_to_float16(xp, x, out) -> None:
+def _round_to_float16(xp: ArrayModule, x, out) -> None:
     """What float16 can hold: 11 significant bits, infinity from 65520 on."""
     if xp is np and x.dtype == np.float32 and x.flags.c_contiguous and out.flags.c_contiguous:
         round_to_float16_bits(x.reshape(-1).view(np.uint32), out.reshape(-1).view(np.uint32))
@@ -35,7 +35,7 @@ def _round_to_float16(xp, x, out) -> None:
         out[...] = x.astype(xp.float16)
 
 
-def _round_to_bfloat16(xp, x, out) -> None:
+def _round_to_bfloat16(xp: ArrayModule, x, out) -> None:
     """What bfloat16 can hold: 8 significant bits, and the exponents of float32."""
     round_bits = round_to_bfloat16_bits if xp is np else bfloat16_kernel(xp)
     round_bits(x.reshape(-1).view(np.uint32), out.reshape(-1).view(np.uint32))
@@ -86,7 +86,7 @@ _define_rounding("round_to_bfloat16", _single, _round_to_bfloat16)
 
 
 # -- gradients -------------------------------------------------------------------------------------
-def _unscale(xp, xs: Operands, scale, outs: Operands, infinite, zeroes: bool) -> None:
+def _unscale(xp: ArrayModule, xs: Operands, scale, outs: Operands, infinite, zeroes: bool) -> None:
     factor = 1 / scale[0]
     for x, out in zip(xs, outs):
         xp.multiply(x, factor, out=out)
@@ -102,7 +102,7 @@ def _unscale(xp, xs: Operands, scale, outs: Operands, infinite, zeroes: bool) ->
             out.fill(0)
 
 
-def _zero_on_device(xp, outs: Operands, infinite) -> None:
+def _zero_on_device(xp: ArrayModule, outs: Operands, infinite) -> None:
     """Do the same without waiting: the host does not know what is found."""
     infinite.fill(False)
     for out in outs:
@@ -122,7 +122,7 @@ define(
 
 
 def _update(
-    xp,
+    xp: ArrayModule,
     infinite,
     scale,
     good,

@@ -11,7 +11,7 @@ from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.optimize.sparse_gradients import bind_sparse_update, sparse_refusal
 from hpcdist.ops.optimize.update import UPDATES, Update, bind_update
-from hpcdist.ops.types import Array, Call
+from hpcdist.ops.types import ArrayModule, Call, DeviceArray
 
 
 def _infer(type: str, param: Meta, grad: Meta, *rest: Meta, **attrs) -> tuple[Meta, ...]:
@@ -27,7 +27,7 @@ def _infer(type: str, param: Meta, grad: Meta, *rest: Meta, **attrs) -> tuple[Me
     return param, *written
 
 
-def _bind(type: str, xp, param, grad, *rest, **attrs) -> Call:
+def _bind(type: str, xp: ArrayModule, param, grad, *rest, **attrs) -> Call:
     update = UPDATES[type]
     inputs = len(update.state) + update.has_rate
     rate, state = (rest[0], list(rest[1:inputs])) if update.has_rate else (param, rest[:inputs])
@@ -49,7 +49,7 @@ def _bind(type: str, xp, param, grad, *rest, **attrs) -> Call:
     return partial(_copy_and_call, copies, step) if copies else step
 
 
-def _copy_and_call(copies: Sequence[tuple[Array, Array]], step: Call) -> None:
+def _copy_and_call(copies: Sequence[tuple[DeviceArray, DeviceArray]], step: Call) -> None:
     for target, source in copies:
         target[...] = source
     step()

@@ -11,13 +11,13 @@ from hpcdist import settings
 from hpcdist.errors import GraphError
 from hpcdist.ops.embedding.selected_rows import SelectedRows, library_of
 from hpcdist.ops.optimize.update import UPDATES, bind_update
-from hpcdist.ops.types import Array, Attrs, Operands
+from hpcdist.ops.types import Array, ArrayModule, Attrs, Operands
 
 Apply = Callable[[SelectedRows], None]
 
 
 def bind_sparse_update(
-    xp, type: str, attrs: Attrs, param, rate, state: Operands, scale: float = 1.0
+    xp: ArrayModule, type: str, attrs: Attrs, param, rate, state: Operands, scale: float = 1.0
 ) -> Apply:
     """Return what moves ``param`` by ``scale`` times a sparse gradient, of any number of rows.
 
@@ -56,7 +56,7 @@ def _scaled(gradient: SelectedRows, factor) -> SelectedRows:
     return SelectedRows(gradient.rows, gradient.value * factor, gradient.height)
 
 
-def _subtract_each(xp, param, rate, factor, gradient: SelectedRows) -> None:
+def _subtract_each(xp: ArrayModule, param, rate, factor, gradient: SelectedRows) -> None:
     """sgd: every listed row by itself, repeats included."""
     if xp is not np:
         totals = _scaled(gradient, factor).totals()
@@ -87,7 +87,7 @@ def _nothing() -> None:
     pass
 
 
-def _bind_all(xp, type: str, attrs: Attrs, param, rate, state: Operands) -> Apply:
+def _bind_all(xp: ArrayModule, type: str, attrs: Attrs, param, rate, state: Operands) -> Apply:
     """Move every row of the table; those not listed by a gradient of zero."""
     dense = xp.zeros(param.shape, param.dtype)
     move = bind_update(xp, type, attrs, param, rate, state, dense[None])
@@ -102,7 +102,7 @@ def _bind_all(xp, type: str, attrs: Attrs, param, rate, state: Operands) -> Appl
     return apply
 
 
-def _bind_listed(xp, type: str, attrs: Attrs, param, rate, state: Operands) -> Apply:
+def _bind_listed(xp: ArrayModule, type: str, attrs: Attrs, param, rate, state: Operands) -> Apply:
     """Move the listed rows only, after adding up repeats."""
     per_row = [param, *(s for s in state if s.shape == param.shape)]
 

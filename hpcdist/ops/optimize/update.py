@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcdist.errors import GraphError
-from hpcdist.ops.types import Array, Attrs, Call, Operands
+from hpcdist.ops.types import Array, ArrayModule, Attrs, Call, Operands
 
 Hyper = Callable[[Attrs, Array], Sequence[float]]  # (attrs, float type) -> constants
 
@@ -136,7 +136,7 @@ UPDATES: dict[str, Update] = {
 
 
 def bind_update(
-    xp,
+    xp: ArrayModule,
     type: str,
     attrs: Attrs,
     param,
@@ -181,7 +181,7 @@ def is_plain(type: str, attrs: Attrs) -> bool:
 
 
 def bind_updates(
-    xp,
+    xp: ArrayModule,
     type: str,
     attrs: Attrs,
     params: Operands,

@@ -17,13 +17,13 @@ import numpy as np
 
 from hpcdist import update_rules as rules
 from hpcdist.ops.common import in_sequence
-from hpcdist.ops.types import Array, Call, Operands
+from hpcdist.ops.types import Array, ArrayModule, Call, Operands
 
 GAP = 128  # bytes at whose multiples values begin that are moved as one
 POWERS_TIMES = {"adam": (0, 2)}  # constants by which a rule multiplies its powers of beta
 
 
-def bind(xp, name: str, param, lr, state: Operands, hyper, rows: Operands) -> Call:
+def bind(xp: ArrayModule, name: str, param, lr, state: Operands, hyper, rows: Operands) -> Call:
     """Return the rule ``name`` bound to arrays.
 
     ``rows`` are the gradients to be summed; ``hyper`` is what they are multiplied by, then the
@@ -62,7 +62,7 @@ def bind(xp, name: str, param, lr, state: Operands, hyper, rows: Operands) -> Ca
 
 
 def bind_run(
-    xp,
+    xp: ArrayModule,
     name: str,
     params: Operands,
     lr,
@@ -96,14 +96,16 @@ def bind_run(
     )
 
 
-def _stacked(xp, arrays: Operands) -> Array:
+def _stacked(xp: ArrayModule, arrays: Operands) -> Array:
     """View arrays, with the gaps after them, as rows of GAP bytes."""
     first, last = arrays[0], arrays[-1]
     rows = -(-(last.data.ptr + last.nbytes - first.data.ptr) // GAP)
     return xp.ndarray((rows, GAP // first.itemsize), first.dtype, memptr=first.data)
 
 
-def _next_powers(xp, name: str, powers: Sequence[Array], constants: Sequence[Array]) -> list[Call]:
+def _next_powers(
+    xp: ArrayModule, name: str, powers: Sequence[Array], constants: Sequence[Array]
+) -> list[Call]:
     times = [constants[i] for i in POWERS_TIMES.get(name, ())]
     return [partial(xp.multiply, p, t, out=p) for p, t in zip(powers, times)]
 
@@ -125,7 +127,7 @@ def rule_kernel(xp, name: str) -> Any:
     return xp.fuse(update)
 
 
-def formula_of(xp, formula, **names) -> Callable[..., Any]:
+def formula_of(xp: ArrayModule, formula, **names) -> Callable[..., Any]:
     """Return a formula with xp's functions in place of numpy's, which cupy.fuse does not take.
 
     ``names``: what else it is to read in place of what it has.

@@ -8,11 +8,12 @@ from hpcdist import update_rules as rules
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.embedding.selected_rows import SelectedRows
+from hpcdist.ops.types import ArrayModule
 
 CHUNK = 1 << 16  # elements whose squares are added at once, in double precision
 
 
-def _squared_norm(xp, x, out) -> None:
+def _squared_norm(xp: ArrayModule, x, out) -> None:
     """Add up squares; repeated rows of a sparse gradient count with their sum."""
     flat = (x.totals(again=False).value if isinstance(x, SelectedRows) else x).reshape(-1)
     parts = (flat[i : i + CHUNK].astype("float64") for i in range(0, flat.size, CHUNK))
@@ -29,7 +30,7 @@ define(
 
 
 def _lars(
-    xp,
+    xp: ArrayModule,
     param,
     grad,
     rate,

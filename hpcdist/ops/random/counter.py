@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcdist import settings
 from hpcdist.ops.random.philox import MULTIPLIERS, PER_BLOCK, ROUNDS, WEYL
-from hpcdist.ops.types import Array
+from hpcdist.ops.types import Array, ArrayModule
 
 LOW = 0xFFFFFFFF
 Draw = Callable[[], Array]  # draws anew at every call
@@ -96,7 +96,7 @@ def part_of(x, rows, lod) -> BatchPart:
 
 
 # -- drawing ---------------------------------------------------------------------------------------
-def filler(xp, part: BatchPart, key: tuple[int, int], draws: Draws) -> Draw:
+def filler(xp: ArrayModule, part: BatchPart, key: tuple[int, int], draws: Draws) -> Draw:
     """Return what draws one uint32 for each element, flat, anew at every call."""
     if xp is not np:
         return lambda: _words_by_arrays(xp, part, key, draws.next())
@@ -126,7 +126,7 @@ def counters(part: BatchPart, draw: int) -> tuple[int, int, int, int]:
     return first, sequence, draw & LOW, draw >> 32
 
 
-def _words_by_arrays(xp, part: BatchPart, key: tuple[int, int], draw: int) -> Array:
+def _words_by_arrays(xp: ArrayModule, part: BatchPart, key: tuple[int, int], draw: int) -> Array:
     """Do as the loops in `counter_kernels`, by operations on arrays."""
     first, sequence, low, high = counters(part, draw)
     if part.sequences is None:
@@ -144,7 +144,9 @@ def _words_by_arrays(xp, part: BatchPart, key: tuple[int, int], draw: int) -> Ar
     return xp.stack(words, axis=1).reshape(-1)[xp.arange(part.size) * PER_BLOCK + lanes]
 
 
-def philox(xp, counter: tuple[Array, Array, int, int], key: tuple[int, int]) -> list[Array]:
+def philox(
+    xp: ArrayModule, counter: tuple[Array, Array, int, int], key: tuple[int, int]
+) -> list[Array]:
     """Return the four uint32 arrays of a counter whose first two words are uint64 arrays."""
     low, high = (xp.full(counter[0].shape, word, dtype="uint64") for word in counter[2:])
     return [word.astype("uint32") for word in philox_words(*counter[:2], low, high, key)]

@@ -22,7 +22,7 @@ from hpcdist.ops.random.counter import (
     pieces_of,
 )
 from hpcdist.ops.random.seeded import start_of, uniform
-from hpcdist.ops.types import Array, Call, Metas
+from hpcdist.ops.types import ArrayModule, Call, DeviceArray, Metas
 
 UPSCALE = "upscale_in_train"
 DOWNGRADE = "downgrade_in_infer"
@@ -33,14 +33,14 @@ def _rows(op: Applied) -> Result:
     return (by_element() if op.attrs["is_test"] else by_row())(op)
 
 
-def _fixed_mask(part: BatchPart, mask, xp, seed: int, dropout_prob: float) -> Call:
+def _fixed_mask(part: BatchPart, mask, xp: ArrayModule, seed: int, dropout_prob: float) -> Call:
     """Return what writes the mask of Fluid's kernel for a fixed seed, the same in every step.
 
     It is from a stream as in `random.seeded`; a part of a batch has its part of the mask.
     """
 
     @functools.lru_cache(1)
-    def drawn(skipped: int) -> Array:
+    def drawn(skipped: int) -> DeviceArray:
         numbers = uniform(start_of(seed), skipped, part.size, 0.0, 1.0)
         keep = (numbers >= np.float32(dropout_prob)).astype(np.uint8)
         return xp.asarray(keep.reshape(mask.shape))
@@ -67,7 +67,7 @@ def _infer(
 
 
 def _bind(
-    xp,
+    xp: ArrayModule,
     x,
     rows,
     out,
@@ -126,7 +126,9 @@ def _fused(
     return lambda: drop(*counters(part, draws.next()), *key, pieces, limit, *arrays)
 
 
-def _grad_bind(xp, mask, dout, dx, dropout_prob: float, dropout_implementation: str, **_) -> Call:
+def _grad_bind(
+    xp: ArrayModule, mask, dout, dx, dropout_prob: float, dropout_implementation: str, **_
+) -> Call:
     product = partial(xp.multiply, dout, mask, dx)
     if dropout_prob == 1.0 or dropout_implementation == DOWNGRADE:
         return product

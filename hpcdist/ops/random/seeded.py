@@ -20,7 +20,7 @@ from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import like_batch, sized
 from hpcdist.ops.common import shape_given, shaped_like_batch
 from hpcdist.ops.random.counter import Draws, filler, key_of, part_of
-from hpcdist.ops.types import Attrs, Call
+from hpcdist.ops.types import ArrayModule, Attrs, Call
 
 MODULUS = 2**31 - 1
 MULTIPLIER = 48271
@@ -50,7 +50,7 @@ def _infer(tensor, listed, shape, dtype: str, **_) -> Meta:
 
 def _bind(
     draw: Callable[..., np.ndarray],
-    xp,
+    xp: ArrayModule,
     tensor,
     listed,
     out,
@@ -83,7 +83,7 @@ def _bind_unseeded(draw: Callable[..., np.ndarray], out, rows, draws: Draws, att
 
 
 def _bind_like(
-    draw: Callable[..., np.ndarray], xp, like, rows, out, seed: int, state: Draws, **a
+    draw: Callable[..., np.ndarray], xp: ArrayModule, like, rows, out, seed: int, state: Draws, **a
 ) -> Call:
     if not seed:
         return _bind_unseeded(draw, out, rows, state, a)

@@ -8,10 +8,10 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.random.counter import Draws, filler, key_of, part_of
-from hpcdist.ops.types import Call
+from hpcdist.ops.types import ArrayModule, Call
 
 
-def _shuffle_bind(xp, x, out, order, startup_seed: int, state: Draws) -> Call:
+def _shuffle_bind(xp: ArrayModule, x, out, order, startup_seed: int, state: Draws) -> Call:
     rows, target = x.reshape(-1, x.shape[-1]), out.reshape(-1, x.shape[-1])
     draw = filler(
         np, part_of(np.empty(len(rows)), None, None), key_of(startup_seed, state.name), state
@@ -24,7 +24,7 @@ def _shuffle_bind(xp, x, out, order, startup_seed: int, state: Draws) -> Call:
     return run
 
 
-def _shuffle_grad(xp, order, dout, dx, startup_seed: int) -> None:
+def _shuffle_grad(xp: ArrayModule, order, dout, dx, startup_seed: int) -> None:
     dx.reshape(-1, dx.shape[-1])[order] = dout.reshape(-1, dx.shape[-1])
 
 

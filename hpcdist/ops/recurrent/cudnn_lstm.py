@@ -19,7 +19,7 @@ from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.host_loops import run_on_host
 from hpcdist.ops.recurrent.time_steps import IDENTITY, SIGMOID, TANH, check_shapes
 from hpcdist.ops.tensor.tensor_array import in_loops
-from hpcdist.ops.types import Array, Call, Metas, Operands
+from hpcdist.ops.types import Array, ArrayModule, Call, Metas, Operands
 
 _ATTRS = {
     "max_len": 0,
@@ -60,7 +60,7 @@ class _Net:
         """Number of elements of W."""
         return sum(self.directions * 4 * self.size * (w + self.size + 2) for w in self.widths)
 
-    def computed(self, flat: Array) -> Iterator[tuple[int, int, int, Array]]:
+    def computed(self, flat: Array) -> Iterator[tuple[int, int, int, Sequence[Array]]]:
         """Go through what is computed: layer, direction, place among the states, pieces of W.
 
         The pieces [4 * size, width], [4 * size, size] and two biases [4 * size] share its memory.
@@ -267,11 +267,11 @@ def _backward(attrs, inputs: Operands, outputs: Operands) -> None:
         dw[...] = dflat
 
 
-def _bind(xp, x, h, c, w, cache, *outputs, **attrs) -> Call:
+def _bind(xp: ArrayModule, x, h, c, w, cache, *outputs, **attrs) -> Call:
     return run_on_host(xp, partial(_forward, attrs), (x, h, c, w), outputs)
 
 
-def _grad_bind(xp, *operands, **attrs) -> Call:
+def _grad_bind(xp: ArrayModule, *operands, **attrs) -> Call:
     x, _, _, w, *others = operands[:8]
     return run_on_host(xp, partial(_backward, attrs), (x, w, *others), operands[8:])
 

@@ -26,7 +26,7 @@ from hpcdist.ops.recurrent.time_steps import (
 )
 from hpcdist.ops.scratch import scratch
 from hpcdist.ops.sequence.pool_softmax_conv import rowwise, sequences_of
-from hpcdist.ops.types import Array, Call, Lods, Metas, Operands
+from hpcdist.ops.types import Array, ArrayModule, Call, Lods, Metas, Operands
 
 _ATTRS = {
     "is_reverse": False,
@@ -154,7 +154,7 @@ def _backward(steps: Steps, kinds, origin: bool, inputs: Operands, outputs: Oper
 
 def _bound(
     loop,
-    xp,
+    xp: ArrayModule,
     inputs: Operands,
     outputs: Operands,
     lods: Lods,
@@ -168,11 +168,11 @@ def _bound(
     return run_on_host(xp, partial(loop, steps, kinds, origin_mode), inputs, outputs)
 
 
-def _bind(xp, *operands, **attrs) -> Call:
+def _bind(xp: ArrayModule, *operands, **attrs) -> Call:
     return _bound(_forward, xp, operands[:4], operands[4:], **attrs)
 
 
-def _grad_bind(xp, x, *operands, **attrs) -> Call:
+def _grad_bind(xp: ArrayModule, x, *operands, **attrs) -> Call:
     return _bound(_backward, xp, operands[:7], operands[7:], **attrs)
 
 
@@ -194,18 +194,20 @@ define_with_grad(
 
 
 # -- a single step ---------------------------------------------------------------------------------
-def _unit_bound(loop, xp, rows: int, inputs: Operands, outputs: Operands, **attrs) -> Call:
+def _unit_bound(
+    loop, xp: ArrayModule, rows: int, inputs: Operands, outputs: Operands, **attrs
+) -> Call:
     kinds = attrs["gate_activation"], attrs["activation"]
     run = partial(loop, Steps.single(rows), kinds, attrs["origin_mode"])
     return run_on_host(xp, run, inputs, outputs)
 
 
-def _unit_bind(xp, x, *operands, **attrs) -> Call:
+def _unit_bind(xp: ArrayModule, x, *operands, **attrs) -> Call:
     inputs, outputs = (x, *operands[:3]), (None, *operands[3:])
     return _unit_bound(_forward, xp, len(x), inputs, outputs, **attrs)
 
 
-def _unit_grad_bind(xp, x, *operands, **attrs) -> Call:
+def _unit_grad_bind(xp: ArrayModule, x, *operands, **attrs) -> Call:
     inputs = (*operands[:3], None, *operands[3:6])
     return _unit_bound(_backward, xp, len(x), inputs, operands[6:], **attrs)
 

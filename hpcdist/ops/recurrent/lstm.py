@@ -26,7 +26,7 @@ from hpcdist.ops.recurrent.time_steps import (
 )
 from hpcdist.ops.scratch import scratch
 from hpcdist.ops.sequence.pool_softmax_conv import rowwise, sequences_of
-from hpcdist.ops.types import Array, Call, Lods, Metas, Operands
+from hpcdist.ops.types import Array, ArrayModule, Call, Lods, Metas, Operands
 
 _ATTRS = {
     "use_peepholes": True,
@@ -176,28 +176,30 @@ def _backward(steps: Steps, attrs, inputs: Operands, outputs: Operands) -> None:
         flat[4 * width :] = dpeepholes.reshape(-1)
 
 
-def _bound(loop, xp, inputs: Operands, outputs: Operands, lods: Lods, attrs) -> Call:
+def _bound(loop, xp: ArrayModule, inputs: Operands, outputs: Operands, lods: Lods, attrs) -> Call:
     steps = Steps.of(lods[0], attrs["is_reverse"])
     return run_on_host(xp, partial(loop, steps, attrs), inputs, outputs)
 
 
-def _bind(xp, x, h0, c0, weight, bias, hidden, cell, gates, active, lods: Lods, **attrs) -> Call:
+def _bind(
+    xp: ArrayModule, x, h0, c0, weight, bias, hidden, cell, gates, active, lods: Lods, **attrs
+) -> Call:
     ins, outs = (x, h0, c0, weight, None, bias), (hidden, cell, None, gates, active)
     return _bound(_forward, xp, ins, outs, lods, attrs)
 
 
-def _bind_projected(xp, *operands, lods: Lods, **attrs) -> Call:
+def _bind_projected(xp: ArrayModule, *operands, lods: Lods, **attrs) -> Call:
     return _bound(_forward, xp, operands[:6], operands[6:], lods, attrs)
 
 
-def _grad_bind(xp, x, *operands, lods: Lods, **attrs) -> Call:
+def _grad_bind(xp: ArrayModule, x, *operands, lods: Lods, **attrs) -> Call:
     ins, outs = list(operands[:10]), list(operands[10:])
     for slots, missing in ((ins, 3), (ins, 7), (outs, 4)):  # ProjWeight, BatchHidden, ProjWeight
         slots.insert(missing, None)
     return _bound(_backward, xp, ins, outs, lods, attrs)
 
 
-def _grad_bind_projected(xp, x, *operands, lods: Lods, **attrs) -> Call:
+def _grad_bind_projected(xp: ArrayModule, x, *operands, lods: Lods, **attrs) -> Call:
     return _bound(_backward, xp, operands[:12], operands[12:], lods, attrs)
 
 
@@ -245,17 +247,17 @@ def _unit_infer(x: Meta, c_prev: Meta, **_) -> Metas:
     return Meta(c_prev.shape, x.dtype), Meta(c_prev.shape, x.dtype)
 
 
-def _sigmoid(xp, x) -> Array:
+def _sigmoid(xp: ArrayModule, x) -> Array:
     return 1 / (1 + xp.exp(-x))
 
 
-def _unit_gates(xp, x, forget_bias: float) -> tuple[Array, Array, Array, Array]:
+def _unit_gates(xp: ArrayModule, x, forget_bias: float) -> tuple[Array, Array, Array, Array]:
     i, f, o, candidate = (x[:, k * x.shape[1] // 4 : (k + 1) * x.shape[1] // 4] for k in range(4))
     gates = _sigmoid(xp, i), _sigmoid(xp, f + x.dtype.type(forget_bias)), _sigmoid(xp, o)
     return (*gates, xp.tanh(candidate))
 
 
-def _unit(xp, x, c_prev, c, h, forget_bias: float) -> None:
+def _unit(xp: ArrayModule, x, c_prev, c, h, forget_bias: float) -> None:
     i, f, o, candidate = _unit_gates(xp, x, forget_bias)
     new_cell = f * c_prev + i * candidate
     if c is not None:
@@ -264,7 +266,7 @@ def _unit(xp, x, c_prev, c, h, forget_bias: float) -> None:
         xp.multiply(o, xp.tanh(new_cell), out=h)
 
 
-def _unit_grad(xp, x, c_prev, c, dc, dh, dx, dc_prev, forget_bias: float) -> None:
+def _unit_grad(xp: ArrayModule, x, c_prev, c, dc, dh, dx, dc_prev, forget_bias: float) -> None:
     i, f, o, candidate = _unit_gates(xp, x, forget_bias)
     active = xp.tanh(c)
     dcell = dc + dh * o * (1 - active * active)

@@ -14,7 +14,7 @@ from hpcdist.graph.rows import Applied, How, MixesRows
 from hpcdist.graph.sequence_rows import grouped
 from hpcdist.graph.values import Value
 from hpcdist.ops.tensor.tensor_array import in_loops
-from hpcdist.ops.types import Metas
+from hpcdist.ops.types import ArrayModule, Metas
 
 
 # -- beam search -----------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ define(
 )
 
 
-def _gather_tree(xp, ids, parents, out) -> None:
+def _gather_tree(xp: ArrayModule, ids, parents, out) -> None:
     """Follow parents back from the last step: [steps, batch, beams]."""
     out[-1] = ids[-1]
     beams = parents[-1]

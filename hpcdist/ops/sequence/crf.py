@@ -19,11 +19,13 @@ from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.host_loops import run_on_host
 from hpcdist.ops.scratch import scratch
 from hpcdist.ops.sequence.pool_softmax_conv import rowwise, sequences_of
-from hpcdist.ops.types import Array, Attrs, Call, Metas, Operands
+from hpcdist.ops.types import ArrayModule, Attrs, Call, DeviceArray, Metas, Operands
 
 
 # -- where sequences are ---------------------------------------------------------------------------
-def spans(lod: Lod | None, rows: tuple[int, ...], lengths, type: str) -> tuple[Array, Array]:
+def spans(
+    lod: Lod | None, rows: tuple[int, ...], lengths, type: str
+) -> tuple[DeviceArray, DeviceArray]:
     """Return where sequences begin and end among all rows: ragged ones, or padded with lengths."""
     if lengths is None:
         assert lod is not None, "without lengths, rows are in sequences"
@@ -86,7 +88,7 @@ def _chain_infer(x: Meta, weights: Meta, label: Meta, lengths) -> Metas:
     return like, like, Meta(weights.shape, x.dtype), Meta((sequences, 1), x.dtype)
 
 
-def _matrix(array) -> Array:
+def _matrix(array) -> DeviceArray:
     return array.reshape(-1, array.shape[-1])
 
 
@@ -117,7 +119,7 @@ def _chain(lod, inputs: Operands, outputs: Operands) -> None:
     )
 
 
-def _chain_bind(xp, *operands, lods) -> Call:
+def _chain_bind(xp: ArrayModule, *operands, lods) -> Call:
     return run_on_host(xp, partial(_chain, lods[0]), operands[:4], operands[4:])
 
 
@@ -143,7 +145,7 @@ def _chain_grad(lod, inputs: Operands, outputs: Operands) -> None:
     )
 
 
-def _chain_grad_bind(xp, x, weights, *operands, lods) -> Call:
+def _chain_grad_bind(xp: ArrayModule, x, weights, *operands, lods) -> Call:
     return run_on_host(xp, partial(_chain_grad, lods[0]), operands[:6], operands[6:])
 
 
@@ -255,7 +257,7 @@ def chunk_scores(found: Any, labelled: Any, correct: Any) -> tuple[Any, Any, Any
     return precision, recall, f1
 
 
-def _chunk_bind(xp, *operands, lods, **attrs) -> Call:
+def _chunk_bind(xp: ArrayModule, *operands, lods, **attrs) -> Call:
     return run_on_host(xp, partial(_evaluated, lods[0], attrs), operands[:3], operands[3:])
 
 

@@ -16,7 +16,7 @@ from hpcdist.ops.host_loops import run_on_host
 from hpcdist.ops.scratch import scratch
 from hpcdist.ops.sequence.crf import spans
 from hpcdist.ops.sequence.pool_softmax_conv import rowwise, sequences_of
-from hpcdist.ops.types import Array, Call, Metas, Operands
+from hpcdist.ops.types import ArrayModule, Call, DeviceArray, Metas, Operands
 
 
 def _pairs(**results: How) -> Any:
@@ -32,7 +32,7 @@ def _pairs(**results: How) -> Any:
     return treat
 
 
-def _sequences(type: str, sides: dict[str, Meta], lengths: Sequence[Array]) -> int:
+def _sequences(type: str, sides: dict[str, Meta], lengths: Sequence[DeviceArray]) -> int:
     """Return how many pairs of sequences there are; -1 if that is not known."""
     present = [meta for meta in lengths if meta is not None]
     if len(present) == 1:
@@ -75,7 +75,7 @@ def _distances(lods, normalized: bool, inputs: Operands, outputs: Operands) -> N
         count.fill(len(lengths))
 
 
-def _distance_bind(xp, *operands, lods, normalized: bool) -> Call:
+def _distance_bind(xp: ArrayModule, *operands, lods, normalized: bool) -> Call:
     loop = partial(_distances, lods, normalized)
     return run_on_host(xp, loop, operands[:4], operands[4:])
 
@@ -103,7 +103,7 @@ def _ctc_infer(logits: Meta, label: Meta, logits_length, label_length, blank: in
     return Meta(logits.shape, logits.dtype), Meta((count, 1), logits.dtype)
 
 
-def _row_spans(lod, shape, lengths) -> tuple[Array, Array, int]:
+def _row_spans(lod, shape, lengths) -> tuple[DeviceArray, DeviceArray, int]:
     """Return where each sequence's logits begin and end, and how far apart its steps are."""
     if lengths is None:
         return *spans(lod, shape, None, "warpctc"), 1
@@ -152,7 +152,7 @@ def _ctc(lods, blank: int, inputs: Operands, outputs: Operands) -> None:
     )
 
 
-def _ctc_bind(xp, *operands, lods, blank: int, **_) -> Call:
+def _ctc_bind(xp: ArrayModule, *operands, lods, blank: int, **_) -> Call:
     return run_on_host(xp, partial(_ctc, lods, blank), operands[:4], operands[4:])
 
 
@@ -169,7 +169,7 @@ def _ctc_grad(lods, norm_by_times: bool, inputs: Operands, outputs: Operands) ->
         out[rows] = flat[rows] * (weight / times if norm_by_times and times else weight)
 
 
-def _ctc_grad_bind(xp, logits, *operands, lods, norm_by_times: bool, **_) -> Call:
+def _ctc_grad_bind(xp: ArrayModule, logits, *operands, lods, norm_by_times: bool, **_) -> Call:
     loop = partial(_ctc_grad, lods, norm_by_times)
     return run_on_host(xp, loop, operands[:3], operands[3:])
 

@@ -19,7 +19,7 @@ from hpcdist.graph.sequence_rows import grouped
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.host_loops import run_on_host
 from hpcdist.ops.sequence.pool_softmax_conv import sequences_of
-from hpcdist.ops.types import Array, Attrs, Call, Operands
+from hpcdist.ops.types import Array, ArrayModule, Attrs, Call, Operands
 
 
 def _pairs(type: str, **sides: Meta) -> list[Lod]:
@@ -100,7 +100,7 @@ def _match_grad(lods, dim_t: int, inputs: Operands, outputs: Operands) -> None:
             target[...] = gradient.reshape(target.shape)
 
 
-def _bound(loop, inputs: int, xp, *operands, lods, **how) -> Call:
+def _bound(loop, inputs: int, xp: ArrayModule, *operands, lods, **how) -> Call:
     run = partial(loop, lods, *how.values())
     return run_on_host(xp, run, operands[:inputs], operands[inputs:])
 
@@ -167,7 +167,7 @@ def _top_grad(
         np.put_along_axis(target, order, shares, axis=2)
 
 
-def _top_bind(loop, xp, x, row, col, *rest, lods, **how) -> Call:
+def _top_bind(loop, xp: ArrayModule, x, row, col, *rest, lods, **how) -> Call:
     run = partial(loop, lods, how["topks"], how["channel_num"])
     return run_on_host(xp, run, (x, *rest[:-1]), rest[-1:])
 
@@ -274,7 +274,7 @@ def _convolved_grad(lods, how: dict[str, int], inputs: Operands, outputs: Operan
         dw[...] = weights
 
 
-def _conv_bind(loop, xp, x, row, col, *rest, lods, **how) -> Call:
+def _conv_bind(loop, xp: ArrayModule, x, row, col, *rest, lods, **how) -> Call:
     read = 1 if loop is _convolved else 2  # the weights, and the gradient of the result
     return run_on_host(xp, partial(loop, lods, how), (x, *rest[:read]), rest[read:])
 

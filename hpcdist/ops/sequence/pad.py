@@ -15,7 +15,7 @@ from hpcdist.graph.sequence_rows import expect_ragged
 from hpcdist.ops.common import define_with_grad, in_sequence
 from hpcdist.ops.sequence.pool_softmax_conv import like_first, rowwise, sequences_of
 from hpcdist.ops.sequence.regroup import gather, owners, scatter
-from hpcdist.ops.types import Array, Call, Lods, Metas
+from hpcdist.ops.types import ArrayModule, Call, DeviceArray, Lods, Metas
 
 
 def _padded_rows(op: Applied) -> dict[str, OfRows]:
@@ -63,11 +63,11 @@ def _slots(lod: Lod, length: int) -> np.ndarray:
     return owners(lod) * length + np.arange(lod.rows) - np.repeat(lod.last[:-1], lod.lengths)
 
 
-def _slots_view(padded) -> Array:
+def _slots_view(padded) -> DeviceArray:
     return padded.reshape(padded.shape[0] * padded.shape[1], *padded.shape[2:])
 
 
-def _pad_bind(xp, x, pad_value, out, length, lods: Lods, **_) -> Call:
+def _pad_bind(xp: ArrayModule, x, pad_value, out, length, lods: Lods, **_) -> Call:
     (lod,) = lods
     value = pad_value.reshape(()) if pad_value.size == 1 else pad_value
     calls: list[Call] = [
@@ -79,7 +79,7 @@ def _pad_bind(xp, x, pad_value, out, length, lods: Lods, **_) -> Call:
     return in_sequence(*calls)
 
 
-def _pad_grad_bind(xp, x, dout, dx, lods: Lods, **_) -> Call:
+def _pad_grad_bind(xp: ArrayModule, x, dout, dx, lods: Lods, **_) -> Call:
     return gather(xp, _slots_view(dout), _slots(lods[0], dout.shape[1]), dx)
 
 
@@ -111,7 +111,7 @@ def _unpad_infer(x: Meta, length: Meta) -> Meta:
     return Meta((lod.rows, *inner), x.dtype, lod=lod)
 
 
-def _unpad_grad_bind(xp, x, length, dout, dx, lods: Lods) -> Call:
+def _unpad_grad_bind(xp: ArrayModule, x, length, dout, dx, lods: Lods) -> Call:
     put = scatter(xp, dout, _slots(lods[0], x.shape[1]), _slots_view(dx))
     return in_sequence(partial(dx.fill, 0), put)
 
@@ -142,7 +142,7 @@ def _mask_infer(x: Meta, tensor: Meta | None, maxlen: int, out_dtype: str) -> Me
     return Meta((*x.shape, maxlen), out_dtype)
 
 
-def _mask_bind(xp, x, tensor, out, **_) -> Call:
+def _mask_bind(xp: ArrayModule, x, tensor, out, **_) -> Call:
     places = xp.arange(out.shape[-1])
     return partial(xp.less, places, x[..., None], out, casting="unsafe")
 

@@ -19,7 +19,7 @@ from hpcdist.graph.rows import Applied, OfRows
 from hpcdist.graph.sequence_rows import by_row_of_sequence, by_sequence
 from hpcdist.ops.common import Wanted, define_with_grad, grad_by, in_sequence
 from hpcdist.ops.loss.labels import take
-from hpcdist.ops.types import Array, Call, Lods, Metas
+from hpcdist.ops.types import ArrayModule, Call, DeviceArray, Lods, Metas
 
 
 def sequences_of(meta: Meta, type: str, slot: str) -> Lod:
@@ -43,7 +43,7 @@ def like_first(x: Meta, *_, **__) -> Meta:
     return rowwise(x, x.lod)
 
 
-def loop(xp, name: str, *args) -> Call:
+def loop(xp: ArrayModule, name: str, *args) -> Call:
     """Bind a loop over sequences: numba's for the CPU, whole arrays for a GPU."""
     if xp is not np:
         from hpcdist.ops.sequence import sequence_device
@@ -54,7 +54,7 @@ def loop(xp, name: str, *args) -> Call:
     return partial(getattr(sequence_kernels, name), *args)
 
 
-def matrix(array) -> Array:
+def matrix(array) -> DeviceArray:
     """View an array as [rows, width]."""
     return array.reshape(len(array), math.prod(array.shape[1:]))
 
@@ -86,7 +86,9 @@ def _ends(lod: Lod, pooltype: str, full: np.ndarray) -> np.ndarray:
     return lod.last[:-1][full] if pooltype == "FIRST" else lod.last[1:][full] - 1
 
 
-def _pool_bind(xp, x, out, max_index, pooltype: str, pad_value: float, lods: Lods, **_) -> Call:
+def _pool_bind(
+    xp: ArrayModule, x, out, max_index, pooltype: str, pad_value: float, lods: Lods, **_
+) -> Call:
     (lod,) = lods
     lengths = lod.lengths
     if pooltype in ("FIRST", "LAST"):
@@ -118,7 +120,9 @@ def _put(out, rows, value: float) -> None:
     out[rows] = value
 
 
-def _pool_grad_bind(xp, x, max_index, dout, dx, pooltype: str, lods: Lods, **_) -> Call:
+def _pool_grad_bind(
+    xp: ArrayModule, x, max_index, dout, dx, pooltype: str, lods: Lods, **_
+) -> Call:
     (lod,) = lods
     if pooltype == "MAX":
         return loop(xp, "put_columns", matrix(dout), matrix(max_index), matrix(dx))
@@ -217,7 +221,7 @@ def _conv_infer(
     return Meta((x.shape[0], filter.shape[1]), x.dtype, lod=lod)
 
 
-def _laid_out(xp, x, length: int, purpose: str) -> Array:
+def _laid_out(xp: ArrayModule, x, length: int, purpose: str) -> DeviceArray:
     """Return memory for the windows of every row: on the CPU, operators share it."""
     shape = (len(x), length * x.shape[1])
     if xp is not np:
@@ -227,7 +231,9 @@ def _laid_out(xp, x, length: int, purpose: str) -> Array:
     return scratch(f"sequence_conv {purpose}", shape, x.dtype)
 
 
-def _conv_bind(xp, x, filter, out, contextStart: int, contextLength: int, lods: Lods, **_) -> Call:
+def _conv_bind(
+    xp: ArrayModule, x, filter, out, contextStart: int, contextLength: int, lods: Lods, **_
+) -> Call:
     def run() -> None:
         rows = _laid_out(xp, x, contextLength, "rows")
         loop(xp, "windows", x, lods[0].last, contextStart, contextLength, rows)()
@@ -237,7 +243,16 @@ def _conv_bind(xp, x, filter, out, contextStart: int, contextLength: int, lods: 
 
 
 def _conv_grad_bind(
-    xp, x, filter, dout, dx, dfilter, contextStart: int, contextLength: int, lods: Lods, **_
+    xp: ArrayModule,
+    x,
+    filter,
+    dout,
+    dx,
+    dfilter,
+    contextStart: int,
+    contextLength: int,
+    lods: Lods,
+    **_,
 ) -> Call:
     place = (lods[0].last, contextStart, contextLength)
 

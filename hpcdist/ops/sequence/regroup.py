@@ -19,7 +19,7 @@ from hpcdist.ops.common import Wanted, define_with_grad, grad_by, in_sequence
 from hpcdist.ops.loss.labels import take
 from hpcdist.ops.sequence.pool_softmax_conv import like_first, loop, matrix, rowwise, sequences_of
 from hpcdist.ops.tensor.tensor_array import in_loops
-from hpcdist.ops.types import Attrs, Call, Lods, Operands
+from hpcdist.ops.types import ArrayModule, Attrs, Call, Lods, Operands
 
 
 def _rows_of(lod: Lod, sequences: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -29,7 +29,7 @@ def _rows_of(lod: Lod, sequences: Sequence[int] | np.ndarray) -> np.ndarray:
     return np.repeat(starts, lengths) + within
 
 
-def gather(xp, source, rows: np.ndarray, out) -> Call:
+def gather(xp: ArrayModule, source, rows: np.ndarray, out) -> Call:
     """Return a call that writes the rows of ``source`` at an index into ``out``."""
     if not len(rows):
         return _nothing
@@ -40,7 +40,7 @@ def _nothing() -> None:
     pass
 
 
-def scatter(xp, source, rows: np.ndarray, out) -> Call:
+def scatter(xp: ArrayModule, source, rows: np.ndarray, out) -> Call:
     """Return a call that writes the rows of ``source`` to places of ``out``, each one once."""
     return partial(_write, matrix(out), xp.asarray(rows), matrix(source))
 
@@ -82,11 +82,11 @@ def _expanded(rows: int, lods: Lods, ref_level: int) -> np.ndarray:
     return items if x is None else _rows_of(x, items)
 
 
-def _expand_bind(xp, x, y, out, ref_level: int, lods: Lods) -> Call:
+def _expand_bind(xp: ArrayModule, x, y, out, ref_level: int, lods: Lods) -> Call:
     return gather(xp, x, _expanded(len(x), lods, ref_level), out)
 
 
-def _expand_grad_bind(xp, x, y, dout, dx, ref_level: int, lods: Lods) -> Call:
+def _expand_grad_bind(xp: ArrayModule, x, y, dout, dx, ref_level: int, lods: Lods) -> Call:
     return loop(xp, "add_rows", matrix(dout), _expanded(len(x), lods, ref_level), matrix(dx))
 
 
@@ -160,11 +160,11 @@ def _places(lods: Sequence[Lod]) -> list[np.ndarray]:
     ]
 
 
-def _concat_bind(xp, xs: Operands, out, lods: Lods) -> Call:
+def _concat_bind(xp: ArrayModule, xs: Operands, out, lods: Lods) -> Call:
     return in_sequence(*(scatter(xp, x, at, out) for x, at in zip(xs, _places(lods[0]))))
 
 
-def _concat_grad_bind(xp, xs, dout, dxs: Operands, lods: Lods) -> Call:
+def _concat_grad_bind(xp: ArrayModule, xs, dout, dxs: Operands, lods: Lods) -> Call:
     pairs = zip(dxs, _places(lods[0]))
     return in_sequence(*(gather(xp, dout, at, dx) for dx, at in pairs if dx is not None))
 
@@ -190,7 +190,7 @@ def _turned(op: Operator, wanted: Wanted) -> list[GradOp]:
     return [GradOp("sequence_reverse", *turned, dict(op.attrs))] if wanted(x) else []
 
 
-def _reverse_bind(xp, x, out, lods: Lods) -> Call:
+def _reverse_bind(xp: ArrayModule, x, out, lods: Lods) -> Call:
     (lod,) = lods
     rows = np.repeat(lod.last[:-1] + lod.last[1:] - 1, lod.lengths) - np.arange(lod.rows)
     return gather(xp, x, rows, out)
@@ -224,7 +224,7 @@ def _reshape_infer(x: Meta, new_dim: int) -> Meta:
     return Meta((out.rows, new_dim), x.dtype, lod=out)
 
 
-def _copy(xp, x, *rest, **_) -> Call:
+def _copy(xp: ArrayModule, x, *rest, **_) -> Call:
     """Copy an operand, or a gradient, into the other shape; a view of it costs nothing."""
     target = rest[-1]
     return partial(xp.copyto, target, x.reshape(target.shape))
@@ -319,7 +319,7 @@ def _enumerate_infer(x: Meta, win_size: int, pad_value: int) -> Meta:
     return Meta((x.shape[0], win_size), x.dtype, lod=lod)
 
 
-def _enumerate_bind(xp, x, out, win_size: int, pad_value: int, lods: Lods) -> Call:
+def _enumerate_bind(xp: ArrayModule, x, out, win_size: int, pad_value: int, lods: Lods) -> Call:
     (lod,) = lods
     rows = np.arange(lod.rows)[:, None] + np.arange(win_size)
     beyond = rows >= np.repeat(lod.last[1:], lod.lengths)[:, None]

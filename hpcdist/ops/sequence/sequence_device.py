@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from hpcdist.ops.embedding.run_kernels import add_runs
-from hpcdist.ops.types import Array
+from hpcdist.ops.types import ArrayModule, DeviceArray
 
 
-def _padded(xp, x: Array, offsets: np.ndarray, fill: float) -> Array:
+def _padded(xp: ArrayModule, x: DeviceArray, offsets: np.ndarray, fill: float) -> DeviceArray:
     lengths = np.diff(offsets)
     places = np.arange(int(lengths.max(initial=0)))
     inside = places < lengths[:, None]
@@ -23,24 +23,34 @@ def _padded(xp, x: Array, offsets: np.ndarray, fill: float) -> Array:
     return xp.where(xp.asarray(inside[..., None]), gathered, x.dtype.type(fill))
 
 
-def _owners(xp, offsets: np.ndarray) -> Array:
+def _owners(xp: ArrayModule, offsets: np.ndarray) -> DeviceArray:
     return xp.asarray(np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)))
 
 
-def sum_rows(xp, x: Array, offsets: np.ndarray, divisors: np.ndarray, out: Array) -> None:
+def sum_rows(
+    xp: ArrayModule, x: DeviceArray, offsets: np.ndarray, divisors: np.ndarray, out: DeviceArray
+) -> None:
     """See `sequence_kernels.sum_rows`."""
     xp.sum(_padded(xp, x, offsets, 0), axis=1, out=out)
     xp.divide(out, xp.asarray(divisors.reshape(-1, 1)), out=out)
 
 
-def spread_rows(xp, values: Array, offsets: np.ndarray, divisors: np.ndarray, out: Array) -> None:
+def spread_rows(
+    xp: ArrayModule,
+    values: DeviceArray,
+    offsets: np.ndarray,
+    divisors: np.ndarray,
+    out: DeviceArray,
+) -> None:
     """See `sequence_kernels.spread_rows`."""
     divided = values / xp.asarray(divisors.reshape(-1, 1))
     if len(out):
         xp.take(divided, _owners(xp, offsets), axis=0, out=out)
 
 
-def max_rows(xp, x: Array, offsets: np.ndarray, out: Array, index: Array) -> None:
+def max_rows(
+    xp: ArrayModule, x: DeviceArray, offsets: np.ndarray, out: DeviceArray, index: DeviceArray
+) -> None:
     """See `sequence_kernels.max_rows`."""
     padded = _padded(xp, x, offsets, -np.inf)
     starts = xp.asarray(offsets[:-1].reshape(-1, 1))
@@ -49,7 +59,7 @@ def max_rows(xp, x: Array, offsets: np.ndarray, out: Array, index: Array) -> Non
     index[...] = xp.where(full, padded.argmax(axis=1) + starts, -1)
 
 
-def put_columns(xp, values: Array, index: Array, out: Array) -> None:
+def put_columns(xp: ArrayModule, values: DeviceArray, index: DeviceArray, out: DeviceArray) -> None:
     """See `sequence_kernels.put_columns`."""
     out.fill(0)
     flat = (index * values.shape[1] + xp.arange(values.shape[1])).reshape(-1)
@@ -57,7 +67,7 @@ def put_columns(xp, values: Array, index: Array, out: Array) -> None:
     out.reshape(-1)[flat[present]] = values.reshape(-1)[present]
 
 
-def softmax(xp, x: Array, offsets: np.ndarray, out: Array) -> None:
+def softmax(xp: ArrayModule, x: DeviceArray, offsets: np.ndarray, out: DeviceArray) -> None:
     """See `sequence_kernels.softmax`."""
     if not len(x):
         return
@@ -68,7 +78,9 @@ def softmax(xp, x: Array, offsets: np.ndarray, out: Array) -> None:
     xp.divide(out, xp.take(total, owners, axis=0), out=out)
 
 
-def softmax_grad(xp, out: Array, dout: Array, offsets: np.ndarray, dx: Array) -> None:
+def softmax_grad(
+    xp: ArrayModule, out: DeviceArray, dout: DeviceArray, offsets: np.ndarray, dx: DeviceArray
+) -> None:
     """See `sequence_kernels.softmax_grad`."""
     if not len(out):
         return
@@ -77,7 +89,7 @@ def softmax_grad(xp, out: Array, dout: Array, offsets: np.ndarray, dx: Array) ->
     xp.multiply(dx, out, out=dx)
 
 
-def add_rows(xp, values: Array, index: np.ndarray, out: Array) -> None:
+def add_rows(xp: ArrayModule, values: DeviceArray, index: np.ndarray, out: DeviceArray) -> None:
     """See `sequence_kernels.add_rows`: the rows of one sum in their order."""
     out.fill(0)
     order = np.argsort(index, kind="stable")
@@ -99,7 +111,9 @@ def _shifted(offsets: np.ndarray, shift: int) -> tuple[np.ndarray, np.ndarray]:
     return rows[inside], rows[inside] + shift
 
 
-def windows(xp, x: Array, offsets: np.ndarray, start: int, length: int, out: Array) -> None:
+def windows(
+    xp: ArrayModule, x: DeviceArray, offsets: np.ndarray, start: int, length: int, out: DeviceArray
+) -> None:
     """See `sequence_kernels.windows`."""
     out.fill(0)
     for c in range(length):
@@ -108,7 +122,14 @@ def windows(xp, x: Array, offsets: np.ndarray, start: int, length: int, out: Arr
         column[rows] = x[sources]
 
 
-def windows_grad(xp, dout: Array, offsets: np.ndarray, start: int, length: int, dx: Array) -> None:
+def windows_grad(
+    xp: ArrayModule,
+    dout: DeviceArray,
+    offsets: np.ndarray,
+    start: int,
+    length: int,
+    dx: DeviceArray,
+) -> None:
     """See `sequence_kernels.windows_grad`."""
     dx.fill(0)
     for c in range(length):

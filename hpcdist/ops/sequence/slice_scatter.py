@@ -13,7 +13,7 @@ from hpcdist.graph.values import Value
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.embedding.run_kernels import add_at
 from hpcdist.ops.sequence.pool_softmax_conv import sequences_of
-from hpcdist.ops.types import Array, Call, Lods
+from hpcdist.ops.types import ArrayModule, Call, DeviceArray, Lods
 
 
 # -- a piece of each sequence ----------------------------------------------------------------------
@@ -99,7 +99,7 @@ def _scatter_infer(x: Meta, ids: Meta, updates: Meta) -> Meta:
     return Meta(x.shape, x.dtype, lod=x.lod)
 
 
-def _places(xp, ids, lod: Lod, width: int) -> tuple[Array, Array]:
+def _places(xp: ArrayModule, ids, lod: Lod, width: int) -> tuple[DeviceArray, DeviceArray]:
     """Return the rows and columns that are added to."""
     columns = ids.reshape(-1)
     if columns.size and (int(columns.min()) < 0 or int(columns.max()) >= width):
@@ -110,7 +110,7 @@ def _places(xp, ids, lod: Lod, width: int) -> tuple[Array, Array]:
     return xp.asarray(np.repeat(np.arange(lod.sequences), lod.lengths)), columns
 
 
-def _scatter_bind(xp, x, ids, updates, out, lods: Lods) -> Call:
+def _scatter_bind(xp: ArrayModule, x, ids, updates, out, lods: Lods) -> Call:
     (lod,) = lods
 
     def run() -> None:
@@ -120,7 +120,7 @@ def _scatter_bind(xp, x, ids, updates, out, lods: Lods) -> Call:
     return run
 
 
-def _scatter_grad_bind(xp, ids, updates, dout, dx, dupdates, lods: Lods) -> Call:
+def _scatter_grad_bind(xp: ArrayModule, ids, updates, dout, dx, dupdates, lods: Lods) -> Call:
     (lod,) = lods
 
     def run() -> None:

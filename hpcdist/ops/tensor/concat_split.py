@@ -19,7 +19,7 @@ from hpcdist.ops.common import (
 )
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.loss.labels import range_check, take
-from hpcdist.ops.types import Array, Call, Operands
+from hpcdist.ops.types import ArrayModule, Call, DeviceArray, Operands
 
 
 # -- concat and split ------------------------------------------------------------------------------
@@ -39,11 +39,11 @@ def _concat_infer(xs: Sequence[Meta], axis: int) -> Meta:
     return Meta(tuple(shape), xs[0].dtype)
 
 
-def _concat_bind(xp, xs: Operands, out, axis: int) -> Call:
+def _concat_bind(xp: ArrayModule, xs: Operands, out, axis: int) -> Call:
     return partial(xp.concatenate, xs, axis=axis, out=out)
 
 
-def _parts(joined, extents: Sequence[int], axis: int) -> list[Array]:
+def _parts(joined, extents: Sequence[int], axis: int) -> list[DeviceArray]:
     """View an array as parts of these extents along an axis."""
     parts, start = [], 0
     for extent in extents:
@@ -54,12 +54,12 @@ def _parts(joined, extents: Sequence[int], axis: int) -> list[Array]:
     return parts
 
 
-def _copy_parts(xp, joined, outs: Operands, extents: Sequence[int], axis: int) -> Call:
+def _copy_parts(xp: ArrayModule, joined, outs: Operands, extents: Sequence[int], axis: int) -> Call:
     pairs = zip(outs, _parts(joined, extents, axis))
     return in_sequence(*(partial(xp.copyto, out, part) for out, part in pairs if out is not None))
 
 
-def _concat_grad_bind(xp, xs: Operands, dout, dxs: Operands, axis: int) -> Call:
+def _concat_grad_bind(xp: ArrayModule, xs: Operands, dout, dxs: Operands, axis: int) -> Call:
     axis = resolve_axis(axis, dout.ndim)
     return _copy_parts(xp, dout, dxs, [x.shape[axis] for x in xs], axis)
 
@@ -86,7 +86,9 @@ def _split_infer(x: Meta, num: int, sections: Sequence[int], axis: int) -> tuple
     return ([Meta((*x.shape[:axis], e, *x.shape[axis + 1 :]), x.dtype) for e in extents],)
 
 
-def _split_bind(xp, x, outs: Operands, num: int, sections: Sequence[int], axis: int) -> Call:
+def _split_bind(
+    xp: ArrayModule, x, outs: Operands, num: int, sections: Sequence[int], axis: int
+) -> Call:
     axis = resolve_axis(axis, x.ndim)
     return _copy_parts(xp, x, outs, split_extents(x.shape[axis], num, sections), axis)
 
@@ -130,18 +132,18 @@ def _stack_infer(xs: Sequence[Meta], axis: int, num: int = 0) -> Meta:
     return Meta(tuple(shape), xs[0].dtype)
 
 
-def _layers_of(stacked, axis: int) -> list[Array]:
+def _layers_of(stacked, axis: int) -> list[DeviceArray]:
     """View an array as the values stacked in it."""
     axis = resolve_axis(axis, stacked.ndim)
     return [stacked[(slice(None),) * axis + (i,)] for i in range(stacked.shape[axis])]
 
 
-def _join_bind(xp, xs: Operands, y, axis: int, num: int = 0) -> Call:
+def _join_bind(xp: ArrayModule, xs: Operands, y, axis: int, num: int = 0) -> Call:
     pairs = zip(_layers_of(y, axis), xs)
     return in_sequence(*(partial(xp.copyto, layer, x) for layer, x in pairs))
 
 
-def _part_bind(xp, y, xs: Operands, axis: int, num: int = 0) -> Call:
+def _part_bind(xp: ArrayModule, y, xs: Operands, axis: int, num: int = 0) -> Call:
     pairs = zip(xs, _layers_of(y, axis))
     return in_sequence(*(partial(xp.copyto, x, layer) for x, layer in pairs if x is not None))
 
@@ -190,12 +192,12 @@ def _gather_infer(x: Meta, index: Meta, overwrite: bool) -> Meta:
     return Meta((index.shape[0], *x.shape[1:]), x.dtype)
 
 
-def _gather_bind(xp, x, index, out, overwrite: bool) -> Call:
+def _gather_bind(xp: ArrayModule, x, index, out, overwrite: bool) -> Call:
     check = range_check(xp, index, x.shape[0], "gather", "rows")
     return in_sequence(check, take(xp, x, index.reshape(-1), out, axis=0))
 
 
-def _gather_grad_bind(xp, x, index, dout, dx, overwrite: bool) -> Call:
+def _gather_grad_bind(xp: ArrayModule, x, index, dout, dx, overwrite: bool) -> Call:
     rows = SelectedRows(index.reshape(-1), dout, x.shape[0])
     return in_sequence(partial(dx.fill, 0), partial(rows.add_to, dx))
 

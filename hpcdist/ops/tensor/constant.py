@@ -27,10 +27,10 @@ from hpcdist.ops.common import (
     shape_given,
     shaped_like_batch,
 )
-from hpcdist.ops.types import Call
+from hpcdist.ops.types import ArrayModule, Call
 
 
-def _fill_bind(xp, tensor, listed, out, value: float, **_) -> Call:
+def _fill_bind(xp: ArrayModule, tensor, listed, out, value: float, **_) -> Call:
     return partial(out.fill, value)
 
 
@@ -78,7 +78,7 @@ define(
 )
 
 
-def _shape_bind(xp, x, out) -> Call:
+def _shape_bind(xp: ArrayModule, x, out) -> Call:
     return partial(xp.copyto, out, xp.asarray(x.shape, dtype=out.dtype))
 
 
@@ -100,7 +100,7 @@ VALUE_ATTRS = {
 }
 
 
-def _assign_value_bind(xp, out, shape: Sequence[int], dtype: str, **values) -> Call:
+def _assign_value_bind(xp: ArrayModule, out, shape: Sequence[int], dtype: str, **values) -> Call:
     constant = xp.asarray(values[VALUE_ATTRS[dtype]], dtype=dtype).reshape(tuple(shape))
     return partial(xp.copyto, out, constant)
 
@@ -116,7 +116,7 @@ define(
 )
 
 
-def _assign_bind(xp, x, out) -> Call:
+def _assign_bind(xp: ArrayModule, x, out) -> Call:
     if same_buffer(xp, x, out):
         return in_sequence()
     return partial(xp.copyto, out, x)
@@ -144,7 +144,7 @@ define(
 
 
 # -- cast ----------------------------------------------------------------------------------------
-def _cast_bind(xp, x, out, in_dtype: str, out_dtype: str) -> Call:
+def _cast_bind(xp: ArrayModule, x, out, in_dtype: str, out_dtype: str) -> Call:
     return partial(xp.copyto, out, x, casting="unsafe")
 
 
@@ -167,15 +167,15 @@ define(
 
 
 # -- questions about values ------------------------------------------------------------------------
-def _isfinite(xp, x, out) -> None:
+def _isfinite(xp: ArrayModule, x, out) -> None:
     out[...] = xp.isfinite(x).all()
 
 
-def _isnan(xp, x, out) -> None:
+def _isnan(xp: ArrayModule, x, out) -> None:
     out[...] = xp.isnan(x).any()
 
 
-def _isinf(xp, x, out) -> None:
+def _isinf(xp: ArrayModule, x, out) -> None:
     out[...] = xp.isinf(x).any()
 
 

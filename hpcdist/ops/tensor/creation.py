@@ -14,11 +14,11 @@ from hpcdist.graph.rows import Applied, How, OfRows, by_row, constant, not_on_ro
 from hpcdist.graph.sequence_rows import by_row_of_sequence
 from hpcdist.ops.common import define_with_grad, same
 from hpcdist.ops.random.counter import Draw, Draws, filler, key_of, part_of
-from hpcdist.ops.types import Array, Call, Metas, Operands
+from hpcdist.ops.types import Array, ArrayModule, Call, Metas, Operands
 
 
 # -- made of nothing -------------------------------------------------------------------------------
-def _eye_bind(xp, out, num_rows: int, num_columns: int, dtype: str) -> Call:
+def _eye_bind(xp: ArrayModule, out, num_rows: int, num_columns: int, dtype: str) -> Call:
     identity = (xp.arange(num_rows).reshape(-1, 1) == xp.arange(out.shape[1])).astype(dtype)
     return partial(xp.copyto, out, identity)
 
@@ -44,7 +44,7 @@ def _range_infer(start: Meta, end: Meta, step: Meta) -> Meta:
     return Meta((count,), start.dtype)
 
 
-def _range(xp, start, end, step, out) -> None:
+def _range(xp: ArrayModule, start, end, step, out) -> None:
     out[...] = xp.arange(len(out), dtype=out.dtype) * step + start
 
 
@@ -58,11 +58,13 @@ define(
 )
 
 
-def _words(xp, like, rows, seed: int, state: Draws) -> Draw:
+def _words(xp: ArrayModule, like, rows, seed: int, state: Draws) -> Draw:
     return filler(xp, part_of(like, rows, None), key_of(seed, state.name), state)
 
 
-def _randint_bind(xp, out, shape, low: int, high: int, dtype: str, seed: int, state: Draws) -> Call:
+def _randint_bind(
+    xp: ArrayModule, out, shape, low: int, high: int, dtype: str, seed: int, state: Draws
+) -> Call:
     words = _words(xp, out, None, seed, state)
     # The upper bits of a product: as many words for each number, but for one part in 2^32.
     spread = float(high - low) * 2.0**-32
@@ -90,7 +92,7 @@ define(
 )
 
 
-def _randperm_bind(xp, out, n: int, dtype: str, seed: int, state: Draws) -> Call:
+def _randperm_bind(xp: ArrayModule, out, n: int, dtype: str, seed: int, state: Draws) -> Call:
     words = _words(xp, out, None, seed, state)
 
     def run() -> None:
@@ -111,7 +113,9 @@ define(
 
 
 # -- drawn for each row ----------------------------------------------------------------------------
-def _sampling_id_bind(xp, x, rows, out, min: float, max: float, seed: int, state: Draws) -> Call:
+def _sampling_id_bind(
+    xp: ArrayModule, x, rows, out, min: float, max: float, seed: int, state: Draws
+) -> Call:
     words = _words(xp, out, rows, seed, state)
 
     def run() -> None:
@@ -140,7 +144,7 @@ def _random_crop_infer(x: Meta, rows: Meta | None, shape: Sequence[int], startup
 
 
 def _random_crop_bind(
-    xp, x, rows, out, shape: Sequence[int], startup_seed: int, state: Draws
+    xp: ArrayModule, x, rows, out, shape: Sequence[int], startup_seed: int, state: Draws
 ) -> Call:
     count = len(shape)
     samples, pieces = x.reshape(-1, *x.shape[-count:]), out.reshape(-1, *shape)
@@ -180,13 +184,13 @@ def _along(x, axis: int, rank: int) -> Array:
     return x.reshape([-1 if i == axis else 1 for i in range(rank)])
 
 
-def _meshgrid(xp, xs: Operands, outs: Operands) -> None:
+def _meshgrid(xp: ArrayModule, xs: Operands, outs: Operands) -> None:
     for i, (x, out) in enumerate(zip(xs, outs)):
         if out is not None:
             out[...] = _along(x, i, len(xs))
 
 
-def _meshgrid_grad(xp, xs: Operands, douts: Sequence[Array], dxs: Operands) -> None:
+def _meshgrid_grad(xp: ArrayModule, xs: Operands, douts: Sequence[Array], dxs: Operands) -> None:
     for i, (dout, dx) in enumerate(zip(douts, dxs)):
         if dx is not None:
             dx[...] = dout.sum(tuple(k for k in range(len(xs)) if k != i))
@@ -213,7 +217,7 @@ def _encoding_infer(x: Meta, alpha: float, beta: float) -> Meta:
     return replace(same(x), lod=x.lod)
 
 
-def _encoding_bind(xp, x, out, alpha: float, beta: float, lods) -> Call:
+def _encoding_bind(xp: ArrayModule, x, out, alpha: float, beta: float, lods) -> Call:
     """out = alpha x + beta (sin | cos)(position / 10000^(k / (half - 1)))."""
     half = x.shape[-1] // 2
     if lods[0] is None:
@@ -264,7 +268,7 @@ define(
 )
 
 
-def _mean_iou(xp, predicted, truth, mean, wrong, correct, num_classes: int) -> None:
+def _mean_iou(xp: ArrayModule, predicted, truth, mean, wrong, correct, num_classes: int) -> None:
     """Mean over the classes that occur of |found and true| / |found or true|."""
     predicted, truth = predicted.reshape(-1), truth.reshape(-1)
     hit = predicted == truth

@@ -18,7 +18,7 @@ from hpcdist.graph.rows import (
 )
 from hpcdist.ops.common import define_with_grad, fits, put_along, resolve_axis
 from hpcdist.ops.embedding.run_kernels import add_at
-from hpcdist.ops.types import Array
+from hpcdist.ops.types import ArrayModule, DeviceArray
 
 
 def _expect_integers(ids: Meta, name: str) -> None:
@@ -26,7 +26,7 @@ def _expect_integers(ids: Meta, name: str) -> None:
         raise GraphError(f"{name} must be of an integer dtype, got {ids.dtype}")
 
 
-def _checked(xp, ids, count: int, type: str) -> Array:
+def _checked(xp: ArrayModule, ids, count: int, type: str) -> DeviceArray:
     """Return places, of which negative ones count from the end; FeedError for others."""
     if ids.size and (int(ids.max()) >= count or int(ids.min()) < -count):
         raise FeedError(
@@ -45,16 +45,16 @@ def _gather_nd_infer(x: Meta, index: Meta) -> Meta:
     return Meta((*index.shape[:-1], *x.shape[deep:]), x.dtype)
 
 
-def _places(xp, index, shape: tuple[int, ...], type: str) -> tuple[Array, ...]:
+def _places(xp: ArrayModule, index, shape: tuple[int, ...], type: str) -> tuple[DeviceArray, ...]:
     parts = tuple(index[..., i] for i in range(index.shape[-1]))
     return tuple(_checked(xp, part, shape[i], type) for i, part in enumerate(parts))
 
 
-def _gather_nd(xp, x, index, out) -> None:
+def _gather_nd(xp: ArrayModule, x, index, out) -> None:
     out[...] = x[_places(xp, index, x.shape, "gather_nd")] if index.shape[-1] else x
 
 
-def _gather_nd_grad(xp, x, index, dout, dx) -> None:
+def _gather_nd_grad(xp: ArrayModule, x, index, dout, dx) -> None:
     dx.fill(0)
     add_at(xp, dx, _places(xp, index, x.shape, "gather_nd"), dout)
 
@@ -77,13 +77,13 @@ def _scatter_nd_add_infer(x: Meta, index: Meta, updates: Meta) -> Meta:
     return Meta(x.shape, x.dtype)
 
 
-def _scatter_nd_add(xp, x, index, updates, out) -> None:
+def _scatter_nd_add(xp: ArrayModule, x, index, updates, out) -> None:
     if out is not x:
         out[...] = x
     add_at(xp, out, _places(xp, index, x.shape, "scatter_nd_add"), updates)
 
 
-def _scatter_nd_add_grad(xp, index, updates, dout, dx, dupdates) -> None:
+def _scatter_nd_add_grad(xp: ArrayModule, index, updates, dout, dx, dupdates) -> None:
     if dx is not None:
         dx[...] = dout
     if dupdates is not None:
@@ -111,7 +111,7 @@ def _scatter_infer(x: Meta, ids: Meta, updates: Meta, overwrite: bool) -> Meta:
     return Meta(x.shape, x.dtype)
 
 
-def _scatter(xp, x, ids, updates, out, overwrite: bool) -> None:
+def _scatter(xp: ArrayModule, x, ids, updates, out, overwrite: bool) -> None:
     if out is not x:
         out[...] = x
     rows = _checked(xp, ids.reshape(-1), len(x), "scatter")
@@ -122,7 +122,7 @@ def _scatter(xp, x, ids, updates, out, overwrite: bool) -> None:
         add_at(xp, out, (rows,), updates)
 
 
-def _scatter_grad(xp, ids, updates, dout, dx, dupdates, overwrite: bool) -> None:
+def _scatter_grad(xp: ArrayModule, ids, updates, dout, dx, dupdates, overwrite: bool) -> None:
     """As Fluid: every row of Updates counts, also one that a later one overwrote."""
     rows = _checked(xp, ids.reshape(-1), len(dout), "scatter")
     if dx is not None:
@@ -152,11 +152,11 @@ def _index_select_infer(x: Meta, index: Meta, dim: int) -> Meta:
     return Meta((*x.shape[:axis], index.shape[0], *x.shape[axis + 1 :]), x.dtype)
 
 
-def _index_select(xp, x, index, out, dim: int) -> None:
+def _index_select(xp: ArrayModule, x, index, out, dim: int) -> None:
     out[...] = xp.take(x, _checked(xp, index, x.shape[dim], "index_select"), axis=dim)
 
 
-def _index_select_grad(xp, x, index, dout, dx, dim: int) -> None:
+def _index_select_grad(xp: ArrayModule, x, index, dout, dx, dim: int) -> None:
     dx.fill(0)
     add_at(xp, xp.moveaxis(dx, dim, 0), (index,), xp.moveaxis(dout, dim, 0))
 
@@ -179,11 +179,11 @@ define_with_grad(
 )
 
 
-def _index_sample(xp, x, index, out) -> None:
+def _index_sample(xp: ArrayModule, x, index, out) -> None:
     out[...] = xp.take_along_axis(x, _checked(xp, index, x.shape[1], "index_sample"), 1)
 
 
-def _index_sample_grad(xp, x, index, dout, dx) -> None:
+def _index_sample_grad(xp: ArrayModule, x, index, dout, dx) -> None:
     dx.fill(0)
     add_at(xp, dx, (xp.arange(len(x)).reshape(-1, 1), index), dout)
 
@@ -205,14 +205,14 @@ define_with_grad(
 
 
 # -- multiplex: every row from one of several values -----------------------------------------------
-def _multiplex(xp, ids, xs, out) -> None:
+def _multiplex(xp: ArrayModule, ids, xs, out) -> None:
     chosen = _checked(xp, ids.reshape(-1), len(xs), "multiplex")
     for k, x in enumerate(xs):
         rows = chosen == k
         out[rows] = x[rows]
 
 
-def _multiplex_grad(xp, ids, xs, dout, dxs) -> None:
+def _multiplex_grad(xp: ArrayModule, ids, xs, dout, dxs) -> None:
     chosen = ids.reshape(-1)
     for k, dx in enumerate(dxs):
         if dx is not None:
@@ -233,7 +233,7 @@ define_with_grad(
 
 
 # -- argsort ---------------------------------------------------------------------------------------
-def _argsort(xp, x, out, indices, axis: int, descending: bool) -> None:
+def _argsort(xp: ArrayModule, x, out, indices, axis: int, descending: bool) -> None:
     order = xp.argsort(-x if descending else x, axis=axis, kind="stable")
     if indices is not None:
         indices[...] = order
@@ -241,7 +241,7 @@ def _argsort(xp, x, out, indices, axis: int, descending: bool) -> None:
         out[...] = xp.take_along_axis(x, order, axis)
 
 
-def _argsort_grad(xp, indices, dout, dx, axis: int, descending: bool) -> None:
+def _argsort_grad(xp: ArrayModule, indices, dout, dx, axis: int, descending: bool) -> None:
     put_along(xp, dx, indices, dout, axis)
 
 
@@ -260,7 +260,7 @@ define_with_grad(
 
 # -- ids -------------------------------------------------------------------------------------------
 def _shard_index(
-    xp, x, out, index_num: int, nshards: int, shard_id: int, ignore_value: int
+    xp: ArrayModule, x, out, index_num: int, nshards: int, shard_id: int, ignore_value: int
 ) -> None:
     """Number ids within their shard; those of other shards become ``ignore_value``."""
     if x.size and (int(x.min()) < 0 or int(x.max()) >= index_num):
@@ -295,7 +295,7 @@ def _hash_infer(x: Meta, num_hash: int, mod_by: int) -> Meta:
     return Meta((x.shape[0], num_hash, 1), "int64")
 
 
-def _hash(xp, x, out, num_hash: int, mod_by: int) -> None:
+def _hash(xp: ArrayModule, x, out, num_hash: int, mod_by: int) -> None:
     """XXH64 of the bytes of each row, once for each of the seeds 0, 1, ..."""
     import xxhash
 

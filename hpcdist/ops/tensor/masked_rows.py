@@ -69,7 +69,7 @@ def _selected(x: Operands, mask: Value) -> Array:
     return branch
 
 
-def _selected_grad(x: Operands, mask: Value, dout) -> list[Array]:
+def _selected_grad(x: Operands, mask: Value, dout) -> list[Array | None]:
     return [dout if k == int(mask.number) else None for k in range(len(x))]
 
 

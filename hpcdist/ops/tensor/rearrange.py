@@ -17,7 +17,7 @@ from hpcdist.graph.registry import Meta, parse_signature
 from hpcdist.graph.rows import Applied, Treatment, by_row, linear, off_rows
 from hpcdist.ops.common import define_with_grad, resolve_axis
 from hpcdist.ops.embedding.run_kernels import add_at
-from hpcdist.ops.types import Array, Call
+from hpcdist.ops.types import ArrayModule, Call, DeviceArray
 
 Function = Callable[..., Any]  # (xp, x, shapes of the other inputs, **attrs) -> what x becomes
 # Extents to try where one is not known: those of a result that differ are not known either.
@@ -46,7 +46,7 @@ def _move(
         assert x is not None
         return Meta(tuple(a if a == b else -1 for a, b in zip(*shapes_tried)), x.dtype)
 
-    def bind(xp, *arrays, **attributes) -> Call:
+    def bind(xp: ArrayModule, *arrays, **attributes) -> Call:
         *values, target = arrays
         shapes = [None if v is None else v.shape for i, v in enumerate(values) if i != at]
 
@@ -57,7 +57,7 @@ def _move(
 
     grad_signature = f"{', '.join(map(str, inputs))}, {out}@GRAD -> {moves}@GRAD"
 
-    def grad_bind(xp, *arrays, **attributes) -> Call:
+    def grad_bind(xp: ArrayModule, *arrays, **attributes) -> Call:
         *values, dout, dx = arrays
         shapes = [None if v is None else v.shape for i, v in enumerate(values) if i != at]
         attributes = {**attributes, "pad_value": 0} if "pad_value" in attributes else attributes
@@ -115,15 +115,15 @@ def _beyond_rows(op: Applied) -> bool:
 
 
 # -- turned and shifted ----------------------------------------------------------------------------
-def _roll(xp, x, shifts: Sequence[int], dims: Sequence[int]) -> Array:
+def _roll(xp: ArrayModule, x, shifts: Sequence[int], dims: Sequence[int]) -> DeviceArray:
     return xp.roll(x, tuple(shifts), tuple(dims)) if dims else xp.roll(x, shifts[0])
 
 
-def _flip(xp, x, dims: Sequence[int]) -> Array:
+def _flip(xp: ArrayModule, x, dims: Sequence[int]) -> DeviceArray:
     return xp.flip(x, tuple(dims))
 
 
-def _temporal_shift(xp, x, seg_num: int, shift_ratio: float) -> Array:
+def _temporal_shift(xp: ArrayModule, x, seg_num: int, shift_ratio: float) -> DeviceArray:
     """Shift some channels one frame forth, as many one frame back (Lin et al., 2019)."""
     _, channels, *image = x.shape
     video = x.reshape(-1, seg_num, channels, *image)
@@ -149,17 +149,17 @@ _move("temporal_shift", _temporal_shift, by_row(apart=_frames_apart), seg_num=1,
 
 
 # -- triangles and diagonals -----------------------------------------------------------------------
-def _tril_triu(xp, x, diagonal: int, lower: bool) -> Array:
+def _tril_triu(xp: ArrayModule, x, diagonal: int, lower: bool) -> DeviceArray:
     if x.ndim < 2:
         raise GraphError(f"a triangle of a value of shape {x.shape}: expected 2 dimensions or more")
     return (xp.tril if lower else xp.triu)(x, diagonal)
 
 
-def _diag(xp, x) -> Array:
+def _diag(xp: ArrayModule, x) -> DeviceArray:
     return xp.diag(x)
 
 
-def _diag_embed(xp, x, offset: int, dim1: int, dim2: int) -> Array:
+def _diag_embed(xp: ArrayModule, x, offset: int, dim1: int, dim2: int) -> DeviceArray:
     """Write the last dimension into the diagonal of matrices in dimensions dim1 and dim2."""
     size = x.shape[-1] + abs(offset)
     places = xp.arange(x.shape[-1])
@@ -192,13 +192,15 @@ def _pairs(flat: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(flat[::2], flat[1::2]))
 
 
-def _pad(xp, x, paddings: Sequence[int], pad_value: float) -> Array:
+def _pad(xp: ArrayModule, x, paddings: Sequence[int], pad_value: float) -> DeviceArray:
     if len(paddings) != 2 * x.ndim:
         raise GraphError(f"expected 2 paddings for each dimension of {x.shape}, got {paddings}")
     return xp.pad(x, _pairs(paddings), constant_values=pad_value)
 
 
-def _pad2d(xp, x, paddings: Sequence[int], mode: str, pad_value: float, data_format: str) -> Array:
+def _pad2d(
+    xp: ArrayModule, x, paddings: Sequence[int], mode: str, pad_value: float, data_format: str
+) -> DeviceArray:
     pairs = [(0, 0), (0, 0), *_pairs(paddings)]
     if data_format == "NHWC":
         pairs = [(0, 0), *_pairs(paddings), (0, 0)]
@@ -207,12 +209,14 @@ def _pad2d(xp, x, paddings: Sequence[int], mode: str, pad_value: float, data_for
     return xp.pad(x, pairs, mode={"reflect": "reflect", "edge": "edge"}[mode])
 
 
-def _pad_constant_like(xp, y, like: Sequence[int], pad_value: float) -> Array:
+def _pad_constant_like(xp: ArrayModule, y, like: Sequence[int], pad_value: float) -> DeviceArray:
     pairs = [(0, a - b) for a, b in zip(like, y.shape)]
     return xp.pad(y, pairs, constant_values=pad_value)
 
 
-def _crop(xp, x, like: Sequence[int] | None, offsets: Sequence[int], shape: Sequence[int]) -> Array:
+def _crop(
+    xp: ArrayModule, x, like: Sequence[int] | None, offsets: Sequence[int], shape: Sequence[int]
+) -> DeviceArray:
     """Cut a piece of a shape (-1: all that is left) out at offsets."""
     extents = like if like is not None else shape
     begins = list(offsets) or [0] * x.ndim
@@ -253,7 +257,7 @@ _move(
 )
 
 
-def _expand_as(xp, x, like: Sequence[int]) -> Array:
+def _expand_as(xp: ArrayModule, x, like: Sequence[int]) -> DeviceArray:
     if len(like) != x.ndim or any(b % a for a, b in zip(x.shape, like)):
         raise GraphError(f"cannot repeat {x.shape} to make {tuple(like)}")
     return xp.tile(x, tuple(b // a for a, b in zip(x.shape, like)))
@@ -263,7 +267,7 @@ _move("expand_as", _expand_as, by_row(), "X, target_tensor -> Out")
 
 
 # -- pixels and channels ---------------------------------------------------------------------------
-def _pixel_shuffle(xp, x, upscale_factor: int) -> Array:
+def _pixel_shuffle(xp: ArrayModule, x, upscale_factor: int) -> DeviceArray:
     """Make r x r pixels of r^2 channels (Shi et al., 2016)."""
     n, c, h, w = x.shape
     r = upscale_factor
@@ -271,13 +275,13 @@ def _pixel_shuffle(xp, x, upscale_factor: int) -> Array:
     return blocks.transpose(0, 1, 4, 2, 5, 3).reshape(n, c // (r * r), h * r, w * r)
 
 
-def _shuffle_channel(xp, x, group: int) -> Array:
+def _shuffle_channel(xp: ArrayModule, x, group: int) -> DeviceArray:
     """Take channels of all groups in turn (Zhang et al., 2018)."""
     n, c, *image = x.shape
     return x.reshape(n, group, c // group, *image).swapaxes(1, 2).reshape(x.shape)
 
 
-def _space_to_depth(xp, x, blocksize: int) -> Array:
+def _space_to_depth(xp: ArrayModule, x, blocksize: int) -> DeviceArray:
     """Make channels of pixels, as Fluid does: blocks of channels become pixels, seen anew."""
     n, c, h, w = x.shape
     b = blocksize
@@ -286,13 +290,13 @@ def _space_to_depth(xp, x, blocksize: int) -> Array:
 
 
 def _unfold(
-    xp,
+    xp: ArrayModule,
     x,
     kernel_sizes: Sequence[int],
     strides: Sequence[int],
     paddings: Sequence[int],
     dilations: Sequence[int],
-) -> Array:
+) -> DeviceArray:
     """Write every window of an image as a column: [N, C kh kw, windows]."""
     top, left, bottom, right = paddings
     padded = xp.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))

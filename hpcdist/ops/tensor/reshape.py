@@ -21,7 +21,7 @@ from hpcdist.ops.common import (
     same_buffer,
     shape_given,
 )
-from hpcdist.ops.types import Array, Call
+from hpcdist.ops.types import ArrayModule, Call, DeviceArray
 
 Shape = tuple[int, ...]
 
@@ -68,13 +68,13 @@ def _unsqueezed(x: Shape, axes: Sequence[int]) -> Shape:
     return tuple(out)
 
 
-def _copy_bind(xp, x, out, xshape=None, **_) -> Call:
+def _copy_bind(xp: ArrayModule, x, out, xshape=None, **_) -> Call:
     if same_buffer(xp, x, out):
         return in_sequence()
     return partial(xp.copyto, out.reshape(-1), x.reshape(-1))
 
 
-def _copy_grad_bind(xp, xshape, *rest, **_) -> Call:
+def _copy_grad_bind(xp: ArrayModule, xshape, *rest, **_) -> Call:
     return _copy_bind(xp, *rest[-2:])
 
 
@@ -115,7 +115,7 @@ def _reshape_infer(
     return Meta(out, x.dtype), Meta((0, *x.shape), x.dtype)
 
 
-def _reshape_bind(xp, x, tensor, listed, out, xshape, **_) -> Call:
+def _reshape_bind(xp: ArrayModule, x, tensor, listed, out, xshape, **_) -> Call:
     return _copy_bind(xp, x, out)
 
 
@@ -174,11 +174,11 @@ def _transpose_infer(x: Meta, axis: Sequence[int]) -> tuple[Meta, Meta]:
     return Meta(shape, x.dtype), Meta((0, *x.shape), x.dtype)
 
 
-def _transpose_bind(xp, x, out, xshape, axis: Sequence[int]) -> Call:
+def _transpose_bind(xp: ArrayModule, x, out, xshape, axis: Sequence[int]) -> Call:
     return partial(xp.copyto, out, x.transpose(_permutation(x.ndim, axis)))
 
 
-def _transpose_grad_bind(xp, xshape, dout, dx, axis: Sequence[int]) -> Call:
+def _transpose_grad_bind(xp: ArrayModule, xshape, dout, dx, axis: Sequence[int]) -> Call:
     return partial(xp.copyto, dx.transpose(_permutation(dx.ndim, axis)), dout)
 
 
@@ -208,18 +208,20 @@ def _expand_infer(
     return Meta(shape, x.dtype)
 
 
-def _tiles(big, small) -> tuple[Array, Array]:
+def _tiles(big, small) -> tuple[DeviceArray, DeviceArray]:
     """View both with two dimensions per dimension: copies, and the elements of one copy."""
     pairs = [p for n, d in zip(big.shape, small.shape) for p in (n // d if d else 1, d)]
     singles = [p for d in small.shape for p in (1, d)]
     return big.reshape(pairs), small.reshape(singles)
 
 
-def _expand_bind(xp, x, tensor, listed, out, expand_times: Sequence[int]) -> Call:
+def _expand_bind(xp: ArrayModule, x, tensor, listed, out, expand_times: Sequence[int]) -> Call:
     return partial(xp.copyto, *_tiles(out, x))
 
 
-def _expand_grad_bind(xp, x, tensor, listed, dout, dx, expand_times: Sequence[int]) -> Call:
+def _expand_grad_bind(
+    xp: ArrayModule, x, tensor, listed, dout, dx, expand_times: Sequence[int]
+) -> Call:
     big, small = _tiles(dout, dx)
     return partial(big.sum, axis=tuple(range(0, big.ndim, 2)), out=small, keepdims=True)
 

@@ -18,7 +18,7 @@ from hpcdist.ops.common import (
     resolve_axis,
     same,
 )
-from hpcdist.ops.types import Array, Call
+from hpcdist.ops.types import ArrayModule, Call, DeviceArray
 
 # -- slice, strided_slice --------------------------------------------------------------------------
 _SLICE = {"axes": (), "starts": (), "ends": (), "decrease_axis": (), "infer_flags": ()}
@@ -91,18 +91,18 @@ def _known_numbers(
     return [of.numbers[0] if of.numbers else n for of, n in zip(listed, certain)]
 
 
-def _numbers(numbers: Sequence[int], tensor, listed: Sequence[Array]) -> list[int]:
+def _numbers(numbers: Sequence[int], tensor, listed: Sequence[DeviceArray]) -> list[int]:
     """Return starts or ends as they are in this step."""
     if tensor is not None:
         return [int(number) for number in tensor.reshape(-1)]
     return [int(value.reshape(-1)[0]) for value in listed] if listed else list(numbers)
 
 
-def _part_of(axes, starts, ends, strides, values) -> Callable[[Array], Array]:
+def _part_of(axes, starts, ends, strides, values) -> Callable[[DeviceArray], DeviceArray]:
     """Return what takes the part of an array; ``values``: starts and ends that are in values."""
     starts_tensor, ends_tensor, starts_list, ends_list = values
 
-    def part(array) -> Array:
+    def part(array) -> DeviceArray:
         begins = _numbers(starts, starts_tensor, starts_list)
         limits = _numbers(ends, ends_tensor, ends_list)
         return array[slices(array.ndim, axes, begins, limits, strides)]
@@ -114,7 +114,7 @@ def _are_fixed(values) -> bool:
     return all(value is None or (isinstance(value, list) and not value) for value in values)
 
 
-def _slice_bind(xp, x, *operands, axes, starts, ends, strides=(), **_) -> Call:
+def _slice_bind(xp: ArrayModule, x, *operands, axes, starts, ends, strides=(), **_) -> Call:
     *values, out = operands
     part_of = _part_of(axes, starts, ends, strides, values)
 
@@ -128,7 +128,7 @@ def _slice_bind(xp, x, *operands, axes, starts, ends, strides=(), **_) -> Call:
     return partial(xp.copyto, out.reshape(part.shape), part)
 
 
-def _slice_grad_bind(xp, x, *operands, axes, starts, ends, strides=(), **_) -> Call:
+def _slice_grad_bind(xp: ArrayModule, x, *operands, axes, starts, ends, strides=(), **_) -> Call:
     *values, dout, dx = operands
     part_of = _part_of(axes, starts, ends, strides, values)
 
@@ -169,7 +169,7 @@ def _reverse_infer(x: Meta, axis: Sequence[int]) -> Meta:
     return same(x)
 
 
-def _reverse_bind(xp, x, out, axis: Sequence[int]) -> Call:
+def _reverse_bind(xp: ArrayModule, x, out, axis: Sequence[int]) -> Call:
     turned = {resolve_axis(one, x.ndim) for one in axis}
     index = tuple(slice(None, None, -1 if i in turned else None) for i in range(x.ndim))
     return partial(xp.copyto, out, x[index])

@@ -13,7 +13,7 @@ from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.graph.values import Value
 from hpcdist.ops.detection.proposals import suppress
-from hpcdist.ops.types import Array, Metas
+from hpcdist.ops.types import DeviceArray, Metas
 
 define(
     "where_index",
@@ -61,7 +61,7 @@ define(
 
 
 # -- multiclass_nms: of boxes that overlap, the one with the highest score ------------------------
-def best_first(scores, threshold: float, most: int) -> Array:
+def best_first(scores, threshold: float, most: int) -> np.ndarray:
     """Return where scores [n] above a threshold are, the highest first; ``most``: -1 is all."""
     order = np.argsort(-scores, kind="stable")
     order = order[scores[order] > threshold]
@@ -77,7 +77,7 @@ def _nms_of_class(
     return [int(order[i]) for i in chosen]
 
 
-def _images(boxes: Value, scores: Value) -> list[tuple[Array, Array, Array]]:
+def _images(boxes: Value, scores: Value) -> list[tuple[DeviceArray, DeviceArray, DeviceArray]]:
     """Return for each image boxes [classes, boxes, ...], scores and places [classes, boxes].
 
     Scores are [images, classes, boxes], and all classes share boxes [images, boxes, ...]; or they
