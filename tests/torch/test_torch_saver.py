@@ -67,7 +67,7 @@ def test_a_saver_restores_all_of_a_process_alone(tmp_path):
     assert (found.step, found.extra, saver.step) == (3, {"seen": 7}, 3)
     assert other.objects["tables"].param_groups[0]["lr"] == 0.1 * 0.5**3
     assert [other.step() for _ in range(3)] == expected
-    with pytest.raises(CheckpointError, match="'words' is in none of the modules"):
+    with pytest.raises(CheckpointError, match="'words' is in none of the given modules"):
         ours.Saver(tmp_path, {"dense": other.objects["dense"]})
     with pytest.raises(CheckpointError, match="holds dense, model, rates, tables, expected model"):
         ours.Saver(tmp_path, {"model": other.objects["model"]}).restore()
