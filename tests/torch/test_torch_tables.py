@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import warnings
 
 import pytest
@@ -15,9 +14,9 @@ import torch.distributed as dist
 from torch import nn
 
 import hpcdist.torch as ours
-from hpcdist.errors import CheckpointError, CommError, TableError
-from hpcdist.torch import states, tables
-from hpcdist.torch.facts import DenseFacts, Facts, Initial, OptimizerFacts, TableFacts, TrainingMode
+from hpcdist.errors import CommError, TableError
+from hpcdist.torch import tables
+from hpcdist.torch.facts import Initial
 from tests.torch.torch_ranks import pairs
 
 IDS = 11
@@ -343,45 +342,6 @@ def test_the_state_of_a_model_is_that_without_its_tables():
     assert list(found) == list(expected)
     model.load_state_dict(expected)
     assert torch.equal(model[1].weight, expected["1.weight"])
-
-
-def test_facts_travel():
-    facts = Facts(
-        (TableFacts("t", 4, -1, None, Initial("uniform", -1.0, 1.0), 0),),
-        (DenseFacts("w", (2, 3), 0),),
-        (OptimizerFacts("Adagrad", {"epsilon": 1e-10}, 0.1),),
-        (0.5,),
-        TrainingMode("half_async", 3),
-    )
-    assert facts.mode.name == "async"
-    assert Facts.parse(facts.payload()) == facts
-
-
-def test_states_travel():
-    state = {
-        0: {"moment": torch.rand(2, 3).bfloat16(), "step": torch.tensor(4.0)},
-        "groups": [{"lr": 0.1, "betas": (0.9, 0.99), "none": None, "empty": torch.empty(0, 2)}],
-        "wide": torch.rand(4, 6)[:, ::2],
-    }
-    found = {}
-    said = states.split_state("optimizer", state, found)
-    tensors = {}
-    described = states.state_from(json.loads(json.dumps(said)), tensors)
-    assert tensors.keys() == found.keys()
-    arrays = {name: states.as_array(tensor) for name, tensor in found.items()}
-    for name, array in arrays.items():
-        assert states.array_type(tensors[name]) == (array.shape, array.dtype.name)
-    again = states.put_together(described, lambda of: states.as_tensor(arrays[of.name], of))
-    torch.testing.assert_close(again, state, rtol=0, atol=0)
-
-
-def test_a_state_that_cannot_be_kept_is_named():
-    with pytest.raises(CheckpointError, match="sampler/seen: a checkpoint keeps.* got a set"):
-        states.split_state("sampler", {"seen": {1}}, {})
-    with pytest.raises(CheckpointError, match="thing/1: two tensors would have this name"):
-        states.split_state("thing", {1: torch.ones(2), "1": torch.ones(2)}, {})
-    with pytest.raises(CheckpointError, match="has no state_dict"):
-        states.state_of("thing", object())
 
 
 @pytest.mark.mpi
