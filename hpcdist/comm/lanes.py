@@ -6,10 +6,12 @@ run one after another, those of different lanes side by side.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
@@ -208,7 +210,12 @@ class Mover:
     another thread takes its place then.
     """
 
-    def __init__(self, policy: WaitPolicy = CROWDED) -> None:
+    def __init__(self, policy: WaitPolicy = CROWDED, gives_way: bool = False) -> None:
+        """``gives_way``: it takes no core from threads that compute when it has something to move.
+
+        For operations in memory, which are work themselves. A network is idle while it waits.
+        """
+        self._gives_way = gives_way
         self._policy = replace(policy, spins=min(policy.spins, MOST_SPINS))
         self._lanes: list[Lane] = []
         self._changed = threading.Condition()
@@ -260,6 +267,8 @@ class Mover:
         return self._closed or self._thread is not threading.current_thread()
 
     def _run(self) -> None:
+        if self._gives_way:
+            _take_no_core_from_others()
         while not self._has_ended():
             with self._changed:
                 self._changed.wait_for(lambda: self._lanes or self._has_ended())
@@ -278,3 +287,10 @@ class Mover:
         with self._changed:
             if lane in self._lanes and lane.is_empty():  # nothing has come since
                 self._lanes.remove(lane)
+
+
+def _take_no_core_from_others() -> None:
+    """Let this thread wait for a free core, or for its turn, when it wakes up (sched(7))."""
+    if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
+        with suppress(PermissionError):  # of a sandbox: it is as fast as it was, not wrong
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

@@ -324,8 +324,8 @@ class Guard:
                 if False in fates.values():
                     self._report_deaths()
                     # Launchers end the other ranks too, and report the death that came first.
-                    # A tolerant one does not: then the rank that has reported ends them.
-                    if not (self._tolerant and self._reported):
+                    # A tolerant one does not: then each ends when the one that reports has.
+                    if not self._tolerant:
                         self._await_termination(poll, read_end)
                     with self._ending:
                         self._end(1 if self._tolerant else code_when_ended())

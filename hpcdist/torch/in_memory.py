@@ -1,16 +1,18 @@
 """c10d's collectives among the ranks of one host, in shared memory.
 
-They run in phases. In each, a rank writes its buffer, waits for the others (`PhaseBarrier`), and
-reads theirs. Buffers alternate: a rank that writes in phase k knows that all have finished reading
-phase k - 2, because all have reached phase k - 1.
+They run in phases. In each, a rank writes its buffer, tells the others, waits until all have
+written (`PhaseBarrier`), and reads theirs. It writes for phase k + 1 before it waits in phase k
+(`one_ahead`), so ranks that are not quite at one pace need not wait for each other. Buffers take
+turns: a rank that tells of phase k has finished reading in phase k - 2, and one that writes for
+phase k knows that all have told of phase k - 2, so nobody reads the buffers of phase k - 4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from typing import TypeAlias
 
 import torch
 
@@ -23,27 +25,30 @@ from hpcdist.torch.signature import agree
 
 LINE_BYTES = 64  # pieces begin at lines of the cache
 LINE = 4096  # before a rank's buffers: what it tells the others
-CHUNK = 2**21  # bytes of a buffer: few meetings, and all of it in the second-level cache
-HALF = CHUNK // 2
+BUFFERS = 4
+CHUNK = 2**20  # bytes of a buffer
 SLEPT = 3  # of what a rank tells: the latest phase in which it has slept
 EXCHANGE_ALL_TO = 2**14  # bytes up to which every one of several ranks reduces all of a vector
+
+Phase: TypeAlias = Generator[None, None, None]  # writes, yields until all have written, reads
 
 
 class HostMemory:
     """Memory shared by all ranks of a group on one host."""
 
     def __init__(self, transport: Transport, shared: SharedRows, names: tuple[int, ...]) -> None:
-        """``shared`` has LINE + 2 * CHUNK bytes of each rank's, the first of them zeros."""
+        """``shared`` has LINE + BUFFERS * CHUNK bytes of each rank's, the first of them zeros."""
         self.rank, self.size = transport.rank, transport.size
         self.sync = shared.sync
-        # Of each rank: its count of phases, what it calls in even and odd ones, and SLEPT.
+        # Of each rank: its count of phases, its latest two calls, and SLEPT.
         self.heads = [memoryview(row[:32]).cast("q") for row in shared.rows]
         self.others = [head for k, head in enumerate(self.heads) if k != self.rank]
         self._names = names
         self._counts = [Futex(row[:8]) for row in shared.rows]
-        buffers = torch.from_numpy(shared.rows)[:, LINE:].unflatten(1, (2, CHUNK))
+        buffers = torch.from_numpy(shared.rows)[:, LINE:].unflatten(1, (BUFFERS, CHUNK))
         self._buffers = buffers.transpose(0, 1)
-        self.count = 0
+        self.count = 0  # of the phases that this rank has told of
+        self._calls = 0
         self._view = lru_cache(256)(self._slice)  # a script calls the same again and again
 
     def rows(self, dtype: torch.dtype, length: int, begin: int = 0) -> list[torch.Tensor]:
@@ -51,10 +56,10 @@ class HostMemory:
 
         They have ``length`` elements and lie ``begin`` bytes from the buffers' beginnings.
         """
-        return list(self._view(self.count % 2, dtype, length, begin))
+        return list(self._view(self.count % BUFFERS, dtype, length, begin))
 
     def meet(self) -> PhaseBarrier:
-        """Return the wait for all ranks to have written what is theirs in this phase."""
+        """Tell the others that this rank has written; return the wait for all to have."""
         self.count = count = self.count + 1
         self.sync()
         self.heads[self.rank][0] = count
@@ -80,11 +85,12 @@ class HostMemory:
 
     def tell(self, call: int) -> None:
         """Let the others see, when they meet next, what this rank calls."""
-        self.heads[self.rank][1 + self.count % 2] = call
+        self._calls += 1
+        self.heads[self.rank][1 + self._calls % 2] = call
 
     def agree(self, call: int, number: int) -> None:
         """Refuse ranks that have told other calls before they met."""
-        at = 2 - self.count % 2
+        at = 1 + self._calls % 2
         codes = [head[at] for head in self.heads]
         agree(call, codes, self._names, self.rank, number)
 
@@ -129,8 +135,23 @@ def host_memory(transport: Transport, names: tuple[int, ...]) -> HostMemory | No
     """
     if transport.size == 1 or transport.on_host().size < transport.size:
         return None
-    shared = transport.share(LINE + 2 * CHUNK)
+    shared = transport.share(LINE + BUFFERS * CHUNK)
     return None if shared is None else HostMemory(transport, shared, names)
+
+
+def one_ahead(memory: HostMemory, phases: Iterator[Phase]) -> Steps:
+    """Run phases in their order: in the next one, this rank writes before it waits in this one."""
+    phase = next(phases)
+    next(phase)
+    wait = memory.meet()
+    for following in phases:
+        next(following)
+        wait, earlier = memory.meet(), wait
+        yield earlier
+        next(phase, None)
+        phase = following
+    yield wait
+    next(phase, None)
 
 
 def barrier(memory: HostMemory) -> Steps:
@@ -140,24 +161,31 @@ def barrier(memory: HostMemory) -> Steps:
 
 def broadcast(memory: HostMemory, vector: torch.Tensor, root: int) -> Steps:
     """Overwrite ``vector`` with the root's."""
-    for part in pieces(vector, CHUNK):
+
+    def phase(part: torch.Tensor) -> Phase:
         rows = memory.rows(part.dtype, part.numel())
         if memory.rank == root:
             rows[root].copy_(part)
-        yield memory.meet()
+        yield
         if memory.rank != root:
             part.copy_(rows[root])
+
+    return one_ahead(memory, map(phase, pieces(vector, CHUNK)))
 
 
 def all_gather(memory: HostMemory, vector: torch.Tensor, outputs: Sequence[torch.Tensor]) -> Steps:
     """Bring every rank's ``vector`` to all, as ``outputs[r]``."""
-    targets = zip(*(pieces(out, CHUNK) for out in outputs), strict=True)
-    for part, into in zip(pieces(vector, CHUNK), targets, strict=True):
+
+    def phase(part: torch.Tensor, into: Sequence[torch.Tensor]) -> Phase:
         rows = memory.rows(part.dtype, part.numel())
         rows[memory.rank].copy_(part)
-        yield memory.meet()
+        yield
         for row, out in zip(rows, into, strict=True):
             out.copy_(row)
+
+    targets = zip(*(pieces(out, CHUNK) for out in outputs), strict=True)
+    sources = pieces(vector, CHUNK)
+    return one_ahead(memory, (phase(*both) for both in zip(sources, targets, strict=True)))
 
 
 def all_to_all(
@@ -168,13 +196,16 @@ def all_to_all(
     All are of one length.
     """
     step = CHUNK // memory.size // LINE_BYTES * LINE_BYTES
-    sources = zip(*(pieces(vector, step) for vector in inputs), strict=True)
-    targets = zip(*(pieces(vector, step) for vector in outputs), strict=True)
-    for source, into in zip(sources, targets, strict=True):
+
+    def phase(source: Sequence[torch.Tensor], into: Sequence[torch.Tensor]) -> Phase:
         rows = _given(memory, source, step)
-        yield memory.meet()
+        yield
         for row, out in zip(rows, into, strict=True):
             out.copy_(row)
+
+    sources = zip(*(pieces(vector, step) for vector in inputs), strict=True)
+    targets = zip(*(pieces(vector, step) for vector in outputs), strict=True)
+    return one_ahead(memory, (phase(*both) for both in zip(sources, targets, strict=True)))
 
 
 def reduce_scatter(
@@ -185,11 +216,15 @@ def reduce_scatter(
 ) -> Steps:
     """Write the reduction of all ranks' ``inputs[r]``, all of one length, into rank r's ``out``."""
     step = CHUNK // memory.size // LINE_BYTES * LINE_BYTES
-    sources = zip(*(pieces(vector, step) for vector in inputs), strict=True)
-    for source, into in zip(sources, pieces(out, step), strict=True):
+
+    def phase(source: Sequence[torch.Tensor], into: torch.Tensor) -> Phase:
         rows = _given(memory, [reduction.prepare(part) for part in source], step)
-        yield memory.meet()
+        yield
         reduction.fold(rows, into)
+
+    sources = zip(*(pieces(vector, step) for vector in inputs), strict=True)
+    targets = pieces(out, step)
+    return one_ahead(memory, (phase(*both) for both in zip(sources, targets, strict=True)))
 
 
 def _given(memory: HostMemory, parts: Sequence[torch.Tensor], step: int) -> list[torch.Tensor]:
@@ -207,64 +242,69 @@ def reduce(
     memory: HostMemory, vector: torch.Tensor, reduction: TensorReduction, root: int
 ) -> Steps:
     """Overwrite the root's ``vector`` with the reduction of all."""
-    for part in pieces(vector, CHUNK):
-        rows = memory.rows(part.dtype, part.numel())
+
+    def phase(part: torch.Tensor) -> Phase:
+        rows, prepared = memory.rows(part.dtype, part.numel()), reduction.prepare(part)
         if memory.rank == root:
-            rows[root] = reduction.prepare(part)
+            rows[root] = prepared
         else:
-            rows[memory.rank].copy_(reduction.prepare(part))
-        yield memory.meet()
+            rows[memory.rank].copy_(prepared)
+        yield
         if memory.rank == root:
             reduction.fold(rows, part)
+
+    return one_ahead(memory, map(phase, pieces(vector, CHUNK)))
 
 
 def all_reduce(memory: HostMemory, vector: torch.Tensor, reduction: TensorReduction) -> Steps:
     """Overwrite every rank's ``vector`` with the reduction of all."""
-    dtype, rank, size = vector.dtype, memory.rank, memory.size
-    if size == 2 or vector.nbytes <= EXCHANGE_ALL_TO:
-        # Of two ranks each reduces all: it costs no more than to fetch the other's half of the
-        # results, and takes half as many phases.
-        for part in pieces(vector, CHUNK):
-            rows, prepared = memory.rows(dtype, part.numel()), reduction.prepare(part)
-            rows[rank].copy_(prepared)
-            yield memory.meet()
-            rows[rank] = prepared
-            reduction.fold(rows, part)
-        return
-    # Each rank reduces a share of a piece, of which it needs no copy. In the phase in which they
-    # tell their shares' results, in the second half of the buffers, they give the next piece in the
-    # first half.
-    before: _Piece | None = None
-    for part in [*pieces(vector, HALF), None]:
-        if before is not None:
-            begin, end = before.bounds[rank : rank + 2]
-            contributions = [row[begin:end] for row in before.rows]
-            contributions[rank] = before.own[begin:end]
-            reduction.fold(contributions, memory.rows(dtype, end - begin, HALF)[rank])
-            places = list(pairwise(before.bounds))
-            results = [memory.rows(dtype, e - b, HALF)[k] for k, (b, e) in enumerate(places)]
-        now = None
-        if part is not None:
-            rows, bounds = memory.rows(dtype, part.numel()), cuts(part.numel(), size, size)
-            now = _Piece(part, reduction.prepare(part), rows, bounds)
-            begin, end = bounds[rank : rank + 2]
-            rows[rank][:begin].copy_(now.own[:begin])
-            rows[rank][end:].copy_(now.own[end:])
-        yield memory.meet()
-        if before is not None:
-            for result, (begin, end) in zip(results, places, strict=True):
-                before.part[begin:end].copy_(result)
-        before = now
+    if memory.size > 2 and vector.nbytes > EXCHANGE_ALL_TO:
+        return _reduce_in_shares(memory, vector, reduction)
+
+    # Of two ranks each reduces all: it costs no more than to fetch the other's half of the results,
+    # and takes half as many phases.
+    def phase(part: torch.Tensor) -> Phase:
+        rows, prepared = memory.rows(part.dtype, part.numel()), reduction.prepare(part)
+        rows[memory.rank].copy_(prepared)
+        yield
+        rows[memory.rank] = prepared
+        reduction.fold(rows, part)
+
+    return one_ahead(memory, map(phase, pieces(vector, CHUNK)))
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """A piece of a vector that is reduced, what this rank gives of it, and all ranks' buffers."""
+def _reduce_in_shares(
+    memory: HostMemory, vector: torch.Tensor, reduction: TensorReduction
+) -> Steps:
+    """Overwrite every rank's ``vector`` with the reduction of all, of which each does a share.
 
-    part: torch.Tensor
-    own: torch.Tensor
-    rows: list[torch.Tensor]
-    bounds: Sequence[int]  # of the ranks' shares
+    A rank gives a piece but for its share, in whose place it gives the results of its share of the
+    piece before the last, which all have given by then.
+    """
+    rank = memory.rank
+    parts = vector.tensor_split(-(-vector.nbytes // CHUNK))  # of lengths that differ by 1 at most
+    bounds = cuts(parts[0].numel(), memory.size, memory.size)
+    shares = [slice(begin, end) for begin, end in pairwise(bounds)]
+    given: list[tuple[list[torch.Tensor], torch.Tensor]] = []
+
+    def phase(index: int) -> Phase:
+        reduced, results = vector[:0], []
+        if index >= 2:
+            reduced = parts[index - 2]
+            results = memory.rows(reduced.dtype, reduced.numel())
+            rows, rows[rank] = given[index - 2]
+            reduction.fold([row[shares[rank]] for row in rows], results[rank][shares[rank]])
+        if index < len(parts):
+            part = parts[index]
+            rows, prepared = memory.rows(part.dtype, part.numel()), reduction.prepare(part)
+            for others in slice(bounds[rank]), slice(bounds[rank + 1], None):
+                rows[rank][others].copy_(prepared[others])
+            given.append((rows, prepared))
+        yield
+        for result, share in zip(results, shares, strict=False):
+            reduced[share].copy_(result[share])
+
+    return one_ahead(memory, map(phase, range(len(parts) + 2)))
 
 
 def pieces(vector: torch.Tensor, nbytes: int) -> list[torch.Tensor]:

@@ -72,7 +72,8 @@ def _begin(within_s: float | None) -> TorchJob:
     keeper = Keeper(asking) if messages.rank == 0 else None
     store = MpiStore(asking, keeper, deadline_s)
     steps.observe()
-    torch_job = TorchJob(messages, store, Mover(world.policy), deadline_s)
+    mover = Mover(world.policy, gives_way=messages.on_host().size == messages.size)
+    torch_job = TorchJob(messages, store, mover, deadline_s)
 
     def leave() -> None:
         torch_job.mover.close()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.fault.campaign import campaign
 from tests.fault.kills import DIES, LATE, Death, survived, told_by_mpirun
-from tests.jobs import Job
+from tests.jobs import Job, can_be_tolerant
 from tests.scripts import read_script
 
 STEPS = 12
@@ -38,6 +38,7 @@ class Fault:
     trainers: int
     servers: int
     deaths: tuple[Death]
+    tolerant: bool  # mpirun --with-ft ulfm: it ends no rank by itself
 
     @property
     def death(self) -> Death:
@@ -49,7 +50,8 @@ class Fault:
         return self.death.way in HANGS
 
     def __str__(self) -> str:
-        return f"{self.mode} {self.trainers}+{self.servers}: {self.death}"
+        under = "ulfm" if self.tolerant else "plain mpirun"
+        return f"{self.mode} {self.trainers}+{self.servers} under {under}: {self.death}"
 
 
 def draw(seed: int) -> Fault:
@@ -71,9 +73,8 @@ def draw(seed: int) -> Fault:
                 "SIGSTOP" if way == "sleep" else "os._exit" if way in ("sys.exit", "raise") else way
             )
     after_s = rng.choice([0.0, rng.random() * 0.03, rng.random() * 0.15])
-    return Fault(
-        mode, trainers, servers, (Death(rank, moment, way, rng.randrange(STEPS), after_s),)
-    )
+    death = Death(rank, moment, way, rng.randrange(STEPS), after_s)
+    return Fault(mode, trainers, servers, (death,), seed % 4 == 1 and can_be_tolerant())
 
 
 def run(fault: Fault, directory: Path, *, timed: bool = False) -> str:
@@ -88,7 +89,8 @@ def run(fault: Fault, directory: Path, *, timed: bool = False) -> str:
     args = [fault.mode, str(STEPS), str(fault.death)]
     ranks = fault.trainers + fault.servers
     env = {"OMP_NUM_THREADS": "1"}
-    ended = Job(directory, SCRIPT, *options, ranks=ranks, args=args, env=env).end()
+    job = Job(directory, SCRIPT, *options, ranks=ranks, args=args, env=env, tolerant=fault.tolerant)
+    ended = job.end()
     over, death = time.time(), fault.death
     if death.moment in LATE and (ended.code == 0 or survived(death, directory)):
         return "nobody: all its work was done"
