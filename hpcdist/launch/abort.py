@@ -195,10 +195,14 @@ class Guard:
         # Under a tolerant mpirun every rank ends by itself, and Open MPI forgets the code when the
         # last living rank aborts the job: only the elected one aborts, before the others end.
         reporter, *_ = [*self._board.all(Fact.REPORTS), 0]
+        if reporter == os.getpid():
+            self._board.note(Fact.ENDS, code)
         if self._tolerant and reporter not in (0, os.getpid()):
             late = time.monotonic() + PATIENCE_S
             while lives(reporter) and time.monotonic() < late:
                 time.sleep(PATIENCE_S / 200)
+            # mpirun may return the code of any of them.
+            code = self._board.code() or code
         elif not (self._leaving.is_set() or (self._tolerant and self._host.is_last())):
             self._transport.abort(code)
         _exit(code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hpcdist.launch.stuck_launcher import RECORD
 
 
 class Fact(IntEnum):
-    """What a process may note; a fact about a rank also names that rank."""
+    """What a process may note; a fact about a rank also names that rank, ENDS the code."""
 
     REPORTS = 1  # it alone reports the end of the job
     TERMINATED = 2  # SIGTERM came
@@ -22,6 +23,7 @@ class Fact(IntEnum):
     WRITTEN = 6  # what it did last
     EXITS = 7  # its script has called os._exit
     FAILS = 8  # it is about to end with a code other than 0
+    ENDS = 9  # it ends the job with a code
 
 
 # A process that notes none of these was killed, or crashed.
@@ -51,9 +53,16 @@ class HostBoard:
 
     def all(self, fact: Fact, rank: int = -1) -> list[int]:
         """Return the processes that have noted this, first come first."""
+        return [pid for pid, *noted in self._records() if noted == [fact, rank]]
+
+    def code(self) -> int | None:
+        """Return the code with which a process of this host ends the job, None if none does."""
+        codes = [code for _, fact, code in self._records() if fact == Fact.ENDS]
+        return codes[0] if codes else None
+
+    def _records(self) -> Iterator[tuple[int, ...]]:
         data = os.pread(self.file, os.fstat(self.file).st_size, 0)
-        records = data[: len(data) // RECORD.size * RECORD.size]
-        return [pid for pid, *noted in RECORD.iter_unpack(records) if noted == [fact, rank]]
+        return RECORD.iter_unpack(data[: len(data) // RECORD.size * RECORD.size])
 
     def claim(self, fact: Fact, rank: int = -1) -> bool:
         """Note a fact that one process only can have; return whether it is this one."""

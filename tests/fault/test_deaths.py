@@ -98,6 +98,14 @@ def test_a_job_whose_ranks_all_exit_does_not_end_with_0(tmp_path):
 
 
 @needs_tolerance
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_code_of_a_script_is_that_of_its_job(tmp_path, rank):
+    script = TRAIN + f"train(3)\nif RANK == {rank}:\n    sys.exit(3)\ntrain(100_000)"
+    ended = Job(tmp_path, script, "--quiet", ranks=3, tolerant=True).end()
+    assert ended.code == 3
+
+
+@needs_tolerance
 def test_a_job_whose_ranks_are_all_killed_does_not_end_with_0(tmp_path):
     # As one that another had killed: MPI has not begun to look after the dead.
     killed = "import os\nprint('the last words', flush=True)\nos.kill(os.getpid(), 9)"

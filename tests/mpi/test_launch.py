@@ -23,9 +23,15 @@ def test_one_rank_reports_and_all_read_what_each_noted(tmp_path, monkeypatch):
     board.note(Fact.NAMED, world.rank)
     pids = world.allgather_bytes(os.getpid().to_bytes(8, "little"))
     noted = [board.all(Fact.NAMED, rank) for rank in range(world.size)]
+    unknown = board.code()
+    world.barrier()
+    if mine[0]:
+        board.note(Fact.ENDS, 3)
+    world.barrier()
 
     def check():
         assert sorted(claims) == [b"\0\0"] * (world.size - 1) + [b"\1\1"]
+        assert unknown is None and board.code() == 3
         assert noted == [[int.from_bytes(pid, "little")] for pid in pids]
         assert board.all(Fact.GONE) == board.all(Fact.NAMED) == []
         assert not list(tmp_path.parent.glob("hpcdist-*"))
