@@ -57,8 +57,10 @@ FOREIGN = re.findall(
     """,
 )
 ACCESS = re.compile(
-    r"""(?<!\bself)(?<!\bcls)\.(_[a-zA-Z]\w*) | attr\([^)\n]*"(?:[\w.]+\.)?(_[a-zA-Z]\w*)"
-    | \bimport\ (?:\w+,\ )*(_[a-zA-Z]\w*)""",
+    r"""(?<!\bself)(?<!\bcls)\.(_[a-zA-Z]\w*)
+    | (?:attr|attrgetter|patch|object)\((?:[^"]*,\s*)?"(?:[\w.]+\.)?(_[a-zA-Z]\w*)"
+    | (?:\b__dict__|\bvars\([^)]*\))\["(_[a-zA-Z]\w*)"
+    | \bimport\ \(?(?:\s*\w+,)*\s*(_[a-zA-Z]\w*)""",
     re.X,
 )
 OWN = re.compile(r"\bself\.(_\w+)\b|\b(?:def|class) (_\w+)|^ +(_\w+) = ", re.M)
@@ -67,8 +69,8 @@ SAID_WHY = "# private: "
 
 def private_accesses(text: str, own: set[str]) -> list[str]:
     """Return what a test reaches for that is neither public, nor Fluid's, nor the test's own."""
-    lines = [line for line in text.splitlines() if SAID_WHY not in line]
-    names = {name for line in lines for match in ACCESS.findall(line) for name in match if name}
+    lines = "\n".join(line for line in text.splitlines() if SAID_WHY not in line)
+    names = {name for match in ACCESS.findall(lines) for name in match if name}
     return sorted(names - own - {*FLUIDS, *FOREIGN})
 
 
@@ -98,8 +100,15 @@ def test_tests_see_of_hpcdist_what_users_and_neighbours_see():
         ("client._sent = 3", ["_sent"]),
         ("f()[0]._sent[1]", ["_sent"]),
         ("from hpcdist.ops import fc, _hidden", ["_hidden"]),
+        ("from hpcdist.ops import (\n    fc,\n    _hidden,\n)", ["_hidden"]),
+        ("from hpcdist.ops._hidden import fc", ["_hidden"]),
         ('monkeypatch.setattr(lock, "_heart", None)', ["_heart"]),
         ('monkeypatch.setattr("hpcdist.a.lock._heart", None)', ["_heart"]),
+        ('monkeypatch.setattr(\n    made(lock), "_heart", None\n)', ["_heart"]),
+        ('mock.patch.object(lock, "_heart")', ["_heart"]),
+        ('mock.patch("hpcdist.a.lock._heart")', ["_heart"]),
+        ('vars(lock)["_heart"] = lock.__dict__["_pulse"]', ["_heart", "_pulse"]),
+        ('operator.attrgetter("_heart")(lock)', ["_heart"]),
         ("self._x = 1; cls._y; program._prune([]); os._exit(3); a.b; __all__", []),
         ("x._sent  # private: nobody else has it", []),
     ],
