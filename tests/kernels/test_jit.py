@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -12,14 +13,7 @@ import pytest
 import hpcdist
 from hpcdist.jit import jit
 
-STEP = """
-import numpy as np
-from hpcdist.ops.optimize.update_kernels import PASSES
-
-p, rate, scale = np.ones(3, np.float32), np.array([0.5], np.float32), np.ones(1, np.float32)
-PASSES["sgd"](p, np.ones(3, np.float32), np.zeros(1, np.int64), rate, scale, ())
-print(p[0], sum(PASSES["sgd"].stats.cache_hits.values()))
-"""
+STEP = Path(__file__).parents[1] / "scripts/steps_by_sgd.py"
 
 
 @pytest.fixture
@@ -37,8 +31,9 @@ def package(tmp_path: Path) -> Path:
 def step_in_a_process(package: Path) -> tuple[float, int]:
     """Return a parameter after one step of sgd, and how many kernels came from the disk."""
     done = subprocess.run(
-        [sys.executable, "-c", STEP],
-        cwd=package.parent, capture_output=True, text=True, check=True,
+        [sys.executable, STEP],
+        env={**os.environ, "PYTHONPATH": str(package.parent)},
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
     value, hits = done.stdout.split()
     return float(value), int(hits)

@@ -12,6 +12,7 @@ import subprocess
 from html import unescape
 from html.parser import HTMLParser
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -127,41 +128,7 @@ def test_the_page_is_whole_and_loads_nothing(tmp_path, capsys):
     assert int(shares[0]) > 80
 
 
-# What a reader does with the graph of a Program, at the end of the page.
-USE = """
-<script>addEventListener("error", (event) => errors.push(event.message)); var errors = [];</script>
-<script>addEventListener("load", () => {
-  const box = document.querySelector(".graph"), svg = box.querySelector("svg");
-  const field = box.querySelector("input"), told = box.querySelector("output");
-  const press = (name) => box.querySelector(`[name=${name}]`).click();
-  const view = () => svg.getAttribute("viewBox").split(" ").map(Number);
-  const search = (word) => { field.value = word; field.dispatchEvent(new Event("input")); };
-  const said = { begin: view() };
-  press("in"); said.larger = view();
-  press("out"); press("out"); said.smaller = view();
-  const wheel = { ctrlKey: true, deltaY: -100, cancelable: true };
-  press("all"); said.all = view();
-  svg.dispatchEvent(new WheelEvent("wheel", wheel)); said.wheel = view();
-  search("FC_0.W"); said.found = svg.querySelectorAll("g.found").length;
-  said.first = told.textContent;
-  said.at = view();
-  press("next"); said.second = told.textContent; said.next = view();
-  search("nothing like it"); said.none = told.textContent;
-  search(""); said.cleared = told.textContent;
-  said.requests = performance.getEntriesByType("resource").map((entry) => entry.name);
-  said.errors = errors;
-  said.wide = document.documentElement.scrollWidth - innerWidth;
-  said.cut = [...document.querySelectorAll("svg:not(.graph svg)")].flatMap((svg) => {
-    const box = svg.getBoundingClientRect();
-    return [...svg.querySelectorAll("text")].filter((text) => {
-      const own = text.getBoundingClientRect();
-      return own.left < box.left - 1 || own.right > box.right + 1 || own.bottom > box.bottom + 1;
-    }).map((text) => text.textContent);
-  });
-  const pre = document.createElement("pre");
-  pre.id = "said"; pre.textContent = JSON.stringify(said);
-  document.body.append(pre);
-})</script>"""
+USE = Path(__file__).parents[1] / "scripts/reads_report.html"
 
 
 def test_in_a_browser_the_page_loads_alone_and_its_graphs_zoom_and_search(tmp_path):
@@ -173,7 +140,7 @@ def test_in_a_browser_the_page_loads_alone_and_its_graphs_zoom_and_search(tmp_pa
     found = job(busy_us=(600, 600, 2000))
     ranks = [summary.summarize(rank) for rank in found]
     text = job_report.page(found, ranks, advise(found, ranks), "a job", {})
-    (tmp_path / "job.html").write_text(text.replace("<head>", "<head>" + USE))
+    (tmp_path / "job.html").write_text(text.replace("<head>", "<head>" + USE.read_text()))
     words = ["--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1040,900"]
     words += [f"--user-data-dir={tmp_path / 'user'}", "--virtual-time-budget=2000", "--dump-dom"]
     ran = subprocess.run(
