@@ -14,6 +14,8 @@ from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import CommError, FeedError, HpcdistError
 from hpcdist.fleet import DistributedStrategy, Fleet
 from hpcdist.launch import environment
+from hpcdist.runtime.pipeline import stage_steps
+from hpcdist.runtime.pipeline.rank_stage import RankStage
 from tests.support_job import alone, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -368,3 +370,19 @@ def test_a_test_that_draws_random_numbers_is_named(caplog):
     (text,) = first
     assert "(gaussian_random)" in text
     assert second == []
+
+
+def test_the_step_whose_shape_was_fed_longest_ago_is_forgotten(monkeypatch):
+    monkeypatch.setattr(stage_steps, "CACHE_SIZE", 2)
+    made = []
+    program = RankStage.program
+    monkeypatch.setattr(RankStage, "program", lambda *args: made.append(args[0]) or program(*args))
+
+    def script(role: Any) -> int:
+        exe, main, _, feed, _ = after_a_step()
+        mine = [stage for stage in made if stage.stage == role.index]
+        for rows in (7, 8, 6, 8):  # 8 is fed by `after_a_step`, too
+            exe.run(main, feed={name: value[:rows] for name, value in feed.items()})
+        return sum(stage.stage == role.index for stage in made) - len(mine)
+
+    assert values(run_job(2, 0, script)) == [2, 2]

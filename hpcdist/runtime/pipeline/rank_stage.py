@@ -13,8 +13,8 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import SAME
 from hpcdist.runtime.batches.scatter_batch import batched_names
-from hpcdist.runtime.pipeline.parts import Parts
-from hpcdist.transpiler.cluster import PLAIN
+from hpcdist.runtime.pipeline.micro_batches import MicroBatches
+from hpcdist.transpiler.group import PLAIN
 from hpcdist.transpiler.pipeline_plan import ALL, PipelinePlan, make_pipeline_plan
 from hpcdist.transpiler.pipeline_program import Stage, stage_program
 
@@ -28,7 +28,7 @@ class RankStage:
 
     main: Program
     plan: PipelinePlan
-    parts: Parts  # of a batch: the micro-batches of all replicas
+    batches: MicroBatches  # of all replicas
     micro_batches: int  # of each replica
     group: Stage
 
@@ -50,17 +50,17 @@ class RankStage:
 
     @property
     def mine(self) -> slice:
-        """Which of the parts of a batch are this replica's micro-batches."""
+        """Which micro-batches of a batch are this replica's."""
         begin = self.replica * self.micro_batches
         return slice(begin, begin + self.micro_batches)
 
     def program(self, metas: Sequence[Mapping[str, Meta]]) -> Program:
         """Return one step of this rank. ``metas``: shapes of all values, of each micro-batch."""
-        return stage_program(self.parts.program, self.plan, self.group, metas)
+        return stage_program(self.batches.program, self.plan, self.group, metas)
 
     def any_program(self) -> Program:
         """Return one step of this rank for a batch of which nothing is known."""
-        variables = self.parts.program.global_block().vars.values()
+        variables = self.batches.program.global_block().vars.values()
         return self.program([{var.name: var.meta for var in variables}])
 
     def once(self, name: str) -> bool:
@@ -83,7 +83,7 @@ class RankStage:
         """Return what a value is called here: a name for each micro-batch, or its own."""
         if self.once(name) or self.stage_of(name) == ALL:
             return [name]
-        of = self.parts.of_rows(name)
+        of = self.batches.of_rows(name)
         count = 1 if of.how is SAME.how else self.micro_batches
         return [of_micro_batch(name, m) for m in range(count)]
 
@@ -101,8 +101,8 @@ def rank_stage(main: Program, endpoints: Sequence[str], rank: int) -> RankStage:
     micro_batches = 1  # if there are no rows to divide
     if batched_names(main):
         micro_batches = 2 * stages if cut.micro_batches is None else cut.micro_batches
-    parts = Parts(main, size // stages * micro_batches)
-    plan = make_pipeline_plan(parts.program, cut, parts.count > 1)
+    batches = MicroBatches(main, size // stages * micro_batches)
+    plan = make_pipeline_plan(batches.program, cut, batches.count > 1)
     replica, stage = divmod(rank, stages)
     of_stage = tuple(endpoints[stage::stages])
     group = Stage(
@@ -116,4 +116,4 @@ def rank_stage(main: Program, endpoints: Sequence[str], rank: int) -> RankStage:
         stage=stage,
         stages=stages,
     )
-    return RankStage(main, plan, parts, micro_batches, group)
+    return RankStage(main, plan, batches, micro_batches, group)

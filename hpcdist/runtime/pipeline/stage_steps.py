@@ -23,7 +23,7 @@ from hpcdist.lod_tensor import LoDTensor
 from hpcdist.ops.random.counter import Draws
 from hpcdist.runtime.batches.scatter_batch import samples_of
 from hpcdist.runtime.job.set_values import SetValues
-from hpcdist.runtime.pipeline.parts import Part, joined, packed, unpacked
+from hpcdist.runtime.pipeline.micro_batches import MicroBatch, joined, packed, unpacked
 from hpcdist.runtime.pipeline.pipeline_link import PipelineLink
 from hpcdist.transpiler.pipeline_plan import ALL
 
@@ -41,8 +41,8 @@ class StageSteps:
         self._stage = link.stage
         self._main = self._stage.main
         self._used = {name for op in self._main.global_block().ops for name in reads(op)}
-        self._programs: dict[object, tuple[Program, list[dict[str, Meta]]]] = {}  # by shapes fed
-        self._step: tuple[list[Part], list[dict[str, Meta]], Feed] = [], [], {}
+        self._programs: dict[object, tuple[Program, list[dict[str, Meta]]]] = {}  # by last use
+        self._step: tuple[list[MicroBatch], list[dict[str, Meta]], Feed] = [], [], {}
         self._tested: WeakSet[Program] = WeakSet()  # looked through for random numbers
 
     def begin_step(
@@ -77,41 +77,43 @@ class StageSteps:
             )
         self._link.forget(scope)
         arrays = self._arrays(feed)
-        batched = self._stage.parts.rows.batched
+        batched = self._stage.batches.rows.batched
         meeting.begin_step(arrays, samples_of(arrays, batched), fetches)
-        parts = self._stage.parts.cut(arrays)
-        staged, metas = self._program(arrays, parts)
+        batches = self._stage.batches.cut(arrays)
+        staged, metas = self._program(arrays, batches)
         self._link.begin_stage(staged, scope)
-        self._step = parts, metas, arrays
+        self._step = batches, metas, arrays
         read = staged.global_block().vars
         fed = {
             micro: value
-            for m, part in enumerate(parts[self._stage.mine])
-            for name, value in part.feed.items()
+            for m, batch in enumerate(batches[self._stage.mine])
+            for name, value in batch.feed.items()
             if (micro := of_micro_batch(name, m)) in read
         }
         fed.update({n: v for n, v in arrays.items() if n not in batched})
         return staged, fed
 
     def _program(
-        self, arrays: Feed, parts: Sequence[Part]
+        self, arrays: Feed, batches: Sequence[MicroBatch]
     ) -> tuple[Program, list[dict[str, Meta]]]:
-        """Return this rank's step for parts of these shapes, and the shapes of their values."""
-        shapes = [tuple((n, v.shape, v.dtype) for n, v in part.feed.items()) for part in parts]
+        """Return this rank's step for micro-batches of these shapes, and their values' shapes."""
+        shapes = [tuple((n, v.shape, v.dtype) for n, v in b.feed.items()) for b in batches]
         key = tuple(shapes)
-        if key not in self._programs:
+        made = self._programs.pop(key, None)
+        if made is None:
             fed_metas(self._main, arrays, {})  # what is wrong is said of the whole batch
             stage = self._stage
             of_shape = {
-                shape: stage.parts.metas(stage.plan, part.feed)
-                for shape, part in dict(zip(shapes, parts)).items()
+                shape: stage.batches.metas(stage.plan, batch.feed)
+                for shape, batch in dict(zip(shapes, batches)).items()
             }
             metas = [of_shape[shape] for shape in shapes]
             staged = stage.program(metas[stage.mine])
             if len(self._programs) == CACHE_SIZE:
-                del self._programs[next(iter(self._programs))]
-            self._programs[key] = staged, metas
-        return self._programs[key]
+                del self._programs[next(iter(self._programs))]  # the one used longest ago
+            made = staged, metas
+        self._programs[key] = made
+        return made
 
     def _tell_of_draws(self, program: Program) -> None:
         """Warn once of a test that draws random numbers: micro-batches have moved its positions."""
@@ -154,7 +156,7 @@ class StageSteps:
     def _check_fetched(self, name: str, feed: Feed) -> None:
         exists = name in self._main.global_block().vars
         if exists and name not in feed and not self._stage.once(name):
-            self._stage.parts.of_rows(name)
+            self._stage.batches.of_rows(name)
 
     def shared_fetch(
         self, program: Program, substitute: Program, names: tuple[str, ...]
@@ -170,10 +172,10 @@ class StageSteps:
 
     def _join(self, names: Sequence[str], values: Mapping[str, Any]) -> list[Any]:
         """Return the values of the whole batch. Collective."""
-        stage, (parts, metas, fed) = self._stage, self._step
+        stage, (batches, metas, fed) = self._stage, self._step
         elsewhere = [n for n in dict.fromkeys(names) if n not in fed and stage.stage_of(n) != ALL]
         # What a rank tells of each value: once, or for each of its micro-batches.
-        packed_values = [self._told(n, values, parts[stage.mine]) for n in elsewhere]
+        packed_values = [self._told(n, values, batches[stage.mine]) for n in elsewhere]
         sizes = np.array([len(data) for some in packed_values for data in some], np.int64).tobytes()
         counts = np.array([len(some) for some in packed_values], np.int64).tobytes()
         body = b"".join(data for some in packed_values for data in some)
@@ -191,18 +193,20 @@ class StageSteps:
                 var = self._main.global_block().var(name)
                 gathered[name] = np.frombuffer(data[0], var.dtype).reshape(var.shape).copy()
             else:
-                gathered[name] = joined(data, stage.parts.of_rows(name), parts, metas[0][name])
+                gathered[name] = joined(data, stage.batches.of_rows(name), batches, metas[0][name])
         return [
             gathered[n] if n in gathered else np.array(fed[n]) if n in fed else values[n]
             for n in names
         ]
 
-    def _told(self, name: str, values: Mapping[str, Any], parts: Sequence[Part]) -> list[bytes]:
+    def _told(
+        self, name: str, values: Mapping[str, Any], batches: Sequence[MicroBatch]
+    ) -> list[bytes]:
         stage = self._stage
         if stage.stage_of(name) != stage.stage:
             return []
         if stage.once(name):
             return [] if stage.replica else [np.ascontiguousarray(values[name]).tobytes()]
-        of = stage.parts.of_rows(name)
+        of = stage.batches.of_rows(name)
         local = [values[n] for n in stage.local_names(name)]
-        return [packed(np.asarray(v), of, part) for v, part in zip(local, parts)]
+        return [packed(np.asarray(v), of, batch) for v, batch in zip(local, batches)]

@@ -27,15 +27,15 @@ from hpcdist.transpiler.pipeline_plan import PipelinePlan
 
 
 @dataclass(frozen=True)
-class Part:
+class MicroBatch:
     """One micro-batch of one replica: its feed, and the division that it belongs to."""
 
     feed: Mapping[str, Any]
     division: Division | None
 
 
-class Parts:
-    """How batches of one Program are cut into ``count`` parts."""
+class MicroBatches:
+    """How batches of one Program are cut into ``count`` micro-batches."""
 
     def __init__(self, program: Program, count: int) -> None:
         self.count = count
@@ -49,11 +49,11 @@ class Parts:
         self.program = of_own_rows(program, self.rows)
         self._draws = ROWS in self.program.global_block().vars
 
-    def cut(self, feed: Mapping[str, np.ndarray]) -> list[Part]:
-        """Return all parts of a batch. FeedError if it cannot be divided by rows."""
-        return [self._part(feed, number) for number in range(self.count)]
+    def cut(self, feed: Mapping[str, np.ndarray]) -> list[MicroBatch]:
+        """Return all micro-batches of a batch. FeedError if it cannot be divided by rows."""
+        return [self._micro_batch(feed, number) for number in range(self.count)]
 
-    def _part(self, feed: Mapping[str, np.ndarray], number: int) -> Part:
+    def _micro_batch(self, feed: Mapping[str, np.ndarray], number: int) -> MicroBatch:
         rows = self.rows
         facts = rows.batched, number, self.count, rows.counted, rows.alike_in(feed)
         cut, division = cut_feed(feed, *facts)
@@ -70,7 +70,7 @@ class Parts:
         variables = {WEIGHT: np.array([weight / self.count], np.float32)}
         if self._draws:
             variables[ROWS] = rows_here(None if division is None else division.share)
-        return Part({**cut, **variables}, division)
+        return MicroBatch({**cut, **variables}, division)
 
     def metas(self, plan: PipelinePlan, feed: Mapping[str, Any]) -> dict[str, Meta]:
         """Return the shapes of all values of a micro-batch."""
@@ -92,19 +92,21 @@ class Parts:
         return self.rows.of_rows(name)
 
 
-def packed(value: np.ndarray, of: OfRows, part: Part) -> bytes:
+def packed(value: np.ndarray, of: OfRows, micro_batch: MicroBatch) -> bytes:
     """Return what a stage tells of its value in one micro-batch."""
-    if of.how is How.SAME or part.division is None:
+    if of.how is How.SAME or micro_batch.division is None:
         return np.ascontiguousarray(value).tobytes()
-    return pack([value], [of], part.division.share)
+    return pack([value], [of], micro_batch.division.share)
 
 
-def joined(values: Sequence[bytes], of: OfRows, parts: Sequence[Part], meta: Meta) -> np.ndarray:
-    """Return a value of the whole batch from what `packed` gave of all parts, in their order.
+def joined(
+    values: Sequence[bytes], of: OfRows, micro_batches: Sequence[MicroBatch], meta: Meta
+) -> np.ndarray:
+    """Return a value of the whole batch from what `packed` gave of all ``micro_batches``, in order.
 
-    ``meta`` is that of the first part's.
+    ``meta`` is that of the first one's.
     """
-    division = parts[0].division
+    division = micro_batches[0].division
     if of.how is How.SAME or division is None:
         return np.frombuffer(values[0], meta.dtype).reshape(meta.shape).copy()
     like = np.empty(meta.shape, meta.dtype)
