@@ -18,10 +18,10 @@ from hpcdist.gradient_steps import (
 from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
+from hpcdist.graph.op_role import ROLE_ATTR, ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.operator import Operator, as_names
 from hpcdist.graph.program import program_of
 from hpcdist.graph.registry import lookup
-from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.overwritten import Overwritten
 from hpcdist.recompute import recompute
@@ -54,7 +54,7 @@ def append_backward(
         not callable(cb) for cb in callbacks or ()
     ):
         raise GraphTypeError(f"append_backward: callbacks must be a list of functions: {callbacks}")
-    maker.set_attr(ROLE_ATTR, int(Role.FORWARD | Role.LOSS))
+    maker.set_attr(ROLE_ATTR, int(OpRole.FORWARD | OpRole.LOSS))
     stopped = _stopped(block, no_grad_set)
     one = {"shape": [1], "value": 1.0, "dtype": loss.dtype}
     start = Step("fill_constant", {}, {"Out": [grad_name(loss.name)]}, one)
@@ -62,7 +62,7 @@ def append_backward(
     gradient_of = _append(block, {loss.name}, (), stopped, [start], callbacks or ())
     if checkpoints is not None:
         # Copies of values that are overwritten may stand in front by now.
-        begin += [bool(op.role & Role.BACKWARD) for op in block.ops[begin:]].index(True)
+        begin += [bool(op.role & OpRole.BACKWARD) for op in block.ops[begin:]].index(True)
         recompute(block, begin, checkpoints)
 
     chosen = program.all_parameters() if parameter_list is None else parameter_list
@@ -236,7 +236,7 @@ def _append(
     for index, step in enumerate([*starts, *steps]):
         begins = index < len(starts) and not sources  # the loss's own gradient
         attrs = {k: v for k, v in step.attrs.items() if k != ROLE_VAR_ATTR}
-        attrs[ROLE_ATTR] = int(Role.BACKWARD | Role.LOSS if begins else Role.BACKWARD)
+        attrs[ROLE_ATTR] = int(OpRole.BACKWARD | OpRole.LOSS if begins else OpRole.BACKWARD)
         op = block.append_op(step.type, step.inputs, step.outputs, attrs)
         if index >= len(starts):  # as Fluid: what the maker does not say is not on the operator
             op.attrs = attrs

@@ -9,9 +9,9 @@ from typing import Any
 from hpcdist import layers
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.op_role import ROLE_ATTR, ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, default_main_program, program_of
-from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter, Variable
 
 ParamGrads = list[tuple[Parameter, Variable]]
@@ -72,7 +72,7 @@ class ErrorClipByValue(BaseErrorClipAttr):
         return f"ByValue, min={self.min:f}, max={self.max:f}"
 
     def _append_clip_op(self, block: Any, grad_name: str) -> None:
-        attrs = {"min": self.min, "max": self.max, ROLE_ATTR: int(Role.BACKWARD)}
+        attrs = {"min": self.min, "max": self.max, ROLE_ATTR: int(OpRole.BACKWARD)}
         block.append_op("clip", {"X": grad_name}, {"Out": grad_name}, attrs)
 
 
@@ -230,7 +230,7 @@ def append_gradient_clip_ops(param_grads: ParamGrads) -> ParamGrads:
 
 def _as_optimizer(param: Parameter, grad: Variable, build: Callable[..., Any], *args: Any) -> Any:
     """Call ``build`` so that its operators have the optimizer's role, for this pair."""
-    with program_of(param).role_guard(Role.OPTIMIZE, (param, grad)):
+    with program_of(param).role_guard(OpRole.OPTIMIZE, (param, grad)):
         return build(*args)
 
 

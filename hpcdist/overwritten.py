@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable
 from hpcdist.errors import GraphError
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType, is_float
+from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator, Slots
 from hpcdist.graph.registry import lookup
-from hpcdist.graph.roles import ROLE_ATTR, Role
 
 # batch_norm with use_global_stats has running moments as input and output, and changes neither.
 _UNCHANGED = ("Mean", "Variance")
@@ -33,7 +33,7 @@ class Overwritten:
         for i, op in enumerate(block.ops):
             # What an optimizer or a schedule writes is meant to be read anew.
             for name in dict.fromkeys(op.output_arg_names):
-                if op.role in (Role.FORWARD, Role.FORWARD | Role.LOSS) and self._is_one(name):
+                if op.role in (OpRole.FORWARD, OpRole.FORWARD | OpRole.LOSS) and self._is_one(name):
                     self._writers.setdefault(name, []).append(i)
         self._copies: dict[tuple[int, str], str] = {}  # by the operator that overwrites it
 
@@ -107,5 +107,5 @@ class Overwritten:
         for (place, name), copy in sorted(self._copies.items(), reverse=True):
             var = self._block.var(name)
             self._block.create_var(name=copy, dtype=var.dtype, shape=var.shape)
-            role = {ROLE_ATTR: int(Role.FORWARD)}
+            role = {ROLE_ATTR: int(OpRole.FORWARD)}
             self._block.insert_op(place, "assign", {"X": [name]}, {"Out": [copy]}, role)

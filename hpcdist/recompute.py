@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph.block import Block
 from hpcdist.graph.names import EMPTY
+from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import MemorySaving, program_of
 from hpcdist.graph.registry import lookup
-from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.graph.variable import Variable
 
 AGAIN = "@RECOMPUTED"  # after the name of a value: the same, computed again
@@ -127,7 +127,7 @@ def _copies(block: Block, segment: _Segment, wanted: set[str]) -> list[Operator]
             continue
         needed.update(name for name in op.input_arg_names if name in segment.names)
         copy = op.copied_to(block)
-        copy.attrs[ROLE_ATTR] = int(Role.BACKWARD)
+        copy.attrs[ROLE_ATTR] = int(OpRole.BACKWARD)
         copies.append(copy)
     return copies[::-1]
 

@@ -7,8 +7,8 @@ from typing import Any
 from hpcdist.errors import GraphTypeError
 from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.program import program_of
-from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
 
 
@@ -91,7 +91,7 @@ def _regularized(param: Parameter, grad: Variable, regularizer: Any) -> Variable
     if not isinstance(regularizer, WeightDecayRegularizer):
         raise _unknown(param, regularizer)
     block = block_of(grad)
-    with program_of(block).role_guard(Role.OPTIMIZE, (param, grad)):
+    with program_of(block).role_guard(OpRole.OPTIMIZE, (param, grad)):
         term = regularizer.append_to(param, block)
         out = grad
         if grad.type == VarType.SELECTED_ROWS:

@@ -16,12 +16,12 @@ from hpcdist.executor.merging import merged_gradients
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.distribution import VarDistributed
 from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.program import Program, default_main_program
-from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.ps.table import SparseTable
-from hpcdist.transpiler.cluster import group_of
 from hpcdist.transpiler.compressed import compressed_updates
+from hpcdist.transpiler.group import group_of
 from hpcdist.transpiler.plan import trainer_plan
 from hpcdist.transpiler.pserver import ServerBlock, ServerPlan, server_plan
 from hpcdist.transpiler.table_metadata import tables_looked_up
@@ -111,11 +111,11 @@ def individual(program: Program) -> set[str]:
     updates = (plan is not None and plan.mode.geo) or (
         group is not None and group.mode == "local_sgd"
     )
-    roles = (Role.FORWARD, Role.OPTIMIZE) if updates else (Role.FORWARD,)
+    roles = (OpRole.FORWARD, OpRole.OPTIMIZE) if updates else (OpRole.FORWARD,)
     written = {
         name
         for op in program.global_block().ops
-        if op.role & ~Role.LOSS in roles
+        if op.role & ~OpRole.LOSS in roles
         for name in op.output_arg_names
         if not name.endswith(SNAPSHOT)
     }
@@ -132,7 +132,7 @@ def _follow(program: Program, names: set[str]) -> set[str]:
     computed: set[str] = set()
     for op in program.global_block().ops:
         read = (names | computed).intersection(op.input_arg_names)
-        if read and op.role & Role.OPTIMIZE and not op.input("Grad"):
+        if read and op.role & OpRole.OPTIMIZE and not op.input("Grad"):
             computed.update(op.output_arg_names)
     return computed
 

@@ -35,8 +35,8 @@ from hpcdist.executor.executor import Executor
 from hpcdist.executor.merging import merged_steps
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, global_scope
+from hpcdist.graph.op_role import MERGE_COUNTER
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import MERGE_COUNTER
 from hpcdist.graph.variable import Variable
 from hpcdist.ops.optimize.dgc import COUNTER
 from hpcdist.ps.table import SparseTable

@@ -17,7 +17,7 @@ from hpcdist.executor.control import Peers
 from hpcdist.executor.scope import Scope, holds_averages
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Parameter, Variable
-from hpcdist.transpiler.cluster import group_of
+from hpcdist.transpiler.group import group_of
 from hpcdist.transpiler.sharded_updates import owners_of
 
 

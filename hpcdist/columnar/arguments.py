@@ -9,9 +9,9 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from hpcdist.columnar.binary_files import BINARY, H5Source
 from hpcdist.columnar.columns import ColumnTarget, Rules
 from hpcdist.columnar.files import naming
-from hpcdist.columnar.tables import TABLES, H5Source
 from hpcdist.columnar.text import TEXT, text_schema
 from hpcdist.errors import DataError
 
@@ -42,7 +42,7 @@ def by_column(argument: str, value: Any) -> Mapping[str, Any]:
 def format_of(files: Sequence[str]) -> Any:
     """Return what opens a file of the one format that all have."""
     endings = {Path(file).suffix.lower(): file for file in files}
-    formats = {**TABLES, **TEXT}
+    formats = {**BINARY, **TEXT}
     for ending, file in endings.items():
         if ending not in formats:
             raise DataError(

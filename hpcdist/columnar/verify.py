@@ -22,7 +22,7 @@ Files = tuple[tuple[str, tuple[int, ...]], ...]  # their names, and the rows of 
 
 
 @dataclass(frozen=True)
-class Head:
+class CertificateHead:
     """What the first line of a trainer's file says, see `certificate.Certificate`."""
 
     data: str  # digest of what was read
@@ -52,7 +52,7 @@ class Record:
     """What one trainer wrote."""
 
     name: str
-    head: Head
+    head: CertificateHead
     batches: tuple[UsedBatch, ...]
     left_out: tuple[str, ...]
 
@@ -163,7 +163,7 @@ def _read(path: Path) -> tuple[Record, list[str]]:
     return Record(path.name, head, tuple(batches), tuple(left_out)), wrong
 
 
-def _head(line: str) -> Head:
+def _head(line: str) -> CertificateHead:
     """Return what the first line of a certificate says; ValueError, KeyError or TypeError if it
     is none."""
     record = json.loads(line, parse_constant=no_number)
@@ -173,7 +173,7 @@ def _head(line: str) -> Head:
     numbers = {"window": window, "lanes": lanes, "chunk": chunk}
     fits = seed is None or type(seed) is int  # any whole number, also one below 0
     shuffle = {"seed": None, **numbers}
-    head: Head = typed(Head, {**record, "shuffle": shuffle})
+    head: CertificateHead = typed(CertificateHead, {**record, "shuffle": shuffle})
     if not fits or not 0 < lanes <= MAX_LANES or not window or not chunk:
         raise ValueError(f"shuffle {record['shuffle']!r:.80}")
     if not all(map(_NAME.fullmatch, (head.data, head.run))):
@@ -211,7 +211,7 @@ def _judge(
     for lineage in lineages:
         verdict = Verdict(data, files, len(lineage), other_runs, 0, [], [], [*damage])
         by_epoch: dict[int, list[tuple[UsedBatch, Numbers]]] = {}
-        heads: dict[int, Head] = {}
+        heads: dict[int, CertificateHead] = {}
         for run, until in lineage:
             for record in _distinct(runs[run]):
                 for batch, numbers in _checked(record, orders, verdict.damage):
@@ -328,7 +328,7 @@ def _epoch(
     number: int,
     batches: Sequence[tuple[UsedBatch, Numbers]],
     orders: _Orders,
-    head: Head,
+    head: CertificateHead,
     complete: bool,
 ) -> Epoch:
     """Count how often each row of an epoch was used."""

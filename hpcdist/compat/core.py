@@ -10,10 +10,11 @@ from hpcdist import settings
 from hpcdist.errors import EOFException, HpcdistError
 from hpcdist.executor.backend import CPUPlace, CUDAPinnedPlace, CUDAPlace, selected_gpus
 from hpcdist.executor.scope import Scope
+from hpcdist.graph import op_role
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX
+from hpcdist.graph.op_role import ROLE_ATTR, ROLE_VAR_ATTR
 from hpcdist.graph.operator import NAMESCOPE
-from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.lod_tensor import LoDTensor, LoDTensorArray
 
 EnforceNotMet = HpcdistError  # what Fluid raises from its depths
@@ -28,8 +29,9 @@ class VarDesc:
 class OpRole:
     """The roles of operators under Fluid's names; each is an integer."""
 
-    Forward, Backward, Optimize = Role.FORWARD, Role.BACKWARD, Role.OPTIMIZE
-    RPC, Dist, LRSched, Loss = Role.RPC, Role.DIST, Role.LR_SCHED, Role.LOSS
+    Forward, Backward = op_role.OpRole.FORWARD, op_role.OpRole.BACKWARD
+    Optimize, LRSched = op_role.OpRole.OPTIMIZE, op_role.OpRole.LR_SCHED
+    RPC, Dist, Loss = op_role.OpRole.RPC, op_role.OpRole.DIST, op_role.OpRole.LOSS
 
 
 class op_proto_and_checker_maker:

@@ -19,12 +19,12 @@ from hpcdist.executor.reading import parts_read, sources, with_read
 from hpcdist.executor.scope import Scope
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
 from hpcdist.graph.names import grad_name
+from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import as_names
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import Role
 from hpcdist.lod_tensor import LoDTensor, concatenated
-from hpcdist.transpiler.cluster import group_of
 from hpcdist.transpiler.data_parallel import RUNNING, DataParallel, data_parallel, loss_gradients
+from hpcdist.transpiler.group import group_of
 from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm
 
 logger = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class CompiledProgram:
             raise PlanError(f"loss_name: the program minimizes {minimized}, got {loss!r}")
 
     def _has_backward(self) -> bool:
-        return any(op.role & Role.BACKWARD for op in self.program.global_block().ops)
+        return any(op.role & OpRole.BACKWARD for op in self.program.global_block().ops)
 
     def begin(self, place: Place, scope: Scope) -> None:
         """Let all trainers begin with the values of trainer 0, if these are there. Collective."""

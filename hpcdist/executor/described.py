@@ -12,10 +12,10 @@ import numpy as np
 
 from hpcdist.executor.compiled_form import Compiled
 from hpcdist.graph.names import EMPTY
+from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import arguments, declared_attrs, lookup
-from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Variable
 from hpcdist.trace import programs
 from hpcdist.trace.programs import Moved, OperatorFacts, ParameterFacts, ProgramFacts
@@ -49,7 +49,7 @@ def described(program: Program, compiled: Compiled | None = None) -> ProgramFact
 def _kind(program: Program, ops: list[Operator]) -> str:
     if any(op.type == "listen_and_serv" for op in ops):
         return programs.SERVES
-    if any(op.role & (Role.OPTIMIZE | Role.BACKWARD) for op in program.global_block().ops):
+    if any(op.role & (OpRole.OPTIMIZE | OpRole.BACKWARD) for op in program.global_block().ops):
         return programs.TRAINS  # as the executor counts steps
     return programs.STARTS if program.main is not None else programs.RUNS
 
@@ -58,11 +58,11 @@ def _operator(op: Operator, role: str) -> OperatorFacts:
     """Return an operator, with a ``role`` that holds if its own says nothing else."""
     # Sums of gradients stand in the backward.
     sums = op.type.startswith("c_")
-    if sums or op.role & (Role.RPC | Role.DIST) or op.type == "listen_and_serv":
+    if sums or op.role & (OpRole.RPC | OpRole.DIST) or op.type == "listen_and_serv":
         role = programs.EXCHANGE
-    elif op.role & (Role.OPTIMIZE | Role.LR_SCHED):
+    elif op.role & (OpRole.OPTIMIZE | OpRole.LR_SCHED):
         role = programs.UPDATE
-    elif op.role & Role.BACKWARD:
+    elif op.role & OpRole.BACKWARD:
         role = programs.BACKWARD
     reads, writes = (tuple(chain(*slots.values())) for slots in (op.inputs, op.outputs))
     return OperatorFacts(op.type, reads, writes, role)

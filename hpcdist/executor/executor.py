@@ -39,8 +39,8 @@ from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.executor.states import OperatorStates
 from hpcdist.fetched import as_fetched
 from hpcdist.graph.lod import Lod
+from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.program import Program, ProgramCache, default_main_program
-from hpcdist.graph.roles import Role
 from hpcdist.lod_tensor import LoDTensor
 from hpcdist.ops.by_torch import MEASURED, Kernels
 from hpcdist.trace.events import EventKind
@@ -62,7 +62,7 @@ class _Entry:
         self.feed_names, self.fetch_names = feeds, fetches
         self.last_used: float = math.inf  # number of the run; not yet run
         roles = [op.role for op in compiled.ops]
-        self.trains = any(r & (Role.OPTIMIZE | Role.BACKWARD) for r in roles)
+        self.trains = any(r & (OpRole.OPTIMIZE | OpRole.BACKWARD) for r in roles)
         self.look_up()
 
     def look_up(self) -> None:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.block import block_of
+from hpcdist.graph.op_role import MERGED_STEPS, OF_LAST_STEP, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
-from hpcdist.graph.roles import MERGED_STEPS, OF_LAST_STEP, Role
 
-_ONLY_LAST = Role.OPTIMIZE | Role.RPC | Role.DIST
+_ONLY_LAST = OpRole.OPTIMIZE | OpRole.RPC | OpRole.DIST
 _RINGS = ("c_allreduce_sum", "c_sync_calc_stream", "c_sync_comm_stream")
 
 
@@ -95,6 +95,6 @@ def _is_only_last(op: Operator) -> bool:
     """Tell whether an operator belongs to the update: a rate may be computed, but does not move."""
     if OF_LAST_STEP in op.attrs or op.role & _ONLY_LAST or op.type in _RINGS:
         return True
-    if not op.role & Role.LR_SCHED:
+    if not op.role & OpRole.LR_SCHED:
         return False
     return any(map(block_of(op).is_persistable, op.output_arg_names))

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from hpcdist.executor.analysis import is_control, reads, values_read, writes
+from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.roles import Role
 
-UPDATING = Role.OPTIMIZE | Role.LR_SCHED
+UPDATING = OpRole.OPTIMIZE | OpRole.LR_SCHED
 
 Needs = Sequence[Collection[int]]  # for each operator, the positions of those that run before it
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from hpcdist.errors import FeedError, GraphError, GraphTypeError
 from hpcdist.executor.merging import merge_state
+from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
-from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Variable
 
 
@@ -48,7 +48,7 @@ def fetch_names_and_updates(fetch_list: object) -> tuple[tuple[str, ...], tuple[
         else:
             raise FeedError(f"fetch_list: expected Variables or names, got {fetch_list!r}")
     for op in updates:
-        if not op.role & Role.OPTIMIZE:
+        if not op.role & OpRole.OPTIMIZE:
             raise GraphTypeError(f"fetch_list: {op} updates no parameter, so it is not fetched")
     return tuple(names), tuple(updates)
 
@@ -97,7 +97,7 @@ def _pruned(
     for op in updates:
         if op.block.program is not program:
             raise GraphError(f"fetch_list: {op} is not in the Program that is run")
-    updating = list(updates) or [op for op in block.ops if op.role & Role.OPTIMIZE]
+    updating = list(updates) or [op for op in block.ops if op.role & OpRole.OPTIMIZE]
     cut = program._prune_with_input(list(feed), [*fetches, *updating])
     persistent = _kept_between_steps(program)
     if any(persistent.intersection(op.input_arg_names) for op in cut.global_block().ops):

@@ -8,9 +8,9 @@ from itertools import groupby
 
 from hpcdist.executor.analysis import reads, writes
 from hpcdist.graph.names import EMPTY
+from hpcdist.graph.op_role import ROLE_ATTR
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Meta, arguments, declared_attrs, lookup
-from hpcdist.graph.roles import ROLE_ATTR
 from hpcdist.ops.optimize.mixed_precision import ROUNDINGS
 from hpcdist.ops.optimize.update import UPDATES
 from hpcdist.ops.torch_forms import forms

@@ -18,7 +18,7 @@ from hpcdist.graph.variable import Variable
 from hpcdist.optimizer import AnyOptimizer, RecomputeOptimizer
 from hpcdist.runtime.job.job import Job
 from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig
-from hpcdist.transpiler.cluster import required_group
+from hpcdist.transpiler.group import required_group
 from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm
 
 logger = logging.getLogger("hpcdist.fleet")

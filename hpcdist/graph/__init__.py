@@ -3,6 +3,7 @@
 from hpcdist.graph.block import Block
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import GRAD_SUFFIX, grad_name
+from hpcdist.graph.op_role import ROLE_ATTR, ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import (
     Program,
@@ -11,7 +12,6 @@ from hpcdist.graph.program import (
     program_guard,
 )
 from hpcdist.graph.registry import GradOp, Meta, define, lookup
-from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter, Variable
 
 __all__ = [
@@ -22,10 +22,10 @@ __all__ = [
     "GradOp",
     "Lod",
     "Meta",
+    "OpRole",
     "Operator",
     "Parameter",
     "Program",
-    "Role",
     "Variable",
     "default_main_program",
     "default_startup_program",

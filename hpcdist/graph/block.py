@@ -7,11 +7,11 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph import names
+from hpcdist.graph.op_role import DEVICE_ATTR, ROLE_ATTR, ROLE_VAR_ATTR
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.owner import OwningProgram
 from hpcdist.graph.printing import block_text
 from hpcdist.graph.registry import infer_outputs, lookup
-from hpcdist.graph.roles import DEVICE_ATTR, ROLE_ATTR, ROLE_VAR_ATTR
 from hpcdist.graph.variable import Parameter, Variable
 
 

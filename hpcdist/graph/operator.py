@@ -7,8 +7,8 @@ from copy import copy
 from typing import Any
 
 from hpcdist.errors import MissingNameError
+from hpcdist.graph.op_role import DEVICE_ATTR, ROLE_ATTR, ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.owner import OwningBlock
-from hpcdist.graph.roles import DEVICE_ATTR, ROLE_ATTR, ROLE_VAR_ATTR, Role
 
 Slots = dict[str, list[str]]
 NAMESCOPE = "op_namescope"  # an attribute of all of Fluid's operators
@@ -77,9 +77,9 @@ class Operator:
         return [name for names in self.outputs.values() for name in names]
 
     @property
-    def role(self) -> Role:
+    def role(self) -> OpRole:
         """Why the operator is there."""
-        return Role(self.attrs.get(ROLE_ATTR, 0))
+        return OpRole(self.attrs.get(ROLE_ATTR, 0))
 
     @property
     def idx(self) -> int:

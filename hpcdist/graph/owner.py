@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from hpcdist.graph.roles import Role
+from hpcdist.graph.op_role import OpRole
 
 
 class OwningProgram(Protocol):
@@ -15,7 +15,7 @@ class OwningProgram(Protocol):
 
     blocks: list[Any]
     random_seed: int
-    current_role: Role
+    current_role: OpRole
     current_role_var: tuple[str, ...]
     current_device: str
 

@@ -6,24 +6,24 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
+from hpcdist.graph.op_role import ROLE_ATTR, ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.owner import OwningBlock, OwningProgram
 from hpcdist.graph.registry import default_attrs
-from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter, Variable
 
 _ROLE_WORDS = {
-    Role.BACKWARD: "backward",
-    Role.OPTIMIZE: "optimize",
-    Role.RPC: "rpc",
-    Role.DIST: "dist",
-    Role.LR_SCHED: "schedule",
-    Role.LOSS: "loss",
+    OpRole.BACKWARD: "backward",
+    OpRole.OPTIMIZE: "optimize",
+    OpRole.RPC: "rpc",
+    OpRole.DIST: "dist",
+    OpRole.LR_SCHED: "schedule",
+    OpRole.LOSS: "loss",
 }
 _INDENT = "    "
 
 
-def role_text(role: Role) -> str:
+def role_text(role: OpRole) -> str:
     """Return a role as words: ``backward``, ``loss``, ``optimize+schedule``; forward is empty."""
     return "+".join(word for bit, word in _ROLE_WORDS.items() if role & bit)
 

@@ -11,11 +11,11 @@ from weakref import WeakSet
 from hpcdist.errors import GraphTypeError
 from hpcdist.graph.block import Block
 from hpcdist.graph.distribution import NOT_DISTRIBUTED, Distribution, FluidField, VarsDistributed
+from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import Operator, as_names
 from hpcdist.graph.pipeline import PipelineCut
 from hpcdist.graph.printing import program_text
 from hpcdist.graph.pruning import Target, prune
-from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class Program:
         self.blocks: list[Block] = [Block(self, 0)]
         self.current_block_idx = 0
         self.random_seed = Program._seed_of_all
-        self.current_role = Role.FORWARD
+        self.current_role = OpRole.FORWARD
         self.current_role_var: tuple[str, ...] = ()
         self.current_device = ""  # as `device_guard` says
         self.version = 0  # grows with every change: compiled forms check it
@@ -152,13 +152,13 @@ class Program:
     def trains(self) -> bool:
         """Whether block 0 has operators of an optimizer."""
         if self._trains[0] != self.version:
-            updates = any(op.role & Role.OPTIMIZE for op in self.global_block().ops)
+            updates = any(op.role & OpRole.OPTIMIZE for op in self.global_block().ops)
             self._trains = self.version, updates
         return self._trains[1]
 
     # -- what is being built -----------------------------------------------------------------
     @contextmanager
-    def role_guard(self, role: Role, role_var: Sequence[Any] = ()) -> Iterator[None]:
+    def role_guard(self, role: OpRole, role_var: Sequence[Any] = ()) -> Iterator[None]:
         """Give operators appended inside the ``with`` this role and these role variables."""
         saved = self.current_role, self.current_role_var
         self.current_role, self.current_role_var = role, tuple(as_names(list(role_var)))
@@ -168,10 +168,10 @@ class Program:
             self.current_role, self.current_role_var = saved
 
     def _optimized_guard(self, param_and_grads: Sequence[Any]) -> Any:
-        return self.role_guard(Role.OPTIMIZE, param_and_grads)
+        return self.role_guard(OpRole.OPTIMIZE, param_and_grads)
 
     def _lr_schedule_guard(self) -> Any:
-        return self.role_guard(Role.LR_SCHED)
+        return self.role_guard(OpRole.LR_SCHED)
 
     # -- copies ------------------------------------------------------------------------------
     def clone(self, for_test: bool = False) -> Program:
@@ -187,7 +187,7 @@ class Program:
         new.pipeline = None if for_test else self.pipeline
         new._startup = None if for_test else self._startup
         new.blocks = [Block(new, b.idx, b.parent_idx) for b in self.blocks]
-        dropped = Role.BACKWARD | Role.OPTIMIZE | Role.RPC | Role.DIST | Role.LR_SCHED
+        dropped = OpRole.BACKWARD | OpRole.OPTIMIZE | OpRole.RPC | OpRole.DIST | OpRole.LR_SCHED
         for old_block, block in zip(self.blocks, new.blocks):
             block.vars = {name: var.copied_to(block) for name, var in old_block.vars.items()}
             for op in old_block.ops:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hpcdist.errors import GraphError, GraphTypeError
+from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.owner import OwningProgram
-from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Variable
 
 Target = Variable | Operator | str
@@ -42,7 +42,7 @@ def cut_to(
     live: list[Operator] = []
     used = fed_names | set(targets)
     for op in reversed(block.ops):
-        updates = op.role & Role.OPTIMIZE and op.input("Param")
+        updates = op.role & OpRole.OPTIMIZE and op.input("Param")
         if (needed.intersection(op.output_arg_names) and not updates) or any(
             op is one for one in operators
         ):

@@ -12,10 +12,10 @@ import numpy as np
 
 from hpcdist.errors import CheckpointError, GraphError
 from hpcdist.graph.block import Block
+from hpcdist.graph.op_role import ROLE_ATTR, ROLE_VAR_ATTR
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import lookup
-from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.plain_data import typed
 

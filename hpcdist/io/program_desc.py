@@ -12,10 +12,10 @@ from typing import Any
 
 from hpcdist.checkpoint.fluid_files import CODES, NAMES, as_varint
 from hpcdist.errors import CheckpointError
+from hpcdist.graph.op_role import ROLE_VAR_ATTR
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import lookup
-from hpcdist.graph.roles import ROLE_VAR_ATTR
 from hpcdist.graph.variable import Variable
 from hpcdist.io.program_data import VERSION, from_data
 

@@ -10,6 +10,7 @@ from hpcdist import layers
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph import names
 from hpcdist.graph.block import Block
+from hpcdist.graph.op_role import AFTER_UPDATES, WITHOUT_SERVERS, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import (
     Program,
@@ -18,7 +19,6 @@ from hpcdist.graph.program import (
     program_guard,
     program_of,
 )
-from hpcdist.graph.roles import AFTER_UPDATES, WITHOUT_SERVERS, Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.optimizer.base import Optimizer, ParamGrads
 from hpcdist.regularizer import WeightDecayRegularizer
@@ -47,7 +47,7 @@ def _marked(mark: str, value: str) -> Iterator[None]:
     """Note on the operators built inside how they follow the parameters: AFTER_UPDATES, or so."""
     block = default_main_program().global_block()
     before = {id(op) for op in block.ops}
-    with default_main_program().role_guard(Role.OPTIMIZE):
+    with default_main_program().role_guard(OpRole.OPTIMIZE):
         yield
     for op in block.ops:
         if id(op) not in before:

@@ -15,6 +15,7 @@ from hpcdist.errors import (
 )
 from hpcdist.graph import names
 from hpcdist.graph.block import Block
+from hpcdist.graph.op_role import ROLE_ATTR, ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import (
     Program,
@@ -24,7 +25,6 @@ from hpcdist.graph.program import (
     program_of,
 )
 from hpcdist.graph.registry import default_attrs
-from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.initializer import Constant
 from hpcdist.ops.optimize.operators import UPDATES
@@ -196,7 +196,7 @@ class Optimizer(Minimizer):
             self._add_accumulators(param)
         self._global_rate()
         for param, grad in pairs:
-            with program_of(param).role_guard(Role.OPTIMIZE, (param, grad)):
+            with program_of(param).role_guard(OpRole.OPTIMIZE, (param, grad)):
                 self._append_update(block, param, grad)
         self._finish(block, pairs)
         return block.ops[start:]
@@ -216,7 +216,7 @@ class Optimizer(Minimizer):
             block.append_op(self.type, inputs, outputs, attrs)
             return
         # Its rows are moved one by one, so optimizers may that refuse sparse gradients otherwise.
-        facts = {ROLE_ATTR: int(Role.OPTIMIZE), ROLE_VAR_ATTR: [param.name, grad.name]}
+        facts = {ROLE_ATTR: int(OpRole.OPTIMIZE), ROLE_VAR_ATTR: [param.name, grad.name]}
         decay = row_decay(param, self.regularization)
         attrs = {**default_attrs(self.type), **attrs, **decay, **facts}
         block.add_op(Operator(block, self.type, inputs, outputs, attrs))
@@ -272,7 +272,7 @@ class Optimizer(Minimizer):
         if multiplier == 1.0:
             return rate
         program = default_main_program()
-        with program.role_guard(Role.LR_SCHED | Role.OPTIMIZE):
+        with program.role_guard(OpRole.LR_SCHED | OpRole.OPTIMIZE):
             block = program.current_block()
             out = block.create_var(names.generate("tmp"), dtype=rate.dtype)
             attrs = {"scale": float(multiplier), "bias": 0.0, "bias_after_scale": True}

@@ -13,9 +13,9 @@ from hpcdist.errors import GraphAssertionError, GraphError, GraphTypeError
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.names import generate
+from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import default_main_program, program_of
-from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.layers.control_flow import autoincreased_step_counter
 from hpcdist.ops.optimize.dgc import COUNTER, L1, L2, NO_DECAY
@@ -92,7 +92,7 @@ class DGCMomentumOptimizer(MomentumOptimizer):
         )
         uncompressed = [pair for pair in params_grads if not _is_compressed(*pair)]
         if compressed:
-            with default_main_program().role_guard(Role.LR_SCHED):
+            with default_main_program().role_guard(OpRole.LR_SCHED):
                 autoincreased_step_counter(COUNTER, begin=0)
         self._compressed.update(param.name for param, _ in compressed)
         ops = super().apply_gradients(uncompressed) if uncompressed else []

@@ -10,15 +10,15 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.block import block_of
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.names import generate
-from hpcdist.graph.operator import Operator
-from hpcdist.graph.roles import (
+from hpcdist.graph.op_role import (
     MERGE_COUNTER,
     MERGED_STEPS,
     OF_LAST_STEP,
     ROLE_ATTR,
     ROLE_VAR_ATTR,
-    Role,
+    OpRole,
 )
+from hpcdist.graph.operator import Operator
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.optimizer.base import ParamGrads, create_persistable
 from hpcdist.optimizer.wrapper import AnyOptimizer, OptimizerWrapper
@@ -69,7 +69,7 @@ class GradientMergeOptimizer(OptimizerWrapper):
             for op in reversed(self._merging(p, g, sums[p.name], merged)):
                 block.add_op(op, index + 1)
             merged_pairs.append((p, merged))
-        role = {ROLE_ATTR: int(Role.BACKWARD)}
+        role = {ROLE_ATTR: int(OpRole.BACKWARD)}
         again = {OF_LAST_STEP: True, MERGED_STEPS: self.k_steps, **role}
         count = {"step": 1.0, **role}
         block.add_op(Operator(block, "increment", {"X": counter}, {"Out": counter}, count))
@@ -80,7 +80,7 @@ class GradientMergeOptimizer(OptimizerWrapper):
     def _merging(
         self, p: Parameter, g: Variable, accumulator: Variable, merged: Variable
     ) -> list[Operator]:
-        role = {ROLE_ATTR: int(Role.BACKWARD)}
+        role = {ROLE_ATTR: int(OpRole.BACKWARD)}
         last = {**role, OF_LAST_STEP: True}
         factor = 1.0 / self.k_steps if self.avg else 1.0
         mean = {"scale": factor, "bias": 0.0, "bias_after_scale": True}

@@ -7,8 +7,8 @@ from typing import Any
 
 from hpcdist.clip import GradientClipBase
 from hpcdist.graph.block import Block
+from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.program import program_of
-from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.optimizer.base import Optimizer, ParamGrads
 from hpcdist.regularizer import WeightDecayRegularizer
@@ -166,7 +166,7 @@ class AdamaxOptimizer(Optimizer):
     def _finish(self, block: Block, pairs: ParamGrads) -> None:
         for param, grad in pairs:
             power = self._persistent[program_of(param), "Beta1Pow", param.name]
-            with program_of(param).role_guard(Role.OPTIMIZE, (param, grad)):
+            with program_of(param).role_guard(OpRole.OPTIMIZE, (param, grad)):
                 attrs = {"scale": self.attrs["beta1"]}
                 block.append_op("scale", {"X": power}, {"Out": power}, attrs)
 

@@ -13,9 +13,9 @@ from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.names import generate
+from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import default_main_program, program_of
-from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.graph.variable import Variable
 from hpcdist.optimizer.base import ParamGrads, create_persistable
 from hpcdist.optimizer.wrapper import AnyOptimizer, OptimizerWrapper
@@ -182,7 +182,7 @@ class OptimizerWithMixedPrecision(_InHalf):
             block.create_var(f"{g.name}@UNSCALED", shape=g.shape, dtype=g.dtype)
             for _, g in params_grads
         ]
-        with program.role_guard(Role.OPTIMIZE):
+        with program.role_guard(OpRole.OPTIMIZE):
             infinite = block.create_var(generate("found_infinite"), shape=(1,), dtype="bool")
             block.append_op(
                 "check_finite_and_unscale",
@@ -324,5 +324,5 @@ def _like(block: Block, name: str, new: str) -> str:
 
 
 def _append_rounding(block: Block, name: str, rounded: str, kind: Half) -> None:
-    facts = {ROLE_ATTR: int(Role.FORWARD)}
+    facts = {ROLE_ATTR: int(OpRole.FORWARD)}
     block.add_op(Operator(block, kind.rounding, {"X": name}, {"Out": rounded}, facts))

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcdist.errors import GraphAssertionError, GraphTypeError
 from hpcdist.graph.block import block_of
-from hpcdist.graph.roles import Role
+from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.variable import Variable
 from hpcdist.optimizer.base import ParamGrads
 from hpcdist.optimizer.wrapper import AnyOptimizer, OptimizerWrapper
@@ -40,6 +40,6 @@ class RecomputeOptimizer(OptimizerWrapper):
             raise GraphAssertionError("RecomputeOptimizer: call _set_checkpoints first")
         pairs = super()._backward(loss, *args)
         # The forward pass may have grown meanwhile, as in mixed precision.
-        forward = [i for i, op in enumerate(loss.block.ops) if not op.role & Role.BACKWARD]
+        forward = [i for i, op in enumerate(loss.block.ops) if not op.role & OpRole.BACKWARD]
         recompute(block_of(loss), 1 + forward[-1], self._checkpoints)
         return pairs

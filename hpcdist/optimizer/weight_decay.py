@@ -8,9 +8,9 @@ from typing import Any
 from hpcdist import layers
 from hpcdist.clip import GradientClipBase
 from hpcdist.errors import GraphTypeError
+from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import default_main_program
-from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Variable
 from hpcdist.optimizer.base import Optimizer, ParamGrads
 
@@ -47,7 +47,7 @@ def extend_with_decoupled_weight_decay(base_optimizer: type[Optimizer]) -> type[
             for parameter, gradient in params_grads if self._coefficient != 0.0 else ():
                 if self._decays is not None and not self._decays(parameter.name):
                     continue
-                with program.role_guard(Role.OPTIMIZE, (parameter, gradient)):
+                with program.role_guard(OpRole.OPTIMIZE, (parameter, gradient)):
                     decayed = layers.elementwise_sub(parameter, parameter * self._coefficient)
                     layers.assign(decayed, parameter)
             return super().apply_gradients(params_grads, grad_clip)

@@ -7,11 +7,11 @@ from typing import Any
 
 from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block
+from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.ops.optimize.local_sgd import INTERVAL_OP
-from hpcdist.transpiler.cluster import Group, group_of
+from hpcdist.transpiler.group import Group, group_of
 
 _START, _STEPS = "@LOCAL_SGD_START@", "@LOCAL_SGD_STEPS@"  # in front of a loss
 _AVERAGE = "@AVERAGE"
@@ -44,7 +44,7 @@ def _main(program: Program, group: Group) -> Program:
     block.create_var(average, shape=(1,), dtype="float32")
     start, steps = _state(block, group)
     mean = {"scale": 1.0 / len(group.endpoints), "bias": 0.0, "bias_after_scale": True}
-    role: dict[str, Any] = {ROLE_ATTR: int(Role.OPTIMIZE)}
+    role: dict[str, Any] = {ROLE_ATTR: int(OpRole.OPTIMIZE)}
     ring = {"ring_id": 0, "use_calc_stream": False}
     chosen = {"Loss": average, "LearningRate": rate, "Start": start, "Steps": steps}
     moved = {"StartOut": start, "StepsOut": steps}

@@ -7,9 +7,9 @@ from typing import Any
 
 from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block
+from hpcdist.graph.op_role import MERGED_STEPS, ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import MERGED_STEPS, ROLE_ATTR, Role
 from hpcdist.ops.optimize.dgc import COUNTER
 from hpcdist.transpiler.grad_allreduce import refuse_operators
 
@@ -47,7 +47,7 @@ def compression_of(program: Program, trainers: int) -> Compression:
     ops: list[Operator] = []
     choices: list[Operator] = []
     for op in block.ops:
-        if op.role & Role.OPTIMIZE and choices:
+        if op.role & OpRole.OPTIMIZE and choices:
             ops.append(_sum(block, choices))
             choices = []
         if op.type == "c_allreduce_sum" and op.input("X")[0] in of:
@@ -87,7 +87,7 @@ def _choice(block: Block, update: Operator, trainers: int) -> Operator:
     }
     u, v = update.input("Velocity")[0], update.input("Residual")[0]
     inputs = {"U": u, "V": v, "Grad": name, "Param": update.input("Param")[0], "Step": COUNTER}
-    attrs = {**update.attrs, "trainers": trainers, ROLE_ATTR: int(Role.BACKWARD)}
+    attrs = {**update.attrs, "trainers": trainers, ROLE_ATTR: int(OpRole.BACKWARD)}
     return Operator(block, "dgc", inputs, {"UOut": u, "VOut": v, **outputs}, attrs)
 
 
@@ -97,7 +97,7 @@ def _sum(block: Block, choices: list[Operator]) -> Operator:
     for name, shape in zip(names, shapes):
         block.create_var(name, shape=shape, dtype="float32", stop_gradient=True)
     inputs = {slot: [op.output(slot)[0] for op in choices] for slot in _SENT}
-    attrs = {"shapes": shapes, ROLE_ATTR: int(Role.BACKWARD)}
+    attrs = {"shapes": shapes, ROLE_ATTR: int(OpRole.BACKWARD)}
     return Operator(block, "c_sparse_sum", inputs, {"Out": names}, attrs)
 
 

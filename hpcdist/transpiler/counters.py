@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcdist.errors import PlanError
+from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.transpiler.program_roles import nested
 
 FIRST = 1.0  # what each of several trainers' counters begins with, as in Fluid
@@ -63,10 +63,10 @@ def count_by_trainer(
     position = next(
         i
         for i, op in enumerate(block.ops)
-        if op.type == "increment" and op.output("Out") == [counter] and op.role & Role.LR_SCHED
+        if op.type == "increment" and op.output("Out") == [counter] and op.role & OpRole.LR_SCHED
     )
     step = block.ops[position].attrs.get("step", 1.0)
-    scheduled = {ROLE_ATTR: int(Role.LR_SCHED)}
+    scheduled = {ROLE_ATTR: int(OpRole.LR_SCHED)}
     block.ops[position] = Operator(block, "sum", {"X": counters}, {"Out": counter}, scheduled)
     first = FIRST
     for op in initial.ops:
@@ -82,7 +82,7 @@ def count_by_trainer(
             op.attrs["value"] = -float(len(counters))
     var = block.var(counter)
     attrs = {"shape": list(var.shape), "dtype": var.dtype, "value": first}
-    attrs[ROLE_ATTR] = int(Role.FORWARD)
+    attrs[ROLE_ATTR] = int(OpRole.FORWARD)
     for name in counters:
         for home in (block, initial):
             home.create_var(name, shape=var.shape, dtype=var.dtype, persistable=True)

@@ -14,15 +14,16 @@ from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.names import EMPTY
+from hpcdist.graph.op_role import MERGED_STEPS, ROLE_ATTR, ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import MERGED_STEPS, ROLE_ATTR, ROLE_VAR_ATTR, Role
-from hpcdist.transpiler.cluster import Group, group_of
 from hpcdist.transpiler.grad_allreduce import RING_OPS, refuse_operators, sum_over_trainers
+from hpcdist.transpiler.group import Group, group_of
 from hpcdist.transpiler.table_metadata import tables_looked_up
 
 RUNNING = "data_parallel"  # the mode of a group whose programs are ready to run
-_ONCE = Role.OPTIMIZE | Role.LR_SCHED | Role.RPC | Role.DIST  # these run once, not per device
+# These run once, not per device.
+_ONCE = OpRole.OPTIMIZE | OpRole.LR_SCHED | OpRole.RPC | OpRole.DIST
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def _start_losses(program: Program, factor: float, customized: bool) -> list[str
     block = program.global_block()
     fed = []
     for op in list(block.ops):
-        if op.type == "fill_constant" and op.role == Role.BACKWARD | Role.LOSS:
+        if op.type == "fill_constant" and op.role == OpRole.BACKWARD | OpRole.LOSS:
             if customized:
                 fed += op.output("Out")
                 block.ops.remove(op)
@@ -163,7 +164,7 @@ def _copy(op: Operator, block: Block, of: Mapping[str, Sequence[str]], device: i
 
 
 def _sum(block: Block, parameter: str, gradient: str, parts: Sequence[str]) -> Operator:
-    attrs = {ROLE_ATTR: int(Role.BACKWARD), ROLE_VAR_ATTR: [parameter, gradient]}
+    attrs = {ROLE_ATTR: int(OpRole.BACKWARD), ROLE_VAR_ATTR: [parameter, gradient]}
     return Operator(block, "sum", {"X": list(parts)}, {"Out": gradient}, attrs)
 
 
@@ -206,7 +207,7 @@ def without_data(program: Program) -> Program:
     block = new.global_block()
     summed = {n for op in block.ops if op.type == "c_allreduce_sum" for n in op.input("X")}
     for op in block.ops:
-        if op.role & Role.BACKWARD:
+        if op.role & OpRole.BACKWARD:
             summed.update((op.attrs.get(ROLE_VAR_ATTR) or ())[1::2])
     ops, block.ops = block.ops, []
     for op in ops:
@@ -222,7 +223,7 @@ def without_data(program: Program) -> Program:
 
 def _fill(block: Block, name: str, value: float) -> None:
     var = block.vars[name]
-    facts: dict[str, Any] = {"dtype": var.dtype, ROLE_ATTR: int(Role.BACKWARD)}
+    facts: dict[str, Any] = {"dtype": var.dtype, ROLE_ATTR: int(OpRole.BACKWARD)}
     if var.type == VarType.SELECTED_ROWS:
         facts["shape"] = list(var.shape)
         block.add_op(Operator(block, "no_rows", {}, {"Out": name}, facts))
@@ -238,6 +239,6 @@ def loss_gradients(program: Program) -> list[str]:
     return [
         name
         for op in ops
-        if op.role == Role.BACKWARD | Role.LOSS and op.type == "fill_constant"
+        if op.role == OpRole.BACKWARD | OpRole.LOSS and op.type == "fill_constant"
         for name in op.output("Out")
     ]

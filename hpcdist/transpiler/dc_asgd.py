@@ -6,8 +6,8 @@ Servers keep, for every trainer, the values of each of their blocks that it read
 from __future__ import annotations
 
 from hpcdist.graph.block import Block
+from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.transpiler.plan import Plan
 
 SENDER = "@TRAINER_ID@"  # int64 [1]: whose gradient an optimize block is run for
@@ -61,5 +61,5 @@ def _elementwise(block: Block, kind: str, x: str, y: str, out: str) -> Operator:
 
 
 def _op(block: Block, kind: str, inputs: dict[str, list[str]], out: str, **attrs: int) -> Operator:
-    attrs[ROLE_ATTR] = int(Role.FORWARD)
+    attrs[ROLE_ATTR] = int(OpRole.FORWARD)
     return Operator(block, kind, inputs, {"Out": out}, attrs)

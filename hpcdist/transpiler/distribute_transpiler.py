@@ -13,13 +13,6 @@ from hpcdist.graph.distribution import VarsDistributed
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.program import Program, default_main_program, default_startup_program
 from hpcdist.graph.variable import Variable
-from hpcdist.transpiler.cluster import (
-    Group,
-    collective_group,
-    group_of,
-    nccl2_group,
-    pserver_participants,
-)
 from hpcdist.transpiler.config import (
     DistributedMode,
     DistributeTranspilerConfig,
@@ -28,6 +21,13 @@ from hpcdist.transpiler.config import (
 )
 from hpcdist.transpiler.counters import count_by_trainer
 from hpcdist.transpiler.grad_allreduce import rewrite_in_place
+from hpcdist.transpiler.group import (
+    Group,
+    collective_group,
+    group_of,
+    nccl2_group,
+    pserver_participants,
+)
 from hpcdist.transpiler.hybrid import (
     hybrid_group,
     hybrid_startup,

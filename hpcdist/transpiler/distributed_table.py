@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import program_of
-from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.transpiler.look_ups import at_once
 from hpcdist.transpiler.plan import Plan
 from hpcdist.transpiler.rpc import send_op
@@ -82,7 +82,7 @@ def fetch_rows(block: Block, plan: Plan) -> TableSteps:
             id_names += split.output("Out")
             answered += merge.input("X")
     where = {"epmap": list(plan.endpoints) * len(splits), "trainer_id": 0}  # always 0, as in Fluid
-    forward = {ROLE_ATTR: int(Role.FORWARD)}
+    forward = {ROLE_ATTR: int(OpRole.FORWARD)}
     fetch = Operator(block, "prefetch", {"X": id_names}, {"Out": answered}, {**where, **forward})
     for op in reversed([*splits, fetch, *merges]):
         block.add_op(op, position)
@@ -104,7 +104,7 @@ def _ask_for(
     for question, answer in zip(id_names, answered):
         block.create_var(question, shape=id_var.shape, dtype=id_var.dtype)
         block.create_var(answer, shape=row_var.shape, dtype=row_var.dtype)
-    forward = {ROLE_ATTR: int(Role.FORWARD)}
+    forward = {ROLE_ATTR: int(OpRole.FORWARD)}
     merged = {"Ids": ids, "Rows": id_names, "X": answered}
     return (
         Operator(block, "split_ids", {"Ids": ids}, {"Out": id_names}, forward),
@@ -128,7 +128,7 @@ def push_rows(block: Block, plan: Plan, table: Table) -> tuple[Operator, Operato
         "split_ids",
         {"Ids": table.gradient},
         {"Out": names},
-        {ROLE_ATTR: int(Role.DIST)},
+        {ROLE_ATTR: int(OpRole.DIST)},
     )
     role_var = [table.parameter, table.gradient]
     send = send_op(block, names, plan.endpoints, role_var, trainer_id=plan.trainer_id)
@@ -156,7 +156,7 @@ def add_table(
         received = tuple(f"{gradient}.trainer_{k}.pserver_{server}" for k in range(plan.trainers))
     for name in (gradient, *received):
         home.create_var(name, shape=table.shape, persistable=name == gradient, **sparse)
-    forward = {ROLE_ATTR: int(Role.FORWARD)}
+    forward = {ROLE_ATTR: int(OpRole.FORWARD)}
     update = program.create_block(parent)
     if plan.mode.averaged:
         update.add_op(Operator(update, "sum", {"X": received}, {"Out": gradient}, forward))

@@ -7,9 +7,9 @@ from typing import Any
 
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.transpiler.config import ServerRuntimeConfig
 from hpcdist.transpiler.plan import Plan, Route
 from hpcdist.transpiler.program_roles import program_roles
@@ -31,7 +31,7 @@ def geo_trainer(program: Program, plan: Plan) -> Program:
     new = program.clone()
     block = new.global_block()
     for i in program_roles(program).clip:
-        block.ops[i].attrs[ROLE_ATTR] = int(Role.BACKWARD)
+        block.ops[i].attrs[ROLE_ATTR] = int(OpRole.BACKWARD)
     for route in plan.routes:
         _declare_delta(block, route, route.parameter, route.shape)
         if route.cut:
@@ -75,7 +75,7 @@ def geo_server(
         block = new.create_block(0)
         inputs = {"X": [piece.name, delta]}
         block.add_op(
-            Operator(block, "sum", inputs, {"Out": piece.name}, {ROLE_ATTR: int(Role.FORWARD)})
+            Operator(block, "sum", inputs, {"Out": piece.name}, {ROLE_ATTR: int(OpRole.FORWARD)})
         )
         location = (block.idx, route.parameter, piece.name, piece.begin, piece.end)
         blocks.append(ServerBlock(*location, delta, (delta,), route.sparse))
@@ -115,7 +115,7 @@ def _lookups(block: Block, plan: Plan) -> list[Operator]:
 
 
 def _append_signal(block: Block, output: str, names: list[str], meaning: list[str]) -> None:
-    facts: dict[str, Any] = {"send_varnames": meaning, ROLE_ATTR: int(Role.FORWARD)}
+    facts: dict[str, Any] = {"send_varnames": meaning, ROLE_ATTR: int(OpRole.FORWARD)}
     send = send_op(block, names, _UNROUTED, (), **facts)
     send.outputs = {"Out": [output]}
     block.create_var(output, dtype="bool")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hpcdist.errors import PlanError
+from hpcdist.graph.op_role import MERGED_STEPS
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import MERGED_STEPS
 from hpcdist.graph.variable import Variable
 from hpcdist.transpiler.config import DistributeTranspilerConfig
 from hpcdist.transpiler.distribute_transpiler import DistributeTranspiler

@@ -13,12 +13,12 @@ from typing import Any
 from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.op_role import MERGED_STEPS, ROLE_ATTR, ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, default_main_program, default_startup_program, program_of
-from hpcdist.graph.roles import MERGED_STEPS, ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter
 from hpcdist.ops.optimize.local_sgd import INTERVAL_OP
-from hpcdist.transpiler.cluster import Group, collective_group
+from hpcdist.transpiler.group import Group, collective_group
 from hpcdist.transpiler.table_metadata import tables_looked_up
 
 SNAPSHOT = "@SNAPSHOT"
@@ -48,7 +48,7 @@ def nccl2_startup(startup: Program, group: Group) -> Program:
     for name in ids:
         block.create_var(name, type=VarType.RAW, persistable=True)
     attrs: dict[str, Any] = {
-        ROLE_ATTR: int(Role.FORWARD),
+        ROLE_ATTR: int(OpRole.FORWARD),
         "trainers": list(group.endpoints),
         "trainer_id": group.trainer_id,
         "nccl_comm_num": group.rings,
@@ -72,16 +72,16 @@ def collective_startup(startup: Program, main: Program, group: Group) -> Program
             "endpoint": group.current_endpoint,
             "other_endpoints": other_endpoints,
         }
-        block.add_op(_op(block, "c_gen_nccl_id", None, name, Role.FORWARD, **facts))
+        block.add_op(_op(block, "c_gen_nccl_id", None, name, OpRole.FORWARD, **facts))
         rank = {"nranks": len(group.endpoints), "rank": group.trainer_id, "ring_id": ring}
-        block.add_op(_op(block, "c_comm_init", name, None, Role.FORWARD, **rank))
+        block.add_op(_op(block, "c_comm_init", name, None, OpRole.FORWARD, **rank))
     parameters = _parameters(block, main)
     for number, name in enumerate(parameters):
         ring = number % group.rings
         facts = {"ring_id": ring, "root": 0, "use_calc_stream": False}
-        block.add_op(_op(block, "c_broadcast", name, name, Role.FORWARD, **facts))
+        block.add_op(_op(block, "c_broadcast", name, name, OpRole.FORWARD, **facts))
     if parameters:
-        _sync_rings(block, len(block.ops), parameters[-1], Role.FORWARD, group.rings)
+        _sync_rings(block, len(block.ops), parameters[-1], OpRole.FORWARD, group.rings)
     return new
 
 
@@ -91,7 +91,7 @@ def local_sgd_startup(startup: Program, main: Program, group: Group) -> Program:
     block = new.global_block()
     for name in _parameters(block, main):
         _create_snapshot(block, name)
-        block.add_op(_op(block, "assign", name, name + SNAPSHOT, Role.FORWARD))
+        block.add_op(_op(block, "assign", name, name + SNAPSHOT, OpRole.FORWARD))
     return new
 
 
@@ -99,7 +99,7 @@ def all_devices_startup(startup: Program) -> Program:
     """Return a startup program that ends with a ring of all devices of this process."""
     new = startup.clone()
     block = new.global_block()
-    block.add_op(_op(block, "c_comm_init_all", None, None, Role.FORWARD, ring_id=0))
+    block.add_op(_op(block, "c_comm_init_all", None, None, OpRole.FORWARD, ring_id=0))
     return new
 
 
@@ -131,21 +131,21 @@ def allreduce_gradients(main: Program, group: Group) -> Program:
 def sum_over_trainers(block: Block, rings: int) -> None:
     """Insert the sums of all gradients of a block, and what waits for them."""
     last = _sum_gradients(block, rings)
-    optimizing = [i for i, op in enumerate(block.ops) if op.role & Role.OPTIMIZE]
+    optimizing = [i for i, op in enumerate(block.ops) if op.role & OpRole.OPTIMIZE]
     if last is not None and optimizing:
-        _sync_rings(block, optimizing[0], last, Role.BACKWARD, rings)
+        _sync_rings(block, optimizing[0], last, OpRole.BACKWARD, rings)
 
 
 def _scale_loss_gradients(block: Block, factor: float) -> None:
     for i in reversed(range(len(block.ops))):
         op = block.ops[i]
-        if op.role & Role.BACKWARD and op.role & Role.LOSS:
+        if op.role & OpRole.BACKWARD and op.role & OpRole.LOSS:
             name = op.output_arg_names[0]
             if op.type == "scale" and name not in op.input_arg_names and not op.attrs["bias"]:
                 op.attrs["scale"] *= factor  # of a plain script, whose rows have a weight
                 continue
             facts = {"scale": factor, "bias": 0.0, "bias_after_scale": True}
-            block.add_op(_op(block, "scale", name, name, Role.BACKWARD, **facts), i + 1)
+            block.add_op(_op(block, "scale", name, name, OpRole.BACKWARD, **facts), i + 1)
 
 
 def _sum_gradients(block: Block, rings: int) -> str | None:
@@ -158,15 +158,15 @@ def _sum_gradients(block: Block, rings: int) -> str | None:
     gradient = None
     for i in reversed(range(len(block.ops))):
         op = block.ops[i]
-        if not op.role & Role.BACKWARD:
+        if not op.role & OpRole.BACKWARD:
             continue
         pairs = list(op.attrs.get(ROLE_VAR_ATTR) or ())
         finished = [g for p, g in zip(pairs[::2], pairs[1::2]) if p not in tables]
         if finished:
-            sync = _op(block, "c_sync_calc_stream", finished[0], finished[0], Role.BACKWARD)
+            sync = _op(block, "c_sync_calc_stream", finished[0], finished[0], OpRole.BACKWARD)
             block.add_op(sync, i + 1)
         for gradient in finished:  # each before the one that came earlier
-            summed = _sum_op(block, gradient, next(ring) % rings, Role.BACKWARD)
+            summed = _sum_op(block, gradient, next(ring) % rings, OpRole.BACKWARD)
             block.add_op(summed, i + 2)
     return gradient
 
@@ -203,20 +203,20 @@ def average_parameters(main: Program, group: Group) -> Program:
         _create_snapshot(block, name)
         added = [
             _difference(block, name),
-            _op(block, "c_sync_calc_stream", name, name, Role.OPTIMIZE),
-            _sum_op(block, name, next(ring) % group.rings, Role.OPTIMIZE),
+            _op(block, "c_sync_calc_stream", name, name, OpRole.OPTIMIZE),
+            _sum_op(block, name, next(ring) % group.rings, OpRole.OPTIMIZE),
         ]
         for offset, op in enumerate(added):
             block.add_op(op, i + 1 + offset)
         moved.insert(0, name)
     if not moved:
         return new
-    _sync_rings(block, len(block.ops), moved[0], Role.OPTIMIZE, group.rings)
+    _sync_rings(block, len(block.ops), moved[0], OpRole.OPTIMIZE, group.rings)
     mean = {"scale": 1.0 / len(group.endpoints), "bias": 0.0, "bias_after_scale": True}
     for name in moved:
-        block.add_op(_op(block, "scale", name, name, Role.OPTIMIZE, **mean))
+        block.add_op(_op(block, "scale", name, name, OpRole.OPTIMIZE, **mean))
         block.add_op(_difference(block, name))
-        block.add_op(_op(block, "assign", name, name + SNAPSHOT, Role.OPTIMIZE))
+        block.add_op(_op(block, "assign", name, name + SNAPSHOT, OpRole.OPTIMIZE))
     return new
 
 
@@ -244,13 +244,13 @@ def _create_snapshot(block: Block, name: str) -> None:
 
 def _difference(block: Block, name: str) -> Operator:
     inputs = {"X": name + SNAPSHOT, "Y": name}
-    attrs = {"axis": -1, ROLE_ATTR: int(Role.OPTIMIZE)}
+    attrs = {"axis": -1, ROLE_ATTR: int(OpRole.OPTIMIZE)}
     return Operator(block, "elementwise_sub", inputs, {"Out": name}, attrs)
 
 
 # -- operators ---------------------------------------------------------------------------------
 def _op(
-    block: Block, type: str, x: str | None, out: str | None, role: Role, **attrs: Any
+    block: Block, type: str, x: str | None, out: str | None, role: OpRole, **attrs: Any
 ) -> Operator:
     """Return an operator from ``x`` to ``out``, not added."""
     inputs = {} if x is None else {"X": x}
@@ -258,12 +258,12 @@ def _op(
     return Operator(block, type, inputs, outputs, {**attrs, ROLE_ATTR: int(role)})
 
 
-def _sum_op(block: Block, name: str, ring: int, role: Role) -> Operator:
+def _sum_op(block: Block, name: str, ring: int, role: OpRole) -> Operator:
     facts = {"ring_id": ring, "use_calc_stream": False}
     return _op(block, "c_allreduce_sum", name, name, role, **facts)
 
 
-def _sync_rings(block: Block, index: int, name: str, role: Role, rings: int) -> None:
+def _sync_rings(block: Block, index: int, name: str, role: OpRole, rings: int) -> None:
     for ring in range(rings):
         op = _op(block, "c_sync_comm_stream", name, name, role, ring_id=ring)
         block.add_op(op, index + ring)

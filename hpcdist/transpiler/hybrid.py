@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hpcdist.errors import PlanError
+from hpcdist.graph.op_role import AFTER_UPDATES, WITHOUT_SERVERS, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import AFTER_UPDATES, WITHOUT_SERVERS, Role
-from hpcdist.transpiler.cluster import PLAIN, Group
 from hpcdist.transpiler.grad_allreduce import allreduce_gradients, collective_startup
+from hpcdist.transpiler.group import PLAIN, Group
 from hpcdist.transpiler.plan import Plan, trainer_plan
 from hpcdist.transpiler.table_metadata import tables_looked_up
 
@@ -69,7 +69,7 @@ def _of_trainers(op: Operator, tables: set[str]) -> bool:
     """Tell whether an operator moves what trainers keep, or follows it."""
     if AFTER_UPDATES in op.attrs or WITHOUT_SERVERS in op.attrs:
         return True
-    return op.role == Role.OPTIMIZE and tables.isdisjoint(op.input("Param"))
+    return op.role == OpRole.OPTIMIZE and tables.isdisjoint(op.input("Param"))
 
 
 def hybrid_trainer(main: Program, group: HybridGroup) -> Program:

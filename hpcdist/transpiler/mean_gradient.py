@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block
+from hpcdist.graph.op_role import ROLE_ATTR, ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.transpiler.program_roles import BY_ROWS, ON_SERVERS, program_roles
 
 STAGE = "stage"  # attribute: how many sums over servers come before this operator
@@ -81,7 +81,7 @@ def _gradients(block: Block) -> dict[str, str]:
     """Return the gradient that the backward pass finishes, by parameter."""
     gradients: dict[str, str] = {}
     for op in block.ops:
-        if op.role & Role.BACKWARD:
+        if op.role & OpRole.BACKWARD:
             finished = list(op.attrs.get(ROLE_VAR_ATTR) or ())
             gradients |= dict(zip(finished[::2], finished[1::2]))
     return gradients

@@ -7,10 +7,10 @@ These operators have the forward role, and yet belong to the schedule: servers r
 from __future__ import annotations
 
 from hpcdist.graph.block import Block
+from hpcdist.graph.op_role import AFTER_UPDATES, MERGED_STEPS, ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import lookup
-from hpcdist.graph.roles import AFTER_UPDATES, MERGED_STEPS, ROLE_ATTR, Role
 from hpcdist.graph.variable import Parameter
 from hpcdist.transpiler.program_roles import nested
 
@@ -33,7 +33,7 @@ def with_rates_scheduled(main: Program) -> Program:
     new = main.clone()
     block = new.global_block()
     for op in nested([block.ops[i] for i in sorted(indices)]):
-        op.attrs[ROLE_ATTR] = int(Role.LR_SCHED)
+        op.attrs[ROLE_ATTR] = int(OpRole.LR_SCHED)
     new.touch()
     return new
 
@@ -43,16 +43,16 @@ def _leading_to_rates(block: Block) -> set[int]:
     ops = block.ops
     read = [{name for op in nested([op]) for name in op.input_arg_names} for op in ops]
     written = [{name for op in nested([op]) for name in op.output_arg_names} for op in ops]
-    scheduled = {i for i, op in enumerate(ops) if op.role & Role.LR_SCHED}
+    scheduled = {i for i, op in enumerate(ops) if op.role & OpRole.LR_SCHED}
     needed = {name for i in scheduled for name in read[i]}
     for op in ops:
-        if op.role == Role.OPTIMIZE:
+        if op.role == OpRole.OPTIMIZE:
             needed.update(name for slot in _RATES for name in op.input(slot))
     indices: set[int] = set()
     while more := {
         i
         for i, op in enumerate(ops)
-        if i not in indices and op.role == Role.FORWARD and written[i] & needed
+        if i not in indices and op.role == OpRole.FORWARD and written[i] & needed
     }:
         indices |= more
         needed.update(name for i in more for name in read[i])
@@ -98,7 +98,7 @@ def _read_by_nobody(block: Block, read: list[set[str]], written: list[set[str]])
     needed: set[str] = set()
     for i, op in reversed(list(enumerate(block.ops))):
         stays = any(block.is_persistable(name) for name in written[i])
-        if op.role != Role.FORWARD or stays or not needed.isdisjoint(written[i]):
+        if op.role != OpRole.FORWARD or stays or not needed.isdisjoint(written[i]):
             needed |= read[i]
         else:
             indices.append(i)
@@ -106,7 +106,7 @@ def _read_by_nobody(block: Block, read: list[set[str]], written: list[set[str]])
 
 
 def _on_servers(op: Operator) -> bool:
-    return op.role == Role.OPTIMIZE and AFTER_UPDATES not in op.attrs
+    return op.role == OpRole.OPTIMIZE and AFTER_UPDATES not in op.attrs
 
 
 def _repeatable(op: Operator) -> bool:

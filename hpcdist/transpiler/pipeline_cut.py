@@ -8,9 +8,9 @@ from enum import Enum
 from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.op_role import DEVICE_ATTR, MERGED_STEPS, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import lookup
-from hpcdist.graph.roles import DEVICE_ATTR, MERGED_STEPS, Role
 from hpcdist.graph.variable import Parameter
 from hpcdist.ops.optimize.mixed_precision import ROUNDINGS
 from hpcdist.recompute import AGAIN
@@ -27,18 +27,18 @@ class Phase(Enum):
 
 def phase_of(op: Operator) -> Phase:
     """Return when an operator runs."""
-    if op.role & Role.OPTIMIZE:
+    if op.role & OpRole.OPTIMIZE:
         return Phase.UPDATE
-    if op.role & Role.LR_SCHED:
+    if op.role & OpRole.LR_SCHED:
         return Phase.SCHEDULE
-    return Phase.BACKWARD if op.role & Role.BACKWARD else Phase.FORWARD
+    return Phase.BACKWARD if op.role & OpRole.BACKWARD else Phase.FORWARD
 
 
 # -- what cannot be cut --------------------------------------------------------------------------
 def refuse_uncuttable(block: Block, phases: Sequence[Phase], several_parts: bool) -> None:
     """Raise PlanError for what stages cannot compute, or not from divided batches."""
     for op, phase in zip(block.ops, phases):
-        if op.role & (Role.RPC | Role.DIST):
+        if op.role & (OpRole.RPC | OpRole.DIST):
             raise PlanError(f"pipeline: {op.place} {op} was transpiled: do one of both")
         for marks, feature in (
             (MERGED_STEPS in op.attrs, "gradient merge: more micro-batches do the same"),

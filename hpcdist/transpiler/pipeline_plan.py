@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX
+from hpcdist.graph.op_role import ROLE_VAR_ATTR
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.pipeline import PipelineCut
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import ROLE_VAR_ATTR
 from hpcdist.transpiler.pipeline_cut import (
     Phase,
     phase_of,

@@ -14,13 +14,13 @@ from typing import Any
 
 from hpcdist.graph.block import Block
 from hpcdist.graph.names import EMPTY
+from hpcdist.graph.op_role import ROLE_ATTR, ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.pipeline import of_micro_batch
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta
-from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
-from hpcdist.transpiler.cluster import Group
 from hpcdist.transpiler.grad_allreduce import sum_over_trainers
+from hpcdist.transpiler.group import Group
 from hpcdist.transpiler.pipeline_cut import Phase
 from hpcdist.transpiler.pipeline_plan import ALL, PipelinePlan, Transfer
 
@@ -117,14 +117,14 @@ class _StageBuilder:
             for op in self._ops_of_phase[phase]:
                 self._append_micro(op, micro_batch)
         for name in self._plan.gradients:
-            self._send(name, name, -1, Role.OPTIMIZE)
+            self._send(name, name, -1, OpRole.OPTIMIZE)
         for op in self._ops_of_phase[Phase.UPDATE]:
             for name in op.input_arg_names:
                 if (name, True) in self._receives:
                     self._receive(name, name, -1, self._block.var(name).meta)
             self._block.add_op(op)
             for name in op.output_arg_names:
-                self._send(name, name, -1, Role.OPTIMIZE)
+                self._send(name, name, -1, OpRole.OPTIMIZE)
 
     def _append_micro(self, op: Operator, m: int) -> None:
         names = {n: self._name(n, m) for n in (*op.input_arg_names, *op.output_arg_names)}
@@ -137,7 +137,7 @@ class _StageBuilder:
         self._block.add_op(copy)
         for name in op.output_arg_names:
             if name != EMPTY and self._last[name] is op:
-                self._send(name, names[name], m, op.role & ~Role.LOSS)
+                self._send(name, names[name], m, op.role & ~OpRole.LOSS)
                 if name in self._plan.gradients:
                     self._add(name, m)
 
@@ -159,7 +159,7 @@ class _StageBuilder:
         """Add the gradient of a micro-batch to those before; the last sum has the plain name."""
         last = len(self._parts) - 1
         part = of_micro_batch(gradient, m)
-        role: dict[str, Any] = {ROLE_ATTR: int(Role.BACKWARD)}
+        role: dict[str, Any] = {ROLE_ATTR: int(OpRole.BACKWARD)}
         if m == last:
             role |= {ROLE_VAR_ATTR: [self._plan.gradients[gradient], gradient]}
         if last == 0:
@@ -180,7 +180,7 @@ class _StageBuilder:
             self._block.add_var(copy)
         return name
 
-    def _send(self, name: str, local: str, m: int, role: Role) -> None:
+    def _send(self, name: str, local: str, m: int, role: OpRole) -> None:
         for tag, transfer in self._sends.get((name, m < 0), ()):
             attrs = {"peer": transfer.target, "tag": tag, "micro_batch": m, ROLE_ATTR: int(role)}
             self._block.add_op(Operator(self._block, "pipeline_send", {"X": local}, {}, attrs))
@@ -192,6 +192,6 @@ class _StageBuilder:
         tag, transfer = self._receives[name, m < 0]
         assert meta is not None, f"{name} has a shape"
         where = {"peer": transfer.source, "tag": tag, "micro_batch": m}
-        role = Role.OPTIMIZE if m < 0 else Role.FORWARD
+        role = OpRole.OPTIMIZE if m < 0 else OpRole.FORWARD
         attrs = {"shape": list(meta.shape), "dtype": meta.dtype, **where, ROLE_ATTR: int(role)}
         self._block.add_op(Operator(self._block, "pipeline_recv", {}, {"Out": local}, attrs))

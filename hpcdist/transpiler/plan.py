@@ -12,14 +12,14 @@ from hpcdist import settings
 from hpcdist.errors import PlanError
 from hpcdist.graph.distribution import Distribution
 from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.op_role import AFTER_UPDATES, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import AFTER_UPDATES, Role
 from hpcdist.graph.variable import Parameter, Variable
-from hpcdist.transpiler.cluster import Participants
 from hpcdist.transpiler.config import DistributeTranspilerConfig, dispatcher_class
 from hpcdist.transpiler.counters import step_counter
+from hpcdist.transpiler.group import Participants
 from hpcdist.transpiler.mode import Mode
 from hpcdist.transpiler.program_roles import program_roles, refuse_uncut, refuse_unserved
 from hpcdist.transpiler.scheduled import ScheduledValue, scheduled_values
@@ -308,7 +308,7 @@ def _remote_tables(program: Program) -> set[str]:
         for op in block.ops:
             if is_remote_lookup(op):
                 lookups.update(op.input("W"))
-            elif op.role in (Role.FORWARD, Role.LOSS) or AFTER_UPDATES in op.attrs:
+            elif op.role in (OpRole.FORWARD, OpRole.LOSS) or AFTER_UPDATES in op.attrs:
                 elsewhere.update(op.input_arg_names)
     return lookups - elsewhere
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block
+from hpcdist.graph.op_role import AFTER_UPDATES, ROLE_VAR_ATTR, WITHOUT_SERVERS, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import AFTER_UPDATES, ROLE_VAR_ATTR, WITHOUT_SERVERS, Role
 from hpcdist.graph.variable import Parameter
 
 # Optimizers that a server can run on a block of rows: none looks across elements, except that
@@ -46,7 +46,7 @@ BY_ROWS = {
 }
 ELEMENTWISE = BY_ROWS | {"fill_constant"}
 ON_SERVERS = "of_mean_gradient"  # attribute of what clips, if servers are to do it
-_SCHEDULE_ROLES = (Role.LR_SCHED, Role.LR_SCHED | Role.OPTIMIZE)
+_SCHEDULE_ROLES = (OpRole.LR_SCHED, OpRole.LR_SCHED | OpRole.OPTIMIZE)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,9 @@ def program_roles(program: Program) -> ProgramRoles:
             )
     schedule = tuple(i for i, op in enumerate(ops) if op.role in _SCHEDULE_ROLES)
     following = _following(program.global_block(), schedule)
-    optimizing = [i for i, op in enumerate(ops) if op.role == Role.OPTIMIZE and i not in following]
+    optimizing = [
+        i for i, op in enumerate(ops) if op.role == OpRole.OPTIMIZE and i not in following
+    ]
     copyable, server_only = _copyable(program.global_block())
     clip = _clip_ops(program, optimizing, server_only)
     by_parameter: dict[str, list[int]] = {}
@@ -148,7 +150,7 @@ def _following(block: Block, schedule: Sequence[int]) -> tuple[int, ...]:
     scheduled = {name for op in nested([ops[i] for i in schedule]) for name in op.output_arg_names}
     counting = []
     for i, op in enumerate(ops if following else ()):
-        if op.role == Role.FORWARD and not scheduled.isdisjoint(op.input_arg_names):
+        if op.role == OpRole.FORWARD and not scheduled.isdisjoint(op.input_arg_names):
             scheduled.update(op.output_arg_names)
             counting.append(i)
     for i in reversed(counting):
@@ -208,7 +210,8 @@ def _refuse_counting_on_trainers(block: Block, roles: ProgramRoles) -> None:
     copied = {i for update in roles.updates for i in update.copies}
     for i, op in enumerate(block.ops):
         read = counters.intersection(op.input_arg_names)
-        if read and op.role & ~Role.LOSS == Role.FORWARD and i not in {*roles.following, *copied}:
+        forward = op.role & ~OpRole.LOSS == OpRole.FORWARD
+        if read and forward and i not in {*roles.following, *copied}:
             raise PlanError(
                 f"{op.place} {op} reads {min(read)!r}, which the learning rate's schedule moves: "
                 "that runs on the parameter servers, so trainers would read its first value; count "
@@ -269,7 +272,7 @@ def _copyable(block: Block) -> tuple[dict[str, int], set[str]]:
     element; the second value has the names of what is not made of constants alone.
     """
     written = Counter(name for op in nested(block.ops) for name in op.output_arg_names)
-    served = Role.OPTIMIZE | Role.LR_SCHED
+    served = OpRole.OPTIMIZE | OpRole.LR_SCHED
     trainers = [op for op in block.ops if not op.role & served]
     moved = {name for op in nested(trainers) for name in op.output_arg_names}
     schedule = [op for op in block.ops if op.role in _SCHEDULE_ROLES]
@@ -280,7 +283,7 @@ def _copyable(block: Block) -> tuple[dict[str, int], set[str]]:
     for i, op in enumerate(block.ops):
         if op.role in _SCHEDULE_ROLES:
             scheduled.update(n for inner in nested([op]) for n in inner.output_arg_names)
-        if op.role != Role.FORWARD or op.type not in ELEMENTWISE:
+        if op.role != OpRole.FORWARD or op.type not in ELEMENTWISE:
             continue
         if any(written[n] > 1 or block.is_persistable(n) for n in op.output_arg_names):
             continue

@@ -9,9 +9,9 @@ from typing import Any
 from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.distribution import Distribution
 from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, program_of
-from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.transpiler.config import ServerRuntimeConfig
 from hpcdist.transpiler.dc_asgd import backups, compensate, declare_backups
 from hpcdist.transpiler.distributed_table import ServerTable, add_table
@@ -267,7 +267,7 @@ def _add_update(
     merged = piece.of(route.gradient)
     received = plan.received(merged)
     if plan.merged:
-        forward = {ROLE_ATTR: int(Role.FORWARD)}
+        forward = {ROLE_ATTR: int(OpRole.FORWARD)}
         mean = {"scale": 1.0 / plan.trainers, "bias": 0.0, "bias_after_scale": True, **forward}
         block.add_op(Operator(block, "sum", {"X": received}, {"Out": merged}, forward))
         block.add_op(Operator(block, "scale", {"X": merged}, {"Out": merged}, mean))
@@ -336,7 +336,7 @@ def listen_op(
         "dc_asgd": False,
         "checkpint_block_id": -1,  # so spelt in Fluid
         "prefetch_var_name_to_block_id": [],
-        ROLE_ATTR: int(Role.FORWARD),
+        ROLE_ATTR: int(OpRole.FORWARD),
     }
     return Operator(home, "listen_and_serv", {"X": inputs}, {}, {**attrs, **facts})
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.graph.block import Block
+from hpcdist.graph.op_role import ROLE_ATTR, ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 
 
 def control_name(number: int) -> str:
@@ -19,7 +19,7 @@ def rpc_op(
     block: Block, type: str, inputs: dict[str, Any], outputs: dict[str, Any], **attrs: Any
 ) -> Operator:
     """Return an operator that talks to servers, not added to the block."""
-    return Operator(block, type, inputs, outputs, {ROLE_ATTR: int(Role.RPC), **attrs})
+    return Operator(block, type, inputs, outputs, {ROLE_ATTR: int(OpRole.RPC), **attrs})
 
 
 def send_op(

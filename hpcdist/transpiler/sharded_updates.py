@@ -15,12 +15,12 @@ import numpy as np
 
 from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block
+from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.ops.optimize.update import UPDATES
-from hpcdist.transpiler.cluster import Group, group_of
+from hpcdist.transpiler.group import Group, group_of
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _broadcasts(block: Block, shards: StateOwners) -> list[Operator]:
             "ring_id": 0,
             "root": shards.parameters[name],
             "use_calc_stream": False,
-            ROLE_ATTR: int(Role.OPTIMIZE),
+            ROLE_ATTR: int(OpRole.OPTIMIZE),
         }
         broadcasts.append(Operator(block, "c_broadcast", {"X": name}, {"Out": name}, attrs))
     return broadcasts

@@ -10,9 +10,9 @@ import numpy as np
 
 from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block, block_of
+from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.ops.tensor.constant import VALUE_ATTRS
 from hpcdist.transpiler.dc_asgd import append_backup_init
 from hpcdist.transpiler.distributed_table import rows_on_each
@@ -69,13 +69,13 @@ def receive_parameters(block: Block, plan: Plan, control: int) -> None:
     block.add_op(rpc_op(block, "fetch_barrier", {}, {"Out": barrier}, **everywhere))
     for route in received:
         if route.cut:
-            block.add_op(concat_op(block, route, Role.FORWARD))
+            block.add_op(concat_op(block, route, OpRole.FORWARD))
 
 
 def _fake_init(block: Block, table: str) -> None:
     """Replace a table's initializer by one that leaves its values open."""
     block.ops = [op for op in block.ops if table not in op.output_arg_names]
-    attrs = {"shape": list(block.var(table).shape), ROLE_ATTR: int(Role.FORWARD)}
+    attrs = {"shape": list(block.var(table).shape), ROLE_ATTR: int(OpRole.FORWARD)}
     block.add_op(Operator(block, "fake_init", {}, {"Out": table}, attrs))
 
 
@@ -145,7 +145,7 @@ def _initialize_from_others(
         home.add_op(copied)
     rows = home.var(name + FULL).shape[0]
     begin, end = (0, rows) if shard is None else (shard.piece.begin, shard.piece.end)
-    attrs = {"axes": [0], "starts": [begin], "ends": [end], ROLE_ATTR: int(Role.FORWARD)}
+    attrs = {"axes": [0], "starts": [begin], "ends": [end], ROLE_ATTR: int(OpRole.FORWARD)}
     home.add_op(Operator(home, "slice", {"Input": name + FULL}, {"Out": local}, attrs))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hpcdist.graph.program import Program
 from hpcdist.transpiler.adaptive_local_sgd import adaptive
-from hpcdist.transpiler.cluster import group_of, required_group
 from hpcdist.transpiler.data_parallel import data_parallel
+from hpcdist.transpiler.group import group_of, required_group
 from hpcdist.transpiler.plan import Plan, trainer_plan
 from hpcdist.transpiler.pserver import server_plan
 from hpcdist.transpiler.sharded_updates import sharded

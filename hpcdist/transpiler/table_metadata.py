@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import declared_attrs, lookup
-from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.ps.table_metadata import STATE_NAMES
 
@@ -238,7 +238,7 @@ def _read(program: Program, name: str, lookups: Sequence[Operator]) -> Table:
         raise PlanError(f"{prefix}: {len(updates)} optimizers would move it, expected one")
     _check_dtype(var)
     for op in _others(program, name, lookups, updates[0]):
-        if op.role & Role.OPTIMIZE:
+        if op.role & OpRole.OPTIMIZE:
             raise PlanError(
                 f"{prefix}: a regularizer ({op.type}) would move every row, and no rank has them "
                 "all; leave out ParamAttr(regularizer=) and the optimizer's regularization="

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from hpcdist.graph.block import Block
+from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.transpiler.plan import Plan, trainer_plan
 from hpcdist.transpiler.table_metadata import (
     LookUp,
@@ -71,7 +71,7 @@ def lone_steps(program: Program, tables: Sequence[Table], *, here: bool = True) 
     filled = _drop_fills(block, names)
     for table in tables:
         if here and table.parameter in filled:
-            attrs = {"table": table, ROLE_ATTR: int(Role.FORWARD)}
+            attrs = {"table": table, ROLE_ATTR: int(OpRole.FORWARD)}
             block.add_op(Operator(block, "make_table", {}, {}, attrs))
     updates = [op for op in block.ops if op.input("Param") and op.input("Param")[0] in names]
     lookups = [op for op in block.ops if is_distributed_lookup(op)]
@@ -153,14 +153,14 @@ def _pull(block: Block, pulled: Sequence[LookUp], *, create: bool) -> Operator:
         "lookups": tuple(pulled),
         "widths": [block.var(look_up.table).shape[1] for look_up in pulled],
         "create": create,
-        ROLE_ATTR: int(Role.FORWARD),
+        ROLE_ATTR: int(OpRole.FORWARD),
     }
     ids, rows = [p.ids for p in pulled], [p.rows for p in pulled]
     return Operator(block, "pull_sparse", {"Ids": ids}, {"Out": rows}, attrs)
 
 
 def _push(block: Block, pushed: Sequence[LookUp]) -> Operator:
-    attrs = {"lookups": tuple(pushed), ROLE_ATTR: int(Role.RPC)}
+    attrs = {"lookups": tuple(pushed), ROLE_ATTR: int(OpRole.RPC)}
     slots = {"Ids": [p.ids for p in pushed], "Grads": [p.rows for p in pushed]}
     return Operator(block, "push_sparse", slots, {}, attrs)
 

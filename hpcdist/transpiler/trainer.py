@@ -8,9 +8,9 @@ from typing import Any
 
 from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block
+from hpcdist.graph.op_role import ROLE_ATTR, ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.transpiler.distributed_table import fetch_rows, push_rows
 from hpcdist.transpiler.look_ups import at_once
 from hpcdist.transpiler.plan import Plan, Route, is_remote_lookup
@@ -30,7 +30,7 @@ def trainer_program(program: Program, plan: Plan) -> Program:
     new = program.clone()
     block = new.global_block()
     for i in roles.clip:
-        block.ops[i].attrs[ROLE_ATTR] = int(Role.BACKWARD)
+        block.ops[i].attrs[ROLE_ATTR] = int(OpRole.BACKWARD)
     following = [block.ops[i] for i in roles.following]
     _declare_blocks(block, plan)
     sent, table_steps = _insert_sends(block, plan, roles)
@@ -156,7 +156,7 @@ def _split(block: Block, route: Route, names: Sequence[str]) -> Operator:
     kind, attr = ("split_byref", "sections")
     if route.sparse:
         kind, attr = ("split_selected_rows", "height_sections")
-    attrs = {attr: _rows(route), ROLE_ATTR: int(Role.DIST)}
+    attrs = {attr: _rows(route), ROLE_ATTR: int(OpRole.DIST)}
     return Operator(block, kind, {"X": route.gradient}, {"Out": names}, attrs)
 
 
@@ -176,7 +176,7 @@ def _append_receives(block: Block, plan: Plan, sent: Sequence[str]) -> None:
     block.add_op(rpc_op(block, "fetch_barrier", {"X": barrier}, {"Out": names}, **_all(plan)))
     for route in received:
         if route.cut:
-            block.add_op(concat_op(block, route, Role.DIST))
+            block.add_op(concat_op(block, route, OpRole.DIST))
 
 
 def _append_following(block: Block, plan: Plan, following: Sequence[Operator]) -> None:
@@ -208,7 +208,7 @@ def _append_receives_as_sent(block: Block, plan: Plan, sent: Mapping[str, str]) 
         block.add_op(_recv(block, plan, route, sent[route.parameter]))
     for route in received:
         if route.cut and not plan.mode.runtime_split:
-            block.add_op(concat_op(block, route, Role.DIST))
+            block.add_op(concat_op(block, route, OpRole.DIST))
 
 
 def _append_count(block: Block, plan: Plan, output: str) -> str:
@@ -250,7 +250,7 @@ def _recv(block: Block, plan: Plan, route: Route, after: str) -> Operator:
     )
 
 
-def concat_op(block: Block, route: Route, role: Role) -> Operator:
+def concat_op(block: Block, route: Route, role: OpRole) -> Operator:
     """Return the operator that joins the received blocks of a parameter, not added."""
     names = [s.name for s in route.slices]
     attrs = {"axis": 0, ROLE_ATTR: int(role)}
@@ -291,7 +291,7 @@ def _look_up_remotely(block: Block, plan: Plan) -> bool:
             "padding_idx": first.attrs.get("padding_idx", -1),
             "trainer_id": plan.trainer_id,
             "lookup_table_version": first.type,
-            ROLE_ATTR: int(Role.FORWARD),
+            ROLE_ATTR: int(OpRole.FORWARD),
         }
         inputs = {"Ids": [op.input("Ids")[0] for op in lookups], "W": route.parameter}
         outputs = {"Outputs": [op.output("Out")[0] for op in lookups]}

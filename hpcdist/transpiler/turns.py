@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Variable
 from hpcdist.transpiler.mean_gradient import SUMMED, of_mean_gradient
 from hpcdist.transpiler.own_rates import with_rates_scheduled
@@ -129,7 +129,7 @@ def joined(mains: Sequence[Program]) -> Program:
                 copied = op.copied_to(target)
                 if "sub_block" in copied.attrs:
                     copied.attrs["sub_block"] = number[copied.attrs["sub_block"]]
-                if id(op) in optimizers or op.role & Role.LR_SCHED:
+                if id(op) in optimizers or op.role & OpRole.LR_SCHED:
                     copied.attrs[TURN] = turn
                 target.ops.append(copied)
     new.touch()
@@ -152,11 +152,11 @@ def _moved(main: Program) -> set[str]:
 
 def _optimizers(main: Program) -> list[Operator]:
     ops = main.global_block().ops
-    return [op for op in ops if op.role == Role.OPTIMIZE and op.input("Param")]
+    return [op for op in ops if op.role == OpRole.OPTIMIZE and op.input("Param")]
 
 
 def _schedule(main: Program) -> list[Operator]:
-    return [op for op in main.global_block().ops if op.role & Role.LR_SCHED]
+    return [op for op in main.global_block().ops if op.role & OpRole.LR_SCHED]
 
 
 def _written_by(ops: Sequence[Operator]) -> set[str]:

@@ -11,11 +11,11 @@ from hpcdist.executor.analysis import reads, writes
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.ordering import dependences, free_first, update_at_once
 from hpcdist.executor.scope import Scope
-from hpcdist.graph.roles import ROLE_ATTR, Role
+from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from tests.property.element_wise_programs import STATE, WIDTH, Builder, assert_bits, numbers
 from tests.support_eval import evaluate
 
-ROLES = (Role.FORWARD, Role.FORWARD, Role.BACKWARD, Role.OPTIMIZE, Role.LR_SCHED)
+ROLES = (OpRole.FORWARD, OpRole.FORWARD, OpRole.BACKWARD, OpRole.OPTIMIZE, OpRole.LR_SCHED)
 
 
 def drawn(draw) -> Builder:

@@ -7,7 +7,7 @@ import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.executor.analysis import FOREVER, is_control, plan_storage
 from hpcdist.executor.ordering import dependences, free_first, update_at_once
-from hpcdist.graph.roles import ROLE_ATTR, Role
+from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from tests.golden.loss_runs import build, fed
 
 ROWS, WIDTH, DEPTH = 32, 64, 6
@@ -216,7 +216,7 @@ def test_nothing_moves_across_a_fence():
     main, _, _ = deep()
     block = main.global_block()
     updates = [i for i, op in enumerate(block.ops) if op.type == "sgd"]
-    attrs = {ROLE_ATTR: int(Role.RPC)}
+    attrs = {ROLE_ATTR: int(OpRole.RPC)}
     block.insert_op(updates[0], "send_barrier", {"X": []}, {"Out": []}, attrs)
     for order in orders(block.ops):
         fence = next(k for k, i in enumerate(order) if is_control(block.ops[i]))

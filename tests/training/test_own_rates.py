@@ -12,7 +12,7 @@ import hpcdist as fluid
 from hpcdist import layers, optimizer
 from hpcdist.errors import PlanError
 from hpcdist.executor.scope import Scope, scope_guard
-from hpcdist.graph.roles import Role
+from hpcdist.graph.op_role import OpRole
 from tests.support_transpiler import transpile
 from tests.thread_jobs import ranks_as_threads
 
@@ -186,7 +186,8 @@ def test_trainers_run_nothing_of_it(sync):
         first = server.block(server.distribution.schedule).ops[0]
         counters = server.distribution.plan.counters
         assert (first.type, len(counters)) == (("increment", 0) if sync else ("sum", 2))
-        assert {op.role for op in server.block(server.distribution.schedule).ops} == {Role.LR_SCHED}
+        schedule = server.block(server.distribution.schedule)
+        assert {op.role for op in schedule.ops} == {OpRole.LR_SCHED}
 
 
 def test_rates_of_constants_stay_on_trainers_too_where_they_can_be_fetched():

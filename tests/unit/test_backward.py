@@ -14,8 +14,8 @@ from hpcdist.errors import GraphError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.names import guard
+from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.program import Program, default_main_program, program_guard
-from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant, NumpyArrayInitializer
 
@@ -28,7 +28,7 @@ def programs() -> Iterator[None]:
 
 def backward_ops() -> list[Any]:
     ops = default_main_program().global_block().ops
-    return [op for op in ops if op.role & Role.BACKWARD]
+    return [op for op in ops if op.role & OpRole.BACKWARD]
 
 
 def types() -> list[str]:
@@ -60,10 +60,10 @@ def test_roles_and_role_variables() -> None:
         ("fc_0.w_0", "fc_0.w_0@GRAD"),
         ("fc_0.b_0", "fc_0.b_0@GRAD"),
     ]
-    assert loss.op.role == Role.LOSS
+    assert loss.op.role == OpRole.LOSS
     fill, *rest = backward_ops()
     assert (fill.type, fill.role, fill.attr("value")) == ("fill_constant", 257, 1.0)
-    assert {op.role for op in rest} == {Role.BACKWARD}
+    assert {op.role for op in rest} == {OpRole.BACKWARD}
     finished = {op.type: op.attrs["op_role_var"] for op in rest if "op_role_var" in op.attrs}
     assert finished == {
         "mul_grad": ["fc_0.w_0", "fc_0.w_0@GRAD"],

@@ -6,7 +6,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist.compat.framework import Operator, Parameter, switch_main_program
 from hpcdist.errors import GraphError
-from hpcdist.graph import ROLE_VAR_ATTR, Role
+from hpcdist.graph import ROLE_VAR_ATTR, OpRole
 from tests.classifiers import classifier, types
 
 
@@ -191,11 +191,11 @@ def test_role_guards_nest_and_restore(programs):
         return op.role, op.all_attrs().get(ROLE_VAR_ATTR)
 
     with main._optimized_guard([w, "w@GRAD"]):
-        assert role_of_next() == (Role.OPTIMIZE, ["w", "w@GRAD"])
+        assert role_of_next() == (OpRole.OPTIMIZE, ["w", "w@GRAD"])
         with main._lr_schedule_guard():
-            assert role_of_next() == (Role.LR_SCHED, None)
-        assert role_of_next() == (Role.OPTIMIZE, ["w", "w@GRAD"])
-    assert role_of_next() == (Role.FORWARD, None)
+            assert role_of_next() == (OpRole.LR_SCHED, None)
+        assert role_of_next() == (OpRole.OPTIMIZE, ["w", "w@GRAD"])
+    assert role_of_next() == (OpRole.FORWARD, None)
 
 
 # -- clone -----------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_clone_for_test_keeps_the_forward_pass_only(programs):
     classifier(lambda: fluid.layers.piecewise_decay([2, 4], [0.3, 0.2, 0.1]))
     before = str(main)
     test = main.clone(for_test=True)
-    forward = [op.type for op in main.global_block().ops if op.role in (0, Role.LOSS)]
+    forward = [op.type for op in main.global_block().ops if op.role in (0, OpRole.LOSS)]
     assert types(test) == forward and forward[-2:] == ["cross_entropy2", "mean"]
     assert len(test.blocks) == 1, "no case of the schedule is left"
     read = {n for op in test.global_block().ops for n in op.input_arg_names + op.output_arg_names}

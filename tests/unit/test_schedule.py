@@ -13,11 +13,11 @@ from hpcdist import layers, optimizer
 from hpcdist.errors import GraphError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
+from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.program import (
     default_main_program,
     default_startup_program,
 )
-from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Variable
 
 STEPS = 12
@@ -132,7 +132,7 @@ def test_operators_have_the_schedules_role() -> None:
     layers.piecewise_decay([3, 6], [0.1, 0.05, 0.01])
     program = default_main_program()
     assert [b.parent_idx for b in program.blocks] == [-1, 0, 0, 0]
-    assert {op.role for block in program.blocks for op in block.ops} == {Role.LR_SCHED}
+    assert {op.role for block in program.blocks for op in block.ops} == {OpRole.LR_SCHED}
 
 
 def test_the_counter_is_the_first_operator() -> None:
@@ -144,7 +144,7 @@ def test_the_counter_is_the_first_operator() -> None:
 def test_a_test_program_has_no_schedule() -> None:
     rates(layers.exponential_decay(0.1, 3, 0.5))
     tested = default_main_program().clone(for_test=True)
-    assert not any(op.role & Role.LR_SCHED for op in tested.global_block().ops)
+    assert not any(op.role & OpRole.LR_SCHED for op in tested.global_block().ops)
 
 
 def test_multiplier_of_a_parameter_on_a_schedule() -> None:
@@ -154,7 +154,7 @@ def test_multiplier_of_a_parameter_on_a_schedule() -> None:
     hidden = layers.fc(layers.data("x", [2]), 1, param_attr=ParamAttr(learning_rate=0.5))
     optimizer.SGD(rate).minimize(layers.mean(hidden))
     ops = default_main_program().global_block().ops
-    (scale,) = [op for op in ops if op.role == Role.LR_SCHED | Role.OPTIMIZE]
+    (scale,) = [op for op in ops if op.role == OpRole.LR_SCHED | OpRole.OPTIMIZE]
     assert scale.input("X") == [rate.name]
 
 

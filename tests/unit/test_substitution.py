@@ -11,15 +11,15 @@ from hpcdist import layers
 from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import HpcdistError, PlanError
 from hpcdist.graph.program import Program
-from hpcdist.runtime.job.substitution import LinkKind, RankFacts, Substitution, substitution_of
+from hpcdist.runtime.job.substitution import JobFacts, LinkKind, Substitution, substitution_of
 
 WITH_SERVERS = Cluster((0, 1), (2,))
 TRAINERS = Cluster((0, 1))
 
 
-def facts(cluster: Cluster, rank: int = 0, **known: bool) -> RankFacts:
+def facts(cluster: Cluster, rank: int = 0, **known: bool) -> JobFacts:
     defaults = {"sums_dense": False, "by_script": False, "has_trained": False}
-    return RankFacts(cluster, cluster.role_of(rank), rank, **(defaults | known))
+    return JobFacts(cluster, cluster.role_of(rank), rank, **(defaults | known))
 
 
 def built(losses: int = 1, table: bool = False, cut: bool = False) -> tuple[list[Program], Program]:

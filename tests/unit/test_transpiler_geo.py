@@ -7,7 +7,7 @@ import pytest
 from hpcdist import layers, optimizer
 from hpcdist.clip import GradientClipByNorm
 from hpcdist.errors import HpcdistError
-from hpcdist.graph.roles import Role
+from hpcdist.graph.op_role import OpRole
 from hpcdist.transpiler import (
     DistributedMode,
     DistributeTranspilerConfig,
@@ -205,5 +205,5 @@ def test_clipping_belongs_to_the_backward_as_on_other_trainers():
 
     trainer = geo(built(regression(clipped))).get_trainer_program()
     roles = {op.type: op.role for op in trainer.global_block().ops}
-    assert roles["clip_by_norm"] == Role.BACKWARD  # of Fluid 1.8.5's after set_gradient_clip
-    assert roles["sgd"] == Role.OPTIMIZE
+    assert roles["clip_by_norm"] == OpRole.BACKWARD  # of Fluid 1.8.5's after set_gradient_clip
+    assert roles["sgd"] == OpRole.OPTIMIZE

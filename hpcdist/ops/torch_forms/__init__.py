@@ -38,7 +38,7 @@ FAMILIES = (
     "products",
     "recurrent",
     "shape",
-    "tables",
+    "gather_scatter",
     "updates",
 )
 

@@ -16,9 +16,9 @@ import numpy as np
 from hpcdist.division import equal_part
 from hpcdist.errors import FeedError
 from hpcdist.graph.names import grad_name
+from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.lod_tensor import LoDTensor
 
 WEIGHT = "@ROWS_WEIGHT@"  # fed to a shared Program: this trainer's rows * trainers / all rows
@@ -229,7 +229,7 @@ def weighted(program: Program) -> Program:
 
 def is_loss_gradient(op: Operator) -> bool:
     """Tell whether an operator starts the backward pass: it fills the loss's gradient with 1."""
-    return op.type == "fill_constant" and op.role == Role.BACKWARD | Role.LOSS
+    return op.type == "fill_constant" and op.role == OpRole.BACKWARD | OpRole.LOSS
 
 
 def losses(program: Program) -> list[str]:

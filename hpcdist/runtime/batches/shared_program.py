@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcdist.errors import FeedError, PlanError
+from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import declared_attrs, lookup
-from hpcdist.graph.roles import Role
 from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows, Operand
 from hpcdist.graph.values import RANK_TABLE
 from hpcdist.lod_tensor import LoDTensor
@@ -172,7 +172,7 @@ class RowTreatment:
     def _is_backward(self, op: Operator) -> bool:
         # What is computed again is of the rows what it was at first.
         again = all(name.endswith(AGAIN) for name in op.output_arg_names)
-        return bool(op.role & Role.BACKWARD) and not again and id(op) not in self._before_loss
+        return bool(op.role & OpRole.BACKWARD) and not again and id(op) not in self._before_loss
 
     def _checked(self, op: Operator, name: str, of: OfRows) -> OfRows:
         """Rows must have a first dimension that is left open."""
@@ -205,9 +205,9 @@ class RowTreatment:
 
     def _of_gradients(self, op: Operator, inputs: dict[str, OfRows]) -> OfRows:
         """Gradients are averaged over trainers before an update reads them, and only there."""
-        if op.role & Role.BACKWARD:
+        if op.role & OpRole.BACKWARD:
             return _GRADIENT
-        if not op.role & Role.OPTIMIZE:
+        if not op.role & OpRole.OPTIMIZE:
             reason = f"operator {op.type!r} reads a gradient of its own rows"
             return OfRows(How.MIXED, why=reason, of_gradient=True)
         for name, of in inputs.items():
@@ -234,7 +234,7 @@ def _within_loop(op: Operator, of: OfRows) -> OfRows:
 
 
 def _undeclared(op: Operator) -> str:
-    if op.role & Role.BACKWARD:
+    if op.role & OpRole.BACKWARD:
         return f"operator {op.type!r} does not start from the gradient of a loss"
     return f"operator {op.type!r} does not declare how it treats rows"
 
@@ -267,7 +267,7 @@ class SharedProgram:
             )
         ops = self._program.global_block().ops
         self._refuse_error_clips(ops)
-        updated = {n for op in ops if op.role & Role.OPTIMIZE for n in op.output_arg_names}
+        updated = {n for op in ops if op.role & OpRole.OPTIMIZE for n in op.output_arg_names}
         fixed = (op for op in ops if self.draws_all_sequences(op))
         reason = next((f"{op.place} {op} draws for all sequences at once" for op in fixed), "")
         for name, mixed in self._rows.mixed_states().items():
@@ -285,7 +285,7 @@ class SharedProgram:
         """
         for op in ops:
             of_gradient = any(self._rows.of(n).how is How.GRADIENT for n in op.input_arg_names)
-            if op.type in ("clip", "clip_by_norm") and of_gradient and op.role & Role.BACKWARD:
+            if op.type in ("clip", "clip_by_norm") and of_gradient and op.role & OpRole.BACKWARD:
                 raise PlanError(
                     f"{op.place} {op} cuts a gradient within the backward pass (error_clip), where "
                     "a trainer's has a different scale from that of one process: clip the "

@@ -22,7 +22,7 @@ from hpcdist.graph.program import program_of
 from hpcdist.graph.registry import Call, Meta
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.runtime.staging import in_order
-from hpcdist.transpiler.cluster import Group, group_of
+from hpcdist.transpiler.group import Group, group_of
 
 
 class Bucket:

@@ -48,9 +48,9 @@ from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.staging import in_order
 from hpcdist.runtime.tables.pull_push import TABLE_OPS
 from hpcdist.transpiler.adaptive_local_sgd import steps_of
-from hpcdist.transpiler.cluster import PLAIN, Group, group_of, required_group
 from hpcdist.transpiler.data_parallel import RUNNING, check_counts_rows, without_data
 from hpcdist.transpiler.grad_allreduce import rewritten, without_average
+from hpcdist.transpiler.group import PLAIN, Group, group_of, required_group
 from hpcdist.transpiler.sharded_updates import owners_of
 from hpcdist.transpiler.substitute import in_group
 
@@ -74,7 +74,7 @@ class _Progress:
     averaged: int = 0
 
 
-class Tables(Protocol):
+class GroupTables(Protocol):
     """Where the rows of distributed tables are; ``together``: what all trainers run together."""
 
     together: tuple[str, ...]
@@ -91,7 +91,7 @@ class CollectiveLink(Link):
         trainers: Transport,
         names: tuple[str, ...],
         deadline_s: float,
-        tables: Tables | None = None,
+        tables: GroupTables | None = None,
     ) -> None:
         """``names`` are the trainers' endpoints. Collective among the trainers.
 

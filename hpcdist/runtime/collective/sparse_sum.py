@@ -14,8 +14,8 @@ from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.ops.optimize.dgc import COUNTER
-from hpcdist.transpiler.cluster import required_group
 from hpcdist.transpiler.compressed import Compression, compression_of
+from hpcdist.transpiler.group import required_group
 
 logger = logging.getLogger("hpcdist")
 

@@ -15,8 +15,8 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.runtime.tables.pull_push import TABLE_OPS
-from hpcdist.transpiler.cluster import Group
 from hpcdist.transpiler.grad_allreduce import RING_OPS
+from hpcdist.transpiler.group import Group
 
 
 def persistent_names(program: Program) -> set[str]:

@@ -30,7 +30,7 @@ from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.job.links import Links
 from hpcdist.runtime.job.membership import Membership
 from hpcdist.runtime.job.set_values import SetValues
-from hpcdist.runtime.job.substitution import LinkKind, RankFacts, substitution_of
+from hpcdist.runtime.job.substitution import JobFacts, LinkKind, substitution_of
 from hpcdist.runtime.pipeline.pipeline_link import PipelineLink
 from hpcdist.runtime.pipeline.stage_steps import StageSteps
 from hpcdist.runtime.pserver.connection import Adopted, Connection
@@ -106,7 +106,7 @@ class Job(Control):
 
     def _substituted(self, program: Program) -> Program:
         """Be connected as a Program asks for, and return what this rank runs in its place."""
-        facts = RankFacts(
+        facts = JobFacts(
             self.cluster,
             self.role,
             self.transport.rank,

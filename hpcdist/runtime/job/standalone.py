@@ -15,8 +15,8 @@ from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.registry import Call
 from hpcdist.runtime.batches.global_moments import bind_moments, is_synchronized
 from hpcdist.runtime.tables.pull_push import LocalTables, bind_local
-from hpcdist.transpiler.cluster import group_of
 from hpcdist.transpiler.grad_allreduce import RING_OPS
+from hpcdist.transpiler.group import group_of
 from hpcdist.transpiler.substitute import with_tables
 
 

@@ -9,7 +9,7 @@ from hpcdist.comm.cluster import PSERVER, Cluster, RankRole
 from hpcdist.errors import HpcdistError, PlanError
 from hpcdist.graph.distribution import NOT_DISTRIBUTED
 from hpcdist.graph.program import Program
-from hpcdist.transpiler.cluster import Group
+from hpcdist.transpiler.group import Group
 from hpcdist.transpiler.hybrid import HybridGroup
 from hpcdist.transpiler.table_metadata import tables_looked_up
 from hpcdist.transpiler.turns import in_turns
@@ -29,7 +29,7 @@ class LinkKind(Enum):
 
 
 @dataclass(frozen=True)
-class RankFacts:
+class JobFacts:
     """What is known of a rank and its job when it meets a Program."""
 
     cluster: Cluster
@@ -55,7 +55,7 @@ class Substitution:
     startup: Program | None = None
 
 
-def substitution_of(program: Program, facts: RankFacts) -> Substitution:
+def substitution_of(program: Program, facts: JobFacts) -> Substitution:
     """Decide what a rank runs in place of a Program. HpcdistError if this job cannot run it."""
     by_script = facts.by_script
     if program.on_trainer is not None:
@@ -90,7 +90,7 @@ def _main_of(program: Program, sums_dense: bool) -> Program | None:
     return next(with_tables, program.main)
 
 
-def _check_pipeline(facts: RankFacts) -> None:
+def _check_pipeline(facts: JobFacts) -> None:
     if facts.cluster.servers:
         raise PlanError(
             "a pipeline has no parameter servers, each stage updates its own parameters: start "
@@ -100,7 +100,7 @@ def _check_pipeline(facts: RankFacts) -> None:
         raise PlanError(ANOTHER)
 
 
-def _check_transpiled(program: Program, facts: RankFacts) -> None:
+def _check_transpiled(program: Program, facts: JobFacts) -> None:
     """Refuse what the script has transpiled for other ranks, or in two ways."""
     if isinstance(program.distribution, Group):
         _check_group(program.distribution, facts)
@@ -111,7 +111,7 @@ def _check_transpiled(program: Program, facts: RankFacts) -> None:
         )
 
 
-def _check_group(group: Group, facts: RankFacts) -> None:
+def _check_group(group: Group, facts: JobFacts) -> None:
     """Refuse a group of other trainers than those of this job."""
     cluster, role, rank = facts.cluster, facts.role, facts.rank
     configured = (group.trainer_id, len(group.endpoints))

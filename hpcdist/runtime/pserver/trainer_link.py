@@ -15,10 +15,10 @@ from hpcdist.errors import CommError, PlanError
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
 from hpcdist.executor.scope import Scope, ScopeVariable, holds_averages
+from hpcdist.graph.op_role import AFTER_UPDATES
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache, program_of
 from hpcdist.graph.registry import Call, Meta
-from hpcdist.graph.roles import AFTER_UPDATES
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.death_consensus import Witness
 from hpcdist.runtime.job.link import Link

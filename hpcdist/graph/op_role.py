@@ -16,7 +16,7 @@ MERGE_COUNTER = "_gradient_merge_step"  # in the name of what counts the steps t
 ROLE_VAR_ATTR = "op_role_var"  # [parameter, gradient, parameter, gradient, ...]
 
 
-class Role(IntFlag):
+class OpRole(IntFlag):
     """Role of an operator; LOSS is a flag on top of FORWARD or BACKWARD."""
 
     FORWARD = 0

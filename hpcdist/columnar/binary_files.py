@@ -187,7 +187,7 @@ class NpySource:
         self._file.close()
 
 
-TABLES = {
+BINARY = {
     ".parquet": ParquetSource,
     ".pq": ParquetSource,
     ".arrow": ArrowSource,

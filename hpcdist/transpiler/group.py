@@ -1,4 +1,4 @@
-"""The endpoints of servers and trainers that `transpile` is given, checked."""
+"""The group of trainers, or the servers and trainers, that `transpile` is given; checked."""
 
 from __future__ import annotations
 
