@@ -104,6 +104,10 @@ class RankFailure(CommError):
         self.ended = ended
 
 
+class GroupError(HpcdistError, ValueError):
+    """A group of ranks cannot be made as asked."""
+
+
 class LaunchError(HpcdistError, RuntimeError):
     """A job cannot be started as asked."""
 

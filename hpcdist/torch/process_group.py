@@ -57,6 +57,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         self._names = {"name": name, "description": ""}
         self.queue = GroupQueue(job, store, ranks, name, timeout)
         self._messages = SingleMessages(self.queue)
+        self.splits = 0  # how often split_group has split it
 
     def getBackendName(self) -> str:
         return "hpcdist"

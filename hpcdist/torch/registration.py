@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from functools import wraps
+from functools import partial, wraps
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,6 +22,7 @@ from hpcdist.torch.group_queue import hook_lanes
 from hpcdist.torch.job import job
 from hpcdist.torch.process_group import MpiProcessGroup
 from hpcdist.torch.servers import serve
+from hpcdist.torch.split import split_group
 
 NAME = "hpcdist"
 # Torch's hooks of DistributedDataParallel whose callbacks begin nothing.
@@ -41,6 +42,19 @@ def register() -> None:
     rendezvous._rendezvous_handlers["env"] = _by_mpi_unless(_is_other_job, handler)
     _keep_handles_of_join()
     _end_hooks_in_order()
+    _split_groups_of_ours()
+
+
+def _split_groups_of_ours() -> None:
+    """Let split_group split groups of ours, under all names by which it has been imported.
+
+    So what torch's decorator calls is replaced, not the decorated function. The groups' method of
+    that name is not enough: the function refuses before it calls it, unless there is a GPU.
+    """
+    decorated: Any = dist.split_group
+    called = decorated.__closure__[decorated.__code__.co_freevars.index("func")]
+    by_torch = called.cell_contents
+    called.cell_contents = wraps(by_torch)(partial(split_group, by_torch))
 
 
 def _end_hooks_in_order() -> None:

@@ -34,6 +34,8 @@ if dist.get_backend() == "gloo":
             assert "nothing came within 0 s" in str(error), error
 dist.barrier()
 part = dist.new_group([0], backend="gloo")
+own = dist.split_group(split_ranks=[[r] for r in range(dist.get_world_size())])
+assert dist.get_process_group_ranks(own) == [rank] and dist.get_backend(own) == NAME
 assert listening() == before
 if rank == 0:
     print("as expected")
