@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 
 import torch.distributed as dist  # noqa: E402
 from torch.distributed import device_mesh, split_group  # noqa: E402
-from torch.distributed._functional_collectives import all_reduce  # noqa: E402
+from torch.distributed.tensor import DeviceMesh, DTensor, Partial  # noqa: E402
 
 from hpcdist.errors import GroupError  # noqa: E402
 from tests.jobs import clean_environment  # noqa: E402
@@ -46,7 +46,9 @@ def test_each_rank_gets_the_group_that_it_is_in():
         assert group.size() == len(expected)
         assert dist.get_rank(group) == expected.index(dist.get_rank())
         assert summed(group) == sum(expected)
-        assert int(all_reduce(torch.tensor(1), "sum", group)) == len(expected)  # by its name
+        mesh = DeviceMesh.from_group(group, "cpu")  # which finds groups by their names
+        part = DTensor.from_local(torch.ones(1), mesh, [Partial()])
+        assert int(part.full_tensor()) == len(expected)
     assert described.group_desc == "halves"
     assert by_default.group_desc.startswith("default_pg:split:")
     assert by_default.group_name != described.group_name
