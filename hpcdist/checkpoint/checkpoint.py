@@ -41,11 +41,12 @@ class Checkpoint:
         if not os.path.lexists(self.path):
             raise CheckpointError(f"{self.path}: there is no such file or directory")
         if not os.path.lexists(manifest):
-            raise CheckpointError(f"{self.path}: there is no checkpoint here (no {manifest.name})")
+            raise CheckpointError(f"{self.path}: not a checkpoint (no {manifest.name})")
         with StoredFile(manifest) as file:
             if not isinstance(file.facts, Manifest):
                 raise CheckpointError(
-                    f"{manifest}: is one part of a checkpoint: give its directory, or its manifest"
+                    f"{manifest} is a single part of a checkpoint: give its directory or its "
+                    "manifest"
                 )
             self.facts: Manifest = file.facts
         self.manifest = manifest
@@ -211,12 +212,12 @@ def latest(root: str | Path) -> Path | None:
         reason = unreadable(path)
         if reason is None:
             return path
-        logger.warning("passing over a checkpoint that cannot be read: %s", reason)
+        logger.warning("skipping a checkpoint that cannot be read: %s", reason)
         reasons.append(reason)
     if reasons:
         raise CheckpointError(
             f"{root}: has {len(reasons)} checkpoint{'s' * (len(reasons) > 1)}, none of which can "
-            f"be read: {reasons[0]}: repair it, or move them away to start afresh"
+            f"be read: {reasons[0]}: repair it, or move them away to start from scratch"
         )
     return None
 

@@ -98,8 +98,8 @@ def tensors_of(directory: Path, name: str, count: int) -> list[Tensor]:
     if len(tensors) < count or tensors[-1].offset + tensors[-1].nbytes < size:
         more = "more than " if len(tensors) == count else ""
         raise CheckpointError(
-            f"{directory / name}: holds {more}{len(tensors)} variables without their names, but "
-            f"{count} are to be loaded: load just those that were saved"
+            f"{directory / name}: holds {more}{len(tensors)} variables without names, but {count} "
+            "were requested: request exactly those that were saved"
         )
     return tensors
 

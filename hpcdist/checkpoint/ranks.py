@@ -84,7 +84,8 @@ def peers_here() -> Peers:
     peers = job.peers()
     if peers is None:
         raise CheckpointError(
-            "a parameter server neither saves nor restores by itself: trainers do, and ask it"
+            "servers do not save or restore by themselves: call this on the trainers, which "
+            "involve the servers"
         )
     return peers
 

@@ -132,14 +132,14 @@ def _check_merged(checkpoint: Checkpoint, program: Program, trainers: int) -> No
     if merged and trainers != saved:
         raise CheckpointError(
             f"{checkpoint.manifest} was saved when each of {saved} trainers had merged the "
-            f"gradients of {merged} steps, this job has {trainers}: start as many, or save after "
-            "steps that update to change their number"
+            f"gradients of {merged} steps, this job has {trainers}: start as many; to change their "
+            "number, save after a step that updates"
         )
     if merged >= steps:
         raise CheckpointError(
             f"{checkpoint.manifest} was saved when the gradients of {merged} steps had been "
-            f"merged, this program updates after {steps}: give k_steps what it was, or save after "
-            "steps that update to change it"
+            f"merged, this program updates after {steps}: set k_steps to its former value; to "
+            "change it, save after a step that updates"
         )
 
 

@@ -166,7 +166,7 @@ def check_state(states: tuple[Mapping[str, Any], ...], reader: Any, file: str) -
     """Raise CheckpointError if a reader is to read on, and it was not saved where."""
     if reader is not None and any(state.get("reader") is None for state in states):
         raise CheckpointError(
-            f"{file}: was saved without a reader, so it does not know where to read on: "
+            f"{file}: was saved without a reader, so it has no position to resume reading from: "
             "restore it without reader="
         )
     if reader is not None:

@@ -143,8 +143,8 @@ def _first_byte(stored: Stored, file: str, path: str) -> int:
     total = int(np.prod(stored.shape)) * np.dtype(stored.dtype).itemsize
     if stored.packed or begin % 8 or sizes.sum() != total or (places != stored.offsets).any():
         raise CheckpointError(
-            f"{file}: dataset {path!r} is compressed, or in pieces: it cannot be looked up where "
-            "it lies; save the model again"
+            f"{file}: dataset {path!r} is compressed, or in pieces, so rows cannot be looked up in "
+            "the file; save the model again"
         )
     return begin
 

@@ -68,9 +68,9 @@ def refuse_averages(peers: Peers, program: Program, scope: Scope) -> None:
     """Refuse to save what servers hold while trainers have averages in place of it."""
     if peers.servers and group_of(program) is None and holds_averages(scope):
         raise CheckpointError(
-            "parameters have their averages here (apply), but servers would save the parameters' "
-            "own values: save_params and save_inference_model save the averages, anything else "
-            "save outside the `with`"
+            "inside apply() parameters have their averages, but servers would save the original "
+            "values: save_params and save_inference_model save the averages; save anything else "
+            "outside the `with`"
         )
 
 

@@ -100,8 +100,8 @@ def targets_of(
             columns = list(source.names())
         if kind in TEXT.values() and all(map(_is_number, columns)):
             raise DataError(
-                f"data.read: the first line of {file} names the columns {', '.join(columns)[:80]}: "
-                "are these values? Give the file a line with names; or if these are names, "
+                f"data.read: the first line of {file} names the columns {', '.join(columns)[:80]}, "
+                "which look like values: add a line with the names; if these are names, pass "
                 "columns="
             )
     if columns is None:

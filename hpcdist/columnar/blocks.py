@@ -144,7 +144,7 @@ class BlockReader:
                     one, other = (first, file.path) if text else (file.path, first)
                     raise DataError(
                         f"column {name!r} holds text in {one}, and numbers in {other}: texts are "
-                        "hashed, so the same value would be two; write both files alike"
+                        "hashed, so the same value would get two ids; use one type in all files"
                     )
 
     def _without(self, file: FileFacts, within: int, error: BaseException) -> Loaded:

@@ -357,7 +357,7 @@ class ColumnTarget:
         column = chosen[0]
         if self.stacked:
             if any(isinstance(c, Ragged) for c in chosen):
-                raise DataError(f"{self.name!r}: ragged columns cannot be put side by side")
+                raise DataError(f"{self.name!r}: ragged columns cannot be combined")
             column = np.stack([np.asarray(c) for c in chosen], axis=1)
         if self.ragged is not None and self.ragged != isinstance(column, Ragged):
             got, say = ("values", "lists") if self.ragged else ("lists", "values")

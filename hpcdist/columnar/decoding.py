@@ -92,7 +92,8 @@ def decoders_of(decode: object, targets: Sequence[ColumnTarget]) -> dict[str, Co
         for name in decoders.keys() & set(target.columns):
             if target.stacked:
                 raise DataError(
-                    f"data.read: column {name!r} is decoded: no other column can be put beside it"
+                    f"data.read: column {name!r} is decoded, so it cannot be combined with other "
+                    "columns"
                 )
             decoders[name].refuse(target)
     return decoders
@@ -243,8 +244,8 @@ class _Pool:
             decoded = [part.result() for part in parts]
         except BrokenProcessPool:
             raise DataError(
-                f"a process that decodes column {name!r} has died: killed, perhaps for its memory; "
-                "workers= says how many there are"
+                f"a process that decodes column {name!r} has died: killed, perhaps because memory "
+                "ran out; fewer workers= need less"
             ) from None
         reasons = {
             a + row: reason

@@ -250,9 +250,9 @@ class Rows:
                 )
             if (state["epoch"], state["position"]) != (states[0]["epoch"], states[0]["position"]):
                 raise CheckpointError(
-                    f"trainer {number} was at row {state['position']} of epoch "
-                    f"{state['epoch']}, trainer 0 to row {states[0]['position']} of epoch "
-                    f"{states[0]['epoch']}: save after a step of all trainers"
+                    f"trainer {number} was at row {state['position']} of epoch {state['epoch']}, "
+                    f"trainer 0 at row {states[0]['position']} of epoch {states[0]['epoch']}: save "
+                    "after a step of all trainers"
                 )
         if not states or states[0]["position"] == 0:
             return  # between epochs everything may change
@@ -264,7 +264,7 @@ class Rows:
                 raise CheckpointError(
                     f"the checkpoint is from the middle of epoch {states[0]['epoch']}; its "
                     f"{_FACTS.get(fact, fact)} were {was}, now {now.get(fact)}: the remaining rows "
-                    "are unknown; keep the former until the epoch ends"
+                    "are unknown; keep the former value until the epoch ends"
                 )
 
     def resume(self, state: Mapping[str, Any], current: Any) -> None:
@@ -314,10 +314,10 @@ def _fed(column: Column) -> Any:
 def _late(reader: BlockReader, decoding: Decoding | None, waited_s: float) -> DataError:
     if decoding is not None and decoding.doing:
         return DataError(
-            f"decoding {decoding.doing} has not ended within {waited_s:g} s: an image, or the "
-            "function that is given to decode=; --deadline sets how long to wait"
+            f"decoding {decoding.doing} did not finish within {waited_s:g} s: an image, or the "
+            "function passed as decode=; --deadline sets how long to wait"
         )
     return DataError(
-        f"reading {reader.doing} has not ended within {waited_s:g} s: the file system does not "
-        "answer; --deadline sets how long to wait"
+        f"reading {reader.doing} did not finish within {waited_s:g} s: the file system does not "
+        "respond; --deadline sets how long to wait"
     )

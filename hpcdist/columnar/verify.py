@@ -318,7 +318,7 @@ def _checked(
         if digest != batch.digest:
             damage.append(
                 f"{record.name}: positions {batch.begin}:{batch.end} of epoch {batch.epoch}: the "
-                "digest is another: these rows were not read, or a line was changed"
+                "digest differs: other rows were read, or a line was changed"
             )
             return
         yield batch, numbers

@@ -26,7 +26,9 @@ class Evaluator:
 
     def __init__(self, name: str) -> None:
         if default_main_program().current_block().idx:
-            raise GraphError(f"{type(self).__name__} adds up in block 0: make it outside of loops")
+            raise GraphError(
+                f"{type(self).__name__} keeps its counts in block 0: create it outside loops"
+            )
         self.states: list[Variable] = []
         self.metrics: list[Variable] = []
         self._name = name
@@ -109,5 +111,5 @@ class EditDistance(Evaluator):
         """Return the mean distance and the share since the last `reset`, of shape (1,)."""
         distance, sequences, wrong = (np.float32(v) for v in self._totals(executor, eval_program))
         if not sequences:
-            raise GraphError("EditDistance: no sequence has come since reset()")
+            raise GraphError("EditDistance: no sequences since reset()")
         return np.array([distance / sequences]), np.array([wrong / sequences])

@@ -47,7 +47,7 @@ class Compiled:
         """Return a value that has no planned place: an array, a LoDTensor, or a list of them."""
         value = None if self.interpreter is None else self.interpreter.get(name)
         if value is None:
-            raise GraphError(f"cannot fetch {name!r}: nothing has given it a value in this step")
+            raise GraphError(f"cannot fetch {name!r}: no operator has written it in this step")
         if isinstance(value, TensorArray):
             return [None if v is None else LoDTensor(v.array.copy(), v.lod) for v in value]
         return value.array.copy() if value.lod is None else LoDTensor(value.array.copy(), value.lod)

@@ -183,10 +183,9 @@ class CompiledProgram:
             return
         self._warned = True
         logger.warning(
-            "%d devices are asked for; ranks that share batches are one device together: what is "
-            "fetched is the whole batch's, not a value for each device, and sums and batch_norm go "
-            "over the whole batch, where each device would take its part (CPU_NUM=1, or places to "
-            "one, makes one process the same)",
+            "%d devices requested, but ranks that share batches count as one device: fetched "
+            "values, sums and batch_norm cover the complete batch instead of each device's part "
+            "(with CPU_NUM=1, or one place, one process gives the same)",
             devices,
         )
 

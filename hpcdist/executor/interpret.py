@@ -165,7 +165,7 @@ class Interpreter:
         value = self.get(name)
         if value is None and lookup(op.type).values is None:
             raise GraphError(
-                f"{op.place} {op} reads {name!r}, which nothing has given a value in this step"
+                f"{op.place} {op} reads {name!r}, which no operator has written in this step"
             )
         return value
 

@@ -96,8 +96,8 @@ class Operator:
         """Return one attribute, of blocks these themselves; KeyError if there is none."""
         if name == NAMESCOPE and name not in self.attrs:
             raise MissingNameError(
-                f"{self.place} {self.type}: {name!r} is not kept, for name_scope does not mark "
-                "operators: op.idx and the names of their variables tell them apart"
+                f"{self.place} {self.type}: {name!r} is not stored, because name_scope does not "
+                "mark operators: use op.idx or the names of variables to tell them apart"
             )
         if name == BLOCKS:
             return self._blocks_attr(name)

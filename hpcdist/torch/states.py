@@ -95,7 +95,7 @@ def state_from(state: object, tensors: dict[str, SavedTensor]) -> Any:
             return tuple(state_from(item, tensors) for item in items)
         case {"plain": value}:
             return _plain(value)
-    raise ValueError(f"{state!r:.80} is no state")
+    raise ValueError(f"{state!r:.80} is not a state")
 
 
 def put_together(state: object, tensor_of: Callable[[SavedTensor], torch.Tensor]) -> Any:
@@ -155,5 +155,5 @@ def _plain(value: object) -> Any:
 def _dtype(name: str) -> torch.dtype:
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{name!r:.80} is no dtype")
+        raise ValueError(f"{name!r:.80} is not a dtype")
     return dtype

@@ -57,8 +57,8 @@ class Tables:
         self._refuse_late(f"table {table.name!r}")
         if table.name in self._facts:
             raise TableError(
-                f"there are two tables {table.name!r}: give them different names (name=), the same "
-                "on all ranks"
+                f"two tables have the name {table.name!r}: give them different names (name=), the "
+                "same on all ranks"
             )
         self._facts[table.name] = table
 
@@ -99,7 +99,7 @@ class Tables:
                 raise TableError(f"parameter {name!r} has two optimizers on servers")
             if name in self._dense:
                 raise TableError(
-                    f"two models have a parameter {name!r} on servers: tell them apart, "
+                    f"two models have a parameter {name!r} on servers: give them different names, "
                     "ServedOptimizer(model, ..., name=...)"
                 )
         number = self._enter(optimizer, rate, mode)
@@ -120,7 +120,7 @@ class Tables:
     def _refuse_late(self, what: str) -> None:
         if self.facts is not None:
             raise TableError(
-                f"{what} comes too late: make all tables and their optimizers before the first "
+                f"{what} is too late: create all tables and their optimizers before the first "
                 "look-up"
             )
 

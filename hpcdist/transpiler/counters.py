@@ -29,9 +29,9 @@ def step_counter(program: Program, schedule: Sequence[int]) -> str | None:
         )
     if len(counting) > 1 or any(op.attrs.get("step", 1.0) != 1.0 for op in counting):
         raise PlanError(
-            f"{counting[-1].place} {counting[-1]}: in asynchronous training trainers count their "
-            f"steps one by one, but {min(counters)!r} goes on by another number: increment it once "
-            "in a step, by 1, or pass sync_mode=True"
+            f"{counting[-1].place} {counting[-1]}: in asynchronous training trainers count single "
+            f"steps, but {min(counters)!r} is not incremented by 1 in each: increment it once in a "
+            "step, by 1, or pass sync_mode=True"
         )
     written = {name for op in nested(schedule_ops) for name in op.output_arg_names}
     for op in schedule_ops:
@@ -42,9 +42,9 @@ def step_counter(program: Program, schedule: Sequence[int]) -> str | None:
             name for name in read if name in written and program.global_block().has_var(name)
         ]:
             raise PlanError(
-                f"{op.place} {op} goes on with {counted[0]!r} from one step to the next, but in "
-                "asynchronous training servers have no steps: trainers count theirs, so compute "
-                "the rate from layers.learning_rate_scheduler's counter, or pass sync_mode=True"
+                f"{op.place} {op} keeps {counted[0]!r} from one step to the next, but in "
+                "asynchronous training servers have no steps, only trainers count: compute the "
+                "rate from layers.learning_rate_scheduler's counter, or pass sync_mode=True"
             )
         written.difference_update(name for inner in nested([op]) for name in inner.output_arg_names)
     return counters.pop() if counters else None

@@ -114,7 +114,7 @@ def required_group(program: Program) -> Group:
     group = group_of(program)
     if group is None:
         raise PlanError(
-            "this program trains, but was not transpiled as another one of this script was: "
+            "this program trains and was not transpiled, but another program of this script was: "
             "transpile every program that trains, or none"
         )
     return group

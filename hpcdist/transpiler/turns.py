@@ -83,7 +83,7 @@ def _conflict(mains: Sequence[Program]) -> str | None:
     for name in sorted(scheduled):
         kinds = {(v.shape, v.dtype, v.persistable) for v in _variables(mains, name)}
         if len(kinds) > 1:
-            return f"{name!r} is one thing in one of them, and another in the next: rename one"
+            return f"{name!r} means different things in them: rename one"
     return None
 
 

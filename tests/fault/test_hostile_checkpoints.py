@@ -217,7 +217,7 @@ def test_one_forged_checkpoint_does_not_block_the_others(net, tmp_path, caplog):
     for number in range(50):
         write_facts(bad / MANIFEST, mutated(luck, said) if number else [])
         assert latest(tmp_path) in (good, bad)
-    assert "passing over a checkpoint that cannot be read" in caplog.text
+    assert "skipping a checkpoint that cannot be read" in caplog.text
 
 
 # -- tables ----------------------------------------------------------------------------------------

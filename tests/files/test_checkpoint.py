@@ -218,7 +218,7 @@ def test_a_head_is_read_as_written_and_nothing_else():
 def test_a_part_is_no_checkpoint(tmp_path):
     run = Run(tmp_path)
     path = checkpoint.save(run.exe, tmp_path, 1, run.main, **run.how)
-    with pytest.raises(CheckpointError, match="is one part of a checkpoint"):
+    with pytest.raises(CheckpointError, match="is a single part of a checkpoint"):
         checkpoint.Checkpoint(next(path.glob("trainer-*")))
     with pytest.raises(CheckpointError, match="no such file or directory"):
         checkpoint.Checkpoint(tmp_path / "nowhere")

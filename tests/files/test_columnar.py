@@ -271,7 +271,7 @@ def test_a_read_that_hangs_is_named(monkeypatch, tmp_path):
 
     monkeypatch.setattr(rows_module.Index, "where", hangs)
     try:
-        with pytest.raises(DataError, match=r"reading \S*p0.parquet, row group 0 has not ended"):
+        with pytest.raises(DataError, match=r"reading \S*p0.parquet, row group 0 did not finish"):
             next(iter(rows))
     finally:
         goes_on.set()

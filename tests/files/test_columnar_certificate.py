@@ -173,7 +173,7 @@ def test_lines_that_were_changed_are_found(monkeypatch, files, tmp_path, how):
     path.write_text("\n".join(lines))
     (verdict,) = verify(folder)
     assert not verdict.exact
-    assert "the digest is another" in verdict.damage[0]
+    assert "the digest differs" in verdict.damage[0]
 
 
 def test_every_reader_of_the_newest_job_has_a_verdict(monkeypatch, files, tmp_path, capsys):

@@ -151,7 +151,7 @@ def test_every_csv_file_has_its_own_first_line(write):
 
 def test_a_file_without_names_loses_no_row(write):
     path = write("a.csv", "1,2.5\n3,4\n")
-    with pytest.raises(DataError, match=r"first line of \S*a.csv names the columns 1, 2.5: are"):
+    with pytest.raises(DataError, match=r"first line of \S*a.csv names the columns 1, 2.5, which"):
         fluid.data.read(path, batch=1)
     assert column(fluid.data.read(path, ["1"], batch=1), "1") == [3]  # so it is a name
 

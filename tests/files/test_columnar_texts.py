@@ -199,7 +199,10 @@ def test_a_function_that_always_fails_is_told_some_times_and_ends_the_epoch(tmp_
         ({"decode": {"text": 5}}, "expected Images, a Vocabulary, or a function of a text"),
         ({"decode": {"typo": len}}, "decode names the column 'typo', which is not read"),
         ({"decode": {"text": len}, "buckets": {"text": 9}}, "has both decode= and buckets="),
-        ({"decode": {"text": len}, "columns": {"x": ["id", "text"]}}, "no other column can be put"),
+        (
+            {"decode": {"text": len}, "columns": {"x": ["id", "text"]}},
+            "cannot be combined with other",
+        ),
         ({"decode": {"text": len}, "workers": -1}, "workers must be a whole number >= 0"),
     ],
 )

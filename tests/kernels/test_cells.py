@@ -248,5 +248,5 @@ def test_a_search_ends_with_the_word_that_is_given():
         search.decode()
     with pytest.raises(GraphError, match="no input 'letter'"):
         cell.compute_state({"letter": ids})
-    with pytest.raises(GraphError, match="out_state 'c' is none of"):
+    with pytest.raises(GraphError, match="out_state 'c' is not one of"):
         decoders.StateCell({}, {"h": first}, "c")

@@ -91,7 +91,7 @@ def test_what_servers_do_not_know_of_averages_is_refused(mpi_tmp_path: Path) -> 
                 lambda: checkpoint.save(exe, mpi_tmp_path / "job", 1, main),
             )
             for save in (*saves, lambda: exe.run(main, feed=batch(1))):
-                with pytest.raises(HpcdistError, match="have their averages here") as said:
+                with pytest.raises(HpcdistError, match="parameters have their averages") as said:
                     save()
                 told.append(str(said.value))
         return told

@@ -300,7 +300,7 @@ def test_what_cannot_be_is_refused():
         with pytest.raises(TableError, match=f"torch.{make.__name__} does not take max_norm, sp"):
             make(4, 4, sparse=True, max_norm=1.0)
     module = ours.Embedding(None, 4, name="words")
-    with pytest.raises(TableError, match="two tables 'words'"):
+    with pytest.raises(TableError, match="two tables have the name 'words'"):
         ours.Embedding(None, 4, name="words")
     with pytest.raises(TableError, match="no table of hpcdist.torch"):
         ours.TableOptimizer(nn.Linear(2, 2), lr=0.1)

@@ -305,5 +305,5 @@ def test_a_job_says_that_its_ranks_are_one_device(caplog):
     with ranks_as_threads() as run:
         for (cost, rows), _ in run(2, 0, [script] * 2):
             assert (cost.shape, rows.shape) == ((1,), (6, 1))
-    said = [r.getMessage() for r in caplog.records if "devices are asked for" in r.getMessage()]
+    said = [r.getMessage() for r in caplog.records if "devices requested" in r.getMessage()]
     assert len(said) == 2  # one on each rank, at its first step

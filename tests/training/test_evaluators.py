@@ -62,7 +62,7 @@ def test_without_sequences_there_is_no_mean_distance():
     edits = fluid.evaluator.EditDistance(sequences("guess"), sequences("label"))
     exe = fluid.Executor()
     edits.reset(exe)
-    with pytest.raises(GraphError, match="no sequence has come since reset"):
+    with pytest.raises(GraphError, match="no sequences since reset"):
         edits.eval(exe)
 
 

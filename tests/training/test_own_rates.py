@@ -214,7 +214,7 @@ def read_before_it_counts():
     [
         (compounded, "'learning_rate' from one step to the next"),
         (read_before_it_counts, "'own' from one step to the next"),
-        (lambda: counted(step=2), "'own' goes on by another number"),
+        (lambda: counted(step=2), "'own' is not incremented by 1"),
         (lambda: counted(begin=100), "'own' begins with 100"),
     ],
 )

@@ -63,7 +63,7 @@ def test_names_of_objects_are_refused_with_what_to_use_instead(name):
 
 def test_scopes_of_names_are_not_kept():
     assert not op().has_attr("op_namescope")
-    with pytest.raises(MissingNameError, match="op #0 fill_constant: 'op_namescope' is not kept"):
+    with pytest.raises(MissingNameError, match="op #0 fill_constant: 'op_namescope' is not stored"):
         op().attr("op_namescope")
 
 

@@ -61,7 +61,7 @@ class StateCell:
             if not isinstance(state, InitState):
                 raise GraphError(f"StateCell: states must be InitState objects, got {state!r}")
         if out_state not in states:
-            raise GraphError(f"StateCell: out_state {out_state!r} is none of {sorted(states)}")
+            raise GraphError(f"StateCell: out_state {out_state!r} is not one of {sorted(states)}")
         self.helper = LayerHelper("state_cell", name)
         self._first = dict(states)
         self._states: dict[str, Variable] = {}  # of the step that is being built

@@ -192,7 +192,7 @@ def _share(xp: ArrayModule, hits, misses) -> DeviceArray:
 
 
 def _of_all_rows(op: Applied) -> OfRows:
-    raise MixesRows("precision and recall of a batch are no mean of those of its parts")
+    raise MixesRows("precision and recall of a batch are not the mean of those of its parts")
 
 
 define(

@@ -94,8 +94,8 @@ class BatchSteps:
             self._changed.note_run(program, scope)
         elif self._has_trained and not self.by_script:
             raise PlanError(
-                "the startup program is run again after the first step: servers go on with their "
-                "parameters, where one process would start afresh; run it once, start a job for "
+                "the startup program is run again after the first step: servers keep their "
+                "parameters, while one process would start again; run it once, start a job for "
                 "each training, or train without servers (no --pservers)"
             )
         else:

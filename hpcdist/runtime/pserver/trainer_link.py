@@ -174,8 +174,8 @@ class TrainerLink(Link):
     def _refuse_changed(self, name: str) -> NoReturn:
         raise PlanError(
             f"trainer {self._trainer_id}: {name!r} was changed on the trainer, by tensor.set, a "
-            "feed or a program that writes it, but the parameter servers hold it and would go on "
-            "with theirs: let an initializer set it (initializer.NumpyArrayInitializer), "
+            "feed or a program that writes it, but the parameter servers would continue with "
+            "their value: let an initializer set it (initializer.NumpyArrayInitializer), "
             "fluid.io.load_params, or train without servers (no --pservers)"
         )
 
@@ -226,8 +226,8 @@ def _refuse_averages(scope: Scope) -> None:
     """Refuse a step of parameters that have their averages on this trainer, not on the servers."""
     if holds_averages(scope):
         raise PlanError(
-            "parameters have their averages here (apply), but the servers would go on from the "
-            "parameters' own values: leave the `with`, or call restore(exe), before the next step"
+            "inside apply() parameters have their averages, but the servers would continue from "
+            "the original values: leave the `with`, or call restore(exe), before the next step"
         )
 
 

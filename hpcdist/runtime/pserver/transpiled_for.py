@@ -66,7 +66,7 @@ class PlainScript:
         parameters = [p.name for p in main.all_parameters() if p.trainable]
         raise PlanError(
             f"trainer {self._trainer_id}: a program other than the first would train "
-            f"({', '.join(parameters)}), of which the parameter servers do not know: "
+            f"({', '.join(parameters)}), which the parameter servers do not know: "
             f"{why_not_in_turns(startup.mains, len(self._cluster.servers)) or UNKNOWN}; or train "
             "without servers (no --pservers)"
         )
