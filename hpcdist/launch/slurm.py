@@ -25,7 +25,8 @@ Write a Slurm batch script that trains with hpcdist.
 
 Without servers all ranks are trainers. Slurm warns the job before its time limit. If its script
 uses hpcdist.checkpoint.Saver, the job then saves a checkpoint, is requeued and resumes from there.
-After a failure it is requeued too, --retries times, unless it failed before its first step."""
+After a failure it is requeued too, --retries times, unless it failed before its first step; a
+PyTorch script only if it uses hpcdist.torch.Saver."""
 
 
 logger = logging.getLogger("hpcdist")
@@ -73,7 +74,8 @@ def batch_script(job: BatchJob) -> str:
     if job.het:
         lines += ["#SBATCH hetjob", "# The component of the servers:"]
         lines += _resources(job, job.server_nodes, servers=True)
-    ending = _ENDING.format(again=AGAIN, retries=job.retries, first_step=FIRST_STEP)
+    step = "the first step of a hpcdist.torch.Saver" if job.as_torchrun else "its first step"
+    ending = _ENDING.format(again=AGAIN, retries=job.retries, step=step, first_step=FIRST_STEP)
     return "\n".join([*lines, "", *_environment(job), _BEFORE, *_start(job), ending])
 
 
@@ -101,7 +103,9 @@ def _start(job: BatchJob) -> list[str]:
     return [f"{srun} {launch}{count} {job.command}"]
 
 
-FIRST_STEP = "first-step"  # a file in the log directory, once a step has been made
+# A file in the log directory, once a step has been made: by a Program, or one that
+# hpcdist.torch.Saver counts or saves, for what else PyTorch scripts do cannot be taken up again.
+FIRST_STEP = "first-step"
 
 _BEFORE = """\
 LOGS="logs-$SLURM_JOB_ID"
@@ -119,7 +123,7 @@ code=$?
 # few times, unless the job has never made a step: then it would fail in the same way.
 if [ $code -ne 0 ] && [ $code -ne {again} ]; then
     if ! compgen -G "$LOGS/start.*/{first_step}" > /dev/null; then
-        echo "hpcdist: the job failed before its first step ($code): not started again" >&2
+        echo "hpcdist: the job failed before {step} ($code): not started again" >&2
         exit $code
     fi
     mkdir -p "$LOGS" && echo "exit code $code" >> "$LOGS/failures"
@@ -221,8 +225,8 @@ def _parse(argv: Sequence[str]) -> tuple[BatchJob, str | None]:
     parser.add_argument(
         "--as-torchrun",
         action="store_true",
-        help="the script is a PyTorch script for torchrun; it is not restarted after a failure, "
-        "since its progress is unknown",
+        help="the script is a PyTorch script for torchrun; after a failure it is started again "
+        "only if it uses hpcdist.torch.Saver",
     )
     parser.add_argument(
         "--time",

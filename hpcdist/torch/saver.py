@@ -22,6 +22,7 @@ from hpcdist.checkpoint.saver import BEST
 from hpcdist.errors import CheckpointError, HpcdistError
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.executor import Executor
+from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
 from hpcdist.plain_data import typed
@@ -105,6 +106,11 @@ class Saver(checkpoint.Saver):
         tables().restored()
         return restored
 
+    def after_step(self, extra: object = None) -> None:
+        """Count a step, save if it is time, stop if all are warned; see the base class."""
+        super().after_step(extra)
+        here.first_step_done()  # from here on the job is started again if it fails
+
     def _save(self, directory: Path, keep: int, extra: object, *, asynchronous: bool) -> bool:
         tables().pause()
         tensors: dict[str, torch.Tensor] = {}
@@ -131,7 +137,9 @@ class Saver(checkpoint.Saver):
                 arrays[name] = arrays[name].copy()
                 peers_here().group.broadcast(arrays[name])
         self._declare({**arrays, STATES: encoded(record)})
-        return super()._save(directory, keep, extra, asynchronous=asynchronous)
+        saved = super()._save(directory, keep, extra, asynchronous=asynchronous)
+        here.first_step_done()
+        return saved
 
     def _declare(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Let the Program of checkpoints have these variables, the tables, and their rates."""

@@ -104,6 +104,7 @@ def test_a_script_of_torchs(capsys):
     assert start.endswith(
         ' -m hpcdist --log-dir "$RUN" --metrics "$LOGS" --as-torchrun train.py --lr 1'
     )
+    assert "before the first step of a hpcdist.torch.Saver" in text
     text = written(capsys, "--as-torchrun", "--pservers", "1", "train.py")
     (start,) = [line for line in text.splitlines() if line.startswith("srun ")]
     assert start.endswith(" --as-torchrun --pservers 1 train.py")

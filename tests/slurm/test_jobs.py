@@ -4,60 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
-import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from hpcdist.comm.process_manager import launched_size
 from tests.jobs import ROOT
 from tests.scripts import read_script
-from tests.slurm.lab import PMIX, Lab, missing
+from tests.slurm.batch_jobs import (
+    NEEDS_SLURM,
+    SMALL,
+    finished,
+    loss_in,
+    needs_pmix,
+    restarts,
+)
 
-pytestmark = [
-    pytest.mark.timeout(900),  # jobs wait for their turn, and are put back again and again
-    pytest.mark.skipif(bool(missing()), reason=missing() or "never"),
-    pytest.mark.skipif(
-        launched_size() is not None, reason="starts a Slurm: once, not on every rank"
-    ),
-]
-needs_pmix = pytest.mark.skipif(not PMIX.exists(), reason=f"Slurm's PMIx plugin wants {PMIX}")
+pytestmark = NEEDS_SLURM
 MPICH = ROOT / ".venv-mpich/bin/python"
 
 TRAIN = read_script("train_for_slurm")
-
-
-RESUMES = (Path(__file__).parent / "resumes.py").read_text()
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("slurm")
-    folder.chmod(0o755)
-    made = Lab(folder, 4)
-    # The python of these tests, wherever env.sh would look; root needs Open MPI's leave.
-    made.environment |= {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-    }
-    try:
-        made.start()
-        yield made
-    finally:
-        made.stop()
-
-
-@pytest.fixture
-def project(tmp_path):
-    """Return a folder from which a user submits: it has the batch scripts and a script to train."""
-    shutil.copytree(ROOT / "jobs", tmp_path / "jobs")
-    (tmp_path / "train.py").write_text(TRAIN)
-    return tmp_path
 
 
 @pytest.fixture(scope="module")
@@ -73,22 +39,8 @@ def alone():
     return float.fromhex(done.stdout.split()[-1])
 
 
-def finished(lab, project, job):
-    """Wait for a job to end well; return what its log says, and the hosts of each role."""
-    state = lab.await_end(job)
-    (log,) = project.glob(f"*-{job}.log")
-    text = log.read_text()
-    assert state == "COMPLETED", text
-    return text
-
-
-def loss_in(text):
-    return float.fromhex(text.split("loss ")[1].split()[0])
-
-
 FROM_PYPI = {"PMIX_MCA_psec": "native"}  # Open MPI's wheel has no munge
 WARNS_ITSELF = read_script("warns_itself")
-SMALL = ("--ntasks-per-node=2", "--cpus-per-task=1", "--time=5")
 
 
 @needs_pmix
@@ -233,129 +185,3 @@ def test_a_plain_srun_that_is_warned_while_it_starts_goes_on(lab, project, alone
     )
     assert done.returncode == 0, done.stderr
     assert loss_in(done.stdout) == pytest.approx(alone, rel=1e-5)
-
-
-# -- stopping and going on -------------------------------------------------------------------------
-EPOCHS = 4  # for each start: more steps than one makes that is warned
-
-
-def uninterrupted(lab, project, epochs):
-    """Return the last loss of a job that nobody stops."""
-    folder = project / "uninterrupted"
-    shutil.copytree(project / "jobs", folder / "jobs")
-    (folder / "train.py").write_text(RESUMES)
-    job = lab.submit(folder, *SMALL, "jobs/slurm/pserver.sbatch", "train.py", EPOCHS=epochs)
-    return loss_in(finished(lab, folder, job))
-
-
-def await_step(lab, project, beyond):
-    """Wait until trainer 0 has made a step later than ``beyond``."""
-    file = project / "step.0"
-
-    def step():
-        text = file.read_text() if file.exists() else ""
-        return int(text) if text else -1
-
-    lab.wait_until(lambda: step() > beyond, f"a step beyond {beyond}")
-
-
-def restarts(lab, job):
-    return int(re.search(r"Restarts=(\d+)", lab.run("scontrol", "show", "job", str(job)))[1])
-
-
-def ranks_of(job):
-    """Return the processes of a running job's ranks, by rank, as folders of /proc."""
-    ranks = {}
-    step = {f"SLURM_JOB_ID={job}".encode(), b"SLURM_STEP_ID=0"}  # the latter not in srun itself
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            variables = (process / "environ").read_bytes().split(b"\0")
-            command = (process / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"hpcdist" in command and step <= set(variables):
-            ranks |= {int(v[13:]): process for v in variables if v.startswith(b"SLURM_PROCID=")}
-    return ranks
-
-
-def outlives_a_warning(process):
-    """Tell whether a process blocks or handles SIGUSR1 already."""
-    try:
-        lines = (process / "status").read_text().splitlines()
-    except OSError:
-        return False
-    masks = dict(line.split(":\t") for line in lines if line.startswith("Sig"))
-    return bool((int(masks["SigBlk"], 16) | int(masks["SigCgt"], 16)) >> signal.SIGUSR1 - 1 & 1)
-
-
-def await_start(lab, job, size):
-    """Wait until all ranks have begun to start: their script comes seconds later."""
-
-    def begun():
-        return sum(map(outlives_a_warning, ranks_of(job).values())) == size
-
-    lab.wait_until(begun, f"{size} ranks to start")
-
-
-@needs_pmix
-def test_requeued_jobs_end_with_the_bits_of_one_that_was_not(lab, project):
-    """Warned and put back again and again: HPCDIST_REQUEUES times, 2 by default.
-
-    The last time while it still starts.
-    """
-    requeues = int(os.environ.get("HPCDIST_REQUEUES", "2"))
-    epochs = str(EPOCHS * (requeues + 1))
-    expected = uninterrupted(lab, project, epochs)
-    (project / "train.py").write_text(RESUMES)
-    for start in range(requeues):
-        (project / f"stop.{start}").touch()
-    job = lab.submit(project, *SMALL, "jobs/slurm/pserver.sbatch", "train.py", EPOCHS=epochs)
-    for count in range(1, requeues + 1):
-        if count == requeues:
-            await_start(lab, job, 4)
-        else:
-            await_step(lab, project, 3)
-        lab.run("scancel", "--signal=USR1", str(job))
-        lab.wait_until(lambda c=count: restarts(lab, job) == c, "the job to be put back")
-        (project / "step.0").unlink()  # the next run writes its own
-    assert loss_in(finished(lab, project, job)) == expected
-    assert restarts(lab, job) == requeues
-    assert not (project / f"logs-{job}" / "failures").exists(), "a stop was taken for a failure"
-
-
-@needs_pmix
-def test_the_time_limit_stops_a_job_that_then_goes_on(lab, project):
-    (project / "train.py").write_text(RESUMES)
-    limits = ("--time=3", "--signal=USR1@170")  # of three minutes: it has about ten seconds
-    job = lab.submit(
-        project, *SMALL, *limits, "jobs/slurm/pserver.sbatch", "train.py", EPOCHS="100000"
-    )
-    lab.wait_until(lambda: restarts(lab, job) == 1, "the time to be over")
-    (log,) = project.glob(f"*-{job}.log")
-    lab.wait_until(lambda: "it resumes from" in log.read_text(), "the job's last word")
-    lab.run("scancel", str(job))
-
-
-@needs_pmix
-@pytest.mark.parametrize("retries", [0, 2])
-def test_a_job_goes_on_after_a_servers_death_but_not_for_ever(lab, project, retries):
-    (project / "train.py").write_text(RESUMES)
-    (project / "stop.0").touch()
-    job = lab.submit(
-        project,
-        *SMALL,
-        "jobs/slurm/pserver.sbatch",
-        "train.py",
-        EPOCHS=str(EPOCHS),
-        RETRIES=str(retries),
-    )
-    await_step(lab, project, 10)
-    # Rank 1 is the second rank of the first node: pserver.sbatch makes it a server.
-    subprocess.run(["kill", "-9", ranks_of(job)[1].name], check=True)
-    if retries:
-        finished(lab, project, job)
-        assert restarts(lab, job) == 1
-    else:
-        assert lab.await_end(job) == "FAILED"
-    codes = (project / f"logs-{job}" / "failures").read_text().splitlines()
-    assert len(codes) == 1 and codes[0].startswith("exit code ")

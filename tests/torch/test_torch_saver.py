@@ -12,6 +12,7 @@ from torch import nn
 import hpcdist.torch as ours
 from hpcdist.comm.world import mpi_world
 from hpcdist.errors import CheckpointError
+from hpcdist.executor.position import here
 from hpcdist.torch import saver, tables
 
 WEIGHT = {"tensor": "model/weight", "shape": [2, 3], "dtype": "float32"}
@@ -71,6 +72,20 @@ def test_a_saver_restores_all_of_a_process_alone(tmp_path):
         ours.Saver(tmp_path, {"dense": other.objects["dense"]})
     with pytest.raises(CheckpointError, match="holds dense, model, rates, tables, expected model"):
         ours.Saver(tmp_path, {"model": other.objects["model"]}).restore()
+
+
+@pytest.mark.parametrize("progress", [ours.Saver.after_step, ours.Saver.save])
+def test_what_a_saver_can_take_up_makes_a_first_step(tmp_path, monkeypatch, progress):
+    if mpi_world().size > 1:
+        pytest.skip("several ranks save together under the launcher only")
+    noted = []
+    monkeypatch.setattr(here, "after_first_step", [lambda: noted.append(1)])
+    learner = Learner(1)
+    saver = ours.Saver(tmp_path, learner.objects)
+    learner.step()
+    assert not noted, "a step that no Saver knows is lost if the job fails"
+    progress(saver)
+    assert noted == [1]
 
 
 @pytest.mark.parametrize(
