@@ -200,9 +200,10 @@ class LookupBatch:
     def _once_each(self, ids: Sequence[Array]) -> list[Array]:
         self._unique, self._places, self._where = [], [], []
         owners: list[Array] = []
+        first: dict[tuple[int, int | None], int] = {}  # table by its ids and padding
         for t, (table, table_ids) in enumerate(zip(self.tables, ids, strict=True)):
-            twin = self._twin(t, ids)
-            if twin is not None:
+            twin = first.setdefault((id(table_ids), table.padding), t)
+            if twin != t:  # the very same ids
                 self._unique.append(self._unique[twin])
                 self._places.append(self._places[twin])
                 self._where.append(np.empty(len(self._unique[twin]), np.int64))
@@ -241,14 +242,6 @@ class LookupBatch:
                 self._ids,
                 self._where[t],
             )
-
-    def _twin(self, table: int, ids: Sequence[Array]) -> int | None:
-        """Return an earlier table of which the very same ids are looked up."""
-        padding = self.tables[table].padding
-        for other in range(table):
-            if ids[other] is ids[table] and self.tables[other].padding == padding:
-                return other
-        return None
 
     def _lying(self, table: int) -> tuple[Array, Array, Array, int]:
         width = self.tables[table].width

@@ -55,6 +55,7 @@ class SparseTable:
             row_values.KINDS[initializer.kind],
             np.array([initializer.a, initializer.b, optimizer.first_state]),
         )
+        self._constants = np.array(optimizer.constants, np.float32)
         self._pulled = self._pushed = 0
         self._compile()
 
@@ -115,11 +116,11 @@ class SparseTable:
         self._check_finite(ids, grads, learning_rate, scale)
         self._check_room(ids)
         unique, firsts, following = self._merged(ids) if repeats else _single(ids)
-        constants = self.optimizer.constants
+        constants = self._constants
         if self.optimizer.kind == "adam":
             self.shared *= np.array([self.optimizer.beta1, self.optimizer.beta2], np.float32)
-            constants += tuple(self.shared)
-        facts = np.float32(scale), np.float32(learning_rate), np.array(constants, np.float32)
+            constants = np.concatenate([constants, self.shared])
+        facts = np.float32(scale), np.float32(learning_rate), constants
         for begin in range(0, len(unique), PIECE):
             # A piece at a time: its records are still in the cache when they are moved.
             part = slice(begin, begin + PIECE)
@@ -296,7 +297,7 @@ def _single(ids: Array) -> tuple[Array, Array, Array]:
 
 def _plain(values: Array) -> Array:
     """Return the array as kernels are compiled for: contiguous, aligned, writable."""
-    return np.require(values, requirements=["C", "A", "W"])
+    return values if values.flags.carray else np.require(values, requirements=["C", "A", "W"])
 
 
 def _described(values: object) -> str:

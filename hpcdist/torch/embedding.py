@@ -74,12 +74,14 @@ class TableModule(nn.Module):
         """Return the arguments as torch prints them in ``repr(model)``."""
         return f"{self.num_embeddings}, {self.embedding_dim}, name={self.name!r}"
 
+    @torch._disable_dynamo  # a compiled model calls it between two graphs
     def _rows(self, ids: Array) -> torch.Tensor:
         """Return the rows [n, embedding_dim] of ids [n]; gradients of theirs are kept."""
         return tables().look_up(self.name, ids, train=torch.is_grad_enabled())
 
+    @torch._disable_dynamo
     def flat(self, input: object) -> Array:
-        """Return ids of any shape as int64 [n], a copy; TableError for what are none."""
+        """Return ids of any shape as int64 [n], a view if they can be; TableError for others."""
         if not isinstance(input, torch.Tensor) or input.dtype not in (torch.int64, torch.int32):
             dtype = input.dtype if isinstance(input, torch.Tensor) else type(input).__name__
             raise TableError(f"table {self.name!r}: expected a tensor of int64 ids, got {dtype}")
@@ -88,7 +90,7 @@ class TableModule(nn.Module):
                 f"table {self.name!r}: ids must be on the CPU, where rows are looked up, got "
                 f"{input.device}: use ids.cpu()"
             )
-        return np.array(input.detach().reshape(-1).numpy(), np.int64)  # a copy, which stays
+        return np.asarray(input.detach().reshape(-1).numpy(), np.int64)
 
     def _save_to_state_dict(self, *_: Any) -> None:
         raise TableError(
@@ -108,8 +110,7 @@ class Embedding(TableModule):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return rows float32 [*input.shape, embedding_dim] of int64 ids of any shape."""
-        # A copy, which scripts may change in place: rows are a leaf of autograd's.
-        return self._rows(self.flat(input)).view(*input.shape, self.embedding_dim).clone()
+        return self._rows(self.flat(input)).view(*input.shape, self.embedding_dim)
 
 
 class EmbeddingBag(TableModule):
@@ -159,7 +160,7 @@ class EmbeddingBag(TableModule):
         rows = self._rows(ids)
         plain = offsets is None and per_sample_weights is None and self.padding_idx is None
         if plain and not self.include_last_offset and input.dim() == 2 and input.shape[1] == 1:
-            return rows.clone()  # bags of one id: torch's sort them for their gradients
+            return rows  # bags of one id: torch's sort them for their gradients
         places = torch.arange(len(ids))
         padding = None
         if self.padding_idx is not None:

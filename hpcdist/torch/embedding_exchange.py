@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,8 +12,7 @@ from hpcdist.comm.base import Array
 from hpcdist.ps.batch import LookupBatch, TableSpec
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table_rpc import TableClient
-
-Ids = Mapping[str, Array]  # int64 [n] by table
+from hpcdist.torch.look_ups import Given, Ids
 
 
 @dataclass
@@ -22,16 +21,6 @@ class Announced:
 
     now: Ids = field(default_factory=dict)
     next: Ids = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Given:
-    """Gradients of rows that one look-up has got: float32 [n, width] for int64 ids [n]."""
-
-    number: int  # of the look-up
-    table: str
-    ids: Array
-    gradients: torch.Tensor
 
 
 class _Pulled:
@@ -83,18 +72,31 @@ class EmbeddingExchange:
 
         Collective without servers.
         """
-        place = self._places[table]
-        if create and self._is_announced(table, ids):
-            pulled = self._ahead
-        else:
-            pulled = self._latest
+        pulled = self._latest
+        self._exchange.finish()
+        pulled.index({table: ids})
+        self._exchange.pull(pulled.batch, create=create)
+        return self._take(pulled, table)
+
+    def ahead(self, table: str, ids: Array) -> Ids | None:
+        """Return all ids of this step that were announced, if these are; their rows are here now.
+
+        Collective without servers.
+        """
+        announced = self._announced.now
+        # An empty look-up that was not announced is an exchange as well: other trainers wait in it.
+        if table not in announced or not np.array_equal(announced[table], ids):
+            return None
+        if self._asked is not announced:
             self._exchange.finish()
-            pulled.index({table: ids})
-            self._exchange.pull(pulled.batch, create=create)
-        rows = torch.empty(len(ids), self._specs[place].width)
-        starts = np.array([0, len(ids)], np.int64)
-        pulled.batch.take(place, starts, np.array([rows.data_ptr()], np.int64))
-        return rows
+            self.wait()
+            self._ask(announced)
+        self.wait()
+        return announced
+
+    def take_ahead(self, table: str) -> torch.Tensor:
+        """Return the rows [n, width] of a table's announced ids, once `ahead` has returned them."""
+        return self._take(self._ahead, table)
 
     def push(self, given: Sequence[Given]) -> None:
         """Send the gradients of a step, and ask for the rows of the next. Collective."""
@@ -109,12 +111,13 @@ class EmbeddingExchange:
             self._latest.index(_joined(given))
         batch = self._latest.batch
         batch.clear()
-        for place, spec in enumerate(self._specs):
-            gradients = [g for g in given if g.table == spec.name]
-            if gradients:
-                starts = np.cumsum([0, *(len(g.ids) for g in gradients)])
-                addresses = np.array([g.gradients.data_ptr() for g in gradients], np.int64)
-                batch.add(place, starts, addresses)
+        by_table: dict[str, list[Given]] = {}
+        for one in given:
+            by_table.setdefault(one.table, []).append(one)
+        for table, gradients in by_table.items():
+            starts = np.cumsum([0, *(len(g.ids) for g in gradients)])
+            addresses = np.array([g.gradients.data_ptr() for g in gradients], np.int64)
+            batch.add(self._places[table], starts, addresses)
         batch.check_finite("the gradient")
         self._latest.ids = {}  # gradients lie where its rows did
         self._exchange.push(batch)
@@ -136,19 +139,12 @@ class EmbeddingExchange:
         self._exchange.start_pull(self._ahead.batch)
         self._asked, self._under_way = ids, True
 
-    def _is_announced(self, table: str, ids: Array) -> bool:
-        """Return whether a look-up was announced, and its rows are here now."""
-        announced = self._announced.now
-        # An empty look-up that was not announced is an exchange as well: other trainers wait in it.
-        if table not in announced or not np.array_equal(announced[table], ids):
-            return False
-        if self._asked is not announced:
-            self._exchange.finish()
-            self.wait()
-            self._ask(announced)
-        self.wait()
-        self._ahead.ids[table] = ids
-        return True
+    def _take(self, pulled: _Pulled, table: str) -> torch.Tensor:
+        place, count = self._places[table], len(pulled.ids[table])
+        rows = torch.empty(count, self._specs[place].width)
+        starts = np.array([0, count], np.int64)
+        pulled.batch.take(place, starts, np.array([rows.data_ptr()], np.int64))
+        return rows
 
 
 def _joined(given: Iterable[Given]) -> dict[str, Array]:

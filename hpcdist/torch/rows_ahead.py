@@ -49,4 +49,5 @@ def _by_table(ids: Ids) -> dict[str, Array]:
                 "rows_ahead: expected ids by module, hpcdist.torch.Embedding or EmbeddingBag, got "
                 f"a {type(module).__name__}"
             )
-    return {module.name: module.flat(given) for module, given in ids.items()}
+    # Copies: the script may change its own until it looks them up.
+    return {module.name: module.flat(given).copy() for module, given in ids.items()}

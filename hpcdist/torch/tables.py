@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -20,9 +21,10 @@ from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import TableClient
 from hpcdist.runtime.tables.pull_push import make_table, spec_of
-from hpcdist.torch.embedding_exchange import Announced, EmbeddingExchange, Given
+from hpcdist.torch.embedding_exchange import Announced, EmbeddingExchange
 from hpcdist.torch.facts import DenseFacts, Facts, OptimizerFacts, TableFacts, TrainingMode
 from hpcdist.torch.job import job
+from hpcdist.torch.look_ups import Given, LookUps
 from hpcdist.torch.servers import Served, announce
 from hpcdist.transpiler.table_metadata import read_tables, with_startup
 
@@ -43,6 +45,7 @@ class Tables:
         self._given: list[Given] = []
         self._taken: list[Given] = []  # by optimizers that have stepped, in this step
         self.announced = Announced()
+        self._ahead: LookUps | None = None  # what was announced for this step, once looked up
         self._stepped: set[int] = set()  # optimizers, in this step
         self._told: list[float] = []  # the rates that the tables have now
         self._advised = False
@@ -220,19 +223,25 @@ class Tables:
         Collective without servers. The gradients of rows to train are noted as they come.
         """
         self.settle()
-        rows = self._rows.look_up(table, ids, create=train)
-        if train:
-            number = next(self._numbers)
-            rows.requires_grad_()
-            rows.register_post_accumulate_grad_hook(
-                lambda given: self._take(number, table, ids, given)
+        if not train:
+            return self._rows.look_up(table, np.ascontiguousarray(ids), create=False)
+        announced = self._rows.ahead(table, ids)
+        if announced is None:
+            ids = ids.copy()  # the script may change its own
+            look_ups = LookUps(
+                {table: ids}, lambda name: self._rows.look_up(name, ids, create=True), self._note
             )
-        return rows
+        else:
+            if self._ahead is None or self._ahead.ids is not announced:
+                self._ahead = LookUps(announced, self._rows.take_ahead, self._note)
+            look_ups = self._ahead
+            if table not in look_ups:  # it is looked up again
+                again = {table: announced[table]}
+                look_ups = LookUps(again, self._rows.take_ahead, self._note)
+        return look_ups.hand_out(table, next(self._numbers))
 
-    def _take(self, number: int, table: str, ids: Array, rows: torch.Tensor) -> None:
-        assert rows.grad is not None, "this is called when it has come"
-        self._given.append(Given(number, table, ids, rows.grad.contiguous()))
-        rows.grad = None  # another backward pass through the same look-up counts by itself
+    def _note(self, given: Given) -> None:
+        self._given.append(given)
 
     def forget(self, optimizer: int) -> None:
         """Drop the gradients that have come for an optimizer since it stepped."""
@@ -244,6 +253,7 @@ class Tables:
         self._taken.clear()
         self._stepped.clear()
         self._told = []
+        self._ahead = None
         if self.facts is not None:
             self._rows.forget()
         if self.served is not None:
@@ -272,6 +282,7 @@ class Tables:
         if self.served is not None and self.group.rank == 0:
             self._tell_rates(self.served)
         self._advise()
+        self._ahead = None
         self._rows.push(sorted(self._taken, key=lambda given: given.number))
         if self.served is not None:
             self.served.end_step()

@@ -125,19 +125,45 @@ def test_embedding_bag_trains_as_torchs(mode):
 
 
 @pytest.mark.mpi
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("make", [ours.Embedding, ours.EmbeddingBag])
-def test_what_is_looked_up_may_be_changed_in_place(make):
+def test_what_is_looked_up_may_be_changed_in_place_and_so_may_the_ids(make, ahead):
     rank_and_size()
     module = make(None, 2, initial=Initial("constant", 1.0))
     optimizer = ours.TableOptimizer(module, "SGD", lr=1.0)
-    ids = torch.tensor([[3], [-5]])
-    bags = module(ids)
-    bags.mul_(3.0)
-    assert bags.flatten().tolist() == [3.0] * 4
-    bags.sum().backward()
-    optimizer.step()
+    data = [torch.tensor([[3], [-5]])]
+    for ids in ours.rows_ahead(data, lambda ids: {module: ids}) if ahead else data:
+        bags = module(ids)
+        bags.mul_(3.0)
+        assert bags.flatten().tolist() == [3.0] * 4
+        again = module(ids)
+        assert again.flatten().tolist() == [1.0] * 4
+        ids += 10
+        (bags + again).sum().backward()
+        optimizer.step()
     with torch.no_grad():
-        assert module(ids).flatten().tolist() == [1.0 - 3.0] * 4
+        assert module(data[0] - 10).flatten().tolist() == [1.0 - 4.0] * 4
+        assert module(data[0]).flatten().tolist() == [1.0] * 4
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_compiled_model_looks_up_the_same(ahead):
+    rank_and_size()
+    data = [torch.tensor([[3, 4], [-5, step]]) for step in range(3)]
+    losses = []
+    for compiled in (False, True):
+        tables.tables.cache_clear()
+        module = nn.Sequential(ours.EmbeddingBag(None, 2, "mean"), nn.Sigmoid())
+        optimizer = ours.TableOptimizer(module, "SGD", lr=1.0)
+        model = torch.compile(module, backend="eager") if compiled else module
+        announced = ours.rows_ahead(data, lambda ids, table=module[0]: {table: ids})
+        for ids in announced if ahead else data:
+            loss = model(ids).sum()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert losses[:3] == losses[3:]
 
 
 @pytest.mark.mpi
