@@ -1,8 +1,8 @@
-"""What kernels may ask of arrays, and of the library that computes with them.
+"""Types of the arrays and array functions that kernels may use.
 
-These name what numpy's arrays and cupy's have in common and hpcdist uses; cupy itself has no types.
+They cover what numpy and cupy have in common and hpcdist uses; cupy itself has no types.
 mypy checks that numpy has it all (`executor/backend.py`), `tests/gpu/test_stand_ins.py` that cupy
-does. What an operation gives is not told: it depends on more than types.
+does. Result types are not stated: they depend on more than argument types.
 """
 
 from __future__ import annotations

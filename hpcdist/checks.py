@@ -1,4 +1,4 @@
-"""Checks of arguments and fields, each with its words in one place."""
+"""Checks of arguments and fields, with their error messages."""
 
 from __future__ import annotations
 

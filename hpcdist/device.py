@@ -1,7 +1,7 @@
-"""The host's side of a GPU: copies that may run later, and what is only found out later.
+"""The host's side of a GPU: asynchronous copies, and errors that are detected later.
 
-A kernel cannot raise. What it finds wrong, and what another rank does not send, the host learns
-when it waits for the GPU anyway: before it gives any value to anybody (`download`).
+A kernel cannot raise. The host checks for errors of kernels, and for missing messages, when it
+waits for the GPU anyway: before it returns any value (`download`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""h5py, imported when it is first used: without it the doctor must run, to say that it is missing.
+"""h5py, imported on first use, so that the doctor can run without it and report it.
 
 from hpcdist.hdf5 import h5py
 """

@@ -1,4 +1,4 @@
-"""Compositions of layers that come up again and again: Fluid's ``nets``."""
+"""Common compositions of layers: Fluid's ``nets``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints in HDF5: whole jobs, saved and restored on any number of ranks."""
+"""Checkpoints in HDF5: complete jobs, saved and restored on any number of ranks."""
 
 from hpcdist.checkpoint.checkpoint import Checkpoint, latest
 from hpcdist.checkpoint.restore import Restored, restore

@@ -1,4 +1,4 @@
-"""A checkpoint open for reading, and the directory of checkpoints that it stands in."""
+"""A checkpoint open for reading, and the directory that contains it."""
 
 from __future__ import annotations
 

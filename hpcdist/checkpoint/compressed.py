@@ -1,7 +1,7 @@
 """Chunks that HDF5's filters lz4 and zstd have compressed.
 
-A chunk is decompressed in an HDF5 file of our own in memory, so nothing else of the file that it
-comes from reaches HDF5, and only once it says that it has the size that it is to have.
+A chunk is decompressed through an in-memory HDF5 file created here, so HDF5 sees nothing else of
+the file, and only if its header states the expected size.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How a checkpoint lies on disk: names, chunks, and the head of every file. Pure.
+"""The layout of a checkpoint on disk: names, chunks, and the head of every file. Pure.
 
-A file begins with a user block of 512 bytes that says where its facts are (JSON, in a dataset of
-the file) and holds checksums of them and of all that is not data. The facts hold a checksum of
-every chunk of data. So every byte is covered, and reading needs no HDF5 library.
+A file begins with a user block of 512 bytes: the position of its facts (JSON, in a dataset of the
+file), and checksums of the facts and of everything that is not data. The facts contain a checksum
+of every chunk of data. So every byte is covered, and reading needs no HDF5 library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one process does for a checkpoint: writes what it holds, takes up what it is to hold."""
+"""One process's part of a checkpoint: writing its variables, and reading them back."""
 
 from __future__ import annotations
 

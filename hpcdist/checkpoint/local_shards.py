@@ -1,4 +1,4 @@
-"""Which variables this process holds, and which rows of each."""
+"""Which variables this process stores, and which rows of each."""
 
 from __future__ import annotations
 

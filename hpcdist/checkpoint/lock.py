@@ -1,7 +1,7 @@
-"""One job at a time saves into a directory: a file in it says which, and that it lives.
+"""A lock file that lets one job at a time save into a directory, with a heartbeat.
 
-The file is as old as its owner's last sign of life. A job on the same machine asks the system
-whether the owner lives; one on another machine watches the file for a while.
+The owner touches the file regularly. A job on the same machine checks whether the owner's process
+exists; one on another machine watches the file for a while.
 """
 
 from __future__ import annotations

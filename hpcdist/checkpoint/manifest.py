@@ -1,6 +1,6 @@
 """Writing the manifest: the last file of a checkpoint, which joins the parts.
 
-Any HDF5 tool finds in it each variable whole, under its name, as a virtual dataset over the parts.
+HDF5 tools see each variable in it as one virtual dataset over the parts, under its name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One file for all writers, which they write at the same time: HDF5 over MPI-IO.
+"""One file that all writers write at the same time: HDF5 over MPI-IO.
 
-Making a dataset is collective in HDF5, so ranks first exchange what each will write. Then every
+Creating a dataset is collective in HDF5, so ranks first exchange what each will write. Then every
 rank writes its data and checksums without waiting for others; one rank writes facts and head.
 """
 

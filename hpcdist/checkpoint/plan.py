@@ -1,4 +1,4 @@
-"""Who writes which rows, and which rows of which piece a reader needs. Pure."""
+"""Which rank writes which rows, and which rows of which piece a reader needs. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranks that make a checkpoint together; a process alone is trainer 0 of one."""
+"""The ranks that save a checkpoint together; a single process counts as trainer 0."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reading checkpoints: every byte is compared with its checksum before it is used.
 
-Data is read from where the facts say that it lies, straight into the arrays that take it. HDF5's
-library never parses a file that is read: what it says of links and of other files has no effect.
+Data is read from the positions listed in the facts, directly into the target arrays. The HDF5
+library never parses the file, so its links and external files have no effect.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Restoring: every rank reads the values that it is to hold, whichever rank saved them."""
+"""Restoring: every rank reads the values that it needs, whichever rank saved them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a trainer has come: its reader's position, its random numbers, its step."""
+"""The progress of a trainer: its reader's position, its random state, its step."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Distributed tables in checkpoints: rows in runs that any number of servers can share out.
+"""Distributed tables in checkpoints: rows in runs that any number of servers can divide.
 
-A run is some rows of one writer, sorted by the upper bits of their ids' mix. Which server a row
-lives on follows from these bits, so each server's rows are one stretch of every run, whatever the
-number of servers.
+A run is some rows of one writer, sorted by the upper bits of their ids' mix. These bits determine
+the server of a row, so each server's rows are contiguous in every run, for any number of servers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Saving: every writer its own file, then the manifest that joins them."""
+"""Saving: every writer writes one file, then the manifest joins them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trainer 0 saves by itself, for ``fluid.io``: its variables, or the servers' with them."""
+"""Saving on trainer 0 alone, for ``fluid.io``: its variables, and those of the servers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Rows of a table where an inference model's files have them: found by id, read when looked up.
+"""Rows of a table in the files of an inference model: looked up by id, read on demand.
 
-The files are mapped into memory. Which of their pages are there, the system decides: so a table may
-be larger than memory, and processes of one machine share what they have read.
+The files are mapped into memory and paged in by the system, so a table may be larger than memory,
+and processes of one machine share its pages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A parameter server's side of checkpoints: what it does when trainer 0 asks, between two steps."""
+"""A parameter server's side of checkpoints: requests of trainer 0, served between two steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columnar files as batches: `hpcdist.data.read`, and what makes arrays of texts and images."""
+"""Columnar files as batches: `hpcdist.data.read`, and the decoding of texts and images."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which rows every step used: recorded during training, verified afterwards.
 
-Every trainer appends to a file of its own in one directory, beside ``index-*.json``, which says of
-which files and blocks the data consisted. A line begins with a letter:
+Every trainer appends to its file in one directory, beside ``index-*.json``, which lists the files
+and blocks of the data. A line begins with a letter:
 
     {...}                       first line: whose file this is, and from where it went on
     b epoch begin end digest    the trainer took the positions begin:end of the epoch
@@ -10,9 +10,9 @@ which files and blocks the data consisted. A line begins with a letter:
     e                           the trainer stopped reading in good order
 
 ``digest`` is XXH3 over the numbers of the rows (int64, little-endian), with the digest before as
-seed: it says that those rows were read and that no line before has changed. A batch counts as used
-when its trainer took the next one, when it stopped in good order, or when a checkpoint was saved
-after it. The last batch of a trainer that was killed is *in flight*.
+seed: it proves that those rows were read and that no earlier line has changed. A batch counts as
+used when its trainer took the next one, when it stopped in good order, or when a checkpoint was
+saved after it. The last batch of a trainer that was killed is *in flight*.
 """
 
 from __future__ import annotations

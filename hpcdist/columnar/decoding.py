@@ -1,7 +1,7 @@
-"""From what files hold to what it stands for: texts to ids of words, encoded images to pixels.
+"""Decoding of columns: texts to ids of words, encoded images to pixels.
 
-Batches are decoded, not blocks, so windows hold what the files hold, and a trainer decodes its own
-rows only. What comes of a row follows from its bytes, the epoch and the number of the row.
+Batches are decoded, not blocks, so windows contain undecoded data, and a trainer decodes only its
+rows. The result depends only on the row's bytes, its number and the epoch.
 """
 
 from __future__ import annotations

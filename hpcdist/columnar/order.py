@@ -1,7 +1,7 @@
-"""In which order the rows of an epoch are used: a function of sizes, seed and epoch alone. Pure.
+"""The order of the rows of an epoch: a function of sizes, seed and epoch alone. Pure.
 
 Files are read by *blocks* (a row group, say), so a shuffle that drew rows one by one would decode
-a whole block for each. Instead blocks are permuted, put one after the other, and cut into
+one block for each. Instead blocks are permuted, concatenated, and cut into
 *windows* of about ``window`` rows, which are permuted by row. That reads every block once, holds
 one window in memory, and needs some numbers for each block, none for each row.
 

@@ -1,4 +1,4 @@
-"""Do certificates show that every row was used exactly once? If not, which rows. Pure."""
+"""Verifies from certificates that every row was used exactly once, or lists the rows. Pure."""
 
 from __future__ import annotations
 

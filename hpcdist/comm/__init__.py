@@ -1,1 +1,1 @@
-"""Moving bytes between ranks: transports, who is who, and how a rank waits."""
+"""Moving bytes between ranks: transports, roles of ranks, and waiting."""

@@ -1,4 +1,4 @@
-"""`Transport`: the interface by which ranks exchange bytes; all of `comm` stands on it."""
+"""`Transport`: the interface by which ranks exchange bytes; the basis of `comm`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How far the clock of each rank is from rank 0's, measured by round trips of messages.
+"""The offset of each rank's clock from rank 0's, measured by round trips of messages.
 
-Ranks whose clock is rank 0's own, as on one host, need none: their offset is 0, without an error.
+Ranks that share rank 0's clock, as on one host, need no messages: their offset is exactly 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is who in a job: which world rank is which trainer or server, and what it is called."""
+"""The roles of a job's ranks: which world rank is which trainer or server, and its endpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums and copies among all ranks of a group: what collective training needs of a network."""
+"""Sums and copies among all ranks of a group: the network interface of collective training."""
 
 from __future__ import annotations
 

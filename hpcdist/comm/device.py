@@ -1,4 +1,4 @@
-"""Sums of arrays in the memory of a GPU: what starts on a stream, and how its end is noticed."""
+"""Sums of arrays in GPU memory: how they start on a stream, and how their end is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The groups in which a job sums its gradients: over what, in how many levels, how many of them."""
+"""The groups in which a job sums its gradients: library, levels, number of communicators."""
 
 from __future__ import annotations
 

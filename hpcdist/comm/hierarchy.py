@@ -1,9 +1,9 @@
 """Sums in two levels: within nodes, among nodes, and back; fewer bytes on the links between nodes.
 
 Within a node every rank adds up one share of the array. Each share is then summed among the nodes,
-by the ranks that hold it, and handed to the others of the node. Of an array of S bytes a node of L
-ranks so sends 2 (nodes - 1) / nodes S to others; in a flat sum it would be L times as much.
-(Fluid's leaders do the same with one share, the whole array: the sums have the same order.)
+by the ranks that have it, and distributed within each node. For an array of S bytes a node of L
+ranks sends 2 (nodes - 1) / nodes S to other nodes; a flat sum would send L times as much. (In Fluid
+one leader per node does this with the complete array: the sums have the same order.)
 """
 
 from __future__ import annotations

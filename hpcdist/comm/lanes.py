@@ -1,4 +1,5 @@
-"""Operations that go on while the script computes: whoever waits for one moves it, or a thread.
+"""Operations that run while the script computes: the waiting thread, or a background thread, drives
+them.
 
 An operation is a generator that yields what it waits for next (`Wait`). Operations of one `Lane`
 run one after another, those of different lanes side by side.

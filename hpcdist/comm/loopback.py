@@ -1,4 +1,4 @@
-"""Transport between threads of one process, for tests and for worlds of one.
+"""Transport between threads of one process, for tests and for jobs of one rank.
 
 Stricter than MPI may be: a send ends only when its receive has been posted, so a program that
 counts on buffered sends hangs here first.

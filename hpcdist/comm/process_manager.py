@@ -1,4 +1,4 @@
-"""What the process manager (mpirun, srun) tells a process about its place in a job. Pure."""
+"""Facts that the process manager (mpirun, srun) passes to a process about its job. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a rank waits: answer at once, yet leave the core to others when cores are few."""
+"""How a rank waits: with low latency, but yielding the core when cores are scarce."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums of buckets while the backward pass goes on: what starts when, and who helps it along."""
+"""Sums of buckets during the backward pass: when each starts, and when it is polled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sums are made of: phases in which ranks exchange shares of an array.
+"""The phases of a sum, in which ranks exchange shares of an array.
 
 A phase is a Reduction too: started, tested, waited for; a rank is in one phase of a sum at a time.
 """

@@ -1,4 +1,4 @@
-"""Sums in memory that the ranks of one host share: nothing is sent, nothing is copied."""
+"""Sums in memory shared by the ranks of one host: no messages, no copies."""
 
 from __future__ import annotations
 

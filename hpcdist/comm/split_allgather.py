@@ -1,8 +1,8 @@
-"""A small allgather in two halves: what is told early in a step has come by its end.
+"""A small allgather in two halves: data sent early in a step has arrived by its end.
 
-Every rank starts a round with some bytes and a key, does other work, and waits. Ranks that have
-meanwhile exchanged anything else that needs all of them find the round done: it costs no round
-trip of its own.
+Every rank starts a round with some bytes and a key, does other work, and waits. If ranks have
+meanwhile completed another collective exchange, the round is done too: it costs no extra round
+trip.
 """
 
 from __future__ import annotations

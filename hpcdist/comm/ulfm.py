@@ -1,7 +1,7 @@
-"""MPI that goes on when a rank has died: Open MPI 5 under ``mpirun --with-ft ulfm``.
+"""Fault-tolerant MPI, which survives dead ranks: Open MPI 5 under ``mpirun --with-ft ulfm``.
 
-Of User Level Failure Mitigation only the errors and the list of the dead are used. Messages among
-the living need nothing else; who goes on, and from where, is agreed on with the servers.
+Only the errors and the list of dead ranks of User Level Failure Mitigation are used; messages among
+survivors need nothing else. Survivors agree with the servers on how to continue.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A thread that ends what does not end, while another is stuck where no Python runs.
+"""A thread that aborts hanging operations while another thread is stuck outside Python.
 
 A process that launches more than a GPU's queue holds waits inside CUDA, without a deadline, for a
-sum that may never come. Only somebody else can abort that sum.
+sum that may never come. Only another thread can abort that sum.
 """
 
 from __future__ import annotations

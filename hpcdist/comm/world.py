@@ -1,4 +1,4 @@
-"""The transport of all ranks: plain MPI, or MPI that goes on when a rank has died."""
+"""The transport of all ranks: plain MPI, or MPI that survives dead ranks."""
 
 from __future__ import annotations
 

@@ -1,1 +1,2 @@
-"""What only serves Fluid's spelling: its module names, its launchers' options, ``--as-paddle``."""
+"""Names that exist only for Fluid's scripts: its modules, its launchers' options,
+``--as-paddle``."""

@@ -1,4 +1,4 @@
-"""What Fluid's module ``data_feeder`` checks arguments of layers with, for layers of one's own."""
+"""Argument checks of Fluid's module ``data_feeder``, for custom layers."""
 
 from __future__ import annotations
 

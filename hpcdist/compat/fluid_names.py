@@ -1,7 +1,7 @@
 """The names of Fluid 1.8.5, and what to use instead of those that hpcdist does not have.
 
-``fluid_names.txt`` lists what each of Fluid's modules holds. It says nothing of what is there: a
-name that hpcdist has is found before this table is asked.
+``fluid_names.txt`` lists the names of each of Fluid's modules, whether hpcdist has them or not:
+names that hpcdist has are resolved before this table is consulted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Fluid's scripts call around their programs: versions, scopes of names, devices."""
+"""Utilities of Fluid's scripts: versions, name scopes, devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fluid's module ``layer_helper``: what users write layers of their own with."""
+"""Fluid's module ``layer_helper``, for custom layers."""
 
 from __future__ import annotations
 

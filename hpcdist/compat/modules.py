@@ -1,8 +1,8 @@
-"""Fluid's modules under ``hpcdist``: what they are here, and names that are refused.
+"""Fluid's modules under ``hpcdist``, and names that are refused.
 
 ``fluid.contrib.memory_usage`` is ``hpcdist.contrib.memory_usage``. A module of Fluid's is the one
-of that name here, or another (`ALIASES`), or an empty one that finds its names elsewhere
-(`SOURCES`). Whatever is not found raises one error that says what to use instead.
+of that name here, or another (`ALIASES`), or an empty one whose names are resolved elsewhere
+(`SOURCES`). A missing name raises one error that says what to use instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a block needs before any array exists: live operators, shapes, shared storage. Pure."""
+"""Analysis of a block before arrays are allocated: live operators, shapes, shared storage. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One operator and the arrays of its slots become a call."""
+"""Binds the kernel of an operator to its arrays."""
 
 from __future__ import annotations
 

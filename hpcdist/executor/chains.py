@@ -1,7 +1,7 @@
-"""Calls on a GPU that work element by element, one after the other, become one kernel.
+"""Joins consecutive element-wise calls on a GPU into one kernel.
 
 A kernel is launched in microseconds, which is longer than small ones run, and each reads and writes
-all its memory. cupy.fuse makes one of several; what each computes, and their order, stays.
+all its memory. cupy.fuse joins several; computations and their order are unchanged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Program as it runs: its arrays, and a flat list of bound calls."""
+"""A compiled Program: its arrays, and a flat list of bound calls."""
 
 from __future__ import annotations
 

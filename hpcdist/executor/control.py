@@ -1,4 +1,4 @@
-"""The seam between the graph and the network: who executes operators that act on the world.
+"""The interface between graph and network: it executes operators that communicate.
 
 The executor itself knows no transport. `hpcdist.runtime` installs the one Control of a job.
 """

@@ -1,7 +1,7 @@
-"""Calls on a GPU, one after the other, launched as one CUDA graph: the host does nearly nothing.
+"""Replays consecutive calls on a GPU as one CUDA graph.
 
-The first run computes as always, on a stream of its own; the second is recorded, and from then on
-replayed. Memory that kernels take meanwhile is kept for the graph alone.
+The first run executes normally, on a separate stream; the second is recorded, and replayed from
+then on. Memory allocated during the recording is reserved for the graph.
 """
 
 from __future__ import annotations

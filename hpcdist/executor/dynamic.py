@@ -1,10 +1,11 @@
-"""Which operators of a block are interpreted: those of whose results only the step knows shapes.
+"""Which operators of a block are interpreted: those whose results have shapes known only in the
+step.
 
-What loops, branches and tensor arrays give has no place in memory that could be planned, nor has
-what is computed from it. Such operators run one by one, in the order of the block, between those
-that are compiled (`executor.interpret`). What they give to compiled operators has a known shape:
-as declared, or that of the value whose gradient it is. So run operators that measure sequences by
-lengths which are neither fed nor those of another value, but computed. Pure.
+Memory for results of loops, branches and tensor arrays, and for values computed from them, cannot
+be planned. Such operators run one by one, in the order of the block, between compiled ones
+(`executor.interpret`). Their results that compiled operators read have a known shape: the declared
+one, or that of the value whose gradient it is. Operators on sequences whose lengths are computed,
+instead of fed or taken from another value, run this way too. Pure.
 """
 
 from __future__ import annotations

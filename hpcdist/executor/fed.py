@@ -1,4 +1,4 @@
-"""What is fed: host arrays, checked against the variables that they are for."""
+"""Feeds: host arrays, checked against their variables."""
 
 from __future__ import annotations
 

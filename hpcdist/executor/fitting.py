@@ -1,9 +1,9 @@
 """Fitting a compiled Program to another batch: ragged batches differ in length at every step.
 
-A Program is compiled for one batch. When the next one has the same number of sequences, but of
-other lengths, nothing is planned anew: what the operators after the ragged input read and write
-becomes another piece of the same memory, and only those operators are bound again. Memory is set
-aside for somewhat more than the longest batch so far, so a Program is soon compiled no more.
+A Program is compiled for one batch. If the next one has the same number of sequences, but of other
+lengths, it is not compiled again: values that depend on the ragged input get new offsets in the
+same memory, and only their operators are rebound. Memory is reserved for somewhat more than the
+longest batch so far, so recompilation soon stops.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Updates by one rule, one after the other, as one kernel for all their parameters: on a GPU.
 
-Their parameters, states and gradients are laid one after the other; names are views of that.
+Their parameters, states and gradients are contiguous; variables are views of that memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a block reads before it writes: fed, or kept in the scope and initialized."""
+"""Values that a block reads before it writes them: fed, or initialized in the scope."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Runs operators one by one on values that only the step knows, between compiled operators.
+"""Runs operators with shapes known only in the step one by one, between compiled operators.
 
-Loops, branches and what is computed from them (`executor.dynamic` says which operators). Where a
-gradient is wanted, what they compute is recorded on a tape.
+Loops, branches and what is computed from them (`executor.dynamic` says which operators). If a
+gradient is needed, their computation is recorded on a tape.
 """
 
 from __future__ import annotations

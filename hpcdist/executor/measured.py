@@ -1,4 +1,4 @@
-"""HPCDIST_KERNELS=measured: whose kernels a Program trains with is found out in its first steps.
+"""HPCDIST_KERNELS=measured: the first steps of a Program decide which kernels it uses.
 
 Runs of operators by PyTorch, as they are (`fused`), compute the first `STEPS` steps; compiled by
 inductor, the next; whichever took less time, summed over all trainers, compute the rest.

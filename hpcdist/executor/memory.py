@@ -1,4 +1,4 @@
-"""Values in memory: where temporaries lie (those whose lifetimes do not meet share it), arrays."""
+"""Memory of values: offsets of temporaries (shared if lifetimes do not overlap), arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Program whose gradients are merged over steps runs in those that do not update."""
+"""Gradients merged over steps: the Program of the steps that do not update."""
 
 from __future__ import annotations
 

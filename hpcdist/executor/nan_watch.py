@@ -1,4 +1,4 @@
-"""NaN in what training programs fetch, and, with FLAGS_check_nan_inf, in all they compute."""
+"""NaN in fetched values of training programs and, with FLAGS_check_nan_inf, in all results."""
 
 from __future__ import annotations
 

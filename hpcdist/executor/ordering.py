@@ -1,8 +1,8 @@
-"""In which orders the same operators may run, when memory counts. Pure.
+"""Orders of the same operators that use less memory. Pure.
 
-Every order gives the same bits: operators that touch one buffer run in the order in which they
-stand, unless all of them only read it. Nothing moves across a fence: an operator that acts on the
-world, such as send, or that runs a sub-block.
+Every order gives the same bits: operators that use one buffer keep their order, unless all of them
+only read it. No operator moves across a fence: an operator that communicates, such as send, or that
+runs a sub-block.
 """
 
 from __future__ import annotations

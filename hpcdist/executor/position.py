@@ -1,4 +1,4 @@
-"""Where this process is: kept so that every error can say step, operator and variable."""
+"""The current step, operator and variable of this process, for error messages."""
 
 from __future__ import annotations
 

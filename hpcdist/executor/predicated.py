@@ -1,7 +1,7 @@
-"""Branches on a GPU that the host need not wait for: computed always, taken over if they count.
+"""Branches on a GPU without waiting: always computed, their results selected by the condition.
 
-To skip operators the host must know the condition, and stands still until the GPU has it. Where a
-branch is a few numbers, as in a schedule of learning rates, it is cheaper to compute it anyway.
+To skip operators the host would have to wait for the condition. If a branch computes a few numbers,
+as in a learning-rate schedule, computing it always is cheaper.
 """
 
 from __future__ import annotations

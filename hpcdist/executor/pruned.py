@@ -1,4 +1,4 @@
-"""What a ``fetch_list`` asks for: values, and updates; and a Program cut to what is asked."""
+"""The values and updates in a ``fetch_list``, and a Program pruned to them."""
 
 from __future__ import annotations
 

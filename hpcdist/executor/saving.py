@@ -1,4 +1,4 @@
-"""Where temporaries lie and, if memory is to be saved, in which order operators run."""
+"""Offsets of temporaries and, with `memory_optimize`, the order of operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scopes: where values outlive a run. Variables of a scope are found by name."""
+"""Scopes: values that outlive a run, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Runs of operators that PyTorch computes as one: which they are, what goes in and out. Pure."""
+"""Runs of operators that PyTorch computes as one function: their operators, inputs, results.
+Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators keep from run to run: how often they have drawn random numbers."""
+"""State of operators between runs: how often they have drawn random numbers."""
 
 from __future__ import annotations
 

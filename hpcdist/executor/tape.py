@@ -1,7 +1,6 @@
 """A tape of what was computed in loops and branches, from which gradients are computed.
 
-Values are told apart by what they are, not by their names: a loop gives a name a new value in
-every turn.
+Values are identified by object, not by name: a loop gives a name a new value in every iteration.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A run of operators as one function of torch's, and the operator that stands for it.
+"""A run of operators as one torch function, and the operator that replaces it.
 
 A run is traced once, from the forms of its operators (`ops.torch_forms`), and becomes a graph of
-ATen's operators, from which what nobody needs is dropped. With HPCDIST_KERNELS=compiled, inductor
-makes kernels of it. It reads and writes the same memory as all other operators.
+ATen operators without unused ones. With HPCDIST_KERNELS=compiled, inductor compiles it. It reads
+and writes the same memory as all other operators.
 
-Values that a Program rounds to 16 bits (`ROUNDINGS`) stay in that type between operators that take
-it: matrix products and convolutions then compute in it, adding in single.
+Values that a Program rounds to 16 bits (`ROUNDINGS`) keep that type between operators that support
+it: matrix products and convolutions then compute in it and accumulate in float32.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a strategy of either generation asks of collective training, and how it is planned."""
+"""Collective settings of the strategies of both generations, and the plan made from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fleet: one object that knows this process's role and runs the programs that belong to it."""
+"""Fleet: an object with this process's role and the programs of that role."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Fluid's scripts of fleet do beside training: ``incubate.fleet.utils.fleet_util``."""
+"""Utilities of Fluid's fleet scripts: ``incubate.fleet.utils.fleet_util``."""
 
 from __future__ import annotations
 

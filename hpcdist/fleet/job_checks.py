@@ -1,4 +1,4 @@
-"""What a script says of roles, strategies and saving, held against the job that runs."""
+"""Checks of a script's roles, strategies and saving against the running job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An optimizer that also distributes what it has appended to."""
+"""An optimizer that also distributes the program it minimizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who this process is in a job: a worker or a server, told by the environment or by the user."""
+"""The role of this process, worker or server, from the environment or from the user."""
 
 from __future__ import annotations
 

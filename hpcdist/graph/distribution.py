@@ -1,4 +1,4 @@
-"""How a Program is distributed: one frozen value, which the transpiler leaves on it."""
+"""How a Program is distributed: one frozen value, set by the transpiler."""
 
 from __future__ import annotations
 

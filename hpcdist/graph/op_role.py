@@ -1,4 +1,4 @@
-"""Why an operator stands in a Program: the op_role attribute, with Fluid's values."""
+"""The role of an operator in a Program: the op_role attribute, with Fluid's values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What variables and operators know of the block and the Program that they stand in.
+"""The block and Program of a variable or operator.
 
 The classes themselves are above: `hpcdist.graph.block.Block` and `hpcdist.graph.program.Program`.
 """

@@ -1,4 +1,4 @@
-"""Where a Program is cut into stages that lie on different ranks: what its optimizer says."""
+"""Where a Program is cut into pipeline stages, as set by its optimizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs as text: one that people read, and one that is exact, for ranks to compare."""
+"""Programs as text: a readable form, and an exact one that ranks compare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Program: a list of blocks, and the guards that say what is being built."""
+"""Program: a list of blocks, and the guards that set the current one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of a Program that computes some targets, and what it would have to be given."""
+"""The part of a Program that computes given targets, and the inputs it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of operators: each one whole in one `define`, made by the modules of `hpcdist.ops`."""
+"""The table of operators: one `define` each, in the modules of `hpcdist.ops`."""
 
 from __future__ import annotations
 

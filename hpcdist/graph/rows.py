@@ -1,8 +1,8 @@
 """How operators treat the rows of a batch that trainers share: declared in each `define`. Pure.
 
-Each trainer computes a Program on its own rows. A treatment says, from what the operands are of the
-rows of the whole batch, what the results are: rows again, a mean over them, ... It raises
-`MixesRows` where the trainers' results do not make up the result of one process.
+Each trainer computes a Program on its rows. A treatment derives, from how the operands depend on
+the rows of the complete batch, how the results do: rows again, a mean over them, ... It raises
+`MixesRows` if the result of one process cannot be combined from the trainers' results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Values of which only the step knows what they are: results of loops and branches, and arrays.
+"""Values whose shapes are known only in the step: results of loops and branches, and arrays.
 
 An operator whose results' shapes follow from its operands' values has ``values`` in its definition
 (`registry.OpDef`): a function of these.

@@ -1,4 +1,4 @@
-"""Variables and parameters: what a Program knows of a value before it has one."""
+"""Variables and parameters: the static description of values."""
 
 from __future__ import annotations
 

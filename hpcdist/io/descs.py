@@ -1,8 +1,8 @@
-"""What scripts of Fluid's ask of ``.desc``: views of the graph, whose facts are calls.
+"""``.desc`` of Fluid's scripts: views of the graph with methods instead of attributes.
 
-Fluid keeps each part of a Program twice, in Python and in C++; ``desc`` is the one in C++. Here it
-is the same part under the other's spelling: ``op.desc.type()`` is ``op.type``, and what is changed
-by one is changed in both.
+Fluid keeps each part of a Program twice, in Python and in C++; ``desc`` is the one in C++. Here
+both are one object under two spellings: ``op.desc.type()`` is ``op.type``, and changes through one
+are seen through the other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The files of Fluid's ``fluid.save``: pickled dicts of arrays, read without pickle.
 
-A machine of our own reads them. It knows the operations that such a file consists of (protocols 2
-to 5), calls nothing that a file names, and takes no more memory than a few times the file.
+A small interpreter reads them. It supports only the operations of such files (protocols 2 to 5),
+calls nothing that a file names, and takes at most a few times the file's size of memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Programs as Fluid stores them, in ``__model__``: protobuf, read and written without its library.
 
-A message is fields: a varint (number << 3 | wire type), then the value. Messages within messages
-have their length first. What `TABLES` does not name is passed over, as protobuf does.
+A message is fields: a varint (number << 3 | wire type), then the value. Nested messages have their
+length first. Fields not in `TABLES` are skipped, as protobuf does.
 """
 
 from __future__ import annotations

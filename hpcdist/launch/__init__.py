@@ -1,1 +1,1 @@
-"""Starting a job: who does what, on which rank, and how it ends."""
+"""Starting and ending a job: the roles of ranks, their environment, logs, exit codes."""

@@ -1,4 +1,4 @@
-"""A file shared by the ranks of a host: what a rank has noted can be read after its death."""
+"""A file shared by the ranks of a host, readable after a rank has died."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refuses jobs that the process manager (mpirun, srun) has started in a wrong way."""
+"""Refuses jobs that the process manager (mpirun, srun) has started incorrectly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operators of a job in a table: how often, how long, and how much longer than the least."""
+"""The table of a job's operators: calls, time, and time relative to the least."""
 
 from __future__ import annotations
 

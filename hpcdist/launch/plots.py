@@ -1,4 +1,4 @@
-"""Pictures as SVG inside a page: curves, bars, the time line of a step. Pure."""
+"""SVG pictures of a page: curves, bars, the timeline of a step. Pure."""
 
 from __future__ import annotations
 

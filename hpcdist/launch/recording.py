@@ -1,4 +1,4 @@
-"""When a rank writes its recording: at the end, after a failure, or on a signal."""
+"""Writing the recording of a rank: at the end, after a failure, or on a signal."""
 
 from __future__ import annotations
 

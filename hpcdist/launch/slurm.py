@@ -1,4 +1,5 @@
-"""``python -m hpcdist slurm``: write a batch script for a job. Pure, but for the file it writes."""
+"""``python -m hpcdist slurm``: write a batch script for a job. Pure, except for the file it
+writes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """``python -m hpcdist top DIR|JOBID``: the progress of a running job's ranks, in a terminal.
 
-It reads the files that ``--metrics DIR`` has ranks write: so it runs anywhere where that directory
-is seen, on a login node too, and opens no port.
+It reads the files written under ``--metrics DIR``, so it runs wherever that directory is visible,
+for instance on a login node, and opens no port.
 """
 
 from __future__ import annotations

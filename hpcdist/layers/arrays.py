@@ -1,4 +1,4 @@
-"""Tensor arrays, sequences step by step, and rows chosen by a mask: what loops are written with."""
+"""Tensor arrays, sequences by step, and rows selected by a mask: building blocks of loops."""
 
 from __future__ import annotations
 

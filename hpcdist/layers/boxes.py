@@ -1,4 +1,4 @@
-"""Boxes in images: priors and anchors, overlaps, codes, and which of them are kept."""
+"""Boxes in images: priors and anchors, overlaps, codes, suppression."""
 
 from __future__ import annotations
 

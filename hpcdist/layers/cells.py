@@ -1,4 +1,4 @@
-"""Cells, single steps of recurrent networks, and `rnn`, which repeats one along padded input."""
+"""Cells (single steps of recurrent networks), and `rnn`, which runs one along padded input."""
 
 from __future__ import annotations
 

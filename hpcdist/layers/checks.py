@@ -1,4 +1,4 @@
-"""What layers are given: Variables where they want some, of element types that they take.
+"""Checks of layers' arguments: Variables, and their element types.
 
 Element types are those that Fluid's layers take (``element_types.txt``, which
 ``tests/fluid_1_8/element_types.py`` made with the original). Anything else is a TypeError.

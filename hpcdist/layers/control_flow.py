@@ -1,4 +1,4 @@
-"""Comparisons, counters, and Switch: what learning-rate schedules are made of."""
+"""Comparisons, counters and Switch: building blocks of learning-rate schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values made of nothing or of coordinates, and what is known about values."""
+"""Creation of values (identity, ranges, grids), and queries about values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the inputs of a `BasicDecoder` come from: from what is fed, or from its own outputs."""
+"""Inputs of a `BasicDecoder`: from the feed, or from its outputs."""
 
 from __future__ import annotations
 

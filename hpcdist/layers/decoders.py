@@ -1,4 +1,4 @@
-"""Decoders: what a loop repeats until all sequences have ended, by `dynamic_decode`."""
+"""Decoders, which `dynamic_decode` repeats until all sequences have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading and writing at places that are data, and sorting."""
+"""Reading and writing at indices given as data, and sorting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalizations of images, by group or instance, of matrices by their norm, of rows by history."""
+"""Normalizations by group, by instance, by spectral norm, and by running statistics."""
 
 from __future__ import annotations
 

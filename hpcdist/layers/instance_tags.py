@@ -1,4 +1,4 @@
-"""Instances with some tags, where values are most alike, and how well boxes were found."""
+"""Instances filtered by tags, similarity focus, and detection mAP."""
 
 from __future__ import annotations
 

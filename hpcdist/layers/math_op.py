@@ -1,4 +1,4 @@
-"""Signs of arithmetic and comparison on Variables, and parts of them, as operators of Fluid."""
+"""Python's arithmetic, comparison and indexing operators on Variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ParamAttr: what a user may say about a parameter."""
+"""ParamAttr: settings of a parameter."""
 
 from __future__ import annotations
 

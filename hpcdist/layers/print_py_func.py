@@ -1,4 +1,4 @@
-"""Layers that users watch a step with, or take part in it: Print, and functions of their own."""
+"""Layers that print values, or call Python functions, during a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detectors with two stages and feature pyramids: regions proposed, and what is learnt of them."""
+"""Two-stage detectors and feature pyramids: region proposals and their training targets."""
 
 from __future__ import annotations
 

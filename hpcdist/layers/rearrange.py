@@ -1,4 +1,4 @@
-"""Elements moved: turned, shifted, padded, cropped, cut out, regrouped."""
+"""Elements moved: flipped, shifted, padded, cropped, sliced, regrouped."""
 
 from __future__ import annotations
 

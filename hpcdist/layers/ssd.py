@@ -1,4 +1,4 @@
-"""SSD: heads on several feature maps, which prior belongs to which true box, and the loss."""
+"""SSD: heads on several feature maps, matching of priors to true boxes, and the loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several recurrent layers, one upon the other, over padded input: `lstm` and contrib's.
+"""Stacked recurrent layers over padded input: `lstm` and contrib's.
 
 ``basic_lstm`` and ``basic_gru`` are built of units, step by step; `lstm` is one operator.
 """

@@ -1,6 +1,6 @@
 """Nested structures of values: lists, tuples, named tuples and dicts, as cells' states are.
 
-They are Fluid's ``layers.utils``. A dict is gone through in the order of its sorted keys.
+They are Fluid's ``layers.utils``. Dicts are traversed in the order of their sorted keys.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Volumes and sampled images: what torch computes."""
+"""Volumes and sampled images, computed by torch."""
 
 from __future__ import annotations
 

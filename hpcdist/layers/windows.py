@@ -1,4 +1,4 @@
-"""What layers share that move windows over images (two axes) or volumes (three)."""
+"""Arguments shared by layers that slide windows over images (two axes) or volumes (three)."""
 
 from __future__ import annotations
 

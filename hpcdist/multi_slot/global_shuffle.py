@@ -1,8 +1,9 @@
 """Shuffles the samples of all trainers into one random order, in equal parts.
 
-All trainers draw the same permutation of all samples, so each knows what goes where: only samples
-move, a column at a time and some of it in each round, and every trainer sends and receives about as
-much as it holds. What comes goes straight to its place, so memory holds one column twice, no more.
+All trainers draw the same permutation of all samples, so each knows where its samples go: only
+samples are sent, a column at a time, in rounds, and every trainer sends and receives about as much
+as it stores. Received samples are written to their final place, so only one column is in memory
+twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The operators, each whole in one place: importing this package fills the registry.
+"""The operators, one `define` each: importing this package fills the registry.
 
 ``xp`` is numpy or cupy. Arguments without a type are arrays of it, or attributes of any type; what
 operators take is in `OpDef` (`hpcdist.graph.registry`) and in the signature given to `define`; what

@@ -1,8 +1,8 @@
 """Operators whose kernel is a function of PyTorch's, on the same memory: torch is optional.
 
-A function takes tensors, the inputs in order, and attributes; it returns what becomes of the
-outputs. Shapes follow from running it on tensors without memory, gradients from torch's autograd,
-which runs it once more. Without torch, using such an operator is an error that says so.
+A function takes the inputs as tensors, in order, and attributes; it returns the outputs. Shapes
+follow from running it on tensors without memory, gradients from torch's autograd, which runs it
+once more. Without torch, using such an operator is an error that says so.
 """
 
 from __future__ import annotations

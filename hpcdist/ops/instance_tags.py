@@ -1,4 +1,4 @@
-"""filter_by_instag: instances that have one of some tags; similarity_focus: where values are most.
+"""filter_by_instag: instances with one of the given tags; similarity_focus: a mask of maxima.
 
 `layers.lod_append` is in `sequence.regroup`, with lod_reset.
 """

@@ -1,4 +1,4 @@
-"""Operators that users watch a step with, or take part in it: print, and functions of their own."""
+"""Operators that print values, or call Python functions, during a step."""
 
 from __future__ import annotations
 

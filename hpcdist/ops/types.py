@@ -1,4 +1,4 @@
-"""What the functions of operators take and give, by name.
+"""Types of the arguments and results of operators' functions.
 
 ``xp`` is numpy or cupy, an `ArrayModule`; a `DeviceArray` is one of its arrays. Where it may also
 be a tensor of torch's, or is handed on to numpy, it is an `Array`, which checks nothing.

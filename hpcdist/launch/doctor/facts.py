@@ -1,4 +1,4 @@
-"""What a rank finds out about its process and its machine. Nothing is judged here."""
+"""Facts that a rank collects about its process and its machine, without judging them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with the machines of a job, judged from facts about all ranks. Pure."""
+"""Problems of a job's machines, derived from facts of all ranks. Pure."""
 
 from __future__ import annotations
 

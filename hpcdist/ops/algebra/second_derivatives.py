@@ -1,4 +1,4 @@
-"""Gradients of gradient operators: what second derivatives are made of.
+"""Gradients of gradient operators, for second derivatives.
 
 A gradient operator computes dX from dOut, and maybe from X or Out. The rules here say how the
 gradient of dX goes on to what it was computed from, in operators that are there already: so third

@@ -1,4 +1,4 @@
-"""Operators between trainers and servers: those that talk have no kernel, the runtime runs them."""
+"""Operators between trainers and servers: the runtime runs those that communicate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Correlation of images with filters and its two gradients: what convolutions are made of.
+"""Correlation of images with filters and its two gradients, the basis of convolutions.
 
 y[n, f, i, j] = sum over c, a, b of w[f, c, a, b] x[n, c, tap a of window i, tap b of window j], the
 channels c in the filter's group. Images are views [n, channels, rows, columns] in any layout.

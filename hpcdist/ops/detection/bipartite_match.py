@@ -1,4 +1,4 @@
-"""Which prior box belongs to which true box: what SSD's loss is made of (Liu et al., 2016)."""
+"""Matching of prior boxes to true boxes, for SSD's loss (Liu et al., 2016)."""
 
 from __future__ import annotations
 

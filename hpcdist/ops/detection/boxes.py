@@ -1,4 +1,4 @@
-"""Boxes in images: overlaps, codes, what a YOLO head says. None has a gradient.
+"""Boxes in images: overlaps, codes, the output of a YOLO head. None has a gradient.
 
 A box is (x1, y1, x2, y2). Where boxes are not ``normalized`` to the image's size, they are pixels,
 the last ones included, and one pixel longer.

@@ -1,4 +1,4 @@
-"""Which of the boxes that detectors find are kept: by decay, by merging, of several levels."""
+"""Non-maximum suppression: by decay, by merging, over several levels."""
 
 from __future__ import annotations
 

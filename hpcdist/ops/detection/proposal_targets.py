@@ -1,7 +1,6 @@
-"""Which anchors and regions are objects, and of which: what detectors with two stages learn from.
+"""Training targets of two-stage detectors: classes and boxes of anchors and regions.
 
-What is sampled at random follows from the job's seed and the operator's name: it is the same on
-all ranks.
+Random samples depend on the job's seed and the operator's name: they are the same on all ranks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Regions that a network proposes: decoded from anchors, divided over levels, collected again."""
+"""Region proposals: decoded from anchors, distributed over levels, collected again."""
 
 from __future__ import annotations
 

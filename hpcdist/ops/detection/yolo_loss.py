@@ -1,4 +1,4 @@
-"""yolov3_loss: where boxes are, whether there are any, and of which class (Redmon, Farhadi, 2018).
+"""yolov3_loss: losses of box positions, objectness and classes (Redmon, Farhadi, 2018).
 
 X is [N, anchors * (5 + classes), rows, columns]: of each anchor x, y, width, height, whether there
 is a box, and the classes. True boxes are (center x, center y, width, height) in parts of the image;

@@ -1,4 +1,4 @@
-"""Sums of what has equal ids: on a GPU one kernel, which adds in order, and no wait of the host.
+"""Sums of rows with equal ids on a GPU: one kernel that adds in order, without a wait of the host.
 
 Atomic additions would give other bits in every run; a launch for every repeat takes thousands.
 """

@@ -1,1 +1,1 @@
-"""What is counted about predictions: accuracy, areas under curves, mean average precision."""
+"""Metrics of predictions: accuracy, areas under curves, mean average precision."""

@@ -1,7 +1,7 @@
 """batch_norm by the moments of all trainers' rows together, Fluid's sync_batch_norm.
 
-Forward and backward each need sums over all trainers: an operator says what it adds (`told`) and
-goes on with what all have said, in one order (`take`). The runtime carries the words, so these
+Forward and backward each need sums over all trainers: an operator gives its summands (`told`) and
+continues with those of all trainers, in one order (`take`). The runtime exchanges them, so these
 operators have no kernel. Sums are in double precision, as within one process.
 """
 

@@ -1,8 +1,9 @@
-"""Deep gradient compression (Lin et al., 2018): the few largest elements are sent, the rest waits.
+"""Deep gradient compression (Lin et al., 2018): the few largest elements are sent, the rest is kept
+for later.
 
-``dgc_momentum`` stands in a user's program and is Momentum. In the program of a trainer that
-compresses, ``dgc`` chooses what to send of a gradient, ``c_sparse_sum`` adds up what all send, and
-plain ``sgd`` updates: momentum has been taken into account before.
+``dgc_momentum`` in a user's program is Momentum. In the program of a trainer that compresses,
+``dgc`` selects the elements of a gradient to send, ``c_sparse_sum`` sums those of all trainers, and
+plain ``sgd`` updates: momentum was applied before.
 """
 
 from __future__ import annotations

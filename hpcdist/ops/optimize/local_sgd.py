@@ -1,4 +1,4 @@
-"""How long trainers of adaptive local SGD go on by themselves."""
+"""The number of local steps of adaptive local SGD."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How optimizers move a parameter: a table of them, and one pass over memory for each."""
+"""The table of optimizer updates, each one pass over memory."""
 
 from __future__ import annotations
 

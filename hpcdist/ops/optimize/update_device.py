@@ -1,8 +1,7 @@
 """Optimizer updates on a GPU: the formulas of `update_rules`, each as one kernel.
 
-Several parameters that lie one after the other, as do their gradients and states, are moved as if
-they were one (`bind_run`): element by element it is the same arithmetic. Between them lie gaps,
-which nobody reads.
+Parameters that are contiguous, as are their gradients and states, are updated as one (`bind_run`):
+the arithmetic is element-wise. Gaps between them are ignored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What needs norms of a whole parameter or gradient, of which a server may hold a part only."""
+"""Updates that need norms of a complete parameter or gradient, of which a server may have only a
+part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random numbers by counter: what is drawn for an element follows from where it is, not from when.
+"""Random numbers by counter: an element's number depends on its position, not on drawing order.
 
 Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3, 2011). The
 key says which operator of which job draws, the counter in which run and for which element of the

@@ -1,9 +1,9 @@
 """Random values: Fluid's seeded streams, bit for bit, and without a seed new ones in every run.
 
 With a seed, and in initializers, an operator starts its own stream: x <- 48271 x mod (2^31 - 1),
-the minimal standard generator (Park and Miller, 1993). A slice says where it begins (``offset``,
-elements) in the whole variable (``full_size``), and whose stream it takes (``stream``, the whole's
-name). Without both, what is drawn follows from where an element is; see `random.counter`.
+the minimal standard generator (Park and Miller, 1993). A slice has its ``offset`` (elements) in the
+complete variable (of ``full_size``), and the name of its ``stream``, that of the variable. Without
+a seed, an element's number depends on its position; see `random.counter`.
 """
 
 from __future__ import annotations

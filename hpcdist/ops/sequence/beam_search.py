@@ -1,4 +1,5 @@
-"""Choosing tokens: beam search, what CTC decodes, tokens left out. Only the step knows how many."""
+"""Selecting tokens: beam search, CTC decoding, erased tokens. Their number is known only in the
+step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two texts word against word: matching matrices of any sizes, what is best in them, convolved.
+"""Matching matrices of two texts, of any sizes: their best values, and convolutions over them.
 
 A matrix of a pair is a sequence of numbers: channels, rows (words of one text), columns (words of
 the other).

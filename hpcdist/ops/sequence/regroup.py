@@ -1,4 +1,5 @@
-"""Operators that change how rows group into sequences: repeat, join, turn, group anew."""
+"""Operators that change the grouping of rows into sequences: repeat, concatenate, reverse,
+reshape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces of sequences whose places only the step knows, and sequences added to rows."""
+"""Slices of sequences at computed positions, and sequences added to rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values made of nothing or of coordinates: identity matrices, drawn numbers, grids, encodings."""
+"""Creation of values: identity matrices, random numbers, grids, position encodings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading and writing at places that are data: gather_nd, scatter, index_select, argsort, ..."""
+"""Reading and writing at indices given as data: gather_nd, scatter, index_select, argsort, ..."""
 
 from __future__ import annotations
 

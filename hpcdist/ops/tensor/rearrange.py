@@ -1,7 +1,7 @@
-"""Operators that move elements: turned, shifted, padded, cropped, cut out, regrouped.
+"""Operators that move elements: flip, shift, pad, crop, slice, regroup.
 
-Each is one function of arrays; what becomes of the numbers 1, 2, 3, ... under it tells the gradient
-where every element went (0: nowhere, it is padding).
+Each is one function of arrays; applied to the numbers 1, 2, 3, ... it tells the gradient where
+every element went (0: nowhere, padding).
 """
 
 from __future__ import annotations

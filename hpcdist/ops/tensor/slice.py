@@ -1,4 +1,4 @@
-"""Operators that take parts of a value, or turn it round: slice, strided_slice, reverse."""
+"""Operators that take parts of a value, or reverse it: slice, strided_slice, reverse."""
 
 from __future__ import annotations
 

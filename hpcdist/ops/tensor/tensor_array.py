@@ -1,6 +1,6 @@
-"""Arrays of values, sequences step by step, and rows chosen by a mask: for loops and branches.
+"""Tensor arrays, and sequences by step, for loops and branches.
 
-What these give has shapes that only the step knows, so they compute with Values.
+Shapes of the results are known only in the step, so they compute with Values.
 """
 
 from __future__ import annotations

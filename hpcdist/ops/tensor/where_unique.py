@@ -1,4 +1,4 @@
-"""What is chosen by its value, so that only the step knows how much: where, unique, boxes kept."""
+"""Selections by value, whose number is known only in the step: where, unique, boxes kept."""
 
 from __future__ import annotations
 
