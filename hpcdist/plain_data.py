@@ -1,4 +1,4 @@
-"""JSON from anybody as typed values: what does not fit its type is refused. Pure."""
+"""Untrusted JSON as typed values: data of a wrong type is refused. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Forward values that the backward pass computes again instead of keeping them (Chen et al., 2016).
 
-Of a forward pass that is cut at checkpoints, only these stay until the backward pass. What lies
-between two of them is computed again, by the same operators, when gradients come there.
+Only values at checkpoints are kept until the backward pass. Values between two checkpoints are
+computed again, by the same operators, when gradients come there.
 """
 
 from __future__ import annotations

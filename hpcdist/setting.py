@@ -1,4 +1,4 @@
-"""What a setting is: an environment variable with a type, a unit and a default."""
+"""A setting: an environment variable with a type, a unit and a default."""
 
 from __future__ import annotations
 

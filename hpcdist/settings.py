@@ -1,8 +1,8 @@
 """Every environment variable that hpcdist reads, declared once: name, type, unit, default, meaning.
 
 No other module reads a setting from ``os.environ``. docs/settings.md is printed from here, by
-``python -m hpcdist settings``. What mpirun and srun tell a process about its place in a job is not
-a setting: see `hpcdist.comm.process_manager`.
+``python -m hpcdist settings``. Variables that mpirun and srun set to describe the job are not
+settings: see `hpcdist.comm.process_manager`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The signal that warns a job to stop soon, held back from the first import on.
+"""Blocks the signal that warns a job to stop soon, from the first import on.
 
 Nothing else may be imported here: until this module has run, the warning would end the process.
 """

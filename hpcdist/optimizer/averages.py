@@ -1,4 +1,4 @@
-"""Averages of parameters over steps, and optimizers that look ahead from slow copies of them."""
+"""Averages of parameters over steps, and the Lookahead optimizer."""
 
 from __future__ import annotations
 

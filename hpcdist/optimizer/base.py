@@ -1,4 +1,5 @@
-"""What optimizers share: minimize appends backward, clip, regularization and update operators."""
+"""The base class of optimizers: minimize appends backward, clip, regularization and update
+operators."""
 
 from __future__ import annotations
 

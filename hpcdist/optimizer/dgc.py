@@ -1,4 +1,4 @@
-"""Momentum whose gradients are compressed on their way to the other trainers."""
+"""Momentum with gradients that are compressed before they are sent (DGC)."""
 
 from __future__ import annotations
 

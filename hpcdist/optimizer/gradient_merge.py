@@ -1,4 +1,4 @@
-"""Several steps as one of a larger batch: their gradients are added, and the last one updates."""
+"""Gradient merge: gradients of several steps are added, and the last of these steps updates."""
 
 from __future__ import annotations
 

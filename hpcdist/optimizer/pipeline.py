@@ -1,4 +1,4 @@
-"""An optimizer whose Program is cut into stages, which lie on ranks of their own in a job."""
+"""An optimizer that cuts its Program into pipeline stages, one per rank of a job."""
 
 from __future__ import annotations
 

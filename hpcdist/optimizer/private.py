@@ -1,4 +1,4 @@
-"""Training that tells little of each sample: gradients are clipped and disturbed."""
+"""Differentially private training (Dpsgd): clipped gradients with noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An optimizer whose backward pass computes forward values again, to keep fewer of them."""
+"""An optimizer whose backward pass recomputes forward values, to save memory."""
 
 from __future__ import annotations
 

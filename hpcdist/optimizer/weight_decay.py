@@ -1,4 +1,4 @@
-"""Weight decay beside the gradient (Loshchilov, Hutter, 2019): AdamW is made of Adam by this."""
+"""Decoupled weight decay (Loshchilov, Hutter, 2019): makes AdamW from Adam."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What optimizers that hold another one share: they change its backward pass, or its gradients."""
+"""The base class of optimizers that wrap another one and change its backward pass or gradients."""
 
 from __future__ import annotations
 

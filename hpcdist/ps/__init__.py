@@ -1,1 +1,1 @@
-"""Parameter servers: what travels, what a server decides, and the two ends that do it."""
+"""Parameter servers: packets, the server's state machine, client and server."""

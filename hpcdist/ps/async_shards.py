@@ -1,4 +1,4 @@
-"""What an asynchronous server decides, without I/O: every packet is due when it arrives."""
+"""The state machine of an asynchronous server, without I/O: every packet is due on arrival."""
 
 from __future__ import annotations
 

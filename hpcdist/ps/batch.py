@@ -1,9 +1,9 @@
 """The ids of a batch: each once, grouped by server, with the place of its row in the batch's
 memory.
 
-Which server a row lives on follows from its id alone, `owners_of`. All tables of a batch are asked
-for in one message per server, and the rows of one server lie one after the other, so that they
-are received, and their gradients sent, from where they are.
+The server of a row depends on its id alone (`owners_of`). One message per server requests the rows
+of all tables, and the rows of one server are contiguous, so that they are received, and their
+gradients sent, in place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What trainers that share batches agree on when some have died, through a server. Pure."""
+"""Consensus among trainers that share batches on who has died, through a server. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which trainers have sent nothing for too long although they wait for nobody. Pure."""
+"""Detects trainers that have sent nothing for too long although they are not waiting. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server notes of the packets that come, are applied and are answered."""
+"""A server's records of packets: received, applied, answered."""
 
 from __future__ import annotations
 

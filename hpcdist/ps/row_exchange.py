@@ -1,4 +1,4 @@
-"""What both exchanges of rows have in common: `sparse_rpc` by index, `table_rpc` by id.
+"""The common part of both exchanges of rows: `sparse_rpc` by index, `table_rpc` by id.
 
 They differ in their messages: rows by index travel one table at a time, rows by id all tables of a
 server together, in pieces.

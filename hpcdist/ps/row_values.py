@@ -1,4 +1,4 @@
-"""The mix of an id, and the values with which its row begins.
+"""The mix of an id, and the initial values of its row.
 
 Values are a function of (seed, id, element), so they depend neither on order nor on the number of
 servers. Only +, -, *, / and square roots are used, which give the same bits on every machine.

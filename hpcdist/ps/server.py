@@ -1,4 +1,4 @@
-"""The parameter server: one thread that receives, asks the state machine, and answers."""
+"""The parameter server: one thread that receives, runs the state machine, and answers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Tables shared out over the trainers themselves, for jobs without servers.
+"""Tables divided among the trainers, for jobs without servers.
 
-A row lives on the trainer that its id is mixed to, as it would on one of as many servers. To look
-rows up, and to push their gradients, all trainers meet: each sends every other what concerns it.
+The mix of an id decides which trainer has the row, as it would among that many servers. Look-ups
+and gradients of rows are exchanged collectively: each trainer sends every other its part.
 """
 
 from __future__ import annotations

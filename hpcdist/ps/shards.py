@@ -1,4 +1,5 @@
-"""What a parameter server decides, without I/O: when a packet is due, and whom it comes from."""
+"""The state machine of a synchronous server, without I/O: which packets are due, from which
+trainers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table of rows with any int64 ids: rows come into being when they are first touched."""
+"""A table of rows with any int64 ids: rows are created on first use."""
 
 from __future__ import annotations
 

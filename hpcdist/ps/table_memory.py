@@ -1,4 +1,4 @@
-"""Where a table's index and records lie: segments that grow or split, chunks that never move."""
+"""The memory of a table: index segments that grow or split, chunks of records that never move."""
 
 from __future__ import annotations
 

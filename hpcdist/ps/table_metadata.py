@@ -1,4 +1,4 @@
-"""What a table of rows is: how a row begins and how gradients move it. Facts only."""
+"""Facts about a table: the initializer of its rows and their optimizer."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Tables that live on servers only: rows asked for and gradients sent, one message per server.
+"""Tables on servers: rows requested and gradients sent, one message per server.
 
-A request is a control header, then what `LookupBatch.messages` holds: counts and ids of all
-tables. The answer to TABLE_PULL (TABLE_PEEK: without making rows) is `LookupBatch.replies`; a large
-one comes in pieces, so that the server looks rows up while others travel. TABLE_PUSH is followed by
-the gradients, which lie as the rows did.
+A request is a control header, then `LookupBatch.messages`: counts and ids of all tables. The answer
+to TABLE_PULL (TABLE_PEEK: without creating rows) is `LookupBatch.replies`; a large one comes in
+pieces, so that the server looks up rows while others are in flight. TABLE_PUSH is followed by the
+gradients, in the order of the rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Updates of a step that are applied together: held until those of all packets are due. Pure."""
+"""Updates of a step that are applied together, once all its packets are due. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where graph and network meet: the launcher starts a job here, and ends it."""
+"""Joins graph and network: the launcher starts and ends a job here."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """c10d's collectives among the ranks of one host, in shared memory.
 
-They run in phases. In each, a rank writes its buffer, tells the others, waits until all have
+They run in phases. In each, a rank writes its buffer, signals the others, waits until all have
 written (`PhaseBarrier`), and reads theirs. It writes for phase k + 1 before it waits in phase k
 (`one_ahead`), so ranks that are not quite at one pace need not wait for each other. Buffers take
 turns: a rank that tells of phase k has finished reading in phase k - 2, and one that writes for

@@ -1,6 +1,6 @@
 """Steps and collectives of a PyTorch script, recorded for traces, the report and `top`.
 
-The script owns its loop, so a step is what lies between two steps of an optimizer.
+The loop is the script's, so a step is the time between two steps of an optimizer.
 """
 
 from __future__ import annotations

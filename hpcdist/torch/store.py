@@ -1,7 +1,7 @@
-"""torch's key-value store over MPI: rank 0 keeps it (`StoreTable`), the others ask by messages.
+"""torch's key-value store over MPI: rank 0 keeps it (`StoreTable`), the others send requests.
 
-A request is one message to rank 0, its answer one message back under a tag of its own, so that
-threads of a rank may ask side by side. No port is opened.
+A request is one message to rank 0, its answer one message back with a unique tag, so that several
+threads of a rank may send requests at the same time. No port is opened.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables and parameters that this script keeps elsewhere: where, and one step for all."""
+"""The tables and served parameters of a script: where they are, and one common step."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The recordings of all ranks as one trace in Chrome's format, which Perfetto reads too.
 
-Ranks are processes, in time by rank 0's clock. What lasts is a complete event (``X``), a sum a pair
-(``b``, ``e``) because it goes on beside others, a number a counter (``C``); from the sending of a
-packet to its receipt goes a flow (``s``, ``f``).
+Ranks are processes, with times of rank 0's clock. Events with a duration are complete events
+(``X``), sums are pairs (``b``, ``e``) because they overlap, numbers are counters (``C``), and
+packets are flows from send to receive (``s``, ``f``).
 """
 
 from __future__ import annotations

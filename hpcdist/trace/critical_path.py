@@ -1,8 +1,8 @@
 """The critical path of one step over all ranks. Pure.
 
-From the end of the step back: a rank computes since its last wait ended; that wait ended because of
-a message, or because the last rank had come to a sum; so the path goes on at the rank that sent it,
-or that came last.
+Backwards from the end of the step: a rank has computed since its last wait ended; that wait ended
+because of a message, or because the last rank reached a sum; so the path continues on the rank that
+sent the message, or that was last.
 """
 
 from __future__ import annotations

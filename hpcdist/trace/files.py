@@ -1,4 +1,4 @@
-"""The recording of one rank as a file, and the recordings of a job in a directory."""
+"""The recording of one rank as a file, and those of a job in a directory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Metrics as files: a line of JSON for each step that was logged, or of CSV for each metric.
 
-A rank has files of its own. Lines are appended whole, so a killed job leaves readable files and a
-job that goes on continues them; ``start`` counts how many times the file had been continued.
+Each rank has its own files. Complete lines are appended, so a killed job leaves readable files and
+a resumed job continues them; ``start`` counts how often the file was continued.
 """
 
 from __future__ import annotations

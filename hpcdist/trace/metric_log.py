@@ -1,4 +1,5 @@
-"""Metrics of this process on their way to files: `log_metrics` adds, a thread takes them."""
+"""Metrics of this process before they are written: `log_metrics` adds them, a thread writes
+them."""
 
 from __future__ import annotations
 

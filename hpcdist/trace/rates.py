@@ -1,6 +1,6 @@
 """How fast this process moves memory and multiplies matrices, measured in its job.
 
-With this, shapes tell how long an operator takes at least.
+From these rates and shapes follows the least time of an operator.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The recorder of a process: a ring of the latest events, in memory set aside at the start.
 
-What happens once in a step or less often, and waits, are always noted. Operators and packets are
-noted in some steps only: every ``stride``-th, where ``stride`` is a power of two, so that ranks
+Events that happen at most once per step, and waits, are always recorded. Operators and packets are
+recorded in some steps only: every ``stride``-th, where ``stride`` is a power of two, so that ranks
 with different strides have steps in common, and as small as keeps their cost below `SHARE` of the
 time.
 """

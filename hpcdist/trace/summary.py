@@ -1,4 +1,4 @@
-"""What recordings show: each rank's time by cause, and messages between ranks. Pure.
+"""Summary of recordings: each rank's time by cause, and messages between ranks. Pure.
 
 Times are in seconds, of rank 0's clock where ranks are compared.
 """

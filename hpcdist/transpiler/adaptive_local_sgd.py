@@ -1,4 +1,5 @@
-"""Adaptive local SGD: steps that average also choose how many steps come before the next. Pure."""
+"""Adaptive local SGD: steps that average also choose the number of steps to the next average.
+Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user may set before transpiling, with Fluid's names and defaults."""
+"""The settings of a transpiler, with Fluid's names and defaults."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One Program on several devices of a process, and on several trainers: as ParallelExecutor ran it.
 
-Forward and backward stand in the program once for each device, on variables of its own; gradients
-are summed over the devices, then over the trainers, and every parameter is updated once.
+The program repeats forward and backward for each device, on separate variables; gradients are
+summed over devices, then over trainers, and every parameter is updated once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""DC-ASGD: the delay of a gradient g is compensated by g * g * (w - what its trainer last read).
+"""DC-ASGD: the delay of a gradient g is compensated by g * g * (w - the value its trainer last
+read).
 
-Servers keep, for every trainer, the values of each of their blocks that it read last.
+Servers keep, for every trainer, the values of their blocks that it last read.
 """
 
 from __future__ import annotations

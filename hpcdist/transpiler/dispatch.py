@@ -1,4 +1,4 @@
-"""Which server each block goes to: the dispatchers, as Fluid's."""
+"""Dispatchers, which assign blocks to servers, as Fluid's."""
 
 from __future__ import annotations
 

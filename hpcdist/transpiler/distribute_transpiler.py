@@ -1,4 +1,4 @@
-"""DistributeTranspiler: keeps a plan, and hands out the programs that follow from it."""
+"""DistributeTranspiler: makes a plan, and returns the programs that follow from it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Distributed tables in the programs of trainers and servers, in the operators of Fluid.
 
-No rank has all rows of a table: servers keep those that were looked up, by id. These are the
-operators of the printed program; `table_steps` makes those that a rank runs.
+No rank has all rows of a table: servers keep those that were looked up, by id. These operators are
+for the printed program; `table_steps` makes those that a rank runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""GEO: trainers update by themselves and exchange differences of parameters with the servers."""
+"""GEO: trainers update locally and exchange differences of parameters with the servers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Training without servers: every trainer keeps all parameters, and sums go around in rings.
+"""Training without servers: every trainer keeps all parameters; sums are operators with a ring id.
 
-Fluid rewrites the programs it is given here, and has no getters: so do `GradAllReduce` and
-`LocalSGD`. The functions below are what they do, and return new programs.
+As in Fluid, `GradAllReduce` and `LocalSGD` rewrite the given programs and have no getters. The
+functions below do the work and return new programs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hybrid jobs: servers keep distributed tables; trainers sum the gradients of all else. Pure."""
+"""Hybrid jobs: servers keep distributed tables; trainers sum all other gradients. Pure."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Clip and norms of the mean gradient, where trainers share batches: servers compute them.
 
-Fluid clips on trainers, each its own gradient; of a shared batch each has a part only. So the
-operators between gradients and updates run on servers, on the blocks that they hold, after the
-mean over trainers. Where one takes a sum over a whole gradient, or over several, servers add up
-what they have: an operator whose results need such sums stands in a later stage than these.
+In Fluid each trainer clips its gradient; if trainers share batches, that is only a part of the
+batch's gradient. So the operators between gradients and updates run on servers, on their blocks,
+after the mean over trainers. If an operator sums over a complete gradient, or over several, servers
+add up their partial sums: operators that need such a sum are in a later stage.
 """
 
 from __future__ import annotations

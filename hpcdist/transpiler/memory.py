@@ -1,8 +1,8 @@
 """`memory_optimize` and `release_memory`: ask the executor for a low peak of memory.
 
-They leave operators and variables as they are. What is asked for stands on the Program and on its
-copies, so also on the trainer's program that a later `transpile` makes; the executor honours it
-when it compiles, knowing the sizes of all values.
+They change no operators or variables. The request is stored on the Program and its copies, so also
+on the trainer's program that a later `transpile` makes; the executor applies it when it compiles,
+and knows the sizes of all values.
 """
 
 from __future__ import annotations

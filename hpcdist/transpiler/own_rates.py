@@ -1,4 +1,5 @@
-"""Learning rates that a script computes by itself, without the schedules of the framework. Pure.
+"""Learning rates that a script computes with plain layers, without a schedule of the framework.
+Pure.
 
 Warm-ups and restarts are often written with plain layers: a step counter, arithmetic, a Switch.
 These operators have the forward role, and yet belong to the schedule: servers run it.

@@ -1,4 +1,4 @@
-"""Which stages the forward pass of a Program is cut into, and which Programs cannot be. Pure."""
+"""Cuts the forward pass of a Program into stages, and refuses Programs that cannot be cut. Pure."""
 
 from __future__ import annotations
 

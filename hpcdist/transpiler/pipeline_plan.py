@@ -1,8 +1,8 @@
-"""A Program cut into stages that lie on different ranks: who computes, keeps and sends what. Pure.
+"""The plan of a pipeline: what each stage computes, keeps and sends. Pure.
 
 A stage computes its part of the forward pass, the backward pass of that part, and the updates of
-the parameters it reads. What several stages need at once in the update, such as a common norm, all
-compute from what each has told the others.
+the parameters it reads. Values that several stages need for the update, such as a global norm, are
+computed on all of them, from exchanged parts.
 """
 
 from __future__ import annotations

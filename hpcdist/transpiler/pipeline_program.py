@@ -2,8 +2,8 @@
 
 One forward, one backward (PipeDream-flush: Narayanan et al., 2021): a stage begins with as many
 forward passes as there are stages after it, and then makes a backward pass for each forward pass.
-So at most as many micro-batches are alive in it as there are stages from it on. Each micro-batch
-has variables of its own; their gradients are added in the order of the micro-batches.
+So it keeps at most as many micro-batches as there are stages from it to the last. Each micro-batch
+has separate variables; their gradients are added in the order of the micro-batches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records of what lies on which server, as Fluid's ``program._parameters_on_pservers``."""
+"""Records of the placement on servers, as Fluid's ``program._parameters_on_pservers``."""
 
 from __future__ import annotations
 

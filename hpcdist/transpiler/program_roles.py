@@ -1,4 +1,4 @@
-"""What a training program consists of: which operators schedule, clip and update."""
+"""The parts of a training program: operators that schedule, clip and update."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server's program: what arrives moves the blocks that live here, averaged or one by one."""
+"""A server's program: arriving gradients update its blocks, averaged or one by one."""
 
 from __future__ import annotations
 

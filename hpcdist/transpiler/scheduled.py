@@ -1,4 +1,4 @@
-"""Learning rates and what their schedule computes: servers have the values, trainers may ask."""
+"""Values computed by learning-rate schedules on servers, which trainers may fetch."""
 
 from __future__ import annotations
 

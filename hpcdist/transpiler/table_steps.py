@@ -1,10 +1,10 @@
-"""What a rank runs in place of the operators of distributed tables: one pull and one push a step.
+"""The operators that a rank runs for distributed tables: one pull and one push per step.
 
-A trainer's Program says ``split_ids``, ``prefetch`` and ``merge_ids``, as Fluid's does, and sends a
-sparse gradient; its plan says what these pull and push (`TableSteps`). A Program that trains alone
-says ``lookup_table`` and an update. Both become ``pull_sparse``, which fills the rows of all
-look-ups at once, and ``push_sparse``, which takes the rows' gradients from where the backward pass
-left them. No array of a table is left, and neither is what would fill one.
+A trainer's Program contains ``split_ids``, ``prefetch`` and ``merge_ids``, as Fluid's does, and
+sends a sparse gradient; its plan describes what these pull and push (`TableSteps`). A Program of a
+single process contains ``lookup_table`` and an update. Both are replaced by ``pull_sparse``, which
+fills the rows of all look-ups at once, and ``push_sparse``, which reads the rows' gradients where
+the backward pass wrote them. No array of a table remains, nor its initializer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Programs that train in turns with the same servers, such as the two of a GAN.
 
-Servers are to know all of them before the first trains: they serve one Program, in which the
-updates of all stand one after the other. A trainer's Program sends the gradients of its own turn.
+Servers must know all of them before the first trains: they serve one Program that contains the
+updates of all. A trainer's Program sends the gradients of its own turn.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks by digests that all trainers were fed the same batch.
 
 In every step each trainer sends one key, a digest of every byte that it was fed. If keys differ,
-all send records, which say in which variables.
+all send records, which show the differing variables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How values of trainers that share a batch become the value of the whole batch. Pure."""
+"""Combines values of trainers that share a batch into the value of the complete batch. Pure."""
 
 from __future__ import annotations
 

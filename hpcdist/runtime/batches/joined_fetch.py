@@ -1,7 +1,7 @@
 """The values of one fetch list, joined in every step from the trainers' parts of the batch.
 
 Small ones, losses above all, travel with the keys of the batches (`comm/split_allgather.py`): each
-trainer writes its own into a note while it trains, and reads the others' at the end of the step.
+trainer writes them into a note while it trains, and reads the others' notes at the end of the step.
 """
 
 from __future__ import annotations

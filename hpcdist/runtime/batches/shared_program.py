@@ -1,8 +1,8 @@
 """How each value of a Program depends on the rows of a batch that trainers share. Pure.
 
-A Program is read once, by what its operators declare of the rows of a batch (`hpcdist.graph.rows`):
-what is computed row by row stays rows, a mean over rows stays a mean under what is linear, and so
-on. What is mixed from several rows cannot be put together from the trainers' parts.
+A Program is analysed once, from its operators' declarations (`hpcdist.graph.rows`): values computed
+row by row are rows, a mean over rows stays a mean under linear operators, and so on. Values mixed
+from several rows cannot be combined from the trainers' parts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trainers with unequal numbers of batches: three ways to end a pass together."""
+"""Trainers with unequal numbers of batches: three ways to end an epoch together."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A rank's part in a job: the Programs it runs, what a death means, who else there is."""
+"""A rank's part in a job: the Programs it runs, the failure policy, the other ranks."""

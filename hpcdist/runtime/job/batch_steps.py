@@ -1,4 +1,4 @@
-"""Steps of which each trainer has rows of the batch: what it feeds, changes and fetches."""
+"""Steps divided by rows of the batch: feeds, changed values and fetches of a trainer."""
 
 from __future__ import annotations
 

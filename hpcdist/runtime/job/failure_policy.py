@@ -1,4 +1,4 @@
-"""What the death of a rank means to a job: it ends, or goes on with the trainers that are left."""
+"""Whether a job ends or continues with the remaining trainers when a rank dies."""
 
 from __future__ import annotations
 

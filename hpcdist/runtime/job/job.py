@@ -1,4 +1,4 @@
-"""This process's part in a job: what it runs in place of the user's Program, and with whom."""
+"""This process's part in a job: the Programs it runs in place of the user's, and its links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Link a rank has: its first by its role, another once a Program asks for one."""
+"""The Link of a rank: initially by its role, replaced when a Program needs another."""
 
 from __future__ import annotations
 

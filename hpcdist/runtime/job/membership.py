@@ -1,4 +1,4 @@
-"""The trainers that share every batch, while some may die: who takes which part, and who gave what.
+"""The trainers that share every batch, some of which may die: their shares and contributions.
 
 All that live must cut a batch in the same way and join the same values. So when some have died, the
 others tell server 0 what they know, and go on by what it answers.

@@ -1,4 +1,4 @@
-"""Values of a plain script that servers have and trainers do not: fed, changed, fetched."""
+"""Values of a plain script that only servers have: feeding, changing and fetching them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a plain script changes between steps, by hand or by a Program: all ranks must have it."""
+"""Values that a plain script changes between steps, by hand or by a Program: checked on all
+ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Program asks of a rank that meets it: what to run in its place, and with whom. Pure."""
+"""What a rank runs in place of a Program, and which connection it needs. Pure."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Stages of a Program on ranks of their own: what they exchange in a step."""
+"""Pipelines: stages of a Program, one per rank, and their exchanges in a step."""

@@ -1,4 +1,4 @@
-"""A batch cut into the micro-batches of all replicas: what is fed, and how values are joined. Pure.
+"""A batch cut into the micro-batches of all replicas: their feeds, and joined fetches. Pure.
 
 With P micro-batches in all, one with n of N rows counts n / N of the loss, so that the gradients
 added over all of them are those of one process.

@@ -1,4 +1,4 @@
-"""A rank's connections in a pipeline: to the stages beside it, and to the replicas of its own."""
+"""A rank's connections in a pipeline: to neighbouring stages, and to the replicas of its stage."""
 
 from __future__ import annotations
 

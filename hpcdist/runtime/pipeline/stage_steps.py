@@ -1,4 +1,4 @@
-"""Steps of which each rank has a stage: what it feeds, and how fetched values are put together."""
+"""Steps divided into stages: feeds, and how fetched values are combined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `pipeline_send` and `pipeline_recv` do: values go from stage to stage, point to point."""
+"""`pipeline_send` and `pipeline_recv`: values sent from stage to stage, point to point."""
 
 from __future__ import annotations
 

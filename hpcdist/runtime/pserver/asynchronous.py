@@ -1,4 +1,4 @@
-"""An asynchronous step: its end takes the answers to what this trainer has sent."""
+"""An asynchronous step: at its end the trainer receives the answers to its packets."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 If more than one gradient may be unanswered, a thread sends and receives while the trainer computes
 (`Receiver`); otherwise every gradient is answered before its step ends, and the step does it.
-Answers arrive in memory of their own and are taken over at the end of a step: no parameter changes
-in the middle of one.
+Answers arrive in separate buffers and are copied at the end of a step: no parameter changes in the
+middle of one.
 """
 
 from __future__ import annotations

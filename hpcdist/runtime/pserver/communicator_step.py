@@ -1,4 +1,4 @@
-"""A step through the communicator: its end hands full gradients over, which are cut there."""
+"""A step with the communicator: at its end full gradients are passed to it, which cuts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trainer's connection to all servers, and what its step protocols have in common."""
+"""A trainer's connection to all servers, and the common part of its step protocols."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""GEO: what a trainer exchanges with the servers, once in several local steps.
+"""GEO: the exchange of a trainer with the servers, once in several local steps.
 
-With x what this trainer has trained, y what it knows of the servers' parameters, and N trainers:
-d = (x - y) / N goes out, y += d, the servers add d; what they then hold, z, comes back, x += z - y,
-y = z. A lone trainer's z is its y bit for bit, so x never changes: that is local training.
+With x the trainer's parameters, y its copy of the servers' parameters, and N trainers: d = (x - y)
+/ N is sent, y += d, the servers add d; their new value z is sent back, x += z - y, y = z. A lone
+trainer's z is its y bit for bit, so x never changes: that is local training.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a server applies packets: of all trainers together, or of each by itself."""
+"""How a server applies packets: those of all trainers together, or each separately."""
 
 from __future__ import annotations
 

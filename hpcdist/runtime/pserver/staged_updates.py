@@ -1,7 +1,7 @@
 """Updates that need sums over servers: of a whole step at once, in stages.
 
-When all gradients of a step are here, they are averaged; then operators run stage by stage on all
-blocks of this server, and between two stages the servers add up what each has of every sum.
+When all gradients of a step have arrived, they are averaged; then operators run stage by stage on
+all blocks of this server, and between two stages the servers add up their partial sums.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds NaN and infinity in gradients before a server applies them, and reports once whose."""
+"""Detects NaN and infinity in gradients before a server applies them, and reports them once."""
 
 from __future__ import annotations
 

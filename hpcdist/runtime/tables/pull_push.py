@@ -1,4 +1,4 @@
-"""Distributed tables at run time: what pulls the rows of a batch and pushes their gradients."""
+"""Distributed tables at run time: pulling the rows of a batch, pushing their gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking rows up in tables that live on servers: each row of a batch travels once."""
+"""Look-ups in tables on servers: each distinct row of a batch is sent once."""
 
 from __future__ import annotations
 
