@@ -123,7 +123,11 @@ class Checkpoint:
         return [lambda: self._read_copies(saved.copies if copy is None else (copy,), out)]
 
     def read(self, name: str) -> np.ndarray:
-        """Return a whole variable."""
+        """Return a whole variable.
+
+        Returns an array of the shape and dtype in the manifest; CheckpointError if it is missing or
+        damaged.
+        """
         saved = self.saved(name)
         out = np.empty(saved.shape, saved.dtype)
         run(self.jobs(name, 0, saved.shape[0], out))

@@ -104,7 +104,10 @@ def cuts(length: int, parts: int, owners: int) -> list[int]:
 
 
 def shares(flat: Array, bounds: Sequence[int]) -> list[Array]:
-    """Return the shares of a vector, rank by rank."""
+    """Return the shares of a vector, rank by rank.
+
+    flat: [n]; bounds: ranks + 1 offsets. Returns views: rank k has bounds[k]:bounds[k + 1].
+    """
     return [flat[begin:end] for begin, end in pairwise(bounds)]
 
 

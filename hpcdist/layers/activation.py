@@ -89,6 +89,9 @@ def leaky_relu(x: Variable, alpha: float = 0.02, name: str | None = None) -> Var
     """Return x where positive, alpha x elsewhere; GraphError if ``alpha`` is negative.
 
     The gradient is told from the sign of the result, which such an alpha would turn round.
+
+    x: float32 or float64, any shape; the result has the same shape and type, as in all layers of
+    this module.
     """
     if alpha < 0:
         raise GraphError(f"leaky_relu: alpha must not be negative, got {alpha}")

@@ -80,7 +80,11 @@ def _expect_array(array: Variable, layer: str) -> None:
 
 # -- sequences step by step ------------------------------------------------------------------------
 def lod_rank_table(x: Variable, level: int = 0) -> Variable:
-    """Sort the sequences of ``x``, the longest first."""
+    """Sort the sequences of ``x``, the longest first.
+
+    x: [rows, ...] with ``lod_level`` above ``level``. Returns a rank table, an object for the other
+    layers of this module.
+    """
     helper = LayerHelper("lod_rank_table")
     block = helper.main_program.current_block()
     table = block.create_var(f"{helper.name}.out", type=RANK_TABLE, stop_gradient=True)

@@ -129,7 +129,11 @@ def anchor_generator(
 def iou_similarity(
     x: Variable, y: Variable, box_normalized: bool = True, name: str | None = None
 ) -> Variable:
-    """Return |x and y| / |x or y| of all pairs of boxes."""
+    """Return |x and y| / |x or y| of all pairs of boxes.
+
+    x: [n, 4] (lod_level 0 or 1), y: [m, 4], float32 boxes (x1, y1, x2, y2). Returns [n, m] with the
+    sequences of x.
+    """
     return append("iou_similarity", {"X": x, "Y": y}, name, box_normalized=box_normalized)
 
 
@@ -142,7 +146,11 @@ def box_coder(
     name: str | None = None,
     axis: int = 0,
 ) -> Variable:
-    """Encode boxes by their distances from priors (encode_center_size), or decode them."""
+    """Encode boxes by their distances from priors (encode_center_size), or decode them.
+
+    prior_box: [m, 4]; target_box: [n, 4] to encode, [n, m, 4] to decode (or as ``axis`` says),
+    float32. Returns [n, m, 4].
+    """
     inputs = {"PriorBox": prior_box, "TargetBox": target_box}
     attrs = {"code_type": code_type, "box_normalized": box_normalized, "axis": axis}
     if isinstance(prior_box_var, Variable):
@@ -169,7 +177,11 @@ def yolo_box(
     name: str | None = None,
     scale_x_y: float = 1.0,
 ) -> tuple[Variable, ...]:
-    """Return boxes and scores that the head of a YOLO network says."""
+    """Return boxes and scores that the head of a YOLO network says.
+
+    x: [n, anchors * (5 + classes), rows, columns]; img_size: int32 [n, 2] (height, width). Returns
+    boxes [n, rows * columns * anchors, 4] and scores [n, rows * columns * anchors, classes].
+    """
     attrs = {
         "anchors": [int(a) for a in anchors],
         "class_num": class_num,
@@ -216,7 +228,10 @@ def yolov3_loss(
 
 
 def polygon_box_transform(input: Variable, name: str | None = None) -> Variable:
-    """Turn distances of corners from pixels of a 4 times smaller map into places."""
+    """Turn distances of corners from pixels of a 4 times smaller map into places.
+
+    input: float32 [n, 2 * corners, rows, columns]; the result has its shape.
+    """
     return append("polygon_box_transform", {"Input": input}, name, slot="Output")
 
 

@@ -75,7 +75,10 @@ logical_xor = _logical("logical_xor")
 
 
 def logical_not(x: Variable, out: Variable | None = None, name: str | None = None) -> Variable:
-    """Append ``logical_not`` of a bool, element by element."""
+    """Append ``logical_not`` of a bool, element by element.
+
+    x: bool of any shape; the result has its shape.
+    """
     return LayerHelper("logical_not", name).apply("logical_not", {"X": x}, out=out, dtype="bool")
 
 

@@ -170,7 +170,10 @@ def randperm(
     stop_gradient: bool = True,
     seed: int = 0,
 ) -> Variable:
-    """Draw an order of 0 .. n - 1."""
+    """Draw an order of 0 .. n - 1.
+
+    Returns [n] of ``dtype`` (int64); the same on all ranks.
+    """
     if n < 1:
         raise GraphError(f"layers.randperm: n must be positive, got {n}")
     attrs = {"n": n, "dtype": canonical(dtype), "seed": seed}
@@ -182,7 +185,10 @@ def randperm(
 def sampling_id(
     x: Variable, min: float = 0.0, max: float = 1.0, seed: int = 0, dtype: DTypeLike = "float32"
 ) -> Variable:
-    """Draw a column for each row, with the probabilities of the row."""
+    """Draw a column for each row, with the probabilities of the row.
+
+    x: [rows, columns], each row adding up to 1. Returns [rows] of ``dtype``.
+    """
     attrs: dict[str, Any] = {"min": float(min), "max": float(max), "seed": seed}
     return append("sampling_id", {"X": x}, dtype="int64", stop_gradient=True, **attrs)
 
@@ -194,7 +200,10 @@ def random_crop(x: Variable, shape: Sequence[int], seed: int | None = None) -> V
 
 # -- of coordinates --------------------------------------------------------------------------------
 def meshgrid(input: Sequence[Variable], name: str | None = None) -> list[Variable]:
-    """Repeat each of N vectors along the dimensions of the others."""
+    """Repeat each of N vectors along the dimensions of the others.
+
+    input: N vectors of lengths n1, ..., nN. Returns N values of shape [n1, ..., nN].
+    """
     helper = LayerHelper("meshgrid", name)
     outs = [helper.new_var(v.dtype) for v in input]
     helper.append_op("meshgrid", {"X": list(input)}, {"Out": outs})
@@ -204,7 +213,11 @@ def meshgrid(input: Sequence[Variable], name: str | None = None) -> list[Variabl
 def add_position_encoding(
     input: Variable, alpha: float, beta: float, name: str | None = None
 ) -> Variable:
-    """Return alpha input + beta sines and cosines of positions (Vaswani et al., 2017)."""
+    """Return alpha input + beta sines and cosines of positions (Vaswani et al., 2017).
+
+    input: [batch, length, width], width even, or [rows, width] in sequences. The result has its
+    shape and type.
+    """
     attrs, helper = (
         {"alpha": float(alpha), "beta": float(beta)},
         LayerHelper("add_position_encoding", name),
@@ -244,13 +257,20 @@ def clamp(
 
 
 def elementwise_equal(x: Variable, y: Variable, name: str | None = None) -> Variable:
-    """Tell which elements are equal."""
+    """Tell which elements are equal.
+
+    x and y: one shape. Returns bool of that shape.
+    """
     helper = LayerHelper("elementwise_equal", name)
     return helper.apply("equal", {"X": x, "Y": y}, dtype="bool", stop_gradient=True)
 
 
 def mean_iou(input: Variable, label: Variable, num_classes: int) -> tuple[Variable, ...]:
-    """Return the mean overlap of the classes, and how often each is wrong and right."""
+    """Return the mean overlap of the classes, and how often each is wrong and right.
+
+    input and label: int32 or int64 of one shape, classes 0..num_classes - 1. Returns float32 [1],
+    and int32 [num_classes] twice.
+    """
     inputs = {"Predictions": input, "Labels": label}
     outputs = {"OutMeanIou": "float32", "OutWrong": "int32", "OutCorrect": "int32"}
     return append_all("mean_iou", inputs, {"num_classes": num_classes}, outputs)

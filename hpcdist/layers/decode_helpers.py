@@ -67,17 +67,26 @@ class TrainingHelper(DecodeHelper):
         return pad(x, [0, 1] + [0, 0] * (len(x.shape) - 1))
 
     def initialize(self) -> tuple[Any, Variable]:
-        """Return the first step, and which sequences are empty."""
+        """Return the first step, and which sequences are empty.
+
+        Returns [batch, ...], the first step of the inputs, and bool [batch].
+        """
         zero = fill_constant([1], self.sequence_length.dtype, 0)
         first = map_structure(lambda x: x[0] if self.time_major else x[:, 0], self.inputs)
         return first, equal(self.sequence_length, zero)
 
     def sample(self, time: Variable, outputs: Any, states: Any) -> Variable:
-        """Return the likeliest tokens."""
+        """Return the likeliest tokens.
+
+        outputs: [batch, classes]. Returns int64 [batch].
+        """
         return argmax(outputs, axis=-1)
 
     def next_inputs(self, time: Variable, outputs: Any, states: Any, sample_ids: Variable) -> Any:
-        """Return the next step."""
+        """Return the next step.
+
+        Returns bool [batch] (which have ended), inputs [batch, ...] and states.
+        """
         after = scale(time, bias=1.0)
         after.stop_gradient = True
         ended = less_equal(cast(self.sequence_length, after.dtype), after)
@@ -99,12 +108,19 @@ class GreedyEmbeddingHelper(DecodeHelper):
         self.end_token = fill_constant([1], "int64", end_token)
 
     def initialize(self) -> tuple[Any, Variable]:
-        """Return the start tokens as inputs."""
+        """Return the start tokens as inputs.
+
+        Returns what ``embedding_fn`` gives for ``start_tokens`` [batch], and bool [batch], all
+        False.
+        """
         ended = fill_constant_batch_size_like(self.start_tokens, [-1], "bool", 0)
         return self.embedding_fn(self.start_tokens), ended
 
     def sample(self, time: Variable, outputs: Any, states: Any) -> Variable:
-        """Return the likeliest tokens."""
+        """Return the likeliest tokens.
+
+        outputs: [batch, classes]. Returns int64 [batch].
+        """
         return argmax(outputs, axis=-1)
 
     def next_inputs(self, time: Variable, outputs: Any, states: Any, sample_ids: Variable) -> Any:
@@ -131,7 +147,10 @@ class SampleEmbeddingHelper(GreedyEmbeddingHelper):
         self.seed = seed
 
     def sample(self, time: Variable, outputs: Any, states: Any) -> Variable:
-        """Return tokens that are drawn."""
+        """Return tokens that are drawn.
+
+        outputs: [batch, classes], logits. Returns int64 [batch].
+        """
         if self.softmax_temperature is not None:
             outputs = scale(outputs, 1.0 / self.softmax_temperature)
         probabilities = softmax(outputs)

@@ -62,11 +62,19 @@ class Decoder:
     """What `dynamic_decode` repeats: subclasses write these methods."""
 
     def initialize(self, inits: Any) -> tuple[Any, Any, Variable]:
-        """Return the first inputs, the first states, and which sequences have ended (bool)."""
+        """Return the first inputs, the first states, and which sequences have ended (bool).
+
+        Values are [batch, ...]; ended: bool [batch]. Called once by `dynamic_decode`, before its
+        loop.
+        """
         raise NotImplementedError(f"{type(self).__name__} must have a method initialize(inits)")
 
     def step(self, time: Variable, inputs: Any, states: Any, **kwargs: Any) -> Any:
-        """Return outputs, new states, new inputs, and which sequences have ended (bool)."""
+        """Return outputs, new states, new inputs, and which sequences have ended (bool).
+
+        time: int64 [1], counted from 0; inputs and states: [batch, ...]; ended: bool [batch].
+        Called in each step of the loop.
+        """
         raise NotImplementedError(f"{type(self).__name__} must have a method step(...)")
 
     def finalize(self, outputs: Any, final_states: Any, sequence_lengths: Variable) -> Any:

@@ -52,15 +52,24 @@ class Distribution:
         raise NotImplementedError
 
     def entropy(self) -> Variable:
-        """Return the entropy."""
+        """Return the entropy.
+
+        Has the shape of the parameters, without the classes of a `Categorical`.
+        """
         raise NotImplementedError
 
     def log_prob(self, value: Variable) -> Variable:
-        """Return the logarithm of the density at ``value``."""
+        """Return the logarithm of the density at ``value``.
+
+        value: float32, broadcast to the shape of the parameters.
+        """
         raise NotImplementedError
 
     def kl_divergence(self, other: Any) -> Variable:
-        """Return the divergence from another distribution of the kind."""
+        """Return the divergence from another distribution of the kind.
+
+        GraphError if ``other`` is of another class. Has the shape of the parameters.
+        """
         raise NotImplementedError
 
 
@@ -82,7 +91,10 @@ class Uniform(Distribution):
         self.low, self.high = _parameters(low, high)
 
     def sample(self, shape: list[int], seed: int = 0) -> Variable:
-        """Draw values."""
+        """Draw values.
+
+        Returns float32 [*shape, *shape of the parameters].
+        """
 
         def draw(full: list[int]) -> Variable:
             return uniform_random(full, min=0.0, max=1.0, seed=seed)
@@ -110,7 +122,10 @@ class Normal(Distribution):
         self.loc, self.scale = _parameters(loc, scale)
 
     def sample(self, shape: list[int], seed: int = 0) -> Variable:
-        """Draw values."""
+        """Draw values.
+
+        Returns float32 [*shape, *shape of the parameters].
+        """
 
         def draw(full: list[int]) -> Variable:
             return gaussian_random(full, seed=seed)

@@ -45,7 +45,11 @@ def scatter(
 def scatter_nd_add(
     ref: Variable, index: Variable, updates: Variable, name: str | None = None
 ) -> Variable:
-    """Add ``updates`` to ``ref`` at places, several times where a place is named several times."""
+    """Add ``updates`` to ``ref`` at places, several times where a place is named several times.
+
+    index: int32 or int64 [..., k], k at most the rank of ref; updates: [..., *ref.shape[k:]].
+    Returns a value of ref's shape.
+    """
     return append("scatter_nd_add", {"X": ref, "Index": index, "Updates": updates}, name)
 
 
@@ -57,17 +61,27 @@ def scatter_nd(
 
 
 def index_select(input: Variable, index: Variable, dim: int = 0) -> Variable:
-    """Return the parts of ``input`` that ``index`` names along dimension ``dim``."""
+    """Return the parts of ``input`` that ``index`` names along dimension ``dim``.
+
+    index: int32 or int64 [n]. Returns the shape of input with n in dimension ``dim``.
+    """
     return append("index_select", {"X": input, "Index": index}, dim=dim)
 
 
 def index_sample(x: Variable, index: Variable) -> Variable:
-    """Return for every row of x the columns that the same row of ``index`` names."""
+    """Return for every row of x the columns that the same row of ``index`` names.
+
+    x: [rows, columns]; index: int32 or int64 [rows, n]. Returns [rows, n].
+    """
     return append("index_sample", {"X": x, "Index": index})
 
 
 def multiplex(inputs: Sequence[Variable], index: Variable) -> Variable:
-    """Take row i from the value that row i of ``index`` names."""
+    """Take row i from the value that row i of ``index`` names.
+
+    inputs: two values or more of one shape [rows, ...]; index: int32 [rows, 1]. Returns [rows,
+    ...].
+    """
     if len(inputs) < 2:
         raise GraphError(f"layers.multiplex: expected 2 values or more, got {len(inputs)}")
     return append("multiplex", {"X": list(inputs), "Ids": index}, dtype=inputs[0].dtype)
@@ -76,7 +90,10 @@ def multiplex(inputs: Sequence[Variable], index: Variable) -> Variable:
 def argsort(
     input: Variable, axis: int = -1, descending: bool = False, name: str | None = None
 ) -> tuple[Variable, ...]:
-    """Sort along ``axis``; return the values and where they were. Equal ones keep their order."""
+    """Sort along ``axis``; return the values and where they were. Equal ones keep their order.
+
+    Returns two values of the shape of input, the second int64.
+    """
     attrs: dict[str, Any] = {"axis": axis, "descending": descending}
     outputs = {"Out": input.dtype, "Indices": "int64"}
     return append_all("argsort", {"X": input}, attrs, outputs, name, ("Indices",))

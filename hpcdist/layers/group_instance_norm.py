@@ -36,6 +36,9 @@ def group_norm(
     """Normalize the channels of each group of an image together.
 
     As in Fluid, they are scaled and shifted only if there are a ``param_attr`` and a ``bias_attr``.
+
+    input: [n, channels, rows, columns], or NHWC; groups must divide the channels. Scale and shift
+    are [channels]. The result has the shape of input.
     """
     if data_layout not in ("NCHW", "NHWC"):
         raise GraphError(f"layers.group_norm: data_layout must be NCHW or NHWC, got {data_layout}")
@@ -59,7 +62,11 @@ def instance_norm(
     bias_attr: ParamLike = None,
     name: str | None = None,
 ) -> Variable:
-    """Normalize each channel of each image by itself, then scale and shift it."""
+    """Normalize each channel of each image by itself, then scale and shift it.
+
+    input: [n, channels, rows, columns]. Scale and shift are [channels]. The result has the shape of
+    input.
+    """
     if param_attr is False or bias_attr is False:
         raise GraphError("instance_norm needs scale and bias: their attr must not be False")
     helper = LayerHelper("instance_norm", name)
@@ -81,7 +88,11 @@ def affine_channel(
     name: str | None = None,
     act: str | None = None,
 ) -> Variable:
-    """Scale and shift each channel."""
+    """Scale and shift each channel.
+
+    x: [n, channels, rows, columns], or NHWC; scale and bias: [channels]. The result has the shape
+    of x.
+    """
     if scale is None or bias is None:
         raise GraphError("layers.affine_channel: scale and bias must be given")
     helper = LayerHelper("affine_channel", name)
@@ -175,6 +186,8 @@ def data_norm(
 
     param_attr: a dict of their first values (batch_size 1e4, batch_sum 0, batch_square 1e4,
     scale_w 1, bias 0). What a batch adds to them are their gradients.
+
+    input: [rows, columns]; the three parameters are [columns]. The result has the shape of input.
     """
     helper = LayerHelper("data_norm", name)
     first = param_attr if isinstance(param_attr, dict) else {}

@@ -272,7 +272,11 @@ def lrn(
     name: str | None = None,
     data_format: str = "NCHW",
 ) -> Variable:
-    """Divide each pixel by (k + alpha * squares of the n channels around it) ** beta."""
+    """Divide each pixel by (k + alpha * squares of the n channels around it) ** beta.
+
+    input: [n, channels, rows, columns], or NHWC, float32 or float64; ``n`` is odd. The result has
+    the shape of input.
+    """
     helper = LayerHelper("lrn", name)
     mid, out = helper.new_var(input.dtype, stop_gradient=True), helper.new_var(input.dtype)
     attrs = {"n": n, "k": k, "alpha": alpha, "beta": beta, "data_format": data_format}

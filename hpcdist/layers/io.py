@@ -120,7 +120,10 @@ def double_buffer(reader: PyReader, place: Any = None, name: str | None = None) 
 
 
 def read_file(reader: PyReader) -> Variable | list[Variable]:
-    """Return the data variables of a reader; the variable itself if there is only one."""
+    """Return the data variables of a reader; the variable itself if there is only one.
+
+    Shapes and types are those that the reader was made with.
+    """
     variables = _py_reader("read_file", reader).variables
     return variables if len(variables) > 1 else variables[0]
 

@@ -53,6 +53,9 @@ def softmax_with_cross_entropy(
     """Return the cross entropy of softmax(logits) over ``axis``; with return_softmax, that too.
 
     It is numerically stable whatever ``numeric_stable_mode`` says.
+
+    logits: [..., classes] (with axis=-1); label: int64 [..., 1], or with soft_label as logits.
+    Returns [..., 1], and the softmax in the shape of logits.
     """
     inputs = {"Logits": logits, "Label": label}
     attrs = {
@@ -68,7 +71,10 @@ def softmax_with_cross_entropy(
 
 
 def square_error_cost(input: Variable, label: Variable) -> Variable:
-    """Return (input - label)^2, element by element."""
+    """Return (input - label)^2, element by element.
+
+    Both of one shape, float32 or float64, which is that of the result.
+    """
     helper = LayerHelper("square_error_cost")
     inputs = {"X": input, "Y": label}
     difference = helper.apply("elementwise_sub", inputs, dtype=input.dtype)
@@ -100,14 +106,20 @@ def sigmoid_cross_entropy_with_logits(
 def log_loss(
     input: Variable, label: Variable, epsilon: float = 1e-4, name: str | None = None
 ) -> Variable:
-    """Return -label log(input + epsilon) - (1 - label) log(1 - input + epsilon)."""
+    """Return -label log(input + epsilon) - (1 - label) log(1 - input + epsilon).
+
+    input: probabilities; label: 0 or 1; both float32 of one shape, which is that of the result.
+    """
     return append(
         "log_loss", {"Predicted": input, "Labels": label}, name, slot="Loss", epsilon=epsilon
     )
 
 
 def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
-    """Return d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), for d = label - input."""
+    """Return d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), for d = label - input.
+
+    Both float32 of one shape, which is that of the result.
+    """
     inputs, outputs = {"X": input, "Y": label}, dict.fromkeys(("Residual", "Out"), input.dtype)
     return append_all("huber_loss", inputs, {"delta": delta}, outputs, constant=())[1]
 

@@ -98,7 +98,11 @@ def matmul(
     alpha: float = 1.0,
     name: str | None = None,
 ) -> Variable:
-    """Multiply the last two dimensions, batch by batch; a vector is a row (x) or a column (y)."""
+    """Multiply the last two dimensions, batch by batch; a vector is a row (x) or a column (y).
+
+    x: [..., m, k], y: [..., k, n] (before ``transpose_x`` and ``transpose_y``), with equal leading
+    dimensions, or one without. Returns [..., m, n] times ``alpha``.
+    """
     attrs = {"transpose_X": transpose_x, "transpose_Y": transpose_y, "alpha": float(alpha)}
     return LayerHelper("matmul", name).apply("matmul", {"X": x, "Y": y}, attrs, dtype=x.dtype)
 
@@ -204,5 +208,8 @@ def clip(x: Variable, min: float, max: float, name: str | None = None) -> Variab
 
 
 def clip_by_norm(x: Variable, max_norm: float, name: str | None = None) -> Variable:
-    """Scale the value down to the Euclidean norm ``max_norm`` if it is longer."""
+    """Scale the value down to the Euclidean norm ``max_norm`` if it is longer.
+
+    x: float32 of any shape, or SelectedRows. The result has its shape.
+    """
     return append("clip_by_norm", {"X": x}, name, max_norm=float(max_norm))

@@ -13,7 +13,10 @@ __all__ = ["accuracy", "auc", "topk"]
 
 
 def topk(input: Variable, k: int, name: str | None = None) -> tuple[Variable, ...]:
-    """Return the ``k`` largest values of the last dimension, descending, and their indices."""
+    """Return the ``k`` largest values of the last dimension, descending, and their indices.
+
+    input: [..., n]. Returns [..., k] of its type, and int64 [..., k].
+    """
     outputs = {"Out": input.dtype, "Indices": "int64"}
     return append_all("top_k", {"X": input}, {"k": k}, outputs, name)
 

@@ -66,7 +66,10 @@ def fc(
 def softmax(
     input: Variable, use_cudnn: bool = False, name: str | None = None, axis: int = -1
 ) -> Variable:
-    """Return exp(input) / sum(exp(input)) over ``axis``; ``use_cudnn`` changes nothing."""
+    """Return exp(input) / sum(exp(input)) over ``axis``; ``use_cudnn`` changes nothing.
+
+    input: float32 or float64 of any shape, which is that of the result.
+    """
     return append("softmax", {"X": input}, name, axis=axis)
 
 
@@ -114,6 +117,9 @@ def layer_norm(
     """Normalize the dimensions from ``begin_norm_axis`` on to mean 0 and variance 1, per row.
 
     scale, shift: then multiply by a learnt vector (initially 1), add one (initially 0).
+
+    Scale and shift are float32 [product of the normalized extents]. The result has the shape and
+    type of input.
     """
     helper = LayerHelper("layer_norm", name)
     columns = input.shape[begin_norm_axis:]
@@ -144,7 +150,10 @@ def _needed(parameter: Variable | None, helper: LayerHelper, option: str, attr: 
 def l2_normalize(
     x: Variable, axis: int | None, epsilon: float = 1e-12, name: str | None = None
 ) -> Variable:
-    """Return x / sqrt(sum(x^2 over axis) + epsilon)."""
+    """Return x / sqrt(sum(x^2 over axis) + epsilon).
+
+    x: float32 or float64 of any shape, which is that of the result.
+    """
     helper = LayerHelper("l2_normalize", name)
     axis = 0 if len(x.shape) == 1 else 1 if axis is None else axis
     attrs, outputs = {"axis": axis, "epsilon": epsilon}, dict.fromkeys(("Out", "Norm"), x.dtype)

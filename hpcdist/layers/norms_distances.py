@@ -43,7 +43,10 @@ def bmm(x: Variable, y: Variable, name: str | None = None) -> Variable:
 
 
 def dot(x: Variable, y: Variable, name: str | None = None) -> Variable:
-    """Return the dot product of each row of x with that of y."""
+    """Return the dot product of each row of x with that of y.
+
+    x and y: [rows, n] or [n]. Returns [rows, 1] or [1].
+    """
     return _of_two("dot", x, y, name)
 
 
@@ -55,7 +58,11 @@ def cross(input: Variable, other: Variable, dim: int | None = None) -> Variable:
 def kron(
     x: Variable, y: Variable, out: Variable | None = None, name: str | None = None
 ) -> Variable:
-    """Return the Kronecker product: every element of x times all of y."""
+    """Return the Kronecker product: every element of x times all of y.
+
+    x and y: numbers of one type; the shorter shape is preceded by 1s. Returns the products of the
+    extents.
+    """
     return into(out, _of_two("kron", x, y, name))
 
 
@@ -65,7 +72,10 @@ def dist(x: Variable, y: Variable, p: float = 2) -> Variable:
 
 
 def fsp_matrix(x: Variable, y: Variable) -> Variable:
-    """Return mean products over pixels of every channel of x and every one of y."""
+    """Return mean products over pixels of every channel of x and every one of y.
+
+    x: [n, cx, rows, columns], y: [n, cy, rows, columns]. Returns [n, cx, cy].
+    """
     return _of_two("fsp", x, y)
 
 
@@ -77,7 +87,10 @@ def addmm(
     beta: float = 1.0,
     name: str | None = None,
 ) -> Variable:
-    """Return beta input + alpha x y."""
+    """Return beta input + alpha x y.
+
+    x: [m, k], y: [k, n], input: broadcast to [m, n]. Returns [m, n].
+    """
     inputs, attrs = {"Input": input, "X": x, "Y": y}, {"Alpha": float(alpha), "Beta": float(beta)}
     return LayerHelper("addmm", name).apply("addmm", inputs, attrs, dtype=x.dtype)
 
@@ -104,7 +117,10 @@ def bilinear_tensor_product(
     param_attr: ParamLike = None,
     bias_attr: ParamLike = None,
 ) -> Variable:
-    """Return x W y + b by row, with a learned matrix W for each of ``size`` columns."""
+    """Return x W y + b by row, with a learned matrix W for each of ``size`` columns.
+
+    x: [rows, m], y: [rows, n]; W is [size, m, n], b [1, size]. Returns [rows, size].
+    """
     helper = LayerHelper("bilinear_tensor_product", name)
     weight = helper.create_parameter(param_attr, [size, x.shape[1], y.shape[1]], x.dtype)
     bias = helper.create_parameter(bias_attr, [1, size], x.dtype, is_bias=True)

@@ -31,7 +31,10 @@ __all__ = [
 
 
 def bpr_loss(input: Variable, label: Variable, name: str | None = None) -> Variable:
-    """Return for each row the mean over other classes of log(1 + exp(score - score of label))."""
+    """Return for each row the mean over other classes of log(1 + exp(score - score of label)).
+
+    input: scores [rows, classes]; label: int64 [rows, 1]. Returns [rows, 1].
+    """
     return append("bpr_loss", {"X": input, "Label": label}, name, slot="Y")
 
 
@@ -49,7 +52,10 @@ def rank_loss(
 def margin_rank_loss(
     label: Variable, left: Variable, right: Variable, margin: float = 0.1, name: str | None = None
 ) -> Variable:
-    """Return max(0, margin - label (left - right)); label is 1 or -1."""
+    """Return max(0, margin - label (left - right)); label is 1 or -1.
+
+    All three [rows, 1], float32. Returns [rows, 1].
+    """
     inputs, attrs = {"Label": label, "X1": left, "X2": right}, {"margin": float(margin)}
     outputs = dict.fromkeys(("Out", "Activated"), left.dtype)
     return append_all("margin_rank_loss", inputs, attrs, outputs, name, ("Activated",))[0]
@@ -117,7 +123,10 @@ def continuous_value_model(input: Variable, cvm: Variable, use_cvm: bool = True)
 def kldiv_loss(
     x: Variable, target: Variable, reduction: str = "mean", name: str | None = None
 ) -> Variable:
-    """Return target (log(target) - x), x a logarithm; reduction: none, mean, sum or batchmean."""
+    """Return target (log(target) - x), x a logarithm; reduction: none, mean, sum or batchmean.
+
+    x and target of one shape. Returns that shape for none, else [1].
+    """
     return append("kldiv_loss", {"X": x, "Target": target}, name, slot="Loss", reduction=reduction)
 
 

@@ -234,6 +234,9 @@ def distribute_fpn_proposals(
     """Divide regions over levels by their sizes; return them, and where each is after the others.
 
     One of ``refer_scale`` pixels' side belongs to ``refer_level``, one twice as large to the next.
+
+    fpn_rois: [regions, 4] in sequences, one per image. Returns one such value per level, and int32
+    [regions, 1].
     """
     helper = LayerHelper("distribute_fpn_proposals", name)
     count = max_level - min_level + 1
@@ -258,7 +261,11 @@ def collect_fpn_proposals(
     post_nms_top_n: int,
     name: str | None = None,
 ) -> Variable:
-    """Return the best regions of all levels, in sequences, one per image."""
+    """Return the best regions of all levels, in sequences, one per image.
+
+    multi_rois: [n, 4] and multi_scores: [n, 1] per level, in sequences. Returns [at most
+    post_nms_top_n, 4] in sequences.
+    """
     count = max_level - min_level + 1
     inputs = {
         "MultiLevelRois": list(multi_rois[:count]),

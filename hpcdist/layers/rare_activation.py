@@ -117,6 +117,9 @@ def prelu(
 
     mode: one slope for "all", one for each "channel" (dimension 1), or for each "element" of a
     sample.
+
+    x: [n, channels, ...]; slopes are [1] (all), [1, channels, 1, ...] (channel) or
+    [1, channels, ...] (element). The result has the shape of x.
     """
     helper = LayerHelper("prelu", name)
     if mode not in ("all", "channel", "element"):
@@ -131,7 +134,10 @@ def prelu(
 
 
 def maxout(x: Variable, groups: int, name: str | None = None, axis: int = 1) -> Variable:
-    """Return the largest of each ``groups`` channels that follow one another."""
+    """Return the largest of each ``groups`` channels that follow one another.
+
+    x: [n, channels, rows, columns], groups divides the channels. Returns channels / groups of them.
+    """
     if axis not in (1, -1, 3):
         raise GraphError(f"maxout: axis must be 1 for NCHW, 3 or -1 for NHWC, got {axis}")
     return append("maxout", {"X": x}, name, groups=groups, axis=3 if axis == -1 else axis)

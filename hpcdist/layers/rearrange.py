@@ -73,7 +73,10 @@ def temporal_shift(
 
 
 def t(input: Variable, name: str | None = None) -> Variable:
-    """Transpose a matrix; a vector stays one."""
+    """Transpose a matrix; a vector stays one.
+
+    input: at most 2 dimensions. Returns [n, m] of [m, n].
+    """
     if len(input.shape) > 2:
         raise GraphError(f"layers.t: expected at most 2 dimensions, got shape {input.shape}")
     helper = LayerHelper("t", name)
@@ -85,7 +88,10 @@ def t(input: Variable, name: str | None = None) -> Variable:
 
 # -- triangles and diagonals -----------------------------------------------------------------------
 def tril(input: Variable, diagonal: int = 0, name: str | None = None) -> Variable:
-    """Keep the lower triangle of matrices, up to a diagonal; the rest is 0."""
+    """Keep the lower triangle of matrices, up to a diagonal; the rest is 0.
+
+    input: [..., m, n], which is the shape of the result.
+    """
     return apply("tril_triu", input, name, diagonal=diagonal, lower=True)
 
 
@@ -99,7 +105,10 @@ def triu(input: Variable, diagonal: int = 0, name: str | None = None) -> Variabl
 
 
 def diag(diagonal: Variable | np.ndarray) -> Variable:
-    """Return the matrix that has this vector as its diagonal."""
+    """Return the matrix that has this vector as its diagonal.
+
+    diagonal: [n]. Returns [n, n] of its type.
+    """
     if isinstance(diagonal, np.ndarray):
         diagonal = assign(diagonal)
     return append("diag", {"Diagonal": diagonal})
@@ -114,7 +123,10 @@ def diag_embed(input: Variable, offset: int = 0, dim1: int = -2, dim2: int = -1)
 def pad(
     x: Variable, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None
 ) -> Variable:
-    """Pad every dimension: before and after the first, before and after the second, ..."""
+    """Pad every dimension: before and after the first, before and after the second, ...
+
+    paddings: two numbers for each dimension of x.
+    """
     return apply("pad", x, name, paddings=list(paddings), pad_value=float(pad_value))
 
 
@@ -187,7 +199,10 @@ def expand_as(x: Variable, target_tensor: Variable, name: str | None = None) -> 
 
 
 def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable]:
-    """Return the values side by side along ``axis``, without that dimension."""
+    """Return the values side by side along ``axis``, without that dimension.
+
+    The extent along axis must be known. Returns a list of that many values.
+    """
     helper = LayerHelper("unstack")
     count = x.shape[axis] if num is None else num
     if count < 0:
@@ -201,12 +216,19 @@ def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable
 
 # -- pixels and channels ---------------------------------------------------------------------------
 def pixel_shuffle(x: Variable, upscale_factor: int) -> Variable:
-    """Make r x r pixels of every r^2 channels."""
+    """Make r x r pixels of every r^2 channels.
+
+    x: [n, channels, rows, columns], upscale_factor r. Returns [n, channels / r^2, rows * r, columns
+    * r].
+    """
     return apply("pixel_shuffle", x, upscale_factor=upscale_factor)
 
 
 def shuffle_channel(x: Variable, group: int, name: str | None = None) -> Variable:
-    """Take channels of all groups in turn."""
+    """Take channels of all groups in turn.
+
+    x: [n, channels, rows, columns], group divides the channels. The result has the shape of x.
+    """
     return apply("shuffle_channel", x, name, group=group)
 
 

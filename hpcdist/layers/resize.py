@@ -131,7 +131,10 @@ interpolate = image_resize
 
 
 def image_resize_short(input: Variable, out_short_len: int, resample: str = "BILINEAR") -> Variable:
-    """Resize images so that their shorter side becomes ``out_short_len``."""
+    """Resize images so that their shorter side becomes ``out_short_len``.
+
+    input: [n, channels, rows, columns], whose rows and columns are known. Returns float32 images.
+    """
     if len(input.shape) != 4:
         raise GraphError(f"image_resize_short: expected images NCHW, got shape {input.shape}")
     refuse_variables("image_resize_short", "out_short_len", out_short_len)

@@ -45,7 +45,11 @@ def roi_align(
     name: str | None = None,
     rois_lod: Variable | None = None,
 ) -> Variable:
-    """Return the mean of places between pixels in each bin of regions, given as to `roi_pool`."""
+    """Return the mean of places between pixels in each bin of regions, given as to `roi_pool`.
+
+    input: [n, channels, rows, columns]; rois: [regions, 4] in sequences, one per image. Returns
+    [regions, channels, pooled_height, pooled_width].
+    """
     inputs = {"X": input, "ROIs": rois, "RoisLod": rois_lod}
     sizes = pooled_height, pooled_width, spatial_scale
     return _of_regions("roi_align", inputs, *sizes, sampling_ratio=sampling_ratio)
@@ -60,7 +64,11 @@ def psroi_pool(
     pooled_width: int,
     name: str | None = None,
 ) -> Variable:
-    """Return the mean of each bin of regions, of channels that belong to the bin."""
+    """Return the mean of each bin of regions, of channels that belong to the bin.
+
+    input: [n, output_channels * pooled_height * pooled_width, rows, columns]; rois: [regions, 4] in
+    sequences. Returns [regions, output_channels, pooled_height, pooled_width].
+    """
     sizes = pooled_height, pooled_width, spatial_scale
     inputs = {"X": input, "ROIs": rois}
     return _of_regions("psroi_pool", inputs, *sizes, output_channels=output_channels)

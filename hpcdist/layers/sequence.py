@@ -49,12 +49,18 @@ def sequence_pool(
 
 
 def sequence_first_step(input: Variable) -> Variable:
-    """Return the first row of each sequence."""
+    """Return the first row of each sequence.
+
+    input: [rows, ...] in sequences. Returns [sequences, ...].
+    """
     return sequence_pool(input, "first")
 
 
 def sequence_last_step(input: Variable) -> Variable:
-    """Return the last row of each sequence."""
+    """Return the last row of each sequence.
+
+    input: [rows, ...] in sequences. Returns [sequences, ...].
+    """
     return sequence_pool(input, "last")
 
 
@@ -98,17 +104,27 @@ def sequence_expand(
 
 
 def sequence_expand_as(x: Variable, y: Variable, name: str | None = None) -> Variable:
-    """Repeat row i of ``x`` for each row of sequence i of ``y``."""
+    """Repeat row i of ``x`` for each row of sequence i of ``y``.
+
+    x: [sequences of y, ...]. Returns [rows of y, ...] in the sequences of y.
+    """
     return append("sequence_expand_as", {"X": x, "Y": y}, name)
 
 
 def sequence_concat(input: Sequence[Variable], name: str | None = None) -> Variable:
-    """Put sequence i of each input after one another."""
+    """Put sequence i of each input after one another.
+
+    input: values [rows, ...] with equal numbers of sequences. Returns [all rows, ...] in as many
+    sequences.
+    """
     return append("sequence_concat", {"X": list(input)}, name, dtype=input[0].dtype)
 
 
 def sequence_reverse(x: Variable, name: str | None = None) -> Variable:
-    """Return each sequence with its last row first."""
+    """Return each sequence with its last row first.
+
+    x: [rows, ...] in sequences, which are those of the result.
+    """
     return append("sequence_reverse", {"X": x}, name, slot="Y")
 
 

@@ -185,7 +185,10 @@ def ones_like(x: Variable, out: Variable | None = None) -> Variable:
 
 # -- copied ----------------------------------------------------------------------------------------
 def cast(x: Variable, dtype: DTypeLike) -> Variable:
-    """Convert every element to another type."""
+    """Convert every element to another type.
+
+    x: any type; dtype: its new one. The result has the shape of x.
+    """
     return append("cast", {"X": x}, dtype=dtype, in_dtype=x.dtype, out_dtype=canonical(dtype))
 
 
@@ -252,7 +255,10 @@ def reshape(
 
 
 def transpose(x: Variable, perm: Sequence[int], name: str | None = None) -> Variable:
-    """Order the dimensions anew."""
+    """Order the dimensions anew.
+
+    perm: for each dimension of the result, that of x.
+    """
     return _reshaping(LayerHelper("transpose", name), "transpose2", x, {"axis": list(perm)})
 
 
@@ -278,7 +284,10 @@ def unsqueeze(input: Variable, axes: int | Sequence[int], name: str | None = Non
 
 # -- joined and cut --------------------------------------------------------------------------------
 def concat(input: Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:
-    """Join values along a dimension."""
+    """Join values along a dimension.
+
+    input: values of one type whose shapes agree except along ``axis``. Returns their sum along it.
+    """
     xs = [input] if isinstance(input, Variable) else list(input)
     return append("concat", {"X": xs}, name, dtype=xs[0].dtype, axis=axis)
 
@@ -289,7 +298,10 @@ def split(
     dim: int = -1,
     name: str | None = None,
 ) -> list[Variable]:
-    """Cut into equal parts, or into parts of given extents, along a dimension."""
+    """Cut into equal parts, or into parts of given extents, along a dimension.
+
+    num_or_sections: a number of parts, or their extents (one may be -1). Returns a list of values.
+    """
     refuse_variables("split", "num_or_sections", num_or_sections)
     refuse_variables("split", "dim", dim)
     if isinstance(num_or_sections, int):

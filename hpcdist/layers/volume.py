@@ -61,7 +61,11 @@ def deformable_conv(
     modulated: bool = True,
     name: str | None = None,
 ) -> Variable:
-    """Convolve images, each tap moved by ``offset`` (y, x) and, if modulated, times ``mask``."""
+    """Convolve images, each tap moved by ``offset`` (y, x) and, if modulated, times ``mask``.
+
+    input: [n, channels, rows, columns]; offset: [n, 2 * deformable_groups * taps, rows', columns'],
+    mask: half as many channels. Returns [n, num_filters, rows', columns'].
+    """
     helper = LayerHelper("deformable_conv", name)
     channels, many = input.shape[1], groups or 1
     size = windows.numbers("deformable_conv", "filter_size", filter_size, 2)

@@ -302,7 +302,10 @@ class Optimizer(Minimizer):
 def create_persistable(
     name: str, shape: tuple[int, ...], value: float, dtype: str = "float32"
 ) -> Variable:
-    """Create a variable that outlives steps in the main and the startup program, filled."""
+    """Create a variable that outlives steps in the main and the startup program, filled.
+
+    It has ``shape`` and ``dtype`` in both; the startup program fills it with ``value``.
+    """
     facts: dict[str, Any] = {"shape": shape, "dtype": dtype, "persistable": True}
     startup = default_startup_program().global_block()
     Constant(value)(startup.create_var(name, **facts), startup)

@@ -142,7 +142,10 @@ class OptimizerWithMixedPrecision(_InHalf):
         self._scaled_loss: Variable | None = None
 
     def get_loss_scaling(self) -> Variable:
-        """Return what the loss is multiplied by; it may be fetched."""
+        """Return what the loss is multiplied by; it may be fetched.
+
+        float32 [1], persistable.
+        """
         if not self._kept:
             name = generate("loss_scaling")
             self._kept.append(create_persistable(name, (1,), self._init_loss_scaling))

@@ -58,7 +58,10 @@ def owners_of(ids: Array, servers: int) -> Array:
 
 
 def sort_by_mix(ids: Array) -> None:
-    """Sort ids in place by the mix that `owners_of` goes by."""
+    """Sort ids in place by the mix that `owners_of` goes by.
+
+    ids: int64 [n].
+    """
     from hpcdist.ps import batch_kernels
 
     keys = ids.view(np.uint64)
@@ -79,7 +82,7 @@ def rows_layout(tables: Sequence[TableSpec], counts: Sequence[int]) -> tuple[lis
 def split_ids(message: Array, tables: int) -> list[Array]:
     """Return the ids of each table in a message: a count for each of ``tables``, then the ids.
 
-    TableError if the counts do not fit.
+    message: int64 [tables + all ids]; TableError if the counts do not fit. Called on servers.
     """
     counts, behind = message[:tables], message[tables:]
     if len(counts) < tables or (counts < 0).any() or counts.sum() != len(behind):

@@ -75,7 +75,10 @@ def find(wanted: Array, ids: Array, begins: Array, places: Array) -> None:
 
 @jit
 def owners(ids: Array, servers: Array, out: Array) -> None:
-    """Write the server of every id: the upper half of its mix, as a fraction of 2^32."""
+    """Write the server of every id: the upper half of its mix, as a fraction of 2^32.
+
+    ids: int64 [n]; out: integers [n], 0..servers - 1.
+    """
     n = np.uint64(servers)
     for i in range(len(ids)):
         out[i] = np.int64(((mix(ids[i]) >> R32) * n) >> R32)

@@ -60,7 +60,10 @@ def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def put_back_joined(vector: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
-    """Undo `joined`."""
+    """Undo `joined`.
+
+    Copies the parts of the joined vector into the tensors that it was made of.
+    """
     put_back(vector.split([tensor.numel() for tensor in tensors]), tensors)
 
 
