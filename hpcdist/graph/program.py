@@ -69,8 +69,6 @@ class Program:
         self.on_trainer: Program | None = None  # what a trainer runs in place of this Program
         self._trains = (-1, False)  # version, whether it trains
         self._kept: dict[object, tuple[int, Any]] = {}  # by ProgramCache: version, value
-        # What it was before it was transpiled in place, and the version that this made of it.
-        self._origin: tuple[Program, int] | None = None
         self.distribution: Distribution = NOT_DISTRIBUTED
         self.pipeline: PipelineCut | None = None  # where it is cut into stages
 

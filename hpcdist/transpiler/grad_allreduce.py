@@ -15,7 +15,13 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.op_role import MERGED_STEPS, ROLE_ATTR, ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.program import Program, default_main_program, default_startup_program, program_of
+from hpcdist.graph.program import (
+    Program,
+    ProgramCache,
+    default_main_program,
+    default_startup_program,
+    program_of,
+)
 from hpcdist.graph.variable import Parameter
 from hpcdist.ops.optimize.local_sgd import INTERVAL_OP
 from hpcdist.transpiler.group import Group, collective_group
@@ -34,6 +40,8 @@ RING_OPS = (
     "c_sync_calc_stream",
     "c_sync_comm_stream",
 )
+# What a program was before it was transpiled in place, and the version that this made of it.
+_origins: ProgramCache[tuple[Program, int]] = ProgramCache(lasting=True)
 
 
 # -- startup: communicators, and the parameters of trainer 0 -----------------------------------
@@ -368,15 +376,16 @@ def rewrite_in_place(startup: Program, main: Program, group: Group) -> None:
     new_startup, new = rewritten(first, second, group)
     for program, origin, replacement in ((startup, first, new_startup), (main, second, new)):
         program.become(replacement)
-        program._origin = (origin, program.version)
+        _origins.put(program, (origin, program.version))
     startup.main = main
 
 
 def _origin_of(program: Program) -> Program:
     """Return what a program was before it was transpiled; a copy of it if it was not."""
-    if program._origin is None:
+    before = _origins.get(program)
+    if before is None:
         return program.clone()
-    origin, version = program._origin
+    origin, version = before
     if version != program.version:
         raise PlanError(
             "transpile: this program has been transpiled and then changed: build it again, or "
