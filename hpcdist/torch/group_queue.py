@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
 from time import monotonic_ns
-from typing import Any, TypeAlias
+from types import ModuleType
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,14 +19,11 @@ from hpcdist.comm.lanes import Lane, Operation, Steps
 from hpcdist.errors import DeadlineError
 from hpcdist.torch import by_messages, in_memory
 from hpcdist.torch.by_messages import Channel
-from hpcdist.torch.in_memory import HostMemory
 from hpcdist.torch.job import TorchJob
 from hpcdist.torch.signature import Call, agree
 from hpcdist.torch.steps import steps as step_log
 from hpcdist.torch.work import MpiWork
 
-InMemory: TypeAlias = Callable[[HostMemory], Steps] | None
-ByMessages: TypeAlias = Callable[[Channel], Steps]
 COLLECTIVE_TAG = 0  # single messages have odd tags
 # Within a hook of DistributedDataParallel: the lanes of what it has begun.
 hook_lanes: ContextVar[list[Lane] | None] = ContextVar("hook_lanes", default=None)
@@ -59,20 +57,21 @@ class GroupQueue:
     def add(
         self,
         call: Call,
-        memory: InMemory,
-        messages: ByMessages,
+        operands: Sequence[object],
         then: Callable[[], None],
         result: Sequence[Any],
         opts: object,
+        messages: ModuleType = by_messages,
     ) -> MpiWork:
         """Put a collective at the end; it begins at once if it is the first.
 
-        It runs in ``memory`` that all ranks share if there is some, and it is given for that, else
-        by ``messages``; ``then`` is called after it, and ``result`` are the tensors that it writes.
+        The function that ``call.kind`` names does it: in memory that all ranks share, if there is
+        some and all give as many elements, else by ``messages``. ``then`` is called after it, and
+        ``result`` are the tensors that it writes.
         """
         self.sequence += 1
         number = self.sequence
-        steps = self._steps(call, memory, messages, then, number)
+        steps = self._steps(call, operands, messages, then, number)
         work = MpiWork(self.mover, self._lane, result)
         return self.go(work, steps, lambda: f"{call} (number {number})", opts)
 
@@ -94,8 +93,8 @@ class GroupQueue:
     def _steps(
         self,
         call: Call,
-        memory: InMemory,
-        messages: ByMessages,
+        operands: Sequence[object],
+        messages: ModuleType,
         then: Callable[[], None],
         number: int,
     ) -> Steps:
@@ -104,10 +103,15 @@ class GroupQueue:
         In shared memory that costs nothing; else it is asked at a debug level only.
         """
         began = monotonic_ns() if step_log.detailed else 0
+        alike = call.length is not None
         if self.memory is not None:
             message = call.encoded()
             self.memory.tell(message)
-            steps = (memory or in_memory.barrier)(self.memory)
+            steps: Steps = (
+                getattr(in_memory, call.kind)(self.memory, *operands)
+                if alike
+                else in_memory.barrier(self.memory)
+            )
             yield next(steps)
             self.memory.agree(message, number)
             yield from steps
@@ -117,8 +121,8 @@ class GroupQueue:
             encoded = torch.tensor([message])
             yield from by_messages.all_gather(self.channel, encoded, everyone.split(1))
             agree(message, everyone.tolist(), self.group.names, self.group.rank, number)
-        if self.memory is None or memory is None:
-            yield from messages(self.channel)
+        if self.memory is None or not alike:
+            yield from getattr(messages, call.kind)(self.channel, *operands)
         then()
         if began:
             step_log.collective(call, began)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import AllgatherOptions
 
 from hpcdist.errors import CommError
-from hpcdist.torch import by_messages, in_memory, sparse_sum
+from hpcdist.torch import sparse_sum
 from hpcdist.torch.arguments import OneOrList, one, one_for_each, options
 from hpcdist.torch.group_queue import GroupQueue
 from hpcdist.torch.job import TorchJob
@@ -112,28 +113,16 @@ class MpiProcessGroup(dist.ProcessGroup):
         vector = joined(tensors)
         reducer = reduction(opts.reduceOp, vector.dtype, self._size)
         call = Call("all_reduce", vector.dtype, vector.numel(), reducer.name)
-        return self.queue.add(
-            call,
-            lambda memory: in_memory.all_reduce(memory, vector, reducer),
-            lambda channel: by_messages.all_reduce(channel, vector, reducer),
-            lambda: put_back_joined(vector, tensors),
-            tensors,
-            opts,
-        )
+        back = partial(put_back_joined, vector, tensors)
+        return self.queue.add(call, (vector, reducer), back, tensors, opts)
 
     def reduce(self, tensors: OneOrList, *how_and_where: Any, **named: Any) -> MpiWork:
         tensors, opts = one(tensors), options(dist.ReduceOptions(), *how_and_where, **named)
         vector, root = joined(tensors), self._root(opts)
         reducer = reduction(opts.reduceOp, vector.dtype, self._size)
         call = Call("reduce", vector.dtype, vector.numel(), reducer.name, root)
-        return self.queue.add(
-            call,
-            lambda memory: in_memory.reduce(memory, vector, reducer, root),
-            lambda channel: by_messages.reduce(channel, vector, reducer, root),
-            lambda: put_back_joined(vector, tensors),
-            tensors,
-            opts,
-        )
+        back = partial(put_back_joined, vector, tensors)
+        return self.queue.add(call, (vector, reducer, root), back, tensors, opts)
 
     def reduce_scatter(
         self, outputs: OneOrList, inputs: Sequence[Any], *opts: Any, **named: Any
@@ -166,14 +155,9 @@ class MpiProcessGroup(dist.ProcessGroup):
     def broadcast(self, tensors: OneOrList, *where: Any, **named: Any) -> MpiWork:
         tensors, opts = one(tensors), options(dist.BroadcastOptions(), *where, **named)
         vector, root = joined(tensors), self._root(opts)
-        return self.queue.add(
-            Call("broadcast", vector.dtype, vector.numel(), root=root),
-            lambda memory: in_memory.broadcast(memory, vector, root),
-            lambda channel: by_messages.broadcast(channel, vector, root),
-            lambda: put_back_joined(vector, tensors),
-            tensors,
-            opts,
-        )
+        call = Call("broadcast", vector.dtype, vector.numel(), root=root)
+        back = partial(put_back_joined, vector, tensors)
+        return self.queue.add(call, (vector, root), back, tensors, opts)
 
     def allgather(
         self, outputs: Sequence[Any], inputs: OneOrList, *opts: Any, **named: Any
@@ -216,14 +200,8 @@ class MpiProcessGroup(dist.ProcessGroup):
         opts = options(dist.GatherOptions(), *where, **named)
         (part,), targets = inputs, list(outputs[0]) if outputs else []
         root, vector, vectors = self._with_root("gather", part, targets, opts)
-        return self.queue.add(
-            Call("gather", part.dtype, root=root),
-            None,
-            lambda channel: by_messages.gather(channel, vector, vectors, root),
-            lambda: put_back(vectors, targets),
-            outputs,
-            opts,
-        )
+        call, back = Call("gather", part.dtype, root=root), partial(put_back, vectors, targets)
+        return self.queue.add(call, (vector, vectors, root), back, outputs, opts)
 
     def scatter(
         self, outputs: OneOrList, inputs: Sequence[Any], *where: Any, **named: Any
@@ -233,14 +211,8 @@ class MpiProcessGroup(dist.ProcessGroup):
         opts = options(dist.ScatterOptions(), *where, **named)
         (out,), sources = outputs, list(inputs[0]) if inputs else []
         root, vector, vectors = self._with_root("scatter", out, sources, opts)
-        return self.queue.add(
-            Call("scatter", out.dtype, root=root),
-            None,
-            lambda channel: by_messages.scatter(channel, vectors, vector, root),
-            lambda: put_back([vector], outputs),
-            outputs,
-            opts,
-        )
+        call, back = Call("scatter", out.dtype, root=root), partial(put_back, [vector], outputs)
+        return self.queue.add(call, (vectors, vector, root), back, outputs, opts)
 
     def _with_root(
         self, kind: str, tensor: torch.Tensor, of_all: Tensors, opts: Any
@@ -259,14 +231,9 @@ class MpiProcessGroup(dist.ProcessGroup):
             local = outputs[me] if len(outputs) > me else None
             one_for_each("all_to_all", tensors, local, me, self._size)
         sources, into = [flat(tensor) for tensor in inputs], [flat(out) for out in outputs]
-        return self.queue.add(
-            Call("all_to_all", outputs[0].dtype),
-            None,
-            lambda channel: by_messages.all_to_all(channel, sources, into),
-            lambda: put_back(into, outputs),
-            outputs,
-            options(dist.AllToAllOptions(), *opts, **named),
-        )
+        call, back = Call("all_to_all", outputs[0].dtype), partial(put_back, into, outputs)
+        parsed = options(dist.AllToAllOptions(), *opts, **named)
+        return self.queue.add(call, (sources, into), back, outputs, parsed)
 
     def alltoall_base(
         self,
@@ -284,21 +251,17 @@ class MpiProcessGroup(dist.ProcessGroup):
         sources = parts_by_rows(flat(input), input, input_splits, self._size)
         one_for_each("all_to_all", sources, into[self.rank()], self.rank(), self._size)
         equal = not output_splits and not input_splits
-        return self.queue.add(
-            Call("all_to_all", output.dtype, input.numel() if equal else None),
-            (lambda memory: in_memory.all_to_all(memory, sources, into)) if equal else None,
-            lambda channel: by_messages.all_to_all(channel, sources, into),
-            lambda: put_back([vector], [output]),
-            [output],
-            options(dist.AllToAllOptions(), *opts, **named),
-        )
+        call = Call("all_to_all", output.dtype, input.numel() if equal else None)
+        parsed = options(dist.AllToAllOptions(), *opts, **named)
+        back = partial(put_back, [vector], [output])
+        return self.queue.add(call, (sources, into), back, [output], parsed)
 
     all_to_all_single = alltoall_base
 
     def barrier(self, *opts: Any, **named: Any) -> MpiWork:
         call = Call("barrier", torch.uint8, 0)
         parsed = options(dist.BarrierOptions(), *opts, **named)
-        return self.queue.add(call, in_memory.barrier, by_messages.barrier, _nothing, [], parsed)
+        return self.queue.add(call, (), _nothing, [], parsed)
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
@@ -336,16 +299,9 @@ class MpiProcessGroup(dist.ProcessGroup):
         reducer = reduction(opts.reduceOp, out.dtype, self._size)
         equal = len({part.numel() for part in sources}) == 1
         length = vector.numel() if equal else None
-        return self.queue.add(
-            Call("reduce_scatter", out.dtype, length, reducer.name),
-            (lambda memory: in_memory.reduce_scatter(memory, sources, vector, reducer))
-            if equal
-            else None,
-            lambda channel: by_messages.reduce_scatter(channel, sources, vector, reducer),
-            lambda: put_back([vector], [out]),
-            [out],
-            opts,
-        )
+        call = Call("reduce_scatter", out.dtype, length, reducer.name)
+        back = partial(put_back, [vector], [out])
+        return self.queue.add(call, (sources, vector, reducer), back, [out], opts)
 
     def _all_gather(
         self,
@@ -361,14 +317,9 @@ class MpiProcessGroup(dist.ProcessGroup):
         into = outputs if gathered else [flat(out) for out in outputs]
         vectors, tensors = ([gathered[0]], [gathered[1]]) if gathered else (into, outputs)
         equal = len({out.numel() for out in into}) == 1
-        return self.queue.add(
-            Call("all_gather", part.dtype, source.numel() if equal else None),
-            (lambda memory: in_memory.all_gather(memory, source, into)) if equal else None,
-            lambda channel: by_messages.all_gather(channel, source, into),
-            lambda: put_back(vectors, tensors),
-            [gathered[1]] if gathered else outputs,
-            opts,
-        )
+        call = Call("all_gather", part.dtype, source.numel() if equal else None)
+        back = partial(put_back, vectors, tensors)
+        return self.queue.add(call, (source, into), back, tensors, opts)
 
     def _all_reduce_sparse(self, tensor: torch.Tensor, opts: Any) -> MpiWork:
         reducer = reduction(opts.reduceOp, tensor.dtype, self._size)
@@ -377,14 +328,8 @@ class MpiProcessGroup(dist.ProcessGroup):
                 f"all_reduce of sparse tensors: expected ReduceOp.SUM, got {reducer.name}"
             )
         sparse = tensor.detach().coalesce()
-        return self.queue.add(
-            Call("all_reduce", tensor.dtype, None, reducer.name),
-            None,
-            lambda channel: sparse_sum.all_reduce(channel, tensor, sparse),
-            _nothing,
-            [tensor],
-            opts,
-        )
+        call = Call("all_reduce", tensor.dtype, None, reducer.name)
+        return self.queue.add(call, (tensor, sparse), _nothing, [tensor], opts, sparse_sum)
 
     def _fits(self, kind: str, part: torch.Tensor, whole: torch.Tensor) -> None:
         if whole.numel() != part.numel() * self._size or whole.dtype != part.dtype:
