@@ -24,7 +24,7 @@ from hpcdist.ps.wire import post_message, receive_message
 from hpcdist.runtime.job.job import Job
 from hpcdist.runtime.pserver.connection import StepProtocol
 from hpcdist.runtime.pserver.geo_exchange import GeoExchange, GeoStep
-from hpcdist.runtime.tables.pull_push import specs_of
+from hpcdist.runtime.tables.make_table import specs_of
 from hpcdist.torch.facts import Facts, rate_name
 from hpcdist.transpiler import DistributeTranspiler
 from hpcdist.transpiler.plan import Plan, trainer_plan

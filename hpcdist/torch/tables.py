@@ -20,7 +20,7 @@ from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import TableClient
-from hpcdist.runtime.tables.pull_push import make_table, spec_of
+from hpcdist.runtime.tables.make_table import make_table, spec_of
 from hpcdist.torch.embedding_exchange import Announced, EmbeddingExchange
 from hpcdist.torch.facts import DenseFacts, Facts, OptimizerFacts, TableFacts, TrainingMode
 from hpcdist.torch.job import job

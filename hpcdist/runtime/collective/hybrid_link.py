@@ -18,7 +18,8 @@ from hpcdist.runtime.collective.collective_link import CollectiveLink
 from hpcdist.runtime.collective.sum_checks import check_counts
 from hpcdist.runtime.pserver.connection import Connection
 from hpcdist.runtime.pserver.transpiled_for import PlainScript
-from hpcdist.runtime.tables.pull_push import bind_steps, specs_of
+from hpcdist.runtime.tables.make_table import specs_of
+from hpcdist.runtime.tables.pull_push import bind_steps
 from hpcdist.transpiler.hybrid import served_plan
 from hpcdist.transpiler.plan import Plan
 from hpcdist.transpiler.substitute import in_group

@@ -34,7 +34,7 @@ from hpcdist.runtime.job.substitution import JobFacts, LinkKind, substitution_of
 from hpcdist.runtime.pipeline.pipeline_link import PipelineLink
 from hpcdist.runtime.pipeline.stage_steps import StageSteps
 from hpcdist.runtime.pserver.connection import Adopted, Connection
-from hpcdist.runtime.tables.pull_push import bind_make
+from hpcdist.runtime.tables.make_table import bind_make
 from hpcdist.transpiler.plan import Plan, trainer_plan
 
 

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 
 from hpcdist.comm.base import Array
+from hpcdist.errors import CommError
 from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
@@ -13,7 +14,6 @@ from hpcdist.runtime.pserver.communicator import Communicator, check_answered, r
 from hpcdist.runtime.pserver.connection import StepProtocol
 from hpcdist.runtime.pserver.row_partition import cuts_of
 from hpcdist.runtime.staging import in_order
-from hpcdist.runtime.tables.pull_push import refuse_queued, specs_of
 
 ENDS = ("send", "send_barrier", "recv")  # the last of these ends a step
 
@@ -47,8 +47,12 @@ class CommunicatorStep(StepProtocol):
         settings = read_settings(joint=mode.joint)
         if mode.dc_asgd:
             check_answered(settings)
-        if settings.queue > 1:
-            refuse_queued(specs_of(self.plan))
+        if settings.queue > 1 and self.plan.tables:  # rows of a step would be newer than the rest
+            raise CommError(
+                f"table {self.plan.tables[0].parameter!r} has is_distributed=True: its gradients "
+                "are sent at every step, so those of other parameters must not wait: set CPU_NUM "
+                "or FLAGS_communicator_send_queue_size to 1"
+            )
         connection = self.connection
         threads = connection.transport.concurrent
         return Communicator(cuts_of(self.plan), trained, settings, connection.step, threads=threads)

@@ -25,7 +25,7 @@ from hpcdist.runtime.pserver.exchange_plan import (
     refuse_unpushed,
 )
 from hpcdist.runtime.staging import Staging
-from hpcdist.runtime.tables.pull_push import specs_of
+from hpcdist.runtime.tables.make_table import specs_of
 from hpcdist.transpiler.plan import Plan
 
 

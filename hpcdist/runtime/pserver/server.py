@@ -39,7 +39,7 @@ from hpcdist.runtime.pserver.serving import AsynchronousServing, Serving
 from hpcdist.runtime.pserver.staged_updates import StagedUpdates, servers_with_blocks
 from hpcdist.runtime.pserver.transpiled_for import transpiled_for
 from hpcdist.runtime.pserver.update_watch import UpdateWatch
-from hpcdist.runtime.tables.pull_push import server_table, specs_of
+from hpcdist.runtime.tables.make_table import server_table, specs_of
 from hpcdist.transpiler.pserver import ServerPlan, server_plan
 from hpcdist.transpiler.substitute import on_server
 

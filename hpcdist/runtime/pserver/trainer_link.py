@@ -36,7 +36,8 @@ from hpcdist.runtime.pserver.startup import bind_startup
 from hpcdist.runtime.pserver.synchronous import Synchronous
 from hpcdist.runtime.pserver.transpiled_for import PlainScript, trainer_programs
 from hpcdist.runtime.staging import in_order
-from hpcdist.runtime.tables.pull_push import RowExchange, bind_steps, specs_of
+from hpcdist.runtime.tables.make_table import specs_of
+from hpcdist.runtime.tables.pull_push import RowExchange, bind_steps
 from hpcdist.runtime.tables.remote_lookup import bind_lookup
 from hpcdist.transpiler.mode import Mode
 from hpcdist.transpiler.plan import Plan, trainer_plan

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
-from hpcdist import settings
 from hpcdist.comm.base import Array, contiguous
-from hpcdist.errors import CommError, GraphError
 from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
 from hpcdist.ps.batch import LookupBatch, TableSpec
-from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
+from hpcdist.ps.table import SparseTable
 from hpcdist.runtime.staging import Staging, in_order, rebound
+from hpcdist.runtime.tables.make_table import bind_make, check_moves, server_table
 from hpcdist.runtime.tables.prefetch import coming
-from hpcdist.transpiler.plan import Plan
-from hpcdist.transpiler.table_metadata import Table, padding_in
+from hpcdist.transpiler.table_metadata import padding_in
 
 TABLE_OPS = ("pull_sparse", "push_sparse", "make_table")
 
@@ -49,87 +46,6 @@ class RowExchange(Protocol):
         """Let go of the batch's memory."""
 
 
-# -- making tables -----------------------------------------------------------------------------
-def bind_make(op: Operator, binding: Binding) -> Call:
-    """Return what puts a new, empty table into the scope."""
-    table: Table = op.attrs["table"]
-    variable = binding.scope.var(table.parameter)
-    return lambda: variable.hold(make_table(table))
-
-
-def make_table(table: Table) -> SparseTable:
-    """Return the empty table that a startup Program describes.
-
-    Its rows begin alike on all servers: the seed follows from the Program's, or the job's, and
-    from the table's name.
-    """
-    fill = table.fill
-    assert fill is not None, "the startup Program has been read"
-    seed = fill.seed or settings.SEED.read()
-    return SparseTable(
-        table.parameter,
-        table.width,
-        _optimizer(table),
-        _initializer(fill.type, dict(fill.attrs)),
-        zlib.crc32(f"{seed}/{table.parameter}".encode()),
-        table.dict_size,
-    )
-
-
-def _optimizer(table: Table) -> RowOptimizer:
-    fields = RowOptimizer.__dataclass_fields__
-    attrs = {name: value for name, value in table.attrs if name in fields}
-    if table.optimizer == "adagrad" and table.first:
-        attrs["initial_moment"] = table.first[0]
-    elif any(table.first):
-        raise GraphError(
-            f"table {table.parameter!r}: accumulators of {table.optimizer} begin with 0, "
-            f"got {table.first}"
-        )
-    return RowOptimizer(table.optimizer, **attrs)
-
-
-def _initializer(type: str, attrs: Mapping[str, float]) -> RowInitializer:
-    if type == "fill_constant":
-        return RowInitializer("constant", attrs["value"])
-    if type == "uniform_random":
-        return RowInitializer("uniform", attrs["min"], attrs["max"])
-    kind = "normal" if type == "gaussian_random" else "truncated_normal"
-    return RowInitializer(kind, attrs["mean"], attrs["std"])
-
-
-def server_table(binding: Binding, name: str) -> SparseTable:
-    """Return a table from the scope; GraphError if the startup Program has not made it."""
-    variable = binding.scope.find_var(name)
-    if variable is None or not isinstance(variable.value, SparseTable):
-        raise GraphError(
-            f"table {name!r} is not initialized: run the startup program first "
-            "(exe.run(fluid.default_startup_program()))"
-        )
-    return variable.value
-
-
-def spec_of(table: Table) -> TableSpec:
-    """Return a table as trainers and servers know it."""
-    return TableSpec(table.parameter, table.width, table.dict_size, table.padding)
-
-
-def specs_of(plan: Plan) -> tuple[TableSpec, ...]:
-    """Return the distributed tables that the servers of a trainer hold."""
-    return tuple(map(spec_of, plan.tables))
-
-
-def refuse_queued(tables: Sequence[TableSpec]) -> None:
-    """Refuse tables beside gradients that wait: rows of a step would be newer than the rest."""
-    if tables:
-        raise CommError(
-            f"table {tables[0].name!r} has is_distributed=True: its gradients are sent at every "
-            "step, so those of other parameters must not wait: set CPU_NUM or "
-            "FLAGS_communicator_send_queue_size to 1"
-        )
-
-
-# -- rows of a batch ---------------------------------------------------------------------------
 def bind_steps(
     ops: Sequence[Operator],
     binding: Binding,
@@ -178,7 +94,7 @@ def bind_local(
     tables = [server_table(binding, name) for name in names]
     for op in steps:
         for table in op.attrs.get("tables", ()):
-            _check_moves(server_table(binding, table.parameter), table)
+            check_moves(server_table(binding, table.parameter), table)
     rates = {
         name: binding.arrays[rate]
         for op in steps
@@ -187,19 +103,6 @@ def bind_local(
     exchange = exchange_of(tables, rates)
     specs = [TableSpec(table.name, table.dim, table.dict_size) for table in tables]
     return calls | bind_steps(steps, binding, specs, owners, lambda: exchange)
-
-
-def _check_moves(sparse_table: SparseTable, table: Table) -> None:
-    """Refuse a table whose startup Program did not know what moves it, such as a copy of one."""
-    initial, moved = (
-        replace(o, initial_moment=0.0) for o in (sparse_table.optimizer, _optimizer(table))
-    )
-    if initial != moved:
-        raise GraphError(
-            f"table {sparse_table.name!r} was made for {initial.kind}, but this program updates "
-            f"it by {moved.kind}, or with other hyperparameters: run the startup program that this "
-            "one was built with, not a copy"
-        )
 
 
 def _tables_in(op: Operator) -> list[str]:
