@@ -14,11 +14,11 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Meta, arguments, declared_attrs, lookup
 from hpcdist.ops.optimize.mixed_precision import ROUNDINGS
 from hpcdist.ops.optimize.update import UPDATES
-from hpcdist.ops.torch_forms import forms
+from hpcdist.ops.torch_forms import EXACT_FAMILIES, forms
 
 TYPE = "torch_segment"
-# Forms that are exact on integers, and there for them: of these families, and some products.
-_EXACT_FAMILIES = {"arithmetic", "by_torch", "shape", "tables"}
+# Forms that are exact on integers, and there for them: of some families, and some products.
+_EXACT_FAMILIES = {*EXACT_FAMILIES, "by_torch"}
 _EXACT = {"arg_max", "arg_min", "cumsum", "top_k"} | {
     f"reduce_{name}" for name in ("all", "any", "max", "min", "prod", "sum")
 }

@@ -23,7 +23,7 @@ from hpcdist.lod_tensor import LoDTensor  # noqa: E402
 from hpcdist.ops.optimize.mixed_precision import ROUNDINGS  # noqa: E402
 from hpcdist.ops.optimize.update import UPDATES  # noqa: E402
 from hpcdist.ops.random.counter import Draws  # noqa: E402
-from hpcdist.ops.torch_forms import FAMILIES, forms  # noqa: E402
+from hpcdist.ops.torch_forms import EXACT_FAMILIES, FAMILIES, forms  # noqa: E402
 from tests.cases_forward import WITHOUT_GRADIENT  # noqa: E402
 from tests.support_ops import CASES, Case, Draw, Graph, Seeded, floats_in  # noqa: E402
 
@@ -282,7 +282,8 @@ def test_a_form_gives_what_the_kernel_gives(type: str) -> None:
 
 def test_every_form_is_of_an_operator_and_was_compared() -> None:
     families = {
-        family: [t for t, f in forms().items() if f.family == family] for family in FAMILIES
+        family: [t for t, f in forms().items() if f.family == family]
+        for family in (*FAMILIES, *EXACT_FAMILIES)
     }
     assert all(families.values())
     assert sorted(set(forms()) - set(defined())) == []

@@ -99,6 +99,20 @@ def test_a_perceptron_is_one_segment_and_its_updates(monkeypatch, optimizer):
     assert all(TYPE not in types for types in types_of(*runs[0][1:]))
 
 
+def test_integers_that_are_moved_about_are_in_a_segment(monkeypatch):
+    monkeypatch.setenv("HPCDIST_KERNELS", "fused")
+    main = fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main, fluid.Program()):
+        ids, places = fluid.data("ids", [None, 2], "int64"), fluid.data("places", [None], "int64")
+        chosen = fluid.layers.gather(ids, places)
+        doubled = fluid.layers.concat([chosen, fluid.layers.scale(chosen, 2)], axis=1)
+    exe = fluid.Executor(fluid.CPUPlace())
+    feed = {"ids": np.arange(6).reshape(3, 2), "places": np.array([2, 0])}
+    (got,) = exe.run(main, feed, [doubled])
+    np.testing.assert_array_equal(got, [[4, 5, 8, 10], [0, 1, 0, 2]])
+    assert types_of(exe, main) == [[TYPE]]
+
+
 @pytest.mark.parametrize("optimizer", [None, *IN_HALF])
 def test_images_and_their_moving_averages(monkeypatch, optimizer):
     also = ["batch_norm_0.w_1", "batch_norm_1.w_2", "conv2d_0.w_0"]

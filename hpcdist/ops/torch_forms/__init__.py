@@ -28,19 +28,8 @@ from hpcdist.ops import by_torch
 from hpcdist.ops.types import Array, Attrs, Operands
 
 Function = Callable[..., Any]
-FAMILIES = (
-    "activation",
-    "arithmetic",
-    "images",
-    "losses",
-    "norms",
-    "pairs",
-    "products",
-    "recurrent",
-    "shape",
-    "gather_scatter",
-    "updates",
-)
+FAMILIES = ("activation", "images", "losses", "norms", "pairs", "products", "recurrent", "updates")
+EXACT_FAMILIES = ("arithmetic", "gather_scatter", "shape")  # on integers, and there for them, too
 
 
 @dataclass(frozen=True)
@@ -157,7 +146,7 @@ def forms() -> Mapping[str, Form]:
 
 @functools.cache
 def _entered() -> Mapping[str, Form]:
-    for family in FAMILIES:
+    for family in (*FAMILIES, *EXACT_FAMILIES):
         importlib.import_module(f"{__name__}.{family}")
     for type, function in by_torch.functions().items():
         _enter_by_torch(type, function)
