@@ -59,9 +59,10 @@ class MpiProcessGroup(dist.ProcessGroup):
         self.queue = GroupQueue(job, store, ranks, name, timeout)
         self._messages = SingleMessages(self.queue)
         self.splits = 0  # how often split_group has split it
+        self.backend_name = "hpcdist"  # or the one of torch's that it stands in for
 
     def getBackendName(self) -> str:
-        return "hpcdist"
+        return self.backend_name
 
     # torch's own groups ask their backends for these.
 

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import _register_work
 from torch.distributed import distributed_c10d
 from torch.distributed.constants import default_pg_timeout
 
@@ -31,6 +32,7 @@ PLAIN_HOOKS = tuple(
     for name in ("allreduce_hook", "fp16_compress_hook", "bf16_compress_hook")
 )
 __all__ = ["register", "serve", "stand_in"]
+_operators = torch.library.Library("_c10d_functional", "IMPL")  # what it adds goes with it
 rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")  # hidden by a function
 _generations = count()
 
@@ -43,6 +45,19 @@ def register() -> None:
     _keep_handles_of_join()
     _end_hooks_in_order()
     _split_groups_of_ours()
+    _operators.impl("all_gather_into_tensor_out", _gather_into, "CPU")
+
+
+def _gather_into(
+    input: torch.Tensor, group_size: int, group_name: str, *, out: torch.Tensor
+) -> torch.Tensor:
+    """Do what an operator of compiled functions does, for groups written in Python, too.
+
+    Its own kernel in C++ calls a method that torch looks for in C++ only.
+    """
+    group = distributed_c10d._resolve_process_group(distributed_c10d.GroupName(group_name))
+    _register_work(out, group._allgather_base(out, input))
+    return out
 
 
 def _split_groups_of_ours() -> None:
@@ -120,9 +135,12 @@ def stand_in() -> None:
         name = NAME if _is_ours_to_replace(str(backend)) else backend
         made_group = make(group_size, group_rank, ranks, name, *more, **named)
         group = made_group[0]
-        if name == NAME and isinstance(group, dist.ProcessGroup):
+        if name == NAME and isinstance(group, MpiProcessGroup):
             _, store = distributed_c10d._world.pg_map[group]
             distributed_c10d._world.pg_map[group] = (backend, store)
+            # torch asks groups for this name: a sharded tensor of gloo's is one of the CPU.
+            of_devices = dist.BackendConfig(dist.Backend(backend)).get_device_backend_map()
+            group.backend_name = str(of_devices.get("cpu", backend))
         return made_group
 
     distributed_c10d._new_process_group_helper = make_ours

@@ -277,3 +277,34 @@ def test_groups_take_single_tensors_roots_and_operations_as_gloos_do(k):
         pair.ours.allreduce([own, own])
     with pytest.raises(CommError, match=f"root {pair.size}: expected a rank of the group, 0 to"):
         pair.ours.broadcast(own, pair.size)
+
+
+OPERATORS = {  # of compiled functions: what each makes of rows, in the group of a name
+    "all_reduce": lambda op, rows, size, name: op(rows, "sum", name),
+    "all_reduce_": lambda op, rows, size, name: op(rows.clone(), "sum", name),
+    "all_gather_into_tensor": lambda op, rows, size, name: op(rows, size, name),
+    "all_gather_into_tensor_out": lambda op, rows, size, name: op(
+        rows, size, name, out=rows.new_empty(size * len(rows), 3)
+    ),
+    "reduce_scatter_tensor": lambda op, rows, size, name: op(rows, "sum", size, name),
+    "reduce_scatter_tensor_out": lambda op, rows, size, name: op(
+        rows, "sum", size, name, out=rows.new_empty(len(rows) // size, 3)
+    ),
+    "all_to_all_single": lambda op, rows, size, name: op(rows, [2] * size, [2] * size, name),
+    "broadcast": lambda op, rows, size, name: op(rows, size - 1, name),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@WITH_AND_WITHOUT_MEMORY
+def test_operators_of_compiled_functions(name, k):
+    pair = of_all(k)
+    rows = filled((2 * pair.size, 3), torch.float32, dist.get_rank())
+    operators = torch.ops._c10d_functional
+    ours, theirs = (
+        operators.wait_tensor(
+            OPERATORS[name](getattr(operators, name), rows, pair.size, group.group_name)
+        )
+        for group in (pair.ours, pair.gloo)
+    )
+    close(ours, theirs)
