@@ -15,7 +15,7 @@ import numpy as np
 
 CHUNK = 1 << 22  # bytes that go up at once
 SLOTS = 64  # pieces on their way: more than a step feeds
-# Bytes from which a feed goes up on a stream of its own: a smaller one takes no longer to copy than
+# Bytes from which a feed goes up on a separate stream: a smaller one takes no longer to copy than
 # the copy within the GPU that moves it from there to where a step reads it.
 AHEAD = 1 << 18
 
@@ -83,7 +83,7 @@ def _settled() -> list[Late]:
 def upload(array: Any, host: np.ndarray) -> None:
     """Copy a host array into one of a GPU, of the same shape and type, after its kernels.
 
-    The host array may be changed or freed at once: the copy is made from memory of its own.
+    The host array may be changed or freed at once: the copy is made from separate memory.
     """
     with array.device:
         cupy = importlib.import_module("cupy")

@@ -79,7 +79,7 @@ class Tensor:
 
 
 def tensor_of(directory: Path, name: str) -> Tensor:
-    """Return the tensor in a file of its own.
+    """Return the tensor of a file that contains one.
 
     Fluid's trainers write a beta power of a parameter that servers have cut several times over,
     once for each server: the first counts.

@@ -101,7 +101,7 @@ def roles_of(program: Program) -> dict[str, str]:
 
 
 def individual(program: Program) -> set[str]:
-    """Return the variables of which every trainer has a value of its own.
+    """Return the variables of which every trainer has a separate value.
 
     Such as moving averages, which follow the rows that each trainer sees, and averages of these;
     gradients that are merged over steps, and what compression has not sent of them; with GEO and

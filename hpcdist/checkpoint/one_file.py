@@ -62,7 +62,7 @@ def write_together(path: Path, content: Content, label: Label, group: Transport)
     temporary = path.with_name(path.name + TEMPORARY)
     try:
         facts, offset, extents = _write(temporary, content, label, group)
-        # Each host has pages of its own to bring to disk.
+        # Each host has its pages to sync to disk.
         _agreed(group, lambda: _on_disk(temporary))
         if group.rank == 0:
             _on_disk(temporary, lambda fd: finish(fd, facts, offset, extents))

@@ -137,7 +137,7 @@ def saved_by_first(
 ) -> None:
     """Have trainer 0 ``save`` into a directory; return when it has, on every trainer that calls.
 
-    ``name`` is that of a file in it. A trainer with a directory of its own saves there itself.
+    ``name`` is that of a file in it. A trainer with a separate directory saves there itself.
     """
 
     def save_locked() -> None:

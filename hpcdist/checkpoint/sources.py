@@ -37,7 +37,7 @@ class Source(Protocol):
 
 
 class FluidFiles:
-    """Variables that Fluid has saved: each in a file of its own, or all of ``names`` in one."""
+    """Variables that Fluid has saved: each in a separate file, or all of ``names`` in one."""
 
     def __init__(self, directory: Path, filename: str | None, names: Sequence[str]) -> None:
         self.manifest = directory if filename is None else directory / filename

@@ -157,7 +157,7 @@ class Transport(Protocol):
         ...
 
     def iallreduce(self, array: Array) -> Request:
-        """Start replacing ``array`` by the sum of all ranks' arrays, in an order of its own.
+        """Start replacing ``array`` by the sum of all ranks' arrays, in an order that MPI chooses.
 
         Collective: all ranks start theirs in one order. Numbers only, see ``summable``.
         """

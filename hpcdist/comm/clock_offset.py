@@ -95,7 +95,7 @@ def _narrowed(least: int, most: int) -> ClockOffset:
 def clock_name() -> str:
     """Return a name of the clock that this process reads; empty where the system does not say.
 
-    Processes of one boot of one machine read the same, unless one has a time namespace of its own.
+    Processes of one boot of one machine read the same, unless one has a separate time namespace.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -188,10 +188,10 @@ class AwareCollective(StagedCollective):
     ) -> Reduction:
         """Make the reduction of an array on the GPU, in place, which MPI itself reads. Collective.
 
-        With ``ordered`` through pinned memory, as MPI adds in an order of its own. CommError on all
+        With ``ordered`` through pinned memory, as MPI chooses the order. CommError on all
         ranks unless all have arrays of one shape and dtype that can be summed.
         """
-        if ordered:  # MPI adds in an order of its own
+        if ordered:  # MPI chooses the order
             return super().allreduce_init(array, ordered=True, describe=describe)
         agreed(self.group, summable(on_device(self._cupy, array)), ordered)
         operation = describe or partial(sum_of, array)

@@ -32,7 +32,7 @@ def make_groups(
     device_id: int | None = None,
     deadline_s: float | None = DEADLINE_S,
 ) -> list[CollectiveOperations]:
-    """Return groups of all ranks, which take turns, each with a transport of its own. Collective.
+    """Return groups of all ranks, which take turns, each with a separate transport. Collective.
 
     ``device_id`` is this rank's GPU, None where arrays are in host memory. Sums over MPI share one
     group: they do not wait for each other there.

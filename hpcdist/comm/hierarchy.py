@@ -78,7 +78,7 @@ class Nodes:
 
 
 def find_nodes(group: RankGroup, inter_nranks: int) -> tuple[Nodes, RankGroup]:
-    """Return the nodes of a group, and this rank's as a group of its own. Collective.
+    """Return the nodes of a group, and this rank's as a separate group. Collective.
 
     ``inter_nranks`` consecutive ranks each; up to 1, as in Fluid, what they share decides: a host.
     """
@@ -92,7 +92,7 @@ def find_nodes(group: RankGroup, inter_nranks: int) -> tuple[Nodes, RankGroup]:
 
 
 class OverFlat:
-    """A group that sums in a way of its own, and leaves all else to the flat group under it."""
+    """A group that sums in two levels, and leaves everything else to the flat group under it."""
 
     def __init__(self, flat: CollectiveOperations) -> None:
         self.flat = flat

@@ -282,7 +282,7 @@ def _large(nbytes: int) -> MPI.Datatype:
 
 def library() -> tuple[str, str]:
     """Return the name and version of the MPI library that python loads, or "" and `NO_LIBRARY`."""
-    # In a process of its own, because it does not start MPI: this one may still want to.
+    # In a separate process, because it does not start MPI: this one may still want to.
     done = subprocess.run(
         [sys.executable, "-c", _TELL_LIBRARY], capture_output=True, text=True, check=False
     )

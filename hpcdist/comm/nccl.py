@@ -25,7 +25,7 @@ from hpcdist.errors import CommError
 
 
 class NcclCollective:
-    """One NCCL communicator, with a stream of its own; all arrays are cupy's."""
+    """One NCCL communicator, with a separate stream; all arrays are cupy's."""
 
     def __init__(self, group: RankGroup, device_id: int) -> None:
         """Make the communicator. Collective; all ranks raise the same error if it fails on one.

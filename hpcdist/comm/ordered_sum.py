@@ -10,7 +10,7 @@ from hpcdist.jit import jit
 CHUNK = 2048  # elements added at once: the partial sum stays in the first-level cache
 
 
-# Loops of their own over slices: so the compiler sees that it may use vector instructions.
+# Separate loops over slices: so the compiler sees that it may use vector instructions.
 @jit
 def _copy(source: Array, target: Array) -> None:
     for i in range(len(target)):

@@ -123,7 +123,7 @@ def as_comm_error(error: Exception, operation: str) -> CommError:
 
 
 def policy_for(ranks_on_host: int, usable_cores: int) -> WaitPolicy:
-    """Return the policy for a host: a core of its own for every rank, or not."""
+    """Return the policy for a host, by whether every rank has a core."""
     return ROOMY if ranks_on_host <= usable_cores else CROWDED
 
 

@@ -12,7 +12,7 @@ from hpcdist.comm.collective import RankGroup, Reduction
 from hpcdist.comm.reduction_phases import Action
 from hpcdist.division import round_up
 
-LINE = 64  # bytes: a flag has a cache line of its own
+LINE = 64  # bytes: a flag has a separate cache line
 PAGE = 4096
 
 
@@ -34,7 +34,7 @@ class SharedMemory:
         self._flags_used = 0
 
     def empty(self, nbytes: int) -> Array | None:
-        """Return new bytes of this rank's in a region of its own; None if there is no room.
+        """Return new bytes of this rank's in a separate region; None if there is no room.
 
         Collective; ``nbytes`` is the same on all ranks.
         """

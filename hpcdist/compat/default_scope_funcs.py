@@ -54,7 +54,7 @@ def find_var(name: str) -> ScopeVariable | None:
 
 
 def scoped_function(func: Callable[[], Any]) -> None:
-    """Call a function in a scope of its own."""
+    """Call a function in a separate scope."""
     enter_local_scope()
     try:
         func()

@@ -16,7 +16,7 @@ __all__ = ["LayerHelper"]
 class LayerHelper(helper.LayerHelper):
     """One call of a layer, with the arguments that it was called with.
 
-    ``helper = LayerHelper("my_layer", **locals())`` in a layer of one's own: its parameters and
+    ``helper = LayerHelper("my_layer", **locals())`` in a custom layer: its parameters and
     results are then named ``my_layer_0.w_0``, ``my_layer_0.tmp_0``.
     """
 

@@ -210,7 +210,7 @@ class ZeroCopyTensor:
 
 
 class PaddlePredictor:
-    """A saved model, with variables of its own, that runs what it is given."""
+    """A saved model, with separate variables, that runs what it is given."""
 
     def __init__(self, config: AnalysisConfig) -> None:
         self._config = config

@@ -29,7 +29,7 @@ def images(
             f"synthetic.images: count and classes must be 1 or more, size {PATTERN} or more, seed "
             f"and begin not negative, got {count}, {classes}, {size}, {seed} and {begin}"
         )
-    # Classes and samples have streams of their own, so that neither number changes the other.
+    # Classes and samples have separate streams, so that neither number changes the other.
     patterns = np.random.default_rng([seed, 0]).uniform(-1, 1, (classes, 3, PATTERN, PATTERN))
     fine = np.arange(size) * PATTERN // size
     scenes = patterns[:, :, fine[:, None], fine[None, :]].astype(np.float32)

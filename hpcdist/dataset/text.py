@@ -1,6 +1,6 @@
 """Words in a row, with the functions of Fluid's ``imikolov``: a dictionary, and n-grams of words.
 
-The text is Shakespeare's (``tinyshakespeare.txt``, 1.1 MB), or a file of one's own.
+The text is Shakespeare's (``tinyshakespeare.txt``, 1.1 MB), or any other file.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def find_views(
     The pieces of ``split_byref`` are rows of what it splits; when ``concat`` joins only pieces
     that ``recv`` brings, those are rows of the joined value, so nothing is copied. What is
     overwritten later has no view: that shows the value of its own time; nor has what operators
-    give that are ``interpreted`` (their ids), nor what a scope ``keeps``, in an array of its own.
+    give that are ``interpreted`` (their ids), nor what a scope ``keeps``, in a separate array.
     """
     written: dict[str, list[int]] = {}
     received: set[str] = set()

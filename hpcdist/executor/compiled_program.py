@@ -184,7 +184,7 @@ class CompiledProgram:
         self._warned = True
         logger.warning(
             "%d devices requested, but ranks that share batches count as one device: fetched "
-            "values, sums and batch_norm cover the complete batch instead of each device's part "
+            "values, sums and batch_norm cover the whole batch instead of each device's part "
             "(with CPU_NUM=1, or one place, one process gives the same)",
             devices,
         )

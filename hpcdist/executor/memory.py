@@ -95,7 +95,7 @@ def carve(memory: Any, offset: int, meta: Meta) -> Any:
 
 
 def new_value(meta: Meta, backend: Backend) -> Any:
-    """Return a value of zeros in memory of its own; of SelectedRows without present rows, if -1."""
+    """Return a value of zeros in separate memory; of SelectedRows without present rows, if -1."""
     if meta.type == "SELECTED_ROWS":
         rows = max(meta.rows, 0)
         value = backend.xp.zeros((rows, *meta.shape[1:]), meta.dtype)

@@ -99,7 +99,7 @@ class TapeRecorder:
 
 
 class _Differentiated:
-    """An operator whose operands have names of their own, for a name may stand for several."""
+    """An operator whose operands have separate names, for a name may stand for several."""
 
     def __init__(
         self,

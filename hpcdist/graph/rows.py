@@ -1,7 +1,7 @@
 """How operators treat the rows of a batch that trainers share: declared in each `define`. Pure.
 
 Each trainer computes a Program on its rows. A treatment derives, from how the operands depend on
-the rows of the complete batch, how the results do: rows again, a mean over them, ... It raises
+the rows of the whole batch, how the results do: rows again, a mean over them, ... It raises
 `MixesRows` if the result of one process cannot be combined from the trainers' results.
 """
 

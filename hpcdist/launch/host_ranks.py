@@ -22,7 +22,7 @@ class HostRanks:
         self._peers = peers
         self._board = board
         self._tolerant = tolerant
-        # Those whose death can be seen: on this host, and not in a container of their own.
+        # Those whose death can be seen: on this host, and not in a separate container.
         self.neighbours = [p for p in peers if p.host == me.host and p != me and lives(p.pid)]
         self.excused: set[Peer] = set()
         self._fates: dict[Peer, bool | None] = {}  # once the script has ended

@@ -195,7 +195,7 @@ def append(
     stop_gradient: bool = False,
     **attrs: Any,
 ) -> Variable:
-    """Append an operator that is a layer of its own, with one new output; return that.
+    """Append an operator that is a complete layer, with one new output; return that.
 
     ``inputs``: Variables by slot; ``dtype``: the element type, by default the first input's.
     """
@@ -212,7 +212,7 @@ def append_all(
     name: str | None = None,
     constant: Collection[str] | None = None,
 ) -> tuple[Variable, ...]:
-    """Append an operator that is a layer of its own, as `LayerHelper.apply_all`, and return it all.
+    """Append an operator that is a complete layer, as `LayerHelper.apply_all`; return its outputs.
 
     Gradients flow into no output if ``constant`` is None.
     """

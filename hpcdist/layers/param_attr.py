@@ -60,7 +60,7 @@ class ParamAttr:
 
 
 class WeightNormParamAttr(ParamAttr):
-    """A parameter as a direction and a length of its own; see `layers.weight_norm`.
+    """A parameter as a direction and a learned length; see `layers.weight_norm`.
 
     ``dim``: the dimension along which each part has a length; None: all elements have one.
     """

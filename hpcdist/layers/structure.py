@@ -94,7 +94,7 @@ def hold_mutable_vars(structure: Any) -> bool:
 
 
 def copy_mutable_vars(structure: Any) -> Any:
-    """Return a structure of its own with the same values."""
+    """Return a copy of a structure with the same values."""
     return map_structure(lambda value: value, structure)
 
 

@@ -1,4 +1,4 @@
-"""Weight normalization: a parameter as a direction and a length of its own (Salimans, 2016)."""
+"""Weight normalization: a parameter as a direction and a learned length (Salimans, 2016)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from hpcdist.multi_slot.samples import Column, Samples, taken
 
 logger = logging.getLogger("hpcdist.multi_slot")
 
-WARNED = 20  # ids that are left out, each in a line of its own
+WARNED = 20  # ids that are left out, each in a separate line
 
 
 def id_keys(samples: Samples) -> np.ndarray:

@@ -40,7 +40,7 @@ def buffered(
     late: Callable[[float], BaseException] | None = None,
     counted: Count | None = None,
 ) -> Callable[[], Generator[Any, None, None]]:
-    """Return a reader that reads up to ``size`` samples ahead in a thread of its own.
+    """Return a reader that reads up to ``size`` samples ahead in a separate thread.
 
     An error of the reader is raised in the consumer, after the samples before it. A consumer that
     stops early ends the thread. If a sample does not come ``within_s`` seconds, what ``late`` says
@@ -166,7 +166,7 @@ class _AsReady:
 def multiprocess_reader(
     readers: Sequence[Reader], use_pipe: bool = True, queue_size: int = 1000
 ) -> Reader:
-    """Return a reader of all readers' samples; each is read by a process of its own.
+    """Return a reader of all readers' samples; each is read by a separate process.
 
     They take turns, one sample each, and those that have ended are passed over: the order does not
     depend on which process is fast. A process is forked at the start of a pass, with random states

@@ -10,7 +10,7 @@ from zlib import crc32
 class PSDispatcher:
     """Base of dispatchers: hands each block of a parameter to one of the servers.
 
-    A dispatcher of one's own derives directly from this class and implements ``dispatch``. It is
+    A custom dispatcher derives directly from this class and implements ``dispatch``. It is
     asked once, for all blocks of all parameters; gradients go where their parameters go.
     """
 

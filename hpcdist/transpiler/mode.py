@@ -18,9 +18,9 @@ SUMS = "with dense = 'collective' trainers sum gradients in every step"
 class Mode:
     """How gradients travel and how servers apply them.
 
-    ``distributed_mode`` is what servers are told. ``lockstep``: trainers run barriers of their own
+    ``distributed_mode`` is what servers are told. ``lockstep``: trainers run separate barriers
     after sending and after receiving. ``averaged``: servers average over the trainers' gradients,
-    so each trainer's has a name of its own. ``runtime_split``: full gradients and parameters
+    so each trainer's has a separate name. ``runtime_split``: full gradients and parameters
     stand in send and recv, and the runtime's communicator cuts and joins them; ``joint``: its
     threads meet at a barrier. ``dc_asgd``: servers compensate the delay of each gradient.
     ``max_staleness``: how many steps ahead of the slowest a trainer may be, None any number.

@@ -81,7 +81,7 @@ def _look(transport: Transport | None, problem: str, arguments: argparse.Namespa
         ranks = [_decoded(data) for data in gathered]
         measured = _measured(transport, ranks)
     judged = findings.judge(ranks, measured)
-    if launched_rank() == 0:  # also where each process has an MPI world of its own
+    if launched_rank() == 0:  # also where each process has a separate MPI world
         _print_json(judged, ranks, measured) if arguments.json else print_findings(
             judged, ranks, measured
         )

@@ -88,7 +88,7 @@ def _patches_grad(xp: ArrayModule, x, dout, dx, kernels, strides, paddings, **_)
 
 
 def _of_images(op: Applied) -> OfRows:
-    """Each image gives a sequence of its own."""
+    """Each image gives a separate sequence."""
     (x,) = op.inputs["X"]
     if x.of != OfRows(How.ROWS):
         raise MixesRows(f"{x.name!r} is {x.of.how.value}")

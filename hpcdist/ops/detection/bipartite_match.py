@@ -35,7 +35,7 @@ def _match_infer(alike: Meta, match_type: str, dist_threshold: float) -> Metas:
 
 
 def _matched(alike) -> tuple[Array, Array]:
-    """Give each row, the most alike pair first, a column of its own."""
+    """Give each row, the most alike pair first, a different column."""
     rows, columns = alike.shape
     index, value = np.full(columns, NONE), np.zeros(columns)
     order = np.argsort(-alike.reshape(-1), kind="stable")

@@ -155,7 +155,7 @@ def _instance_norm_grad_grad(
 
 
 def _instance_second(op: Operator, wanted: Wanted) -> list[GradOp]:
-    """The gradient of instance_norm's gradient, an operator of its own."""
+    """The operator for the gradient of instance_norm's gradient."""
     inputs = dict(op.inputs)
     for slot in ("X", "Scale", "Bias"):
         names = [name for name in op.output(f"{slot}@GRAD") if name != EMPTY]

@@ -1,4 +1,4 @@
-"""Combines values of trainers that share a batch into the value of the complete batch. Pure."""
+"""Combines values of trainers that share a batch into the value of the whole batch. Pure."""
 
 from __future__ import annotations
 

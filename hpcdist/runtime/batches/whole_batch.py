@@ -1,4 +1,4 @@
-"""Facts about the complete batch, for operators that must compute as in one process."""
+"""Facts about the whole batch, for operators that must compute as in one process."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class ScheduledFetch:
         self._client = client
         self._scheduled: dict[str, ScheduledValue] = {}
         self._endpoint = self._refusal = ""
-        if plan is None or plan.mode.geo:  # GEO: trainers update, with schedules of their own
+        if plan is None or plan.mode.geo:  # GEO: trainers update, with separate schedules
             return
         self._endpoint, self._refusal = plan.updating, _why_not(program, plan)
         computed = {name for op in program.global_block().ops for name in op.output_arg_names}

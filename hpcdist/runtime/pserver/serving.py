@@ -80,7 +80,7 @@ class Serving:
 class AsynchronousServing(Serving):
     """A packet is applied when it arrives; exchanges are numbered, and answered with the staleness.
 
-    Each trainer's steps are counted in a variable of its own, which the schedule adds up; it runs
+    Each trainer's steps are counted in a separate variable, which the schedule adds up; it runs
     again after each whole exchange of a trainer.
     """
 
