@@ -2,8 +2,8 @@
 
 A formula ``formula(xp, *inputs, **attrs)`` returns what becomes of each output slot. It may call
 what numpy, cupy and torch have under one name and with one order of arguments, such as
-``xp.where``, ``xp.clip`` or ``value.sum(axis, keepdims=True)``. What is worth less memory, or
-fewer passes over it, has a kernel instead, and a form in `ops.torch_forms`.
+``xp.where``, ``xp.clip`` or ``value.sum(axis, keepdims=True)``. Its temporaries take memory: an
+operator of many steps has a kernel that writes into its output, and a form in `ops.torch_forms`.
 """
 
 from __future__ import annotations

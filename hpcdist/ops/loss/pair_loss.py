@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import (
@@ -16,19 +18,9 @@ from hpcdist.graph.rows import (
     each_row,
 )
 from hpcdist.ops.common import define_with_grad, put_along, same
-from hpcdist.ops.elementwise.activation import sigmoid
 from hpcdist.ops.embedding.run_kernels import add_at
-from hpcdist.ops.types import ArrayModule, DeviceArray, Operands
-
-
-def _sigmoid(xp: ArrayModule, x) -> DeviceArray:
-    out = xp.empty_like(x)
-    sigmoid(xp, x, out)
-    return out
-
-
-def _softplus(xp: ArrayModule, x) -> DeviceArray:
-    return xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.absolute(x)))
+from hpcdist.ops.formulas import define_by_formulas, sigmoid, softplus
+from hpcdist.ops.types import Array, ArrayModule, DeviceArray, Operands
 
 
 def _column(x: Meta) -> Meta:
@@ -42,13 +34,13 @@ def _margins(xp: ArrayModule, x, label) -> DeviceArray:
 
 def _bpr_loss(xp: ArrayModule, x, label, y) -> None:
     """Mean over the other classes of log(1 + exp(x_j - x_label)) (Hidasi et al., 2016)."""
-    terms = _softplus(xp, _margins(xp, x, label))
+    terms = softplus(xp, _margins(xp, x, label))
     put_along(xp, terms, label.reshape(-1, 1), 0, 1)
     y[...] = (terms.sum(1) / (x.shape[1] - 1)).reshape(y.shape)
 
 
 def _bpr_loss_grad(xp: ArrayModule, x, label, dy, dx) -> None:
-    slope = _sigmoid(xp, _margins(xp, x, label))
+    slope = sigmoid(xp, _margins(xp, x, label))
     labels = label.reshape(-1, 1)
     put_along(xp, slope, labels, 0, 1)
     put_along(xp, slope, labels, -slope.sum(1, keepdims=True), 1)
@@ -73,57 +65,49 @@ define_with_grad(
 
 
 # -- of two scores ---------------------------------------------------------------------------------
-def _rank_loss(xp: ArrayModule, label, left, right, out) -> None:
+def _rank_loss(xp: ArrayModule, label, left, right) -> Array:
     """out = log(1 + exp(left - right)) - label (left - right) (RankNet, Burges et al., 2005)."""
-    out[...] = _softplus(xp, left - right) - label * (left - right)
+    return softplus(xp, left - right) - label * (left - right)
 
 
-def _rank_loss_grad(xp: ArrayModule, label, left, right, dout, dleft, dright) -> None:
-    slope = dout * (_sigmoid(xp, left - right) - label)
-    if dleft is not None:
-        dleft[...] = slope
-    if dright is not None:
-        dright[...] = -slope
+def _rank_loss_grad(xp: ArrayModule, label, left, right, dout) -> tuple[Array, Array]:
+    slope = dout * (sigmoid(xp, left - right) - label)
+    return slope, -slope
 
 
-define_with_grad(
+define_by_formulas(
     "rank_loss",
     "Label, Left, Right -> Out",
     "Label, Left, Right, Out@GRAD -> Left@GRAD?, Right@GRAD?",
+    _rank_loss,
+    _rank_loss_grad,
     rows=by_element(),
     infer=lambda label, left, right: same(left),
-    kernel=_rank_loss,
-    grad_kernel=_rank_loss_grad,
 )
 
 
-def _margin_rank_loss(xp: ArrayModule, x1, x2, label, activated, out, margin: float) -> None:
+def _margin_rank_loss(xp: ArrayModule, x1, x2, label, margin: float) -> tuple[Array, Array]:
     """out = max(0, margin - label (x1 - x2))."""
     raw = margin - label * (x1 - x2)
-    if activated is not None:
-        activated[...] = raw > 0
-    out[...] = xp.maximum(raw, 0)
+    return (raw > 0) * xp.ones_like(raw), xp.clip(raw, 0, None)
 
 
 def _margin_rank_loss_grad(
-    xp: ArrayModule, label, activated, dout, dx1, dx2, margin: float
-) -> None:
+    xp: ArrayModule, label, activated, dout, margin: float
+) -> tuple[Array, Array]:
     slope = dout * activated * label
-    if dx1 is not None:
-        dx1[...] = -slope
-    if dx2 is not None:
-        dx2[...] = slope
+    return -slope, slope
 
 
-define_with_grad(
+define_by_formulas(
     "margin_rank_loss",
     "X1, X2, Label -> Activated, Out",
     "Label, Activated, Out@GRAD -> X1@GRAD?, X2@GRAD?",
+    _margin_rank_loss,
+    _margin_rank_loss_grad,
     rows=by_element(),
     attrs={"margin": 0.0},
     infer=lambda x1, x2, label, margin: (same(x1), same(x1)),
-    kernel=_margin_rank_loss,
-    grad_kernel=_margin_rank_loss_grad,
     grad_infer=lambda label, activated, dout, margin: (same(dout), same(dout)),
 )
 
@@ -184,39 +168,36 @@ define_with_grad(
 
 
 # -- clicks and what a teacher says of them --------------------------------------------------------
-def _teacher_student(
-    xp: ArrayModule, x, label, y, soft_max_up_bound: float, soft_max_lower_bound: float
-) -> None:
+def _teacher_student(xp: ArrayModule, x, label, **_: float) -> Array:
     """The cross entropy with the click, plus that with the teacher's value z if there is one.
 
     label: -2 no click, -1 click, both without a teacher; z no click, 1 + z click.
     """
-    soft = _softplus(xp, x)
+    soft = softplus(xp, x)
     click = ((label >= -1) & (label < 0)) | (label >= 1)
-    taught = label >= 0
     value = xp.where(label < 1, label, label - 1)
-    y[...] = soft - x * click + xp.where(taught, soft - x * value, 0)
+    return soft - x * click + xp.where(label >= 0, soft - x * value, 0)
 
 
 def _teacher_student_grad(
-    xp: ArrayModule, x, label, dy, dx, soft_max_up_bound: float, soft_max_lower_bound: float
-) -> None:
-    chance = _sigmoid(xp, xp.clip(x, soft_max_lower_bound, soft_max_up_bound))
+    xp: ArrayModule, x, label, dy, soft_max_up_bound: float, soft_max_lower_bound: float
+) -> Array:
+    chance = sigmoid(xp, xp.clip(x, soft_max_lower_bound, soft_max_up_bound))
     untaught = xp.where(label < -1, -chance, 1 - chance)
     slope = xp.where(label < 0, untaught, label - 2 * chance)
     inside = (x > soft_max_lower_bound) & (x < soft_max_up_bound)
-    dx[...] = -slope * inside * dy
+    return -slope * inside * dy
 
 
-define_with_grad(
+define_by_formulas(
     "teacher_student_sigmoid_loss",
     "X, Label -> Y",
     "X, Label, Y@GRAD -> X@GRAD",
+    _teacher_student,
+    _teacher_student_grad,
     rows=by_element(),
     attrs={"soft_max_up_bound": 15.0, "soft_max_lower_bound": -15.0},
     infer=lambda x, label, **_: same(x),
-    kernel=_teacher_student,
-    grad_kernel=_teacher_student_grad,
 )
 
 
@@ -258,19 +239,20 @@ def _kldiv_infer(x: Meta, target: Meta, reduction: str) -> Meta:
     return same(x) if reduction == "none" else Meta((1,), x.dtype)
 
 
-def _kldiv(xp: ArrayModule, x, target, loss, reduction: str) -> None:
+def _shares(x, reduction: str) -> int:
+    """Return by what the sum of all elements is divided."""
+    return {"mean": math.prod(x.shape), "batchmean": len(x)}.get(reduction, 1)
+
+
+def _kldiv(xp: ArrayModule, x, target, reduction: str) -> Array:
     """target (log(target) - x), where x is the logarithm of what is to be like the target."""
     positive = target > 0
     each = xp.where(positive, target * (xp.log(xp.where(positive, target, 1)) - x), 0)
-    if reduction == "none":
-        loss[...] = each
-    else:
-        loss[...] = each.sum() / {"mean": each.size, "sum": 1, "batchmean": len(x)}[reduction]
+    return each if reduction == "none" else (each.sum() / _shares(x, reduction)).reshape(1)
 
 
-def _kldiv_grad(xp: ArrayModule, x, target, dloss, dx, reduction: str) -> None:
-    share = {"mean": x.size, "batchmean": len(x)}.get(reduction, 1)
-    dx[...] = -xp.maximum(target, 0) * dloss / share
+def _kldiv_grad(xp: ArrayModule, x, target, dloss, reduction: str) -> Array:
+    return -xp.clip(target, 0, None) * dloss / _shares(x, reduction)
 
 
 def _kldiv_rows(op: Applied) -> Result:
@@ -284,15 +266,15 @@ def _kldiv_rows(op: Applied) -> Result:
     return OfRows(How.MEAN, of.sequences)
 
 
-define_with_grad(
+define_by_formulas(
     "kldiv_loss",
     "X, Target -> Loss",
     "X, Target, Loss@GRAD -> X@GRAD",
+    _kldiv,
+    _kldiv_grad,
     rows=_kldiv_rows,
     attrs={"reduction": "mean"},
     infer=_kldiv_infer,
-    kernel=_kldiv,
-    grad_kernel=_kldiv_grad,
 )
 
 
@@ -303,19 +285,19 @@ def _focal_parts(xp: ArrayModule, x, label, count, gamma: float, alpha: float) -
     foreground = xp.maximum(count.reshape(()), 1)
     hit = (label.reshape(-1, 1) == classes) * (alpha / foreground)
     misses = (label.reshape(-1, 1) != -1) & (label.reshape(-1, 1) != classes)
-    return _sigmoid(xp, x), -_softplus(xp, x), hit, misses * ((1 - alpha) / foreground)
+    return sigmoid(xp, x), -softplus(xp, x), hit, misses * ((1 - alpha) / foreground)
 
 
 def _focal(xp: ArrayModule, x, label, count, out, gamma: float, alpha: float) -> None:
     """Lin et al., 2017; label 0 is the background, -1 does not count."""
     p, log_miss, hit, miss = _focal_parts(xp, x, label, count, gamma, alpha)
-    log_hit = -_softplus(xp, -x)
+    log_hit = -softplus(xp, -x)
     out[...] = -(hit * (1 - p) ** gamma * log_hit + miss * p**gamma * log_miss)
 
 
 def _focal_grad(xp: ArrayModule, x, label, count, dout, dx, gamma: float, alpha: float) -> None:
     p, log_miss, hit, miss = _focal_parts(xp, x, label, count, gamma, alpha)
-    log_hit = -_softplus(xp, -x)
+    log_hit = -softplus(xp, -x)
     up = hit * (1 - p) ** gamma * (1 - p - gamma * p * log_hit)
     down = miss * p**gamma * (gamma * (1 - p) * log_miss - p)
     dx[...] = -(up + down) * dout

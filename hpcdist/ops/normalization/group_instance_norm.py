@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import EMPTY, grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import Applied, MixesRows, OfRows, by_row, each_row
 from hpcdist.ops.common import Wanted, define_with_grad, same
-from hpcdist.ops.types import ArrayModule, DeviceArray, Metas
+from hpcdist.ops.formulas import define_by_formulas
+from hpcdist.ops.types import Array, ArrayModule, DeviceArray, Metas
 
 
 def _normed_rows(op: Applied) -> dict[str, OfRows]:
@@ -187,55 +190,55 @@ define(
 
 
 # -- affine_channel: a batch_norm that is no longer trained ----------------------------------------
-def _per_channel(value, x, data_layout: str) -> DeviceArray:
+def _per_channel(value, x, data_layout: str) -> Array:
     rank = x.ndim
     return value.reshape(
         (1, -1) + (1,) * (rank - 2) if data_layout == "NCHW" else (1,) * (rank - 1) + (-1,)
     )
 
 
-def _affine_channel(xp: ArrayModule, x, scale, bias, out, data_layout: str) -> None:
+def _affine_channel(xp: ArrayModule, x, scale, bias, data_layout: str) -> Array:
     scale, bias = (_per_channel(v, x, data_layout) for v in (scale, bias))
-    out[...] = x * scale + bias
+    return x * scale + bias
 
 
 def _affine_channel_grad(
-    xp: ArrayModule, x, scale, dout, dx, dscale, dbias, data_layout: str
-) -> None:
+    xp: ArrayModule, x, scale, dout, data_layout: str, wanted: Sequence[bool]
+) -> tuple[Array, Array, Array]:
     channel = 1 if data_layout == "NCHW" else x.ndim - 1
     other_axes = tuple(i for i in range(x.ndim) if i != channel)
-    if dx is not None:
-        dx[...] = dout * _per_channel(scale, x, data_layout)
-    if dscale is not None:
-        dscale[...] = (dout * x).sum(other_axes)
-    if dbias is not None:
-        dbias[...] = dout.sum(other_axes)
+    of_x, of_scale, of_bias = wanted
+    return (
+        dout * _per_channel(scale, x, data_layout) if of_x else None,
+        (dout * x).sum(other_axes) if of_scale else None,
+        dout.sum(other_axes) if of_bias else None,
+    )
 
 
-define_with_grad(
+define_by_formulas(
     "affine_channel",
     "X, Scale, Bias -> Out",
     "X, Scale, Out@GRAD -> X@GRAD?, Scale@GRAD?, Bias@GRAD?",
+    _affine_channel,
+    _affine_channel_grad,
+    grad_wanted=True,
     rows=by_row("X"),
     attrs={"data_layout": "NCHW"},
     infer=lambda x, scale, bias, data_layout: same(x),
-    kernel=_affine_channel,
-    grad_kernel=_affine_channel_grad,
     grad_infer=lambda x, scale, dout, data_layout: (same(x), same(scale), same(scale)),
 )
 
 
 # -- spectral_norm: weights divided by their largest singular value --------------------------------
-def _matrix(weight, dim: int) -> DeviceArray:
-    order = (dim, *(i for i in range(weight.ndim) if i != dim))
-    return weight.transpose(order).reshape(weight.shape[dim], -1)
+def _matrix(xp: ArrayModule, weight, dim: int) -> Array:
+    return xp.moveaxis(weight, dim, 0).reshape(weight.shape[dim], -1)
 
 
 def _singular(
     xp: ArrayModule, weight, u, v, dim: int, power_iters: int, eps: float
-) -> tuple[DeviceArray, DeviceArray, DeviceArray, DeviceArray]:
+) -> tuple[Array, Array, Array, Array]:
     """Return the matrix, left and right vector and the value, by power iteration from u and v."""
-    matrix = _matrix(weight, dim)
+    matrix = _matrix(xp, weight, dim)
     for _ in range(power_iters):
         v = matrix.T @ u
         v = v / (xp.sqrt((v * v).sum()) + eps)
@@ -244,28 +247,27 @@ def _singular(
     return matrix, u, v, u @ matrix @ v
 
 
-def _spectral_norm(xp: ArrayModule, weight, u, v, out, **facts) -> None:
-    out[...] = weight / _singular(xp, weight, u, v, **facts)[3]
+def _spectral_norm(xp: ArrayModule, weight, u, v, **facts) -> Array:
+    return weight / _singular(xp, weight, u, v, **facts)[3]
 
 
-def _spectral_norm_grad(xp: ArrayModule, weight, u, v, dout, dweight, dim: int, **facts) -> None:
+def _spectral_norm_grad(xp: ArrayModule, weight, u, v, dout, dim: int, **facts) -> Array:
     """The vectors count as constants."""
     matrix, u, v, value = _singular(xp, weight, u, v, dim, **facts)
-    slope = _matrix(dout, dim)
+    slope = _matrix(xp, dout, dim)
     gradient = slope / value - (slope * matrix).sum() / value**2 * xp.outer(u, v)
-    order = (dim, *(i for i in range(weight.ndim) if i != dim))
-    dweight.transpose(order)[...] = gradient.reshape([weight.shape[i] for i in order])
+    return xp.moveaxis(gradient.reshape(xp.moveaxis(weight, dim, 0).shape), 0, dim)
 
 
-define_with_grad(
+define_by_formulas(
     "spectral_norm",
     "Weight, U, V -> Out",
     "Weight, U, V, Out@GRAD -> Weight@GRAD",
+    _spectral_norm,
+    _spectral_norm_grad,
     rows=by_row(apart=lambda op: False),
     attrs={"dim": 0, "power_iters": 1, "eps": 1e-12},
     infer=lambda weight, u, v, **_: same(weight),
-    kernel=_spectral_norm,
-    grad_kernel=_spectral_norm_grad,
 )
 
 
@@ -288,11 +290,12 @@ def _data_norm_infer(
     return same(x), same(size), same(size)
 
 
-def _shown(xp: ArrayModule, x, slot_dim: int) -> DeviceArray:
-    """Return 1 for the elements of slots that were shown, all of them without ``slot_dim``."""
+def _shown(xp: ArrayModule, x, slot_dim: int) -> Array:
+    """Return True for the elements of slots that were shown, all of them without ``slot_dim``."""
     if slot_dim <= 0:
-        return xp.ones(x.shape, bool)
-    return xp.repeat(xp.absolute(x[:, ::slot_dim]) >= NOTHING, slot_dim, 1)
+        return xp.ones_like(x) > 0
+    slots = x.reshape(len(x), -1, slot_dim)
+    return xp.broadcast_to(xp.abs(slots[:, :, :1]) >= NOTHING, slots.shape).reshape(x.shape)
 
 
 def _data_norm(
@@ -303,23 +306,16 @@ def _data_norm(
     size,
     total,
     squares,
-    y,
-    means,
-    scales,
     slot_dim: int,
     enable_scale_and_shift: bool,
     **_,
-) -> None:
+) -> tuple[Array, Array, Array]:
     """y = (x - total / size) sqrt(size / squares)."""
     mean, scale = total / size, xp.sqrt(size / squares)
-    if means is not None:
-        means[...] = mean
-    if scales is not None:
-        scales[...] = scale
     normed = (x - mean) * scale
     if enable_scale_and_shift:
         normed = normed * scale_w + bias
-    y[...] = xp.where(_shown(xp, x, slot_dim), normed, 0)
+    return xp.where(_shown(xp, x, slot_dim), normed, 0), mean, scale
 
 
 def _data_norm_grad(
@@ -330,51 +326,39 @@ def _data_norm_grad(
     means,
     scales,
     dy,
-    dscale_w,
-    dbias,
-    dx,
-    dsize,
-    dtotal,
-    dsquares,
     epsilon: float,
     slot_dim: int,
     enable_scale_and_shift: bool,
     **_,
-) -> None:
+) -> tuple[Array, ...]:
     """Counts, sums and squares of the batch go back as if they were gradients, as Fluid has it."""
     shown = _shown(xp, x, slot_dim)
-    slope = dy
+    slope, dscale, dbias = dy * shown, None, None
     if enable_scale_and_shift:
-        normed = (x - means) * scales
-        if dscale_w is not None:
-            dscale_w[...] = (dy * normed * shown).sum(0)
-        if dbias is not None:
-            dbias[...] = (dy * shown).sum(0)
-        slope = dy * scale_w
-    if dx is not None:
-        dx[...] = slope * scales * shown
-    count = shown.sum(0).astype(x.dtype)
-    summed, squared = (x * shown).sum(0), ((x - means) ** 2 * shown).sum(0)
+        dscale, dbias = (slope * ((x - means) * scales)).sum(0), slope.sum(0)
+        slope = slope * scale_w
+    count = (shown * xp.ones_like(x)).sum(0)
+    summed, squared = (x * shown).sum(0), (xp.square(x - means) * shown).sum(0)
     if slot_dim > 0:
-        some = xp.maximum(count, 1)
+        some = xp.clip(count, 1, None)
         summed, squared = summed / some, squared / some + (count >= 1) * epsilon
-        count = xp.minimum(count, 1)
+        count = xp.clip(count, None, 1)
     else:
         squared = squared + count * epsilon
-    for grad, value in ((dsize, count), (dtotal, summed), (dsquares, squared)):
-        if grad is not None:
-            grad[...] = value
+    return dscale, dbias, slope * scales, count, summed, squared
 
 
 def _counts_rows(op: Applied) -> OfRows:
     raise MixesRows("its gradients count the rows of a batch, whatever the loss weighs")
 
 
-define_with_grad(
+define_by_formulas(
     "data_norm",
     "scale_w?, bias?, X, BatchSize, BatchSum, BatchSquareSum -> Y, Means, Scales",
     "scale_w?, bias?, X, Means, Scales, Y@GRAD -> scale_w@GRAD?, bias@GRAD?, X@GRAD?, "
     "BatchSize@GRAD?, BatchSum@GRAD?, BatchSquareSum@GRAD?",
+    _data_norm,
+    _data_norm_grad,
     rows=_counts_rows,
     attrs={
         "epsilon": 1e-4,
@@ -385,8 +369,6 @@ define_with_grad(
         "data_layout": "NCHW",
     },
     infer=_data_norm_infer,
-    kernel=_data_norm,
-    grad_kernel=_data_norm_grad,
     grad_infer=lambda w, b, x, means, scales, dy, **_: (
         w,
         b,

@@ -25,6 +25,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.names import GRAD_SUFFIX
 from hpcdist.graph.registry import Meta, lookup
 from hpcdist.ops import by_torch
+from hpcdist.ops.formulas import formulas
 from hpcdist.ops.types import Array, Attrs, Operands
 
 Function = Callable[..., Any]
@@ -51,7 +52,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Form:
-    """An operator's form; ``family`` is the module that it stands in, or ``by_torch``.
+    """An operator's form; ``family`` is the module that it stands in, ``formulas`` or ``by_torch``.
 
     wanted: the function takes a keyword ``wanted``, a bool for each output slot.
     outs: it takes a keyword ``outs``, the Meta of each output slot (a list for ``X*``).
@@ -148,6 +149,8 @@ def forms() -> Mapping[str, Form]:
 def _entered() -> Mapping[str, Form]:
     for family in (*FAMILIES, *EXACT_FAMILIES):
         importlib.import_module(f"{__name__}.{family}")
+    for type, (formula, wanted) in formulas().items():
+        _enter(Form(type, "formulas", formula, wanted=wanted))
     for type, function in by_torch.functions().items():
         _enter_by_torch(type, function)
     return _forms

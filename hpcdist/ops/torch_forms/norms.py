@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hpcdist.ops.algebra.matmul import flat2d
-from hpcdist.ops.normalization.group_instance_norm import NOTHING
 from hpcdist.ops.normalization.layer_norm import SHORTEST
 from hpcdist.ops.torch_forms import by_autograd, form
 from hpcdist.ops.torch_forms.layouts import back, first
@@ -186,84 +185,3 @@ def instance_norm_grad(torch, x, scale, dy, epsilon):
 
     _, pulled = torch.func.vjp(run, x, scale, torch.zeros_like(scale))
     return pulled(dy)
-
-
-# -- affine_channel, spectral_norm, data_norm ------------------------------------------------------
-@form("affine_channel")
-def affine_channel(torch, x, scale, bias, data_layout):
-    x_first = first(x, data_layout)
-    return back(x_first * _channels(scale, x_first) + _channels(bias, x_first), data_layout)
-
-
-@form("affine_channel_grad")
-def affine_channel_grad(torch, x, scale, dout, data_layout):
-    x_first, slope = first(x, data_layout), first(dout, data_layout)
-    other_axes = [i for i in range(x_first.ndim) if i != 1]
-    dx = back(slope * _channels(scale, x_first), data_layout)
-    return dx, (slope * x_first).sum(other_axes), slope.sum(other_axes)
-
-
-def _matrix(weight, dim):
-    return weight.movedim(dim, 0).reshape(weight.shape[dim], -1)
-
-
-def _singular(torch, weight, u, v, dim, power_iters, eps):
-    """Return the matrix, left and right vector and the value, by power iteration from u and v."""
-    matrix = _matrix(weight, dim)
-    for _ in range(power_iters):
-        v = matrix.t() @ u
-        v = v / (torch.sqrt((v * v).sum()) + eps)
-        u = matrix @ v
-        u = u / (torch.sqrt((u * u).sum()) + eps)
-    return matrix, u, v, u @ matrix @ v
-
-
-@form("spectral_norm")
-def spectral_norm(torch, weight, u, v, **facts):
-    return weight / _singular(torch, weight, u, v, **facts)[3]
-
-
-@form("spectral_norm_grad")
-def spectral_norm_grad(torch, weight, u, v, dout, dim, **facts):
-    """The vectors count as constants."""
-    matrix, u, v, value = _singular(torch, weight, u, v, dim, **facts)
-    slope = _matrix(dout, dim)
-    gradient = slope / value - (slope * matrix).sum() / value**2 * torch.outer(u, v)
-    return gradient.reshape(weight.movedim(dim, 0).shape).movedim(0, dim)
-
-
-def _shown(torch, x, slot_dim):
-    """Return True for the elements of slots that were shown, all of them without ``slot_dim``."""
-    if slot_dim <= 0:
-        return torch.ones_like(x, dtype=torch.bool)
-    slots = x.reshape(len(x), -1, slot_dim)
-    return (torch.abs(slots[:, :, :1]) >= NOTHING).expand(slots.shape).reshape(x.shape)
-
-
-@form("data_norm")
-def data_norm(torch, scale_w, bias, x, size, total, squares, slot_dim, enable_scale_and_shift, **_):
-    mean, scale = total / size, torch.sqrt(size / squares)
-    normed = (x - mean) * scale
-    if enable_scale_and_shift:
-        normed = normed * scale_w + bias
-    return torch.where(_shown(torch, x, slot_dim), normed, 0), mean, scale
-
-
-@form("data_norm_grad")
-def data_norm_grad(
-    torch, scale_w, bias, x, means, scales, dy, epsilon, slot_dim, enable_scale_and_shift, **_
-):
-    shown = _shown(torch, x, slot_dim)
-    slope, dscale, dbias = dy * shown, None, None
-    if enable_scale_and_shift:
-        dscale, dbias = (slope * ((x - means) * scales)).sum(0), slope.sum(0)
-        slope = slope * scale_w
-    count = shown.sum(0).to(x.dtype)
-    summed, squared = (x * shown).sum(0), (torch.square(x - means) * shown).sum(0)
-    if slot_dim > 0:
-        some = torch.clamp(count, min=1)
-        summed, squared = summed / some, squared / some + (count >= 1) * epsilon
-        count = torch.clamp(count, max=1)
-    else:
-        squared = squared + count * epsilon
-    return dscale, dbias, slope * scales, count, summed, squared

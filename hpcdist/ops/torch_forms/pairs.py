@@ -1,4 +1,4 @@
-"""Forms of losses of pairs, ranks and clicks, and of the divergence of two distributions."""
+"""Forms of losses of ranks and clicks that are no formulas for arrays, too."""
 
 from __future__ import annotations
 
@@ -33,48 +33,7 @@ def bpr_loss_grad(torch, x, label, dy):
     return dx_rows * dy.reshape(-1, 1) / (x.shape[1] - 1)
 
 
-# -- of two scores ---------------------------------------------------------------------------------
-@form("rank_loss")
-def rank_loss(torch, label, left, right):
-    return softplus(torch, left - right) - label * (left - right)
-
-
-@form("rank_loss_grad")
-def rank_loss_grad(torch, label, left, right, dout):
-    slope = dout * (torch.sigmoid(left - right) - label)
-    return slope, -slope
-
-
-@form("margin_rank_loss")
-def margin_rank_loss(torch, x1, x2, label, margin):
-    raw = margin - label * (x1 - x2)
-    return (raw > 0).to(x1.dtype), torch.relu(raw)
-
-
-@form("margin_rank_loss_grad")
-def margin_rank_loss_grad(torch, label, activated, dout, margin):
-    slope = dout * activated * label
-    return -slope, slope
-
-
-# -- clicks ----------------------------------------------------------------------------------------
-@form("teacher_student_sigmoid_loss")
-def teacher_student(torch, x, label, **_):
-    soft = softplus(torch, x)
-    click = ((label >= -1) & (label < 0)) | (label >= 1)
-    value = torch.where(label < 1, label, label - 1)
-    return soft - x * click + torch.where(label >= 0, soft - x * value, 0)
-
-
-@form("teacher_student_sigmoid_loss_grad")
-def teacher_student_grad(torch, x, label, dy, soft_max_up_bound, soft_max_lower_bound):
-    chance = torch.sigmoid(torch.clamp(x, soft_max_lower_bound, soft_max_up_bound))
-    untaught = torch.where(label < -1, -chance, 1 - chance)
-    slope = torch.where(label < 0, untaught, label - 2 * chance)
-    inside = (x > soft_max_lower_bound) & (x < soft_max_up_bound)
-    return -slope * inside * dy
-
-
+# -- clicks ---------------------------------------------------------------------------------------
 @form("cvm")
 def cvm(torch, x, cvm, use_cvm):
     if not use_cvm:
@@ -88,23 +47,7 @@ def cvm_grad(torch, x, cvm, dy, use_cvm):
     return torch.cat([cvm.expand(len(x), 2), dy[:, 2:] if use_cvm else dy], 1)
 
 
-# -- kldiv_loss, sigmoid_focal_loss ----------------------------------------------------------------
-@form("kldiv_loss")
-def kldiv_loss(torch, x, target, reduction):
-    positive = target > 0
-    each = torch.where(positive, target * (torch.log(torch.where(positive, target, 1)) - x), 0)
-    if reduction == "none":
-        return each
-    share = {"mean": x.numel(), "sum": 1, "batchmean": len(x)}[reduction]
-    return (each.sum() / share).reshape(1)
-
-
-@form("kldiv_loss_grad")
-def kldiv_loss_grad(torch, x, target, dloss, reduction):
-    share = {"mean": x.numel(), "batchmean": len(x)}.get(reduction, 1)
-    return -torch.relu(target) * dloss / share
-
-
+# -- sigmoid_focal_loss ----------------------------------------------------------------------------
 def _focal_parts(torch, x, label, count, alpha):
     """Return the probability, its falling logarithm, and weights of both kinds of classes."""
     labels, classes = label.reshape(-1, 1), torch.arange(1, x.shape[1] + 1, device=x.device)
