@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -93,19 +93,19 @@ def _reader(
         raise DataError(f"n-grams need n of at least 1, got {n}")
     lines = _lines(path)
     cut = int(len(lines) * TRAIN_SHARE)
-    unknown = word_idx[UNKNOWN]
+    part = lines[cut:] if tested else lines[:cut]
+    return lambda: samples_of(part, word_idx, n, data_type)
 
-    def ids(words: tuple[str, ...]) -> list[int]:
-        return [word_idx.get(word, unknown) for word in words]
 
-    def read() -> Iterator[Any]:
-        for line in lines[cut:] if tested else lines[:cut]:
-            if data_type == DataType.SEQ:
-                if not 0 < n < len(line) + 1:
-                    yield ids((BEGIN, *line)), ids((*line, END))
-                continue
-            marked = ids((BEGIN, *line, END))
-            for end in range(n, len(marked) + 1):
-                yield tuple(marked[end - n : end])
-
-    return read
+def samples_of(
+    lines: Iterable[Sequence[Any]], word_idx: Mapping[Any, int], n: int, data_type: int
+) -> Iterator[Any]:
+    """Yield what ``train`` says of lines of words."""
+    begin, end, unknown = (word_idx.get(mark, word_idx[UNKNOWN]) for mark in (BEGIN, END, UNKNOWN))
+    for line in lines:
+        words = [word_idx.get(word, unknown) for word in line]
+        if data_type == DataType.NGRAM:
+            marked = (begin, *words, end)
+            yield from (marked[i : i + n] for i in range(len(marked) - n + 1))
+        elif not 0 < n < len(words) + 1:
+            yield [begin, *words], [*words, end]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
@@ -113,7 +114,9 @@ def mean(x: Variable, name: str | None = None) -> Variable:
     return append("mean", {"X": x}, name)
 
 
-def _reduction(type: str) -> Callable[..., Variable]:
+def reduction(type: str, what: str = "", **result: Any) -> Callable[..., Variable]:
+    """Return the layer of a reduction; ``result``: facts of its value, such as a ``dtype``."""
+
     def layer(
         input: Variable,
         dim: int | Sequence[int] | None = None,
@@ -127,16 +130,18 @@ def _reduction(type: str) -> Callable[..., Variable]:
             "keep_dim": keep_dim,
             "reduce_all": not dims or len(dims) == len(input.shape),
         }
-        return LayerHelper(type, name).apply(type, {"X": input}, attrs, dtype=input.dtype)
+        facts = {"dtype": input.dtype, **result}
+        return LayerHelper(type, name).apply(type, {"X": input}, attrs, **facts)
 
-    return named(type, layer, f"Append ``{type}`` over ``dim``; None: over all, to shape (1,).")
+    usual = f"Append ``{type}`` over ``dim``; None: over all, to shape (1,)."
+    return named(type, layer, what or usual)
 
 
-reduce_sum = _reduction("reduce_sum")
-reduce_mean = _reduction("reduce_mean")
-reduce_max = _reduction("reduce_max")
-reduce_min = _reduction("reduce_min")
-reduce_prod = _reduction("reduce_prod")
+reduce_sum = reduction("reduce_sum")
+reduce_mean = reduction("reduce_mean")
+reduce_max = reduction("reduce_max")
+reduce_min = reduction("reduce_min")
+reduce_prod = reduction("reduce_prod")
 
 
 def argmax(x: Variable, axis: int = 0) -> Variable:

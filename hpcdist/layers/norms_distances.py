@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.errors import GraphTypeError
 from hpcdist.graph.dtypes import DTypeLike, is_float
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, append, into, named
-from hpcdist.layers.math import elementwise_add, elementwise_mul, reduce_sum, scale
+from hpcdist.layers.helper import LayerHelper, append, into
+from hpcdist.layers.math import elementwise_add, elementwise_mul, reduce_sum, reduction, scale
 from hpcdist.layers.param_attr import ParamLike
 from hpcdist.ops.algebra.products import NO_DIM
 
@@ -190,26 +190,10 @@ def log_softmax(
 
 
 # -- truth -----------------------------------------------------------------------------------------
-def _reduction(type: str) -> Callable[..., Variable]:
-    def layer(
-        input: Variable,
-        dim: int | Sequence[int] | None = None,
-        keep_dim: bool = False,
-        name: str | None = None,
-    ) -> Variable:
-        dims = [0] if dim is None else [dim] if isinstance(dim, int) else list(dim)
-        over_all = dim is None or len(dims) == len(input.shape)
-        attrs = {"dim": dims, "keep_dim": keep_dim, "reduce_all": over_all}
-        helper = LayerHelper(type, name)
-        return helper.apply(type, {"X": input}, attrs, dtype="bool", stop_gradient=True)
-
-    return named(
-        type, layer, f"Tell whether {type[7:]} of the elements over ``dim`` (None: all) are true."
-    )
-
-
-reduce_all = _reduction("reduce_all")
-reduce_any = _reduction("reduce_any")
+_TRUTH: Any = {"dtype": "bool", "stop_gradient": True}
+_WHETHER = "Tell whether %s of the elements over ``dim`` (None: all) are true."
+reduce_all = reduction("reduce_all", _WHETHER % "all", **_TRUTH)
+reduce_any = reduction("reduce_any", _WHETHER % "any", **_TRUTH)
 
 
 def allclose(

@@ -32,6 +32,28 @@ def take_turns(transport, order, trainer):
                 transport.wait_all([transport.isend(token, after, TURN)], lambda: "the next turn")
 
 
+def transpiled(cluster, role, setting, config, *, sync=True):
+    """Return the main and startup program and the loss of a golden run, and its transpiler."""
+    main, startup, loss = build(setting)
+    transpiler = DistributeTranspiler(config)
+    transpiler.transpile(
+        role.index if role.kind != PSERVER else 0,
+        program=main,
+        pservers=",".join(cluster.endpoints),
+        trainers=len(cluster.trainers),
+        sync_mode=sync,
+        startup_program=startup,
+    )
+    return main, startup, loss, transpiler
+
+
+def serve(transpiler, endpoint, exe, scope):
+    """Run a server until its trainers have left."""
+    program, first = transpiler.get_pserver_programs(endpoint)
+    exe.run(first, scope=scope)
+    exe.run(program, scope=scope)
+
+
 def train_async(
     transport, trainers, servers, setting, *, steps=STEPS, slow=None, order=None, **fields
 ):
@@ -44,23 +66,12 @@ def train_async(
     config = DistributeTranspilerConfig()
     for name, value in fields.items():
         setattr(config, name, value)
-    main, startup, loss = build(setting)
-    transpiler = DistributeTranspiler(config)
-    transpiler.transpile(
-        role.index if role.kind != PSERVER else 0,
-        program=main,
-        pservers=",".join(cluster.endpoints),
-        trainers=trainers,
-        sync_mode=False,
-        startup_program=startup,
-    )
+    main, startup, loss, transpiler = transpiled(cluster, role, setting, config, sync=False)
     runtime.start(transport, cluster)
     try:
         exe, scope = Executor(), Scope()
         if role.kind == PSERVER:
-            program, first = transpiler.get_pserver_programs(cluster.endpoints[role.index])
-            exe.run(first, scope=scope)
-            exe.run(program, scope=scope)
+            serve(transpiler, cluster.endpoints[role.index], exe, scope)
             return [], {}, []
         program = transpiler.get_trainer_program()
         turns = take_turns(transport, order, role.index) if order else iter(range(steps))

@@ -271,28 +271,29 @@ def test_rows_that_trainers_share_out_are_not_left_out_silently(mpi_tmp_path):
     assert [path.name for path in mpi_tmp_path.iterdir()] == ["dense"]
 
 
+def save_and_load(exe, folder, kind):
+    main = fluid.default_main_program()
+    if kind == "inference":
+        out = main.global_block().var("fc_1.tmp_1")
+        fluid.io.save_inference_model(folder, ["x"], [out], exe)
+        with fluid.scope_guard(fluid.Scope()):
+            fluid.io.load_inference_model(folder, exe)
+    elif kind == "state":
+        fluid.save(main, f"{folder}/net")
+        assert "fc_0.w_0" in fluid.load_program_state(f"{folder}/net")
+        fluid.load(main, f"{folder}/net", exe)
+    else:
+        how = "fluid" if kind == "fluid" else "hdf5"
+        fluid.io.save_persistables(exe, folder, format=how)
+        fluid.io.load_persistables(exe, folder)
+
+
 @pytest.mark.parametrize("kind", ["persistables", "inference", "fluid", "state"])
 @pytest.mark.parametrize(("trainers", "servers"), [(2, 0), (3, 0), (2, 1), (2, 2)])
 def test_what_all_trainers_save_they_can_load_next(mpi_tmp_path, trainers, servers, kind):
-    def save(exe, number):
-        folder = str(mpi_tmp_path / str(number))
-        main = fluid.default_main_program()
-        if kind == "inference":
-            out = main.global_block().var("fc_1.tmp_1")
-            fluid.io.save_inference_model(folder, ["x"], [out], exe)
-            with fluid.scope_guard(fluid.Scope()):
-                fluid.io.load_inference_model(folder, exe)
-        elif kind == "state":
-            fluid.save(main, f"{folder}/net")
-            assert "fc_0.w_0" in fluid.load_program_state(f"{folder}/net")
-        else:
-            how = "fluid" if kind == "fluid" else "hdf5"
-            fluid.io.save_persistables(exe, folder, format=how)
-            fluid.io.load_persistables(exe, folder)
-
     def saves_often(exe):
         for number in range(3):
-            save(exe, number)
+            save_and_load(exe, str(mpi_tmp_path / str(number)), kind)
 
     values(run_job(trainers, servers, train(0, 2, save=saves_often)))
 
@@ -304,20 +305,7 @@ def test_each_trainer_may_save_into_a_directory_of_its_own(mpi_tmp_path, trainer
         number = iter(range(9))
 
         def save(exe):
-            folder = str(mpi_tmp_path / f"{role.index}-{next(number)}")
-            main = fluid.default_main_program()
-            if kind == "inference":
-                out = main.global_block().var("fc_1.tmp_1")
-                fluid.io.save_inference_model(folder, ["x"], [out], exe)
-                with fluid.scope_guard(fluid.Scope()):
-                    fluid.io.load_inference_model(folder, exe)
-            elif kind == "state":
-                fluid.save(main, f"{folder}/net")
-                fluid.load(main, f"{folder}/net", exe)
-            else:
-                how = "fluid" if kind == "fluid" else "hdf5"
-                fluid.io.save_persistables(exe, folder, format=how)
-                fluid.io.load_persistables(exe, folder)
+            save_and_load(exe, str(mpi_tmp_path / f"{role.index}-{next(number)}"), kind)
 
         def saves(exe):
             save(exe)

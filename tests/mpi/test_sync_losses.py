@@ -11,10 +11,10 @@ from hpcdist.comm.cluster import PSERVER
 from hpcdist.comm.world import mpi_world
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
-from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig
+from hpcdist.transpiler import DistributeTranspilerConfig
 from tests.golden.loader import golden
-from tests.golden.loss_runs import STEPS, build, fed, tolerance
-from tests.mpi.golden_jobs import SHAPES, cluster_of, rows_of
+from tests.golden.loss_runs import STEPS, fed, tolerance
+from tests.mpi.golden_jobs import SHAPES, cluster_of, rows_of, serve, transpiled
 from tests.mpi_ranks import run_ranks
 
 RUNS = {n: run for n, run in golden("losses.json")["runs"].items() if run["setting"]["sync"]}
@@ -23,23 +23,14 @@ RUNS = {n: run for n, run in golden("losses.json")["runs"].items() if run["setti
 def train(transport, cluster, setting, config=None):
     """Run 20 steps on this rank; return its losses and parameters, none on a server."""
     role = cluster.role_of(transport.rank)
-    main, startup, loss = build(setting)
-    transpiler = DistributeTranspiler(config or DistributeTranspilerConfig())
     trainers = len(cluster.trainers)
-    transpiler.transpile(
-        role.index if role.kind != PSERVER else 0,
-        program=main,
-        pservers=",".join(cluster.endpoints),
-        trainers=trainers,
-        startup_program=startup,
-    )
+    config = config or DistributeTranspilerConfig()
+    main, startup, loss, transpiler = transpiled(cluster, role, setting, config)
     runtime.start(transport, cluster)
     try:
         exe, scope = Executor(), Scope()
         if role.kind == PSERVER:
-            program, first = transpiler.get_pserver_programs(cluster.endpoints[role.index])
-            exe.run(first, scope=scope)
-            exe.run(program, scope=scope)
+            serve(transpiler, cluster.endpoints[role.index], exe, scope)
             return [], {}
         program = transpiler.get_trainer_program()
         exe.run(startup, scope=scope)

@@ -7,20 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hpcdist.compat.datasets.common import file_of, lines_of
+from hpcdist.dataset.text import BEGIN, END, UNKNOWN, DataType, samples_of
 from hpcdist.errors import DataError
 
 __all__ = ["build_dict", "test", "train"]
 
 FILE = "simple-examples.tgz"
 TRAIN, TEST = "simple-examples/data/ptb.train.txt", "simple-examples/data/ptb.valid.txt"
-UNKNOWN = "<unk>"
-
-
-class DataType:
-    """What a reader gives: tuples of n words, or (words from <s>, words to <e>)."""
-
-    NGRAM = 1
-    SEQ = 2
 
 
 def build_dict(min_word_freq: int = 50) -> dict[Any, int]:
@@ -29,7 +22,7 @@ def build_dict(min_word_freq: int = 50) -> dict[Any, int]:
     for part in (TRAIN, TEST):
         for line in lines_of(file_of("imikolov", FILE), part):
             counts.update(line.encode().split())
-            counts.update(("<s>", "<e>"))
+            counts.update((BEGIN, END))
     frequent = [(word, count) for word, count in counts.items() if count > min_word_freq]
     frequent.sort(key=lambda item: (-item[1], _text(item[0])))
     return {**{word: i for i, (word, _) in enumerate(frequent)}, UNKNOWN: len(frequent)}
@@ -58,16 +51,9 @@ def _reader(
 ) -> Callable[[], Iterator[Any]]:
     if data_type not in (DataType.NGRAM, DataType.SEQ) or (data_type == DataType.NGRAM and n < 1):
         raise DataError(f"imikolov: expected n-grams of n >= 1, or sequences, got {n}, {data_type}")
-    path, unknown = file_of("imikolov", FILE), numbers[UNKNOWN]
-
-    def read() -> Iterator[Any]:
-        for line in lines_of(path, part):
-            words = [numbers.get(word, unknown) for word in line.encode().split()]
-            begin, end = numbers["<s>"], numbers["<e>"]
-            if data_type == DataType.NGRAM:
-                sentence = [begin, *words, end]
-                yield from (tuple(sentence[i : i + n]) for i in range(len(sentence) - n + 1))
-            elif not 0 < n < len(words) + 1:
-                yield [begin, *words], [*words, end]
-
-    return read
+    if missing := [mark for mark in (BEGIN, END, UNKNOWN) if mark not in numbers]:
+        raise DataError(f"imikolov: the numbers of words lack {', '.join(missing)}")
+    path = file_of("imikolov", FILE)
+    return lambda: samples_of(
+        (line.encode().split() for line in lines_of(path, part)), numbers, n, data_type
+    )
