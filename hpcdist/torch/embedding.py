@@ -75,11 +75,11 @@ class TableModule(nn.Module):
         return f"{self.num_embeddings}, {self.embedding_dim}, name={self.name!r}"
 
     @torch._disable_dynamo  # a compiled model calls it between two graphs
-    def _rows(self, ids: Array) -> torch.Tensor:
-        """Return the rows [n, embedding_dim] of ids [n]; gradients of theirs are kept."""
-        return tables().look_up(self.name, ids, train=torch.is_grad_enabled())
+    def _look_up(self, input: object) -> tuple[Array, torch.Tensor]:
+        """Return ids int64 [n] and their rows [n, embedding_dim], whose gradients are kept."""
+        ids = self.flat(input)
+        return ids, tables().look_up(self.name, ids, train=torch.is_grad_enabled())
 
-    @torch._disable_dynamo
     def flat(self, input: object) -> Array:
         """Return ids of any shape as int64 [n], a view if they can be; TableError for others."""
         if not isinstance(input, torch.Tensor) or input.dtype not in (torch.int64, torch.int32):
@@ -110,7 +110,8 @@ class Embedding(TableModule):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return rows float32 [*input.shape, embedding_dim] of int64 ids of any shape."""
-        return self._rows(self.flat(input)).view(*input.shape, self.embedding_dim)
+        _, rows = self._look_up(input)
+        return rows.view(*input.shape, self.embedding_dim)
 
 
 class EmbeddingBag(TableModule):
@@ -156,8 +157,7 @@ class EmbeddingBag(TableModule):
                     f"table {self.name!r}: expected non-decreasing offsets, got "
                     f"{offsets[k : k + 2].tolist()} at {k}: each offset is where a bag begins"
                 )
-        ids = self.flat(input)
-        rows = self._rows(ids)
+        ids, rows = self._look_up(input)
         plain = offsets is None and per_sample_weights is None and self.padding_idx is None
         if plain and not self.include_last_offset and input.dim() == 2 and input.shape[1] == 1:
             return rows  # bags of one id: torch's sort them for their gradients

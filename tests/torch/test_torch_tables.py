@@ -154,7 +154,7 @@ def test_a_compiled_model_looks_up_the_same(ahead):
     losses = []
     for compiled in (False, True):
         tables.tables.cache_clear()
-        module = nn.Sequential(ours.EmbeddingBag(None, 2, "mean"), nn.Sigmoid())
+        module = nn.Sequential(ours.EmbeddingBag(None, 2, "mean", padding_idx=4), nn.Sigmoid())
         optimizer = ours.TableOptimizer(module, "SGD", lr=1.0)
         model = torch.compile(module, backend="eager") if compiled else module
         announced = ours.rows_ahead(data, lambda ids, table=module[0]: {table: ids})
