@@ -62,7 +62,13 @@ class MpiProcessGroup(dist.ProcessGroup):
         self.backend_name = "hpcdist"  # or the one of torch's that it stands in for
 
     def getBackendName(self) -> str:
+        # For C++, which takes groups of torch's names to have backends in C++.
+        return "hpcdist"
+
+    def _get_backend_name(self) -> str:
         return self.backend_name
+
+    name = _get_backend_name
 
     # torch's own groups ask their backends for these.
 
