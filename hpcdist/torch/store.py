@@ -200,7 +200,7 @@ class MpiStore(dist.Store):
             late = StoreTimeout(
                 f"rank {self._transport.rank}: the store has no {', '.join(map(repr, value))} "
                 f"after {wait_s:g} s: a rank that should set it is stuck, or slower than the "
-                "time-out"
+                "timeout"  # torch's word: scripts look for it
             )
             # Any of them may be the one; those that wait themselves are left out of the report.
             late.missing = tuple(r for r in self._group.names if r != self._transport.rank)

@@ -55,8 +55,10 @@ class StoreTable:
         operation, arguments = request.operation, request.arguments
         if operation == "get":
             return [key for key in arguments if key not in self._values]
-        if operation in ("wait", "multi_get"):
+        if operation == "multi_get":
             return [key for key in arguments[0] if key not in self._values]
+        if operation == "wait":
+            return [key for key in arguments[0] if not self._check([key])]
         if operation == "queue_pop" and arguments[1]:
             return [] if self._queues.get(arguments[0]) else [arguments[0]]
         return []
@@ -84,7 +86,8 @@ class StoreTable:
         self._values[key] = self._values.get(key, "") + value
 
     def _check(self, keys: list[str]) -> bool:
-        return all(key in self._values for key in keys)
+        # As TCPStore: a queue with something in it is a key, too.
+        return all(key in self._values or self._queues.get(key) for key in keys)
 
     def _wait(self, keys: list[str]) -> None:
         """Do nothing: all keys are here."""

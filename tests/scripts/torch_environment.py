@@ -21,6 +21,7 @@ assert os.environ["LOCAL_RANK"] == str(rank)
 assert os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]
 assert os.environ["GROUP_RANK"] == "0" and dist.is_torchelastic_launched()
 assert os.environ["MASTER_ADDR"] and int(os.environ["MASTER_PORT"])
+torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))  # reads the name in C++
 total = torch.ones(3)
 dist.all_reduce(total)
 assert (total == dist.get_world_size()).all()
