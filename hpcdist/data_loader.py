@@ -97,9 +97,9 @@ class GeneratorLoader:
         for variable in self._variables:
             if variable.source is not None:
                 raise DataError(
-                    f"{self.name}: variable {variable.name!r} is read from "
-                    f"{variable.source.name} already; give each loader variables of its own, or "
-                    "make loaders with iterable=True"
+                    f"{self.name}: variable {variable.name!r} is read from {variable.source.name} "
+                    "already; give each loader different variables, or make loaders with "
+                    "iterable=True"
                 )
         for variable in self._variables:
             variable.source = self

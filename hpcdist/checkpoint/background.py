@@ -72,7 +72,7 @@ class Background:
 
     @property
     def busy(self) -> bool:
-        """Whether the work goes on."""
+        """Whether the work continues."""
         return self._thread is not None and self._thread.is_alive()
 
 

@@ -179,7 +179,7 @@ def check_state(states: tuple[Mapping[str, Any], ...], reader: Any, file: str) -
 def take_up_state(
     states: tuple[Mapping[str, Any], ...], trainer: int, executor: Executor, reader: Any, file: str
 ) -> Mapping[str, int]:
-    """Go on as this trainer was; one that was not there goes on as trainer 0 was.
+    """Go on as this trainer was; one that was not there continues as trainer 0 was.
 
     Returns what its job had counted.
     """

@@ -141,7 +141,7 @@ def wait() -> None:
     """Wait until what `save` writes beside training is on disk. Every trainer calls this.
 
     Raises CheckpointError, on all trainers, if it could not be written on one: older checkpoints
-    stay, and training can go on.
+    stay, and training can continue.
     """
     job = _background.job
     error = _background.result()

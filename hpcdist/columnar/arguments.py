@@ -19,14 +19,14 @@ Columns = Sequence[str] | Mapping[str, str | Sequence[str]]
 
 
 def at_least(least: int, argument: str, value: object) -> int:
-    """Return a whole number that is not less than ``least``."""
+    """Return an integer that is not less than ``least``."""
     if not is_integer(value) or value < least:
-        raise DataError(f"data.read: {argument} must be a whole number >= {least}, got {value!r}")
+        raise DataError(f"data.read: {argument} must be an integer >= {least}, got {value!r}")
     return int(value)
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Return whether this is a whole number, Python's or numpy's."""
+    """Return whether this is an integer, Python's or numpy's."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 

@@ -3,7 +3,7 @@
 Every trainer appends to its file in one directory, beside ``index-*.json``, which lists the files
 and blocks of the data. A line begins with a letter:
 
-    {...}                       first line: whose file this is, and from where it went on
+    {...}                       first line: whose file this is, and from where it continued
     b epoch begin end digest    the trainer took the positions begin:end of the epoch
     s number                    a row of that batch was left out
     x words                     what was left out, and why

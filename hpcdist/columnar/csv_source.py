@@ -159,7 +159,7 @@ class CsvSource(TextSource):
         return table.slice(0, table.num_rows - 1)
 
     def _joins(self, line: bytes) -> bool:
-        """Return whether a line goes on in the next one, or is two."""
+        """Return whether a line continues in the next one, or is two."""
         try:
             rows = csv.reader([line.decode("latin-1"), "next"], delimiter=self._mark)
             return len(list(rows)) != 2

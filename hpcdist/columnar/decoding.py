@@ -46,7 +46,7 @@ class ColumnDecoder(Protocol):
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts as ids: ``encode`` returns whole numbers for a text, any number of them."""
+    """Texts as ids: ``encode`` returns integers for a text, any number of them."""
 
     encode: Callable[[str], Sequence[int]]
 
@@ -60,7 +60,7 @@ class Texts:
         ids = np.asarray(self.encode(value.decode()))
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
             raise DataError(
-                f"decode: {self.encode!r:.80} must return a list of whole numbers for a text, got "
+                f"decode: {self.encode!r:.80} must return a list of integers for a text, got "
                 f"shape {ids.shape} of {ids.dtype}"
             )
         if ids.size and ids.max() > _LARGEST:
@@ -68,7 +68,7 @@ class Texts:
         return ids.astype(np.int64)
 
     def refuse(self, target: ColumnTarget) -> None:
-        """Raise DataError if a variable is not ragged, or does not take whole numbers."""
+        """Raise DataError if a variable is not ragged, or does not take integers."""
         if target.ragged is False or (target.dtype is not None and target.dtype.kind not in "iu"):
             raise DataError(
                 f"data.read: the ids of the texts in column {target.columns[0]!r} are ragged whole "

@@ -80,7 +80,7 @@ class Images:
         if self.apply is not None and not callable(self.apply):
             raise DataError(f"Images: apply must be a function, got {self.apply!r:.80}")
         if type(self.seed) is not int:
-            raise DataError(f"Images: seed must be a whole number, got {self.seed!r:.80}")
+            raise DataError(f"Images: seed must be an integer, got {self.seed!r:.80}")
         if self.std is not None and not all(value > 0 for value in self.std):
             raise DataError(f"Images: std must be > 0, got {self.std!r:.80}")
 

@@ -75,7 +75,7 @@ def _mixed(values: Any, key: int, number: int) -> Any:
 
 
 def key_of(*numbers: int) -> int:
-    """Return 64 bits that follow from whole numbers."""
+    """Return 64 bits that follow from integers."""
     key = 0
     for number in numbers:
         key = (key ^ (number & _WORD)) * _ODD & _WORD

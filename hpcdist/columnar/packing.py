@@ -26,7 +26,7 @@ def packed(texts: LoDTensor, length: int, pad: int = 0) -> Packed:
     ``pad`` fills what is left. DataError if one is longer than a row.
     """
     if type(length) is not int or length < 1:
-        raise DataError(f"packed: length must be a whole number >= 1, got {length!r:.80}")
+        raise DataError(f"packed: length must be an integer >= 1, got {length!r:.80}")
     if (
         not isinstance(texts, LoDTensor)
         or texts.value is None

@@ -71,7 +71,7 @@ def read(
     ``filters``: rows to read, [("age", ">=", 18)]. ``nulls``: "error", or a number for them, or a
     dict by column. ``buckets``: column of texts -> how many numbers to hash it to. ``types``: of
     columns of CSV and JSON, such as "float32", or a dtype. ``decode``: column -> `Images`, a
-    `Vocabulary`, or any function from a text to whole numbers, in as many processes as ``workers``
+    `Vocabulary`, or any function from a text to integers, in as many processes as ``workers``
     says, or with 0 in a thread. ``on_bad``: "error", or "skip" rows that
     cannot be read. ``retries``: of a read that the file system fails. ``certificate``: directory to
     write into which rows were used (default: HPCDIST_CERTIFICATE).
@@ -85,7 +85,7 @@ def read(
     if on_bad not in ("error", "skip"):
         raise DataError(f"data.read: on_bad must be 'error' or 'skip', got {on_bad!r}")
     if shuffle is not None and not is_integer(shuffle):
-        raise DataError(f"data.read: shuffle must be a seed, a whole number, got {shuffle!r}")
+        raise DataError(f"data.read: shuffle must be a seed, an integer, got {shuffle!r}")
     files = expanded(paths)
     kind = format_of(files)
     only = filter_of(filters)

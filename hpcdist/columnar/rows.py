@@ -37,7 +37,7 @@ class Rows:
 
     Call it, or loop over it, for what is left of the present epoch: a dict of one array for each
     column. ``epoch`` counts how often all rows have been given, ``position`` how many of this epoch
-    have, to all trainers together. `Saver` and `save` take it as ``reader=``; it goes on at that
+    have, to all trainers together. `Saver` and `save` take it as ``reader=``; it continues at that
     position with any number of trainers.
     """
 
@@ -62,7 +62,7 @@ class Rows:
         self._certificate: Certificate | None = None
         self._parent: list[Any] | None = None  # run, epoch and position of a checkpoint
         self._replaced: list[str] = []  # runs that a checkpoint ended here
-        self._loops = 0  # the last one that began is the one that may go on
+        self._loops = 0  # the last one that began is the one that may continue
         self._trainer, self._trainers = 0, 1
         self.rows = sum(index.sizes)
         self.epoch = 0
@@ -118,7 +118,7 @@ class Rows:
     def __call__(self) -> Iterator[dict[str, Any]]:
         """Read what is left of the epoch; a loop that was left is gone on with.
 
-        Only the loop that began last may go on: DataError in others.
+        Only the loop that began last may continue: DataError in others.
         """
         self._loops += 1
         loop = self._loops

@@ -37,7 +37,7 @@ def text_schema(
     """Return the types of the columns that are needed: as given, else as a file's beginning shows.
 
     That file is the first one with rows. ``assumed`` are those that variables want, for columns
-    that are empty there, or hold numbers and text; and for whole numbers, where the variable takes
+    that are empty there, or hold numbers and text; and for integers, where the variable takes
     fractions. DataError if a type is unknown.
     """
     declared = {name: _type_of(name, wanted_type) for name, wanted_type in types.items()}

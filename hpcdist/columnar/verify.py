@@ -31,7 +31,7 @@ class CertificateHead:
     shuffle: Shuffle
     end: int  # positions of an epoch
     of: int  # trainers that each read their share; 1: whole batches
-    parent: tuple[str, int, int] | None  # the run from which it went on, and where
+    parent: tuple[str, int, int] | None  # the run from which it continued, and where
     replaced: tuple[str, ...] = ()
 
 
@@ -171,7 +171,7 @@ def _head(line: str) -> CertificateHead:
         raise ValueError(f"expected version {VERSION}")
     seed, window, lanes, chunk = record["shuffle"]
     numbers = {"window": window, "lanes": lanes, "chunk": chunk}
-    fits = seed is None or type(seed) is int  # any whole number, also one below 0
+    fits = seed is None or type(seed) is int  # any integer, also one below 0
     shuffle = {"seed": None, **numbers}
     head: CertificateHead = typed(CertificateHead, {**record, "shuffle": shuffle})
     if not fits or not 0 < lanes <= MAX_LANES or not window or not chunk:
@@ -194,7 +194,7 @@ def _files(path: Path) -> Files:
 def _judge(
     directory: Path, data: str, records: list[Record], damage: list[str]
 ) -> Iterator[Verdict]:
-    """Judge every run of the newest job that no other run went on from."""
+    """Judge every run of the newest job that no other run continued from."""
     files = _files(directory / f"index-{data}.json")
     orders = _Orders([size for _, blocks in files for size in blocks])
     for record in records:
@@ -232,14 +232,14 @@ def _judge(
 
 
 def _last(runs: Mapping[str, list[Record]]) -> list[str]:
-    """Return the runs of the newest job that none went on from: one of each of its readers."""
+    """Return the runs of the newest job that none continued from: one of each of its readers."""
     before: set[str] = set()
     for records in runs.values():
         before.update(records[0].head.replaced, (records[0].head.parent or ())[:1])
     started = {run: max(r.head.started for r in runs[run]) for run in runs if run not in before}
     if not started:
         raise DataError("forged certificates: no run is the last one of its job")
-    # Clocks of hosts differ: what a run went on from may seem to have started after it.
+    # Clocks of hosts differ: what a run continued from may seem to have started after it.
     newest = max(started, key=lambda run: (started[run], run))
     return [run for run in sorted(started) if _job(run) == _job(newest)]
 
@@ -251,7 +251,7 @@ def _job(run: str) -> str:
 def _lineage(
     runs: Mapping[str, list[Record]], last: str
 ) -> list[tuple[str, tuple[int, int] | None]]:
-    """Return the runs that led to the last one, and where the next one went on from each."""
+    """Return the runs that led to the last one, and where the next one continued from each."""
     chain: list[tuple[str, tuple[int, int] | None]] = []
     run, until = last, None
     while run in runs and run not in [name for name, _ in chain]:

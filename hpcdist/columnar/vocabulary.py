@@ -63,9 +63,7 @@ class Vocabulary:
         """
         for argument, number in (("size", size), ("least", least)):
             if number is not None and (type(number) is not int or number < 1):
-                raise DataError(
-                    f"Vocabulary: {argument} must be a whole number >= 1, got {number!r}"
-                )
+                raise DataError(f"Vocabulary: {argument} must be an integer >= 1, got {number!r}")
         counts: Counter[str] = Counter()
         for text in needing_pyarrow("texts", "Vocabulary.count").texts_of(paths, column):
             counts.update(split(text))

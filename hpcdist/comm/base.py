@@ -44,7 +44,7 @@ class Transport(Protocol):
 
     rank: int  # this rank's number
     size: int  # the number of ranks
-    tolerant: bool  # messages among the living go on after a rank has died
+    tolerant: bool  # messages among the living continue after a rank has died
     concurrent: bool  # two threads of this rank may use it at once, for different messages
     takes_device_memory: bool = False  # sums may be of arrays in the memory of a GPU
     native: Any  # the communicator as mpi4py, and so HDF5, knows it; None without MPI

@@ -14,10 +14,10 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Fusing:
-    """How far gradients are put together.
+    """How far gradients are combined.
 
     ``memory_mb``: 0 makes one bucket of all; below 0 makes one of each layer, which is what stands
-    before the first dot of a parameter's name; above 0, layers are put together until they have so
+    before the first dot of a parameter's name; above 0, layers are combined until they have so
     many MiB or, if ``groups_size`` is above 1, more gradients than that.
     """
 

@@ -197,7 +197,7 @@ class TransportReduction(Reduction):
     def __init__(self, group: RankGroup, array: Array, operation: Callable[[], str]) -> None:
         self._transport = group.transport
         self._array = array
-        self._requests: list[Any] = [None]  # one list for ever: the waiter is made once
+        self._requests: list[Any] = [None]  # one list forever: the waiter is made once
         describe = group.lacking(operation)
         self._wait = group.transport.waiter_all(self._requests, describe, group.deadline_s)
 

@@ -135,7 +135,7 @@ class Operation:
         return True
 
     def sleep(self, seconds: float) -> bool:
-        """Sleep until it may go on, at most so long; return False, at once, if none tells."""
+        """Sleep until it may continue, at most so long; return False, at once, if none tells."""
         wait = self._wait
         return wait is not None and wait.sleep(seconds)
 

@@ -204,7 +204,7 @@ class MpiTransport(Transport):
     def free(self) -> None:
         """Free this communicator and those made from it; MPICH has 2,048 in all. Collective.
 
-        For processes that go on after a job has ended well. What nobody has received is received
+        For processes that continue after a job has ended well. What nobody has received is received
         here: it would else come to who gets this communicator's number next.
         """
         for part in self._parts:

@@ -213,7 +213,7 @@ class NcclReduction(Reduction):
     is given out. A watchdog notices what does not end while the host is stuck in a call of CUDA's.
     """
 
-    unaided = True  # it goes on though nobody tests it
+    unaided = True  # it continues though nobody tests it
 
     def __init__(
         self, owners: Sequence[NcclCollective], enqueue: Enqueue, operation: Callable[[], str]

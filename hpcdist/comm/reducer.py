@@ -72,7 +72,7 @@ class BucketReducer:
             raise CommError(
                 f"{self._describe(bucket)}: waited for before {self._describe(self._next)} is full"
             )
-        self.progress()  # those after it go on while this one is waited for
+        self.progress()  # those after it continue while this one is waited for
         self._reductions[bucket].wait()
         if self._began[bucket]:
             self._note(bucket)

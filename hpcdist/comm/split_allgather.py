@@ -137,7 +137,7 @@ class _SummedAllgather(SplitAllgather):
         self.notes: Sequence[Array] = [self._words[:, 1:].view(np.uint8)]
         self.at = 0
         self._under_way = False
-        self._requests: list[Any] = [None]  # one list for ever: the waiter is made once
+        self._requests: list[Any] = [None]  # one list forever: the waiter is made once
         describe = group.lacking(operation, cause=Cause.ROUND)
         self._wait = transport.waiter_all(self._requests, describe, group.deadline_s)
 

@@ -63,7 +63,7 @@ class Watchdog:
 def _is_over(watched: _Watched) -> bool:
     """Tell whether there is nothing more to watch, after calling what is late.
 
-    What raises is not watched any longer, and told; the thread goes on for all others.
+    What raises is not watched any longer, and told; the thread continues for all others.
     """
     try:
         if watched.ended():

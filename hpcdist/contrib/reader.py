@@ -1,4 +1,4 @@
-"""``fluid.contrib.reader``: batches shared out over the trainers of a script that feeds its own."""
+"""``fluid.contrib.reader``: batches divided among the trainers of a script that feeds its own."""
 
 from __future__ import annotations
 

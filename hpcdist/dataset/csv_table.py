@@ -61,7 +61,7 @@ class CsvTable:
 
         With ``integers`` they have no fraction.
         """
-        kind = "whole" if integers else "finite"
+        kind = "an integer" if integers else "a finite number"
         table = np.empty((len(self), len(names)))
         for k, name in enumerate(names):
             for i, cell in enumerate(self._cells[name.lower()]):
@@ -72,7 +72,7 @@ class CsvTable:
                 fits = math.isfinite(number) and low <= number <= high
                 if not fits or (integers and number != int(number)):
                     span = "" if (low, high) == (-math.inf, math.inf) else f" in {low:g}..{high:g}"
-                    raise self._wrong(self._lines[i], name, f"a {kind} number{span}", cell)
+                    raise self._wrong(self._lines[i], name, f"{kind}{span}", cell)
                 table[i, k] = number
         return table
 

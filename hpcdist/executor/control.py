@@ -97,7 +97,7 @@ class Peers(Protocol):
         """When all trainers have settled: take over what they have sent."""
 
     def resume(self, program: Program, counted: Mapping[str, int], scope: Scope) -> None:
-        """When all ranks have loaded: go on from what they hold, and from what was counted."""
+        """When all ranks have loaded: continue from what they hold, and from what was counted."""
 
 
 class NetworkOperators:
@@ -106,7 +106,7 @@ class NetworkOperators:
     def contiguous(
         self, ops: Sequence[Operator], metas: Mapping[str, Meta], backend: Backend
     ) -> list[list[str]]:
-        """Return groups of names whose arrays must lie one after the other."""
+        """Return groups of names whose arrays must be contiguous."""
         return []
 
     def memory(self, nbytes: int, backend: Backend) -> Any:

@@ -31,7 +31,7 @@ class FlatRun:
 
     @property
     def slots(self) -> list[str]:
-        """The slots whose values lie one after the other, but for the gradients."""
+        """The slots whose values are contiguous, but for the gradients."""
         return ["Param", *UPDATES[self.ops[0].type].state]
 
     def bind(self, arrays: Mapping[str, Any], backend: Backend) -> Call:

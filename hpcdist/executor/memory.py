@@ -64,7 +64,7 @@ def nbytes_of(meta: Meta) -> int:
 
 
 def adjacent(arrays: Sequence[Any], backend: Backend) -> bool:
-    """Tell whether a backend's arrays lie one after the other in its memory, each aligned."""
+    """Tell whether a backend's arrays are contiguous in its memory, each aligned."""
     if any(a is None or backend.adopt(a) is not a for a in arrays):
         return False
     starts = [backend.address(a) for a in arrays]
@@ -148,7 +148,7 @@ def lay_contiguous(
 
 
 def aligned_offsets(metas: Sequence[Meta], alignment: int) -> tuple[list[int], int]:
-    """Return where values begin that lie one after the other, and the bytes of all of them."""
+    """Return where values begin that are contiguous, and the bytes of all of them."""
     sizes = [aligned(nbytes_of(meta), alignment) for meta in metas]
     *offsets, total = accumulate(sizes, initial=0)
     return offsets, total

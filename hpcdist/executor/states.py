@@ -18,7 +18,7 @@ class State(Protocol):
 class OperatorStates:
     """The states of an executor's operators; they can be written down and taken up again.
 
-    An operator is known by its type and the first variable it writes: so it goes on in another
+    An operator is known by its type and the first variable it writes: so it continues in another
     process, where the Program is built anew, and in variants of a Program.
     """
 
@@ -47,10 +47,10 @@ class OperatorStates:
         return positions
 
     def take_up(self, positions: Mapping[str, Any], step: int) -> None:
-        """Let every operator go on from where it was when ``positions`` were written down.
+        """Let every operator continue from where it was when ``positions`` were written down.
 
         Earlier versions drew from other generators, whose positions tell nothing here: after those
-        an operator goes on as if it had drawn once in each of the ``step`` steps.
+        an operator continues as if it had drawn once in each of the ``step`` steps.
         """
         states = {}
         for name, position in positions.items():

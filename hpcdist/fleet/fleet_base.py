@@ -278,7 +278,7 @@ class Fleet:
         self._role_maker.all_reduce_worker(input, output)
 
     def stop_worker(self) -> None:
-        """Leave the servers: they go on without this worker, and end after the last one."""
+        """Leave the servers: they continue without this worker, and end after the last one."""
         self._require(Role.WORKER, "stop_worker")
         self._executor.close()
 

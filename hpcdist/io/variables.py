@@ -199,7 +199,7 @@ def _refuse_shared_out(peers: Peers, program: Program, names: Iterable[str]) -> 
     tables = sorted(tables_looked_up(program).intersection(names))
     if tables and peers.trainers > 1 and not peers.servers:
         raise CheckpointError(
-            f"the rows of {', '.join(tables)} are shared out over {peers.trainers} trainers: "
+            f"the rows of {', '.join(tables)} are divided among {peers.trainers} trainers: "
             "checkpoint.save, or a Saver, has each write its own; one process, or a job with "
             "servers, restores that, and saves it by fluid.io"
         )

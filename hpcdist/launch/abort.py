@@ -35,7 +35,7 @@ from hpcdist.launch.termination import (
     sigterm_is_ours,
 )
 
-UNDECIDED_MS = 50  # how often to ask whether the job goes on without a dead rank
+UNDECIDED_MS = 50  # how often to ask whether the job continues without a dead rank
 PATIENCE_S = 2.0  # how long the launcher may take to end this rank after another's death
 SERVERS_FIRST_S = 5.0  # how long a trainer leaves it to servers to report a deadline
 NOTICE_S = 0.5  # how long the death of a rank may take to be seen after its messages have failed

@@ -54,7 +54,7 @@ class HostRanks:
         return [peer for peer in ended if peer.pid not in departed]
 
     def dead(self) -> list[Peer]:
-        """Return those that have died, but for those that the job goes on without."""
+        """Return those that have died, but for those that the job continues without."""
         return [peer for peer in self.departed() if peer not in self.excused]
 
     def fatal(self) -> list[Peer]:
@@ -64,7 +64,7 @@ class HostRanks:
         return [peer for peer in self.dead() if self.goes_on_without(peer) is False]
 
     def goes_on_without(self, peer: Peer) -> bool | None:
-        """Return whether the job goes on without a rank; None while that is undecided."""
+        """Return whether the job continues without a rank; None while that is undecided."""
         if self._board.all(Fact.REPORTS):  # the job is ending
             return False
         if self._tolerant and self.is_done(peer):

@@ -1,6 +1,6 @@
 """Ends a job when a rank dies before MPI_Init has returned and mpirun does not end it.
 
-Under ``mpirun --with-ft ulfm`` the other ranks would wait inside MPI_Init for ever. They hold the
+Under ``mpirun --with-ft ulfm`` the other ranks would wait inside MPI_Init forever. They hold the
 GIL there, so no thread of theirs can act, but a child process can. The first two ranks of a host
 start one each, as one of them may be the rank that dies; it ends when all ranks have met.
 """

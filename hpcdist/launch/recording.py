@@ -25,7 +25,7 @@ from hpcdist.trace import chrome, files, rates, status
 from hpcdist.trace.files import RankOfJob, RankRecording
 from hpcdist.trace.recorder import MIB, recorder
 
-ASKS = signal.SIGRTMIN  # kill -RTMIN PID: write what is recorded, and go on
+ASKS = signal.SIGRTMIN  # kill -RTMIN PID: write what is recorded, and continue
 TRACE_MIB = 64  # the ring under --trace
 LAST_S = 10.0  # before a failure that are written
 UNASKED = "hpcdist-recording"  # where a signal has a rank write that has no other place

@@ -1,6 +1,6 @@
 """Kills a launcher that hangs after its ranks on this host have ended, or would return 0.
 
-Open MPI 5's ``mpirun --with-ft ulfm`` sometimes stops for ever in a lock that it has already freed
+Open MPI 5's ``mpirun --with-ft ulfm`` sometimes stops forever in a lock that it has already freed
 (about once in a thousand jobs in which ranks die): the job would then never end. And it returns 0
 for a job all of whose ranks were killed, or crashed within MPI. A small process waits beside such a
 job, without using the processor, and kills that launcher.

@@ -135,7 +135,7 @@ def randint(
     seed: int = 0,
     name: str | None = None,
 ) -> Variable:
-    """Draw whole numbers of [low, high), or of [0, low); int64."""
+    """Draw integers of [low, high), or of [0, low); int64."""
     least, bound = (0, low) if high is None else (low, high)
     kind = canonical("int64" if dtype is None else dtype)
     refuse_variables("randint", "shape", shape)

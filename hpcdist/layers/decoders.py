@@ -163,7 +163,7 @@ class BeamSearchDecoder(Decoder):
         size = logits.shape[-1]
         only_end = np.full(size, _FAR_BELOW, "float32")
         only_end[self.end_token] = 0
-        # A beam that has ended goes on with the end token only, which costs nothing.
+        # A beam that has ended continues with the end token only, which costs nothing.
         ended = cast(beams.finished, "float32")
         after_end = elementwise_mul(expand(unsqueeze(ended, [2]), [1, 1, size]), assign(only_end))
         going_on = elementwise_mul(log(softmax(logits)), scale(ended, bias=-1.0), axis=0)

@@ -187,7 +187,7 @@ def switch_case(
         raise GraphTypeError(f"switch_case: branch_index must be whole, got {branch_index}")
     numbers = [number for number, _ in branch_fns]
     if not all(isinstance(n, int) for n in numbers):
-        raise GraphTypeError(f"switch_case: branches must have whole numbers, got {numbers}")
+        raise GraphTypeError(f"switch_case: branches must have integers, got {numbers}")
     if len(set(numbers)) < len(numbers):
         raise GraphError(f"switch_case: branches must have different numbers, got {numbers}")
     index = branch_index if branch_index.dtype == "int64" else cast(branch_index, "int64")

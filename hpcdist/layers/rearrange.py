@@ -39,7 +39,7 @@ Ints = int | Sequence[int]
 
 
 def _ints(layer: str, argument: str, value: Any) -> list[int]:
-    """Return whole numbers, known when the Program is built, as a list."""
+    """Return integers, known when the Program is built, as a list."""
     refuse_variables(layer, argument, value)
     return [int(v) for v in _listed(value)]
 

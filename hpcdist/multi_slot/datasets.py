@@ -205,7 +205,7 @@ class InMemoryDataset(DatasetBase):
         self._samples = self._load(self._threads)
 
     def preload_into_memory(self, thread_num: int | None = None) -> None:
-        """Begin to read all files while the script goes on; `wait_preload_done` ends it."""
+        """Begin to read all files while the script continues; `wait_preload_done` ends it."""
         threads = self._threads if thread_num is None else _positive("thread_num", thread_num)
         pool = ThreadPoolExecutor(1, "hpcdist-preload")
         self._loading = pool.submit(self._load, threads)

@@ -37,7 +37,7 @@ def _is_digit(byte: int) -> bool:
 def parse(text, are_floats, widths, powers, ints, floats, counts, book):
     """Read the lines of ``text``, uint8, which ends with a newline, into values in their order.
 
-    ``are_floats`` and ``widths`` (0: any number of values) tell of each slot. Whole numbers go to
+    ``are_floats`` and ``widths`` (0: any number of values) tell of each slot. Integers go to
     ``ints``, the others to ``floats``, and how many each line has of each slot to ``counts``.
     Stops at the first byte that is wrong. ``powers``: 10.0**k.
     """

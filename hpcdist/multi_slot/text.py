@@ -94,7 +94,7 @@ def _fault(text: bytes, slots: Sequence[SampleSlot], book: np.ndarray) -> str:
         kernels.COUNT: f"expected the number of its values, got {word!r}",
         kernels.EMPTY: "it has 0 values: pad it, in the data generator",
         kernels.WIDTH: f"expected {slot.width} values, as the variable's shape says, got {word}",
-        kernels.WHOLE: f"expected a whole number of 64 bits, got {word!r}",
+        kernels.WHOLE: f"expected an integer of 64 bits, got {word!r}",
         kernels.NUMBER: f"expected a finite number, got {word!r}",
         kernels.ENDS: "the line ends before it is complete",
     }

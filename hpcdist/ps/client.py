@@ -181,7 +181,7 @@ class PsClient(PacketExchange):
     def agree_on_deaths(self, witness: Witness) -> Witness:
         """Tell server 0 what this trainer knows of deaths; return what all that are left know.
 
-        Every trainer that has not left must come here. May be called while another wait goes on.
+        Every trainer that has not left must come here. May be called while another wait continues.
         """
         endpoint = self._cluster.endpoints[0]
 
@@ -200,7 +200,7 @@ class PsClient(PacketExchange):
     def close(self) -> None:
         """Leave the servers; a step of which packets were sent is ended first, as far as it went.
 
-        The other trainers go on without this one. Calling it again does nothing.
+        The other trainers continue without this one. Calling it again does nothing.
         """
         if self._closed:
             return

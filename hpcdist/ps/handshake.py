@@ -12,7 +12,7 @@ from hpcdist.ps.messages import Hello, difference, parse_hello
 class Greetings:
     """The HELLOs of trainers, compared with what the server expects.
 
-    They are answered all at once, so that every trainer goes on or all have the same error; or,
+    They are answered all at once, so that every trainer continues or all have the same error; or,
     ``one_by_one``, each as it comes. An empty fingerprint takes that of the first trainer answered.
     """
 

@@ -4,7 +4,7 @@ An id is mixed into 64 bits (`row_values.mixed`, one to one). The high half, its
 index, as ``tag << 32 | row + 1``; the low half is beside the row. So an entry takes 8 bytes, 0
 marks a free one whatever the ids are, and segments grow without a look at the rows. The low bits
 of a tag choose the segment (through ``directory``), its value the line at which the search begins;
-lines are filled from the left, and the search goes on while a line is full.
+lines are filled from the left, and the search continues while a line is full.
 
 A record is one row: uint32 low half, ``dim`` values, the state. Row r is at
 ``chunks[r >> shift] + (r & (1 << shift) - 1) * stride``.

@@ -52,7 +52,7 @@ class PsServer:
     also begin one by one, and ``on_read`` is told which one is about to read its first values. With
     ``tracked_rows`` trainers may ask which rows of tables have changed. The death of a trainer ends
     the server with RankFailure unless there is an ``on_death``, which may also raise: then it is
-    told, and the others go on. ``on_silence`` is told of trainers that send nothing for
+    told, and the others continue. ``on_silence`` is told of trainers that send nothing for
     ``silence_s`` seconds, once each time. ``whole_steps``: the packets of a step are applied when
     all of them are due, and answered then.
     """

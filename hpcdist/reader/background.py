@@ -59,7 +59,7 @@ def buffered(
                     samples.put(sample)
                     if stopped.is_set():
                         return
-            except BaseException as error:  # SystemExit too: or the consumer waits for ever
+            except BaseException as error:  # SystemExit too: or the consumer waits forever
                 end = _End(error)
             samples.put(end)
 

@@ -35,7 +35,7 @@ def start(
 ) -> None:
     """Make this process a rank of a job. Every rank calls this, before the script runs.
 
-    ``on_failure`` says whether the job goes on without trainers that die, see `FailurePolicy`;
+    ``on_failure`` says whether the job continues without trainers that die, see `FailurePolicy`;
     ``name_of`` returns what messages call a rank, ``stack_of`` where it is in its Python code,
     ``announce`` prints them, ``name_death`` those of a death that the job survives, once for each
     rank that died. ``local_feed``: every trainer of a plain script feeds rows of its
@@ -121,7 +121,7 @@ def staleness() -> int:
 
 
 def goes_on_without(rank: int) -> bool | None:
-    """Tell whether this job goes on when ``rank`` dies; None: not known yet."""
+    """Tell whether this job continues when ``rank`` dies; None: not known yet."""
     return False if _job is None else _job.failure_policy.goes_on_without(rank)
 
 

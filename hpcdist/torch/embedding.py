@@ -50,7 +50,7 @@ class TableModule(nn.Module):
         most = -1 if num_embeddings is None else num_embeddings
         for value in (most, embedding_dim, 0 if padding_idx is None else padding_idx):
             if not isinstance(value, int):
-                raise TableError(f"expected whole numbers of rows, columns, padding, got {value!r}")
+                raise TableError(f"expected integers of rows, columns, padding, got {value!r}")
         if not (most == -1 or most > 0) or embedding_dim < 1:
             raise TableError(
                 f"expected a positive number of rows, or None, and of columns, got "

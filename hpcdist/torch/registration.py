@@ -122,7 +122,7 @@ def _keep_handles_of_join() -> None:
 def stand_in() -> None:
     """Let groups of gloo, mpi, or nccl without a GPU be ours, and every rendezvous of torch's.
 
-    For scripts that are written for torchrun. torch goes on calling them what the script does.
+    For scripts that are written for torchrun. torch continues calling them what the script does.
     """
     for scheme in ("env", "tcp"):
         handler = rendezvous._rendezvous_handlers[scheme]

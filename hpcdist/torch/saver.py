@@ -215,7 +215,7 @@ def _chosen(directory: Path) -> list[Any]:
 
 
 def _check(record: _JobStates, checkpoint: Checkpoint) -> None:
-    """Raise unless states can be put together from this checkpoint; it may be anybody's."""
+    """Raise unless states can be combined from this checkpoint; it may be anybody's."""
     tensors: dict[str, SavedTensor] = {}
     for state in record.objects.values():
         state_from(state, tensors)

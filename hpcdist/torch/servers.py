@@ -119,7 +119,7 @@ class Served:
                 continue
             if _trace(parameter) != self._answered[name]:
                 raise TableError(
-                    f"parameter {name!r} was changed on this rank, but the servers keep their own "
+                    f"parameter {name!r} was changed on this rank, but the servers keep another "
                     "value: set values before the first step, or with hpcdist.torch.Saver's "
                     "restore()"
                 )

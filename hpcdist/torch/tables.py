@@ -298,8 +298,8 @@ class Tables:
         if len(alone) >= MANY and elsewhere and self.group.rank == 0:
             warnings.warn(
                 f"{len(alone)} tables are looked up one by one ({', '.join(alone[:MANY])}, ...), "
-                "each in an exchange of its own: announce their ids with "
-                "hpcdist.torch.rows_ahead, or put slots of the same width into one table",
+                "each in a separate exchange: announce their ids with hpcdist.torch.rows_ahead, "
+                "or put slots of the same width into one table",
                 stacklevel=5,
             )
 

@@ -163,7 +163,7 @@ class Recorder:
             self.mask = self._stride - 1
 
     def taken(self) -> Recording:
-        """Return what the ring holds now, and go on; not what is just being noted.
+        """Return what the ring holds now, and continue; not what is just being noted.
 
         Another thread may be about to write it, or what a signal handler has interrupted.
         """
@@ -173,7 +173,7 @@ class Recorder:
         return replace(latest, events=latest.events[written], noted=latest.noted - unwritten)
 
     def latest(self, since: int) -> Recording:
-        """Return those events after the first ``since`` that the ring holds now, and go on."""
+        """Return those events after the first ``since`` that the ring holds now, and continue."""
         noted, capacity = self._noted(), len(self._ring)
         places = np.arange(max(since, noted - capacity, 0), noted)
         events = self._ring[places % max(capacity, 1)]

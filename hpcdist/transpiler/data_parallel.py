@@ -103,8 +103,8 @@ def _on_devices(program: Program, devices: int) -> DataParallel:
     for op in repeated:
         if "sub_block" in op.attrs:
             raise PlanError(
-                f"{op.place} {op} runs a block of its own: such a program cannot be repeated on "
-                f"{devices} devices of one process; set CPU_NUM=1 and start more ranks"
+                f"{op.place} {op} runs a sub-block: such a program cannot be repeated on {devices} "
+                "devices of one process; set CPU_NUM=1 and start more ranks"
             )
     gradients = [g for op in repeated for g in (op.attrs.get(ROLE_VAR_ATTR) or ())[1::2]]
     shared = _shared_by_devices(block, repeated)

@@ -33,7 +33,7 @@ class PSDispatcher:
 
 
 class RoundRobin(PSDispatcher):
-    """One block to each server in turn, going on where the last call ended."""
+    """One block to each server in turn, continuing where the last call ended."""
 
     def dispatch(self, varlist: Sequence[Any]) -> list[str]:
         """Return the next endpoints, one per variable."""

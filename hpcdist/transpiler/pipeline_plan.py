@@ -180,7 +180,7 @@ class _Planner:
                 raise PlanError(
                     f"pipeline: stages {sorted(stages)} share {name!r}, but each stage keeps its "
                     "own parameters: cut so that one stage has all operators that read it, or "
-                    "give each stage a parameter of its own"
+                    "give each stage a separate parameter"
                 )
             else:
                 self._keeper[name] = ALL

@@ -196,8 +196,8 @@ def _refuse_moving_parameters(block: Block, roles: ProgramRoles) -> None:
         if written and i not in allowed:
             raise PlanError(
                 f"{op.place} {op} writes parameter {min(written)!r}, which the parameter servers "
-                "hold and update: they would go on with a value of their own; let an optimizer, "
-                "or its regularization, move it, or train without servers (no --pservers)"
+                "hold and update: they would continue with another value; let an optimizer, or "
+                "its regularization, move it, or train without servers (no --pservers)"
             )
 
 
@@ -251,9 +251,9 @@ def refuse_uncut(block: Block, update: ParameterUpdate) -> None:
         op = block.ops[i]
         reason = ""
         if i > update.optimizer and op.type not in ELEMENTWISE:
-            reason = "computes with the whole of it"
+            reason = "computes with all of it"
         if op.type == "fill_constant" and block.var(op.output("Out")[0]).shape == shape:
-            reason = "fills as many rows as the whole has"
+            reason = "fills as many rows as the parameter has"
         for name in op.input_arg_names:
             var = block.find_var(name)
             if name not in moved and var is not None and var.shape == shape:

@@ -45,7 +45,7 @@ def on_server(program: Program) -> Program:
 def in_group(program: Program, *, tables_here: bool = True) -> Program:
     """Return what a trainer runs that sums gradients: in nccl2 mode as ParallelExecutor did.
 
-    Rows of distributed tables are shared out over the trainers, unless servers have them.
+    Rows of distributed tables are divided among the trainers, unless servers have them.
     """
     group = group_of(program)
     if group is not None and len(group.endpoints) > 1 and program.trains:

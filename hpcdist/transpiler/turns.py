@@ -77,7 +77,7 @@ def _conflict(mains: Sequence[Program]) -> str | None:
         rates = _written_by(_schedule(main))
         # Schedules may share what they count with, as they share it in the scope of one process.
         if both := sorted((names & updated) | (names - rates) & scheduled):
-            return f"both compute {both[0]!r} on the servers: give variables names of their own"
+            return f"both compute {both[0]!r} on the servers: give the variables different names"
         updated |= names - rates
         scheduled |= rates
     for name in sorted(scheduled):

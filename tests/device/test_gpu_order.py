@@ -322,7 +322,7 @@ def test_operators_add_at_repeated_places_in_order():
     lines = [line for path in ops.rglob("*.py") for line in path.read_text().splitlines()]
     atomic = [line.strip() for line in lines if ".add.at(" in line]
     assert sorted(atomic) == [
-        "xp.add.at(counts, classes, 1)  # whole numbers: in any order",
+        "xp.add.at(counts, classes, 1)  # integers: in any order",
         "xp.add.at(target, places or (...,), values)",
     ]
 

@@ -101,7 +101,7 @@ def test_many_users_of_one_rating_each_take_little_time(tmp_path, monkeypatch):
 def test_users_are_whole_numbers(tmp_path, monkeypatch, user):
     monkeypatch.setenv("HPCDIST_DATA_HOME", str(tmp_path))
     (tmp_path / "ml-latest-small-ratings.csv").write_text(f"userId,movieId,rating\n{user},1,3\n")
-    with pytest.raises(DataError, match="line 2, column userId: expected a whole number in 0"):
+    with pytest.raises(DataError, match="line 2, column userId: expected an integer in 0"):
         ratings(tmp_path)
 
 

@@ -236,7 +236,7 @@ def test_processes_do_not_outlive_a_rank_that_is_killed(path, tmp_path):
         ({"crop": "half"}, "crop must be a share of the area"),
         ({"color": True}, "color must be 0..1"),
         ({"apply": 3}, "apply must be a function"),
-        ({"seed": "7"}, "seed must be a whole number"),
+        ({"seed": "7"}, "seed must be an integer"),
     ],
 )
 def test_images_that_cannot_be_meant_are_refused(arguments, said):

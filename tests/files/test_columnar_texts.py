@@ -173,7 +173,7 @@ def test_texts_that_cannot_be_decoded_are_bad_rows(tmp_path):
 
 def test_a_mistake_of_the_function_is_no_bad_row(path):
     for wrong in (lambda text: [0.5], lambda text: 5, lambda text: [[1]]):
-        with pytest.raises(DataError, match="must return a list of whole numbers for a text"):
+        with pytest.raises(DataError, match="must return a list of integers for a text"):
             list(fluid.data.read(path, batch=4, decode={"text": wrong}, on_bad="skip"))
     with pytest.raises(DataError, match="returned 9223372036854775808, expected int64"):
         list(fluid.data.read(path, batch=4, decode={"text": lambda text: [2**63]}))
@@ -203,7 +203,7 @@ def test_a_function_that_always_fails_is_told_some_times_and_ends_the_epoch(tmp_
             {"decode": {"text": len}, "columns": {"x": ["id", "text"]}},
             "cannot be combined with other",
         ),
-        ({"decode": {"text": len}, "workers": -1}, "workers must be a whole number >= 0"),
+        ({"decode": {"text": len}, "workers": -1}, "workers must be an integer >= 0"),
     ],
 )
 def test_what_would_be_ignored_is_refused(path, arguments, said):
@@ -250,7 +250,7 @@ def test_what_cannot_be_packed_is_refused():
         fluid.data.packed(fluid.LoDTensor(np.zeros(3, np.int64)), 4)
     with pytest.raises(DataError, match="a LoDTensor of one level, got ndarray"):
         fluid.data.packed(np.zeros(3, np.int64), 4)
-    with pytest.raises(DataError, match=r"length must be a whole number >= 1, got 4\.5"):
+    with pytest.raises(DataError, match=r"length must be an integer >= 1, got 4\.5"):
         fluid.data.packed(long, 4.5)
     none = fluid.create_lod_tensor(np.zeros((0, 1), np.int64), [[0, 0]], place)
     assert fluid.data.packed(none, 4).ids.shape == (0, 4)

@@ -263,7 +263,7 @@ def test_rows_that_trainers_share_out_are_not_left_out_silently(mpi_tmp_path):
                 lambda: fluid.io.save_persistables(exe, mpi_tmp_path),
                 lambda: fluid.io.save_inference_model(mpi_tmp_path, ["ids"], [loss], exe),
             ):
-                with pytest.raises(CheckpointError, match="are shared out over 2 trainers"):
+                with pytest.raises(CheckpointError, match="are divided among 2 trainers"):
                     save()
             fluid.io.save_vars(exe, mpi_tmp_path / "dense", vars=["fc_0.w_0"])
 

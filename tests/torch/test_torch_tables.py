@@ -310,7 +310,7 @@ def test_many_tables_looked_up_one_by_one_are_named_once(ahead):
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(TableError, match="whole numbers of rows.*got '4'"):
+    with pytest.raises(TableError, match="integers of rows.*got '4'"):
         ours.Embedding("4", 4)
     with pytest.raises(TableError, match="padding_idx -9 is before the first of 4 rows"):
         ours.Embedding(4, 4, padding_idx=-9)

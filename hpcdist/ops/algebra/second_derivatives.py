@@ -1,7 +1,7 @@
 """Gradients of gradient operators, for second derivatives.
 
 A gradient operator computes dX from dOut, and maybe from X or Out. The rules here say how the
-gradient of dX goes on to what it was computed from, in operators that are there already: so third
+gradient of dX flows on to what it was computed from, in operators that are there already: so third
 derivatives are there, too. A gradient operator without a rule is refused by name (`backward.py`).
 """
 

@@ -137,7 +137,7 @@ def _center_loss(
         moves = xp.zeros_like(centers)
         counts = xp.ones((len(centers), 1), centers.dtype)
         add_at(xp, moves, (classes,), difference)
-        xp.add.at(counts, classes, 1)  # whole numbers: in any order
+        xp.add.at(counts, classes, 1)  # integers: in any order
         centers_out += rate.reshape(()) * moves / counts
 
 

@@ -71,7 +71,7 @@ def bind_run(
 ) -> Call:
     """Return the rule ``name`` bound to several parameters, each with its states and gradient.
 
-    Each of ``params``, ``grads`` and the arrays of one state lie one after the other, beginning
+    Each of ``params``, ``grads`` and the arrays of one state is contiguous, beginning
     at multiples of GAP bytes, and the memory reaches to such a multiple after the last.
     """
     rule, dtype = rules.RULES[name], params[0].dtype

@@ -1,6 +1,6 @@
 """Loops of the gated recurrent unit, compiled by numba; see `lstm_kernels` for what places are.
 
-Gates of a place lie side by side: update, reset, candidate.
+Gates of a place are adjacent: update, reset, candidate.
 """
 
 from __future__ import annotations

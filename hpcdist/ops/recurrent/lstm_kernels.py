@@ -1,7 +1,7 @@
 """Loops of the long short-term memory, compiled by numba: with or without a projection.
 
 Values by place (see `time_steps`) are matrices; those named ``all_...`` begin with the initial
-states. Gates of a place lie side by side: candidate, input, forget, output.
+states. Gates of a place are adjacent: candidate, input, forget, output.
 """
 
 from __future__ import annotations

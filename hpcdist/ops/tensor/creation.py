@@ -77,7 +77,7 @@ def _randint_bind(
 
 def _randint_infer(shape: Sequence[int], low: int, high: int, dtype: str, seed: int) -> Meta:
     if low >= high:
-        raise GraphError(f"no whole number is at least {low} and less than {high}")
+        raise GraphError(f"no integer is at least {low} and less than {high}")
     return Meta(tuple(shape), dtype)
 
 

@@ -1,4 +1,4 @@
-"""Rows chosen by a mask: split for the branches of a condition, and put together again."""
+"""Rows chosen by a mask: split for the branches of a condition, and combined again."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class DistributedAuc:
 
 
 class CountsOfAll:
-    """Counts that a Program such as a test goes on from, which every trainer runs whole.
+    """Counts that a Program such as a test continues from, which every trainer runs whole.
 
     Before it runs each trainer takes those of all; afterwards only the first one keeps them, for
     they add up.

@@ -70,7 +70,7 @@ def unpack(
 
     ``division`` says which rows each of the trainers that packed had.
 
-    Everything is put together in trainer order, so all trainers get the same bits. The rows of a
+    Everything is combined in trainer order, so all trainers get the same bits. The rows of a
     trainer that has died before it gave its values (None) are left out.
     """
     living = [(k, _Reader(data)) for k, data in enumerate(packed) if data is not None]

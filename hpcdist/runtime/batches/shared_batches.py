@@ -139,7 +139,7 @@ class Batches:
     def cut(self, program: Program, feed: Feed, scope: Scope, fetches: Sequence[str]) -> Feed:
         """Return this trainer's rows of a batch with what they count, if batches are shared.
 
-        They are the whole batch where ``fetches`` cannot be put together from parts.
+        They are the whole batch where ``fetches`` cannot be combined from parts.
         """
         shared = self._shared.get(program)
         if shared is None:
@@ -300,7 +300,7 @@ class Batches:
         return joins
 
     def _counting_of(self, program: Program) -> CountsOfAll:
-        """Return how a Program that every trainer runs whole goes on from counts of them all."""
+        """Return how a Program that every trainer runs whole continues from counts of them all."""
         return self._counting.of(
             program, lambda: CountsOfAll(program, self._area_counts, self._membership)
         )

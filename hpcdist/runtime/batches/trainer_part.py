@@ -79,7 +79,7 @@ def expect_divided(rows: SharedProgram) -> None:
     """Refuse a Program that must have whole batches, where trainers feed rows of their own."""
     if rows.why_whole:
         raise PlanError(
-            "trainers that feed rows of their own can share a program only if its losses are "
-            f"means, or sums, of what is computed row by row: {rows.why_whole}; feed whole "
-            "batches to all trainers instead"
+            "trainers that feed only their rows can share a program only if its losses are means, "
+            f"or sums, of what is computed row by row: {rows.why_whole}; feed whole batches to all "
+            "trainers instead"
         )

@@ -28,7 +28,7 @@ from hpcdist.transpiler.group import Group, group_of
 class Bucket:
     """Values that are summed as one array, in the memory of the backend.
 
-    Where they lie one after the other, that is they themselves; else it is a copy.
+    Where they are contiguous, that is they themselves; else it is a copy.
     """
 
     def __init__(self, names: Sequence[str], arrays: Mapping[str, Any], backend: Backend) -> None:
@@ -58,7 +58,7 @@ class Bucket:
 
 
 class Sums:
-    """All buckets of a Program: filled and started by name, while the backward pass goes on."""
+    """All buckets of a Program: filled and started by name, while the backward pass continues."""
 
     def __init__(
         self,
@@ -193,5 +193,5 @@ def _fused(names: Sequence[str], metas: Mapping[str, Meta], group: Group | None)
 
 
 def fusing_of(group: Group | None) -> Fusing:
-    """Return how gradients are put together: the flags say it, or the program's group."""
+    """Return how gradients are combined: the flags say it, or the program's group."""
     return Fusing.from_flags((group and group.fusing) or Fusing())

@@ -249,7 +249,7 @@ class CollectiveLink(Link):
     def contiguous(
         self, ops: Sequence[Operator], metas: Mapping[str, Meta], backend: Backend
     ) -> list[list[str]]:
-        """Return the names that must lie side by side because they are summed together."""
+        """Return the names that must be adjacent because they are summed together."""
         self._way = way_of(group_of(program_of(ops[0])))
         return bucket_names(ops, metas)
 
@@ -387,7 +387,7 @@ class CollectiveLink(Link):
 
 
 def _say_fused(gradients: int, sums: int) -> None:
-    """Say in Fluid's words how far gradients are put together, if they are."""
+    """Say in Fluid's words how far gradients are combined, if they are."""
     if sums < gradients:
         logger.info(
             f"Find all_reduce operators: {gradients}. To make the speed faster, some all_reduce "

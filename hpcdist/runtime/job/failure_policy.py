@@ -18,8 +18,8 @@ OnFailure: TypeAlias = Literal["end", "continue"]
 class FailurePolicy:
     """How this rank takes the death of others.
 
-    A job can only go on without trainers, and only where the transport is tolerant. ``asked`` is
-    what the user wants; None: go on in asynchronous modes, end in synchronous ones.
+    A job can only continue without trainers, and only where the transport is tolerant. ``asked`` is
+    what the user wants; None: continue in asynchronous modes, end in synchronous ones.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class FailurePolicy:
 
     @property
     def goes_on_always(self) -> bool:
-        """Whether the job goes on without trainers that die, whatever its mode."""
+        """Whether the job continues without trainers that die, whatever its mode."""
         return self._transport.tolerant and self._requested == "continue"
 
     def learn(self, plan: Plan | None) -> None:
         """Take note of how the Program that this rank runs is distributed.
 
-        PlanError if a job is to go on without trainers whose sums need all of them.
+        PlanError if a job is to continue without trainers whose sums need all of them.
         """
         if plan is None:
             return
@@ -65,7 +65,7 @@ class FailurePolicy:
         self._needs_all = plan.mode.dense_summed
 
     def goes_on_without(self, rank: int) -> bool | None:
-        """Tell whether the job goes on when ``rank`` dies; None: not known yet."""
+        """Tell whether the job continues when ``rank`` dies; None: not known yet."""
         if not (self._transport.tolerant and self._cluster.servers):
             return False
         if self._cluster.role_of(rank).kind != TRAINER:

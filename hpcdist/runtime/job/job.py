@@ -212,7 +212,7 @@ class Job(Control):
     def contiguous(
         self, ops: Sequence[Operator], metas: Mapping[str, Meta], backend: Backend
     ) -> list[list[str]]:
-        """Return groups of names whose arrays must lie one after the other."""
+        """Return groups of names whose arrays must be contiguous."""
         return self._link.contiguous(ops, metas, backend)
 
     def memory(self, nbytes: int, backend: Backend) -> Any:

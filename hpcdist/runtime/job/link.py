@@ -56,10 +56,10 @@ class Link(NetworkOperators):
         """Before a Program trains for the first time: let all trainers begin alike."""
 
     def expect_on_servers(self, variables: Sequence[ScopeVariable]) -> None:
-        """Raise PlanError if others hold another value of these, and would go on with it."""
+        """Raise PlanError if others hold another value of these, and would continue with it."""
 
     def also_on_servers(self, program: Program) -> frozenset[str]:
-        """Return what a trainer has of a Program that servers have too, and would go on with."""
+        """Return what a trainer has of a Program that servers have too, and would continue with."""
         return frozenset()
 
     def of_this_step(self, program: Program, scope: Scope) -> Program:
@@ -89,7 +89,7 @@ class Link(NetworkOperators):
         """When all trainers have settled: take over what they have sent."""
 
     def resume(self, program: Program, counted: Mapping[str, int], scope: Scope) -> None:
-        """When all ranks have loaded a checkpoint: go on from there."""
+        """When all ranks have loaded a checkpoint: continue from there."""
 
     def end(self) -> None:
         """Take in what all others said when they ended. Collective, after `close` on all."""

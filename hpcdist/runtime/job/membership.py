@@ -1,7 +1,7 @@
 """The trainers that share every batch, some of which may die: their shares and contributions.
 
 All that live must cut a batch in the same way and join the same values. So when some have died, the
-others tell server 0 what they know, and go on by what it answers.
+others tell server 0 what they know, and continue by what it answers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Membership:
 
     @property
     def settles(self) -> bool:
-        """Whether the job goes on without trainers that die."""
+        """Whether the job continues without trainers that die."""
         return self._settle is not None
 
     @property

@@ -16,7 +16,7 @@ from hpcdist.transpiler.turns import in_turns
 
 ANOTHER = (
     "a job that trains a Program in a pipeline trains no other one: leave PipelineOptimizer out, "
-    "or train the other Program in a job of its own"
+    "or train the other Program in a separate job"
 )
 
 

@@ -23,7 +23,7 @@ class Meeting:
         self.startups = 0  # how often the startup program has run
 
     def agree(self, text: str, awaited: str) -> None:
-        """Refuse to go on if ranks have built different Programs (CommError). Collective."""
+        """Refuse to continue if ranks have built different Programs (CommError). Collective."""
         different = ranks_that_differ(self._trainers, text, self._deadline_s, awaited)
         if different:
             raise CommError(

@@ -20,7 +20,7 @@ from hpcdist.graph.registry import Call
 class Transfers:
     """Messages between the stages of one replica; ``ranks`` are those of its stages in the job.
 
-    A send copies the value into a buffer and goes on. Of each value there are as many buffers as
+    A send copies the value into a buffer and continues. Of each value there are as many buffers as
     stages: none holds more micro-batches, so a buffer is free again when its turn comes.
     """
 

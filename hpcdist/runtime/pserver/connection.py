@@ -130,7 +130,7 @@ class StepProtocol:
         self.connection = connection
 
     def contiguous(self) -> list[list[str]]:
-        """Return the names that must lie side by side because they travel in one message."""
+        """Return the names that must be adjacent because they travel in one message."""
         return []
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:

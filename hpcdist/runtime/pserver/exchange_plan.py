@@ -142,7 +142,7 @@ def refuse_unpushed(plan: Plan) -> None:
 
 
 def contiguous_groups(exchanges: Sequence[ServerExchange]) -> list[list[str]]:
-    """Return the names on a trainer that travel in one message, so must lie side by side."""
+    """Return the names on a trainer that travel in one message, so must be adjacent."""
     groups = []
     for exchange in exchanges:
         local = {b.key: b.gradient for b in exchange.blocks}

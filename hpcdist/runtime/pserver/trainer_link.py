@@ -92,7 +92,7 @@ class TrainerLink(Link):
     def contiguous(
         self, ops: Sequence[Operator], metas: Mapping[str, Meta], backend: Backend
     ) -> list[list[str]]:
-        """Return the names that must lie side by side because they travel in one message."""
+        """Return the names that must be adjacent because they travel in one message."""
         plan = trainer_plan(program_of(ops[0]))
         if backend.xp is not np or plan is None or not _trains(ops, plan):
             return []  # from a device, messages leave from host copies
@@ -143,7 +143,7 @@ class TrainerLink(Link):
         return self.current_client().agree_on_deaths(witness)
 
     def close(self) -> None:
-        """Leave the servers: they go on without this trainer, and end after the last one.
+        """Leave the servers: they continue without this trainer, and end after the last one.
 
         What is queued or not yet exchanged is sent first.
         """
