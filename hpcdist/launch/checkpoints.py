@@ -48,14 +48,14 @@ def main(argv: Sequence[str]) -> None:
     try:
         intact = _show(console, arguments.path, verify=arguments.action == "verify")
     except CheckpointError as error:
-        _say(Console(stderr=True, highlight=False, soft_wrap=True), "not whole", str(error))
+        _say(Console(stderr=True, highlight=False, soft_wrap=True), "not intact", str(error))
         intact = False
     if not intact:
         raise SystemExit(1)
 
 
 def _show(console: Console, path: Path, *, verify: bool) -> bool:
-    """Show what stands under ``path``; tell whether all of it is whole."""
+    """Show the checkpoints or file at ``path``; return whether all of it is intact."""
     checkpoints = steps(path)
     if checkpoints:
         return _show_all(console, path, [p for _, p in checkpoints], verify=verify)
@@ -68,7 +68,7 @@ def _show(console: Console, path: Path, *, verify: bool) -> bool:
         if verify:
             checkpoint.check_data()
         _show_checkpoint(console, checkpoint)
-    _say(console, "whole", "every byte verified" if verify else "data not read: use verify")
+    _say(console, "intact", "every byte verified" if verify else "data not read: use verify")
     return True
 
 
@@ -83,7 +83,7 @@ def _show_all(console: Console, root: Path, paths: Sequence[Path], *, verify: bo
                 facts = checkpoint.facts
                 size = decimal(sum(file.bytes for file in facts.files))
                 counts = str(len(checkpoint.variables)), str(len(facts.files))
-                state = Text("verified" if verify else "whole", style="green")
+                state = Text("verified" if verify else "intact", style="green")
                 table.add_row(str(facts.step), *counts, size, state)
         except CheckpointError as error:
             intact = False
@@ -151,7 +151,9 @@ def _table(title: str | Text, *columns: str) -> Table:
 
 
 def _say(console: Console, state: str, words: str) -> None:
-    console.print(Text(state, style="bold red" if state == "not whole" else "bold green"), end=": ")
+    console.print(
+        Text(state, style="bold red" if state == "not intact" else "bold green"), end=": "
+    )
     console.print(plain(words))
 
 
