@@ -217,7 +217,7 @@ def _stacked(column: _Column, values: tuple[Any, ...]) -> np.ndarray:
 
 
 def _accepts(expected: tuple[int, ...], got: tuple[int, ...]) -> bool:
-    """Tell whether one sample of shape ``got`` has, or can be reshaped to, the expected shape."""
+    """Return whether one sample of shape ``got`` has, or can be reshaped to, the expected shape."""
     if len(got) == len(expected):
         return all(e in (-1, g) for g, e in zip(got, expected, strict=True))
     size, product = math.prod(got), math.prod(e for e in expected if e != -1)

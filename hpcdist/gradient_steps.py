@@ -165,7 +165,7 @@ def _present(grad: Any) -> Slots:
 
 
 def sum_repeated(steps: list[Step], block_idx: int) -> list[Step]:
-    """Let every producer of a repeated gradient write its own variable, summed before first use."""
+    """Make every producer of a repeated gradient write a separate variable; sum them before use."""
     producers: dict[str, list[str]] = {}  # gradient -> what its producers write
     count: dict[str, int] = {}
     first: dict[str, int] = {}

@@ -63,11 +63,11 @@ class LoDTensor:
         return [np.diff(offsets).tolist() for offsets in self.sequences.offsets]
 
     def has_valid_recursive_sequence_lengths(self) -> bool:
-        """Tell whether the sequences have as many rows as there are."""
+        """Return whether the sequences have as many rows as there are."""
         return self.sequences is None or self.sequences.rows == len(self)
 
     def _is_initialized(self) -> bool:
-        """Tell whether there are rows; Fluid's scripts ask it under this name."""
+        """Return whether there are rows; Fluid's scripts ask it under this name."""
         return self.value is not None
 
     def shape(self) -> list[int]:

@@ -38,7 +38,7 @@ class Overwritten:
         self._copies: dict[tuple[int, str], str] = {}  # by the operator that overwrites it
 
     def _is_one(self, name: str) -> bool:
-        """Tell whether a variable is one value: of arrays every place is written once."""
+        """Return whether a variable is one value: of arrays every place is written once."""
         var = self._block.find_var(name)
         return var is not None and var.type == VarType.LOD_TENSOR
 

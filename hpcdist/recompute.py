@@ -102,7 +102,7 @@ def _segments(
 
 
 def _can_run_again(block: Block, op: Operator, writers: Counter[str]) -> bool:
-    """Tell whether an operator gives the same bits at any later time, and nothing else."""
+    """Return whether an operator gives the same bits at any later time, and nothing else."""
     definition = lookup(op.type)
     computed = definition.kernel is not None or definition.bind is not None
     if not computed or definition.state or definition.acts or op.type.startswith("lookup_table"):

@@ -183,7 +183,7 @@ class Setting(Generic[T]):
         return self.default.read(environ) if isinstance(self.default, Setting) else self.default
 
     def is_set(self, environ: Mapping[str, str] | None = None) -> bool:
-        """Tell whether the environment has a value."""
+        """Return whether the environment has a value."""
         return bool(environment(environ).get(self.name))
 
     def parse(self, text: str) -> Any:

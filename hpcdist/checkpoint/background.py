@@ -99,7 +99,7 @@ class Worker:
             self._thread = None
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Have a call made; the future has its result, or its error."""
+        """Submit a call; the future gets its result or its error."""
         future: Future[Any] = Future()
 
         def call() -> None:

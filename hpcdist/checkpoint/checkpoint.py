@@ -80,7 +80,7 @@ class Checkpoint:
         return self.facts.step
 
     def has(self, name: str) -> bool:
-        """Tell whether a variable was saved."""
+        """Return whether a variable was saved."""
         return name in self.variables
 
     def saved(self, name: str) -> Saved:
@@ -192,7 +192,7 @@ def directory_of(root: str | Path, step: int) -> Path:
 
 
 def is_step(path: Path) -> bool:
-    """Tell whether a directory is named as that of one checkpoint, not of several."""
+    """Return whether a directory is named as that of one checkpoint, not of several."""
     return _STEP.fullmatch(path.name) is not None
 
 
@@ -271,7 +271,7 @@ def drop_unfinished(directory: Path) -> None:
 
 
 def finish_step(directory: Path) -> None:
-    """Note that a checkpoint has its manifest."""
+    """Record that a checkpoint has its manifest."""
     (directory / UNFINISHED).unlink(missing_ok=True)
 
 
@@ -300,7 +300,7 @@ def prune(root: str | Path, keep: int, saved: int) -> None:
 
 
 def _left_over(path: Path) -> bool:
-    """Tell whether a crash has left this directory, of a save or of a deletion."""
+    """Return whether a crash has left this directory, of a save or of a deletion."""
     if path.is_symlink() or not path.is_dir():
         return False
     names = os.listdir(path)
@@ -310,7 +310,7 @@ def _left_over(path: Path) -> bool:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Tell whether there is a file that begins as a checkpoint's files do."""
+    """Return whether there is a file that begins as a checkpoint's files do."""
     if not path.is_file():
         return False
     with open_plain(path) as file:

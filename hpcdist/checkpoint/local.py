@@ -122,7 +122,7 @@ def _piece_array(variable: LocalPiece, scope: Scope) -> Any:
 
 
 def _finite(array: Any) -> bool:
-    """Tell whether all elements are finite; numpy's functions act where the array is."""
+    """Return whether all elements are finite; numpy's functions act where the array is."""
     if array.dtype.kind != "f" or not array.size:
         return True
     rows = max(1, COPIED_BYTES * len(array) // array.nbytes)
@@ -185,7 +185,7 @@ def _jobs_for(checkpoint: Source, piece: Piece, out: np.ndarray) -> Any:
 
 
 def _counted(checkpoint: Source, piece: Piece, base: str, out: np.ndarray) -> Any:
-    """Give all steps counted so far to trainer 0: asynchronous schedules add trainers' counts."""
+    """Assign all steps counted so far to trainer 0: asynchronous schedules add trainers' counts."""
     if piece.name == f"{base}.trainer_0":
         return checkpoint.jobs(base, 0, piece.whole[0], out)
     return [lambda: out.fill(0)]

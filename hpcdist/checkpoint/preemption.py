@@ -21,7 +21,7 @@ def listen() -> None:
 
 
 def warned() -> bool:
-    """Tell whether this process has been warned."""
+    """Return whether this process has been warned."""
     return told.is_set()
 
 

@@ -195,7 +195,7 @@ def _as_saved_by(
     individually_kept: set[str],
     trainer: int,
 ) -> list[LocalPiece]:
-    """Let a trainer take up values of its own as it has saved them."""
+    """Restore the values that this trainer saved separately."""
     chosen = []
     for h in variables:
         as_saved = individually(h, trainer)
@@ -217,7 +217,7 @@ def check_declared(checkpoint: Source, var: Variable, saved: Saved) -> None:
 
 
 def is_table(scope: Scope, name: str) -> bool:
-    """Tell whether a variable is, in this scope, a table of rows that are found by id."""
+    """Return whether a variable is, in this scope, a table of rows that are found by id."""
     variable = scope.find_var(name)
     return variable is not None and isinstance(variable.value, SparseTable)
 

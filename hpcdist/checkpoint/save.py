@@ -161,7 +161,7 @@ def _agree(error: HpcdistError | None) -> None:
 
 
 def busy() -> bool:
-    """Tell whether a checkpoint is being written beside training."""
+    """Return whether a checkpoint is being written beside training."""
     return _background.busy
 
 

@@ -101,7 +101,7 @@ class Saver:
             self.close()
 
     def restore(self, *, best: bool = False) -> Restored | None:
-        """Take up the latest checkpoint, after the startup program; None if there is none yet.
+        """Restore the latest checkpoint, after the startup program; None if there is none yet.
 
         With ``best`` that which `save_best` has saved.
         """
@@ -197,7 +197,7 @@ class Saver:
     # -- what trainers decide together -----------------------------------------------------------
     @with_the_living
     def _agreed_now(self) -> tuple[bool, bool]:
-        """Tell whether to stop, and whether to save; all trainers decide so after the same step.
+        """Return whether to stop, and whether to save; all trainers decide so after the same step.
 
         One that has been warned may be a step ahead of one that has not: if it stopped, the other
         would wait for its gradients. So they ask each other, now and then.

@@ -24,7 +24,7 @@ class Source(Protocol):
     manifest: Path
 
     def has(self, name: str) -> bool:
-        """Tell whether a variable was saved."""
+        """Return whether a variable was saved."""
 
     def saved(self, name: str) -> Saved:
         """Return the facts of a variable; CheckpointError if it was not saved."""
@@ -54,7 +54,7 @@ class FluidFiles:
         """Nothing stays open."""
 
     def has(self, name: str) -> bool:
-        """Tell whether a variable was saved."""
+        """Return whether a variable was saved."""
         if self._together is not None:
             return name in self._together
         return (self._directory / path_of(name)).is_file()

@@ -149,7 +149,7 @@ class NewFile:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[NewFile]:
-    """Give a file to write to, which becomes ``path`` when it is complete and on disk.
+    """Yield a file to write to, which becomes ``path`` when it is complete and on disk.
 
     Raises CheckpointError if it cannot be written: then ``path`` is what it was.
     """
@@ -188,7 +188,7 @@ def write_bytes(path: Path, *parts: Any) -> None:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[tuple[NewFile, Any]]:
-    """Give a file as `replaced` does, and the HDF5 file in it."""
+    """Yield a file as `replaced` does, and the HDF5 file in it."""
     with replaced(path) as disk:
         file = h5py.File(
             disk,
@@ -334,7 +334,7 @@ def _elements(array: np.ndarray | Made, first: int, count: int) -> np.ndarray:
 def _write_packed(
     disk: NewFile, file: Any, entry: Entry, compression: str | None, back: WriteBack
 ) -> Stored:
-    """Let HDF5 compress an array, and read back what the chunks have become."""
+    """Compress an array by HDF5, and read back its chunks."""
     array, chunks = entry.array, cut(entry.array.shape, entry.array.itemsize)
     dataset = file.create_dataset(
         entry.path,

@@ -119,7 +119,7 @@ class Decoding:
         epoch: int,
         refuse_or_note: Callable[[Sequence[Skip]], None],
     ) -> Iterator[Batch]:
-        """Give batches with their columns decoded.
+        """Yield batches with their columns decoded.
 
         ``refuse_or_note`` is called with bad rows: it raises, or they are left out.
         """

@@ -188,7 +188,7 @@ class Order:
         return [[window.begin for window in lane] for lane in self._lanes]
 
     def runs(self, begin: int, end: int) -> Iterator[Run]:
-        """Give the rows of positions ``begin:end``, in order."""
+        """Yield the rows of positions ``begin:end``, in order."""
         at = begin
         while at < end:
             lane, place, left = self._place(at)

@@ -128,7 +128,7 @@ def clock_offset(
 
 
 def _reads_another(names: list[str], rank: int) -> bool:
-    """Tell whether a rank is the first with its clock, as far as that is known."""
+    """Return whether a rank is the first with its clock, as far as that is known."""
     return not names[rank] or names.index(names[rank]) == rank
 
 

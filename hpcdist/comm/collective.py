@@ -157,9 +157,9 @@ class CollectiveOperations(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what the group holds; no reduction may be under way. Collective."""
+        """Release the group's resources; no reduction may be pending. Collective."""
         ...
 
     def abort(self) -> None:
-        """Give up: what is under way or waited for ends in an error, here or on all ranks."""
+        """Abort: pending operations and waits end in an error, here or on all ranks."""
         ...

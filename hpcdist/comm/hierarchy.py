@@ -106,7 +106,7 @@ class OverFlat:
         self.split = flat.split
 
     def close(self) -> None:
-        """Give back what the group holds; no reduction may be under way. Collective."""
+        """Release the group's resources; no reduction may be pending. Collective."""
         self.flat.close()
 
     def abort(self) -> None:

@@ -135,7 +135,7 @@ class HostCollective:
         return HostCollective(group.transport, group.deadline_s, group.names)
 
     def close(self) -> None:
-        """Give back requests and shared memory; no reduction may be under way. Collective."""
+        """Release requests and shared memory; no reduction may be pending. Collective."""
         for exchange in self._exchanges:
             exchange.close()
         self._exchanges.clear()

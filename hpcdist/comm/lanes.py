@@ -165,7 +165,7 @@ class Lane:
         self._queue.append(operation)
 
     def is_empty(self) -> bool:
-        """Tell whether no operation is left, nor anything that is called at the end of one."""
+        """Return whether no operation is left, nor anything that is called at the end of one."""
         return not self._queue and not self._ending
 
     def move(self) -> bool:
@@ -224,7 +224,7 @@ class Mover:
         self._thread: threading.Thread | None = None
 
     def watch(self, lane: Lane) -> None:
-        """Have a lane moved from now on, until nothing is left in it."""
+        """Drive a lane in the background until it is empty."""
         with self._changed:
             if lane not in self._lanes:
                 self._lanes.append(lane)
@@ -264,7 +264,7 @@ class Mover:
             self._thread.join()
 
     def _has_ended(self) -> bool:
-        """Tell whether this thread moves nothing any more."""
+        """Return whether this thread moves nothing any more."""
         return self._closed or self._thread is not threading.current_thread()
 
     def _run(self) -> None:

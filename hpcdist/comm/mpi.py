@@ -262,7 +262,7 @@ def finalize() -> None:
 
 @cache
 def _knows_cuda(mpi4py_library: str) -> bool:
-    """Tell whether this MPI reads and writes the memory of GPUs, by its own word."""
+    """Return whether this MPI reads and writes the memory of GPUs, by its own word."""
     try:
         return bool(ctypes.CDLL(mpi4py_library).MPIX_Query_cuda_support())
     except (AttributeError, OSError):  # neither Open MPI nor MPICH

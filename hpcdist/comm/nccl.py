@@ -157,7 +157,7 @@ class NcclCollective:
                 comm.abort()
 
     def use_device(self) -> None:
-        """Have this thread call CUDA for this rank's GPU."""
+        """Select this rank's GPU for CUDA calls of this thread."""
         self.cupy.cuda.Device(self._device_id).use()
 
     # -- for reductions ----------------------------------------------------------------------
@@ -242,7 +242,7 @@ class NcclReduction(Reduction):
         return not self._under_way or self._ended()
 
     def wait(self) -> None:
-        """Have the kernels that come wait; the host does not, see `settle`."""
+        """Make later kernels wait; the host does not wait, see `settle`."""
         if self._under_way:
             self._job.join()
             tell_later(self)

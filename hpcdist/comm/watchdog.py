@@ -61,7 +61,7 @@ class Watchdog:
 
 
 def _is_over(watched: _Watched) -> bool:
-    """Tell whether there is nothing more to watch, after calling what is late.
+    """Return whether there is nothing more to watch, after calling what is late.
 
     What raises is not watched any longer, and told; the thread continues for all others.
     """

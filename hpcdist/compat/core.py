@@ -69,7 +69,7 @@ grad_var_suffix, empty_var_name = kGradVarSuffix, kEmptyVarName
 
 
 def is_compiled_with_cuda() -> bool:
-    """Tell whether GPU kernels can be had: cupy is installed."""
+    """Return whether GPU kernels can be had: cupy is installed."""
     return importlib.util.find_spec("cupy") is not None
 
 

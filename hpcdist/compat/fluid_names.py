@@ -112,7 +112,7 @@ def table() -> dict[str, frozenset[str]]:
 
 
 def is_known(module: str, name: str) -> bool:
-    """Tell whether a module of Fluid's has this name, or a submodule of it."""
+    """Return whether a module of Fluid's has this name, or a submodule of it."""
     return name in table().get(module, ()) or f"{module}.{name}" in table()
 
 

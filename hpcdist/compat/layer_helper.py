@@ -106,7 +106,7 @@ class LayerHelper(helper.LayerHelper):
         return block.create_var(name, *args, **kwargs), True
 
     def set_variable_initializer(self, var: Variable, initializer: Any) -> None:
-        """Have the startup program initialize a variable."""
+        """Make the startup program initialize a variable."""
         self.initialize(var, initializer)
 
     def get_parameter(self, name: str) -> Parameter:

@@ -135,7 +135,7 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Have modules of Fluid's found, and names that are not there refused, from now on."""
+    """Install the import hook for Fluid's modules, which refuses missing names."""
     sys.meta_path.append(_Finder())
     for alias, name in ALIASES.items():
         if name in sys.modules:
@@ -214,5 +214,5 @@ def _fluids(fullname: str) -> str:
 
 
 def _is_fluids(fullname: str) -> bool:
-    """Tell whether Fluid has this module, whatever is in it here."""
+    """Return whether Fluid has this module, whatever is in it here."""
     return _fluids(fullname) in fluid_names.table()

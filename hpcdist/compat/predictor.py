@@ -100,7 +100,7 @@ class AnalysisConfig:
         self._gpu = None
 
     def use_gpu(self) -> bool:
-        """Tell whether it is to run on a GPU."""
+        """Return whether it is to run on a GPU."""
         return self._gpu is not None
 
     def gpu_device_id(self) -> int:
@@ -108,7 +108,7 @@ class AnalysisConfig:
         return self._gpu or 0
 
     def switch_specify_input_names(self, x: bool = True) -> None:
-        """Have `run` take its inputs by their names; it takes them in order without."""
+        """Make `run` take its inputs by name instead of in order."""
         self._by_name = bool(x)
 
     def _accept(self, *args: Any, **kwargs: Any) -> None:
@@ -150,7 +150,7 @@ class PaddleBuf:
         return self._array.nbytes
 
     def empty(self) -> bool:
-        """Tell whether there are none."""
+        """Return whether there are none."""
         return not self._array.size
 
 

@@ -37,7 +37,7 @@ Sample = tuple[np.ndarray, np.ndarray, int]
 
 
 def available() -> bool:
-    """Tell whether the files are on this machine."""
+    """Return whether the files are on this machine."""
     return all(find(name) for name in FILES.values())
 
 

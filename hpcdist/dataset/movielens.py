@@ -35,7 +35,7 @@ class _Ratings:
 
 
 def available() -> bool:
-    """Tell whether the file is on this machine."""
+    """Return whether the file is on this machine."""
     return find(FILE) is not None
 
 

@@ -18,7 +18,7 @@ FOREVER = sys.maxsize
 
 
 def is_control(op: Operator) -> bool:
-    """Tell whether an operator acts on the world (send, conditional_block): it has no kernel."""
+    """Return whether an operator acts on the world (send, conditional_block): it has no kernel."""
     definition = lookup(op.type)
     return definition.kernel is None and definition.bind is None and definition.values is None
 
@@ -146,7 +146,7 @@ class Interpreted(Protocol):
     """Tells which operators are interpreted, and what they give; see `executor.dynamic`."""
 
     def takes(self, op: Operator, metas: Mapping[str, Meta]) -> bool:
-        """Tell whether an operator is interpreted; those before it have been told of."""
+        """Return whether an operator is interpreted; those before it have been told of."""
 
     def enter(self, op: Operator, metas: dict[str, Meta]) -> None:
         """Add to ``metas`` what an interpreted operator gives to compiled ones."""

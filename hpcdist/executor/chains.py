@@ -50,7 +50,7 @@ class _Chain:
     calls: list[_Call] = field(default_factory=list)
 
     def takes(self, call: _Call) -> bool:
-        """Tell whether one kernel can do this call, too."""
+        """Return whether one kernel can do this call, too."""
         if not self.calls:
             return True
         if call.target.shape != self.calls[0].target.shape:
@@ -200,7 +200,7 @@ def _place(array: Any) -> Any:
 
 
 def _meet(a: object, b: object) -> bool:
-    """Tell whether the memory of two arrays may overlap."""
+    """Return whether the memory of two arrays may overlap."""
     (begin, end), (other, other_end) = _span(a), _span(b)
     return bool(begin < other_end and other < end)
 

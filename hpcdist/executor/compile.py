@@ -206,7 +206,7 @@ class Compiler:
 
     # -- arrays ------------------------------------------------------------------------------
     def _steady(self, feeds: Mapping[str, Meta]) -> bool:
-        """Tell whether calls may become one: shapes stay, and nobody asks for them one by one."""
+        """Return whether calls may become one: shapes stay, and nobody asks for them one by one."""
         ragged = any(meta.sequences is not None for meta in feeds.values())
         return not ragged and not settings.CHECK_NAN_INF.read()
 
@@ -373,7 +373,7 @@ def _run_if(condition: Any, steps: Sequence[Call]) -> None:
 
 
 def _is_view(op: Operator, views: Mapping[str, View], metas: Mapping[str, Meta]) -> bool:
-    """Tell whether an operator has nothing left to do: its results are views, or of views."""
+    """Return whether an operator has nothing left to do: its results are views, or of views."""
     if is_control(op):
         return False
     results = [n for n in op.output_arg_names if n in metas and metas[n].size]

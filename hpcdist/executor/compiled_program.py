@@ -119,7 +119,7 @@ class CompiledProgram:
         return any(op.role & OpRole.BACKWARD for op in self.program.global_block().ops)
 
     def begin(self, place: Place, scope: Scope) -> None:
-        """Let all trainers begin with the values of trainer 0, if these are there. Collective."""
+        """Give all trainers the values of trainer 0, if it has them. Collective."""
         job = control.installed()
         self._check_trainers()
         if job is None or group_of(self.program) is None or not self._has_backward():
@@ -197,7 +197,7 @@ class CompiledProgram:
             )
 
     def _is_shared_by_ranks(self) -> bool:
-        """Tell whether this trains in a plain script: the job divides its batches among ranks."""
+        """Return whether this trains in a plain script: the job divides its batches among ranks."""
         if control.installed() is None or group_of(self.program) is not None:
             return False
         self._check_trainers()

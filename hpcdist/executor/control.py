@@ -70,7 +70,7 @@ class Peers(Protocol):
         """Return the Program that this rank runs in place of ``program``."""
 
     def trains_in(self, scope: Scope) -> bool:
-        """Tell whether what servers hold belongs to the variables of this scope."""
+        """Return whether what servers hold belongs to the variables of this scope."""
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return every trainer's ``data``, in trainer order, when all have come. Collective."""

@@ -76,7 +76,7 @@ class Dynamic:
         return any(not self._has_place(name) for name in op.output("Out"))
 
     def _has_place(self, name: str) -> bool:
-        """Tell whether a value of this block has the same shape in every step."""
+        """Return whether a value of this block has the same shape in every step."""
         var = self.block.find_var(name)
         if var is None:  # of a nested block
             return False
@@ -84,7 +84,7 @@ class Dynamic:
 
     # -- operator by operator ----------------------------------------------------------------
     def takes(self, op: Operator, metas: Mapping[str, Meta]) -> bool:
-        """Tell whether an operator is interpreted; those before it have been told of."""
+        """Return whether an operator is interpreted; those before it have been told of."""
         definition = lookup(op.type)
         inputs = [n for n in op.input_arg_names if n in self.names]
         mixed = bool(inputs) or not self.names.isdisjoint(op.output_arg_names)

@@ -98,7 +98,7 @@ def _declared_as(var: Variable) -> str:
 
 
 def _fits(var: Variable, value: np.ndarray) -> bool:
-    """Tell whether an array has the extents that its variable was declared with."""
+    """Return whether an array has the extents that its variable was declared with."""
     return all(want in (-1, got) for want, got in zip(var.shape, value.shape))
 
 

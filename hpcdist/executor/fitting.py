@@ -39,7 +39,7 @@ class _Bound:
         return _Bound(index, op, names, bool(definition.lods or definition.measures))
 
     def is_touched(self, changed: Mapping[str, Meta], resized: Mapping[str, Meta]) -> bool:
-        """Tell whether its arrays are others now, or the sequences it reads."""
+        """Return whether its arrays are others now, or the sequences it reads."""
         if not self.names.isdisjoint(resized):
             return True
         return self.reads_lods and not self.names.isdisjoint(changed)
@@ -135,7 +135,7 @@ class Fitting:
         return True
 
     def _parts(self, op: Operator, resized: Mapping[str, Meta]) -> bool:
-        """Tell whether a result lies in its operand's place, and no longer has the same size."""
+        """Return whether a result lies in its operand's place, and no longer has the same size."""
         for out_slot, in_slot in lookup(op.type).inplace.items():
             for out, source in zip(op.output(out_slot), op.input(in_slot)):
                 place = self.places.get(out)

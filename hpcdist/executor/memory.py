@@ -64,7 +64,7 @@ def nbytes_of(meta: Meta) -> int:
 
 
 def adjacent(arrays: Sequence[Any], backend: Backend) -> bool:
-    """Tell whether a backend's arrays are contiguous in its memory, each aligned."""
+    """Return whether a backend's arrays are contiguous in its memory, each aligned."""
     if any(a is None or backend.adopt(a) is not a for a in arrays):
         return False
     starts = [backend.address(a) for a in arrays]

@@ -25,7 +25,7 @@ _PLAIN = {
 
 
 def may_be_undone(block: Block, written: Sequence[Meta]) -> bool:
-    """Tell whether a branch is cheap, and only writes values. Pure."""
+    """Return whether a branch is cheap, and only writes values. Pure."""
     small = sum(meta.size for meta in written) <= MOST
     dense = all(meta.type != "SELECTED_ROWS" for meta in written)
     plain = all(op.type in _PLAIN or op.type.startswith("elementwise_") for op in block.ops)

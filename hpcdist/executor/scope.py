@@ -88,7 +88,7 @@ class ScopeTensor:
         return list(self._array().shape)
 
     def _is_initialized(self) -> bool:
-        """Tell whether there is a value; Fluid's scripts ask it under this name."""
+        """Return whether there is a value; Fluid's scripts ask it under this name."""
         return self._variable.value is not None or self._variable.elsewhere is not None
 
     def _get_dims(self) -> list[int]:
@@ -165,7 +165,7 @@ class Scope:
 
 
 def holds_averages(scope: Scope) -> bool:
-    """Tell whether parameters have their averages in a scope, in place of their own values."""
+    """Return whether parameters have their averages in a scope, in place of their own values."""
     variable = scope.find_var(AVERAGED)
     return variable is not None and variable.value is not None and bool(on_host(variable.value)[0])
 

@@ -101,15 +101,15 @@ class Fleet:
         return self._chosen_role_maker
 
     def is_first_worker(self) -> bool:
-        """Tell whether this process is worker 0."""
+        """Return whether this process is worker 0."""
         return self._role_maker.is_first_worker()
 
     def is_worker(self) -> bool:
-        """Tell whether this process trains."""
+        """Return whether this process trains."""
         return self._role_maker.is_worker()
 
     def is_server(self) -> bool:
-        """Tell whether this process serves."""
+        """Return whether this process serves."""
         return self._role_maker.is_server()
 
     def worker_index(self) -> int:

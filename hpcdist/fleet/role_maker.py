@@ -66,15 +66,15 @@ class RoleMakerBase:
         return self._placement
 
     def is_worker(self) -> bool:
-        """Tell whether this process trains."""
+        """Return whether this process trains."""
         return self.placement.role == Role.WORKER
 
     def is_server(self) -> bool:
-        """Tell whether this process serves."""
+        """Return whether this process serves."""
         return self.placement.role == Role.SERVER
 
     def is_first_worker(self) -> bool:
-        """Tell whether this process is worker 0."""
+        """Return whether this process is worker 0."""
         return self.is_worker() and self.placement.index == 0
 
     def worker_index(self) -> int:

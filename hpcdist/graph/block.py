@@ -93,7 +93,7 @@ class Block:
         return self.create_var(var.name, persistable=force_persistable or var.persistable, **facts)
 
     def has_var(self, name: str) -> bool:
-        """Tell whether the block itself has this variable."""
+        """Return whether the block itself has this variable."""
         return name in self.vars
 
     def var(self, name: str) -> Variable:
@@ -104,7 +104,7 @@ class Block:
             raise GraphError(f"block {self.idx} has no variable {name!r}") from None
 
     def is_persistable(self, name: str) -> bool:
-        """Tell whether a value, of here or of the parents, outlives steps."""
+        """Return whether a value, of here or of the parents, outlives steps."""
         var = self.find_var(name)
         return var is not None and var.persistable
 

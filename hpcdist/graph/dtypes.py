@@ -39,5 +39,5 @@ def canonical(dtype: DTypeLike) -> str:
 
 
 def is_float(dtype: str) -> bool:
-    """Tell whether gradients may flow through values of this element type."""
+    """Return whether gradients may flow through values of this element type."""
     return dtype.startswith("float")

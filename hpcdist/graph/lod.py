@@ -51,7 +51,7 @@ class Lod:
 
     @property
     def known(self) -> bool:
-        """Tell whether the offsets are there."""
+        """Return whether the offsets are there."""
         return bool(self.offsets)
 
     @property
@@ -80,7 +80,7 @@ class Lod:
         return Lod(self.level - 1, self.offsets[:-1]) if self.level > 1 else None
 
     def same(self, other: Lod | None) -> bool:
-        """Tell whether another Lod has the same offsets."""
+        """Return whether another Lod has the same offsets."""
         if self is other:
             return True
         return (

@@ -124,7 +124,7 @@ class Operator:
         return list(self.attrs)
 
     def has_attr(self, name: str) -> bool:
-        """Tell whether the operator has this attribute; every one has those of `_EVERYONES`."""
+        """Return whether the operator has this attribute; every one has those of `_EVERYONES`."""
         return name in self.attrs or name in _EVERYONES
 
     def all_attrs(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class OwningProgram(Protocol):
         """Return block 0."""
 
     def touch(self) -> None:
-        """Note that the Program changed."""
+        """Record that the Program changed."""
 
 
 class OwningBlock(Protocol):

@@ -130,7 +130,7 @@ class Program:
     _rollback = rollback
 
     def touch(self) -> None:
-        """Note that the Program changed."""
+        """Record that the Program changed."""
         self.version += 1
 
     def _sync_with_cpp(self) -> None:

@@ -113,7 +113,7 @@ class OpDef:
     rows: Treatment | None = None
 
     def may_overwrite(self, slot: str) -> bool:
-        """Tell whether an output may be the operand itself: declared, or like ``ParamOut``."""
+        """Return whether an output may be the operand itself: declared, or like ``ParamOut``."""
         sources = {s.name for s in self.inputs}
         return slot in self.inplace or (slot.endswith("Out") and slot[:-3] in sources)
 

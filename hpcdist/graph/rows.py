@@ -174,7 +174,7 @@ def expect_rows(operand: Operand, in_rows: bool) -> None:
 
 
 def off_rows(attr: str, more_dims: int = 0) -> Apart:
-    """Tell whether dimension 0 is not among those that an attribute names, one or a list."""
+    """Return whether dimension 0 is not among those that an attribute names, one or a list."""
 
     def apart(op: Applied) -> bool:
         axes = op.attrs[attr]
@@ -185,7 +185,7 @@ def off_rows(attr: str, more_dims: int = 0) -> Apart:
 
 
 def of_matrices(op: Applied) -> bool:
-    """Tell whether rows have dimensions of their own, the last of which is worked along."""
+    """Return whether rows have dimensions of their own, the last of which is worked along."""
     return op.rank > 1
 
 
@@ -330,7 +330,7 @@ def _expect_fractions(x: Operand) -> None:
 
 
 def of_each_row(op: Applied) -> bool:
-    """Tell whether a reduction over ``dim`` leaves dimension 0 as it is."""
+    """Return whether a reduction over ``dim`` leaves dimension 0 as it is."""
     return not op.attrs["reduce_all"] and off_rows("dim")(op)
 
 

@@ -104,12 +104,12 @@ class OpDesc(_Desc):
         return BlockDesc(self._part.block)
 
     def set_input(self, slot: str, args: Sequence[Any]) -> None:
-        """Have it read these variables, or names of them, in a slot."""
+        """Set the variables, or names of them, that a slot reads."""
         self._part.inputs[slot] = as_names(list(args))
         self._touch()
 
     def set_output(self, slot: str, args: Sequence[Any]) -> None:
-        """Have it write these variables, or names of them, from a slot."""
+        """Set the variables, or names of them, that a slot writes."""
         self._part.outputs[slot] = as_names(list(args))
         self._touch()
 
@@ -137,7 +137,7 @@ class BlockDesc(_Desc):
         return [VarDesc(var) for var in self._part.vars.values()]
 
     def has_var(self, name: str | bytes) -> bool:
-        """Tell whether the block itself has this variable."""
+        """Return whether the block itself has this variable."""
         return _text(name) in self._part.vars
 
     def find_var(self, name: str | bytes) -> VarDesc | None:

@@ -152,7 +152,7 @@ def _load_from_bytes(executor: object, *contents: Any) -> list[Any]:
 
 
 def _look_up_in_files(program: Program, manifest: Path) -> None:
-    """Let look-ups in distributed tables find their rows where the model's files have them."""
+    """Make look-ups in distributed tables read their rows from the model's files."""
     tables = tables_looked_up(program)
     if not tables:
         return

@@ -28,12 +28,12 @@ Predicate = Callable[[Variable], bool]
 
 
 def is_parameter(var: object) -> bool:
-    """Tell whether a variable is a parameter."""
+    """Return whether a variable is a parameter."""
     return isinstance(var, Parameter)
 
 
 def is_persistable(var: Variable) -> bool:
-    """Tell whether a variable outlives a run and has a value to be saved."""
+    """Return whether a variable outlives a run and has a value to be saved."""
     return var.persistable and var.type in (VarType.LOD_TENSOR, VarType.SELECTED_ROWS)
 
 

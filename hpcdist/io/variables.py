@@ -240,7 +240,7 @@ def _values(
 
 
 def _received(program: Program, name: str) -> bool:
-    """Tell whether a trainer has a parameter's value, as it is on the servers."""
+    """Return whether a trainer has a parameter's value, as it is on the servers."""
     return any(op.type == "recv" and name in _parameters(op) for op in program.global_block().ops)
 
 

@@ -226,7 +226,7 @@ class Guard:
     # -- deaths that do not end the job --
 
     def name_death(self, rank: int, text: str) -> None:
-        """Tell of a death that the job survives, unless a rank of this host has."""
+        """Report a death that the job survives, unless a rank of this host has."""
         named = self._board.all(Fact.REPORTS) or self._board.all(Fact.NAMED, rank)
         if not named and self._board.claim(Fact.NAMED, rank):
             self._output.announce(text)
@@ -291,7 +291,7 @@ class Guard:
         self.name_the_dead()
 
     def _watch(self) -> None:
-        """Have a thread wait for the death of a rank of this host, and for SIGTERM.
+        """Start a thread that waits for the death of a rank of this host, and for SIGTERM.
 
         A thread, because this rank may be inside a call of MPI's, where no Python handler runs.
         """

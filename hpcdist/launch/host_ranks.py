@@ -43,7 +43,7 @@ class HostRanks:
         return [peer for peer in self.neighbours if peer.pid not in terminated and lives(peer.pid)]
 
     def others_stay(self) -> bool:
-        """Tell whether one lives whose script has not called os._exit."""
+        """Return whether one lives whose script has not called os._exit."""
         exiting = self._board.all(Fact.EXITS)
         return any(peer.pid not in exiting and lives(peer.pid) for peer in self.neighbours)
 
@@ -72,10 +72,10 @@ class HostRanks:
         return self._fates[peer] if self._fates else runtime.goes_on_without(peer.rank)
 
     def is_done(self, peer: Peer) -> bool:
-        """Tell whether the script of a rank of this host has ended."""
+        """Return whether the script of a rank of this host has ended."""
         return peer.pid in self._board.all(Fact.DONE)
 
     def is_last(self) -> bool:
-        """Tell whether no other rank of the job lives, as far as this host can tell."""
+        """Return whether no other rank of the job lives, as far as this host can tell."""
         peers = [peer for peer in self._peers if peer != self._me]
         return not any(peer.host != self._me.host or lives(peer.pid) for peer in peers)

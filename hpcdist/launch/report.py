@@ -44,7 +44,7 @@ def of_exception(error: BaseException, script: str, me: Peer | None, where: str)
 
 
 def is_of_messages(error: BaseException) -> bool:
-    """Tell whether an error is of messages between ranks, which the death of one makes fail."""
+    """Return whether an error is of messages between ranks, which the death of one makes fail."""
     late = isinstance(error, DeadlineError)
     ours = isinstance(error, CommError) and not late
     return ours or type(error).__module__.partition(".")[0] == "mpi4py"

@@ -53,7 +53,7 @@ def stacks_of(pid: int) -> str:
 
 
 def waits(stack: str) -> bool:
-    """Tell whether what `stacks_of` returned is of a rank that waits for others itself.
+    """Return whether what `stacks_of` returned is of a rank that waits for others itself.
 
     So does one of which only the launcher's frames were left out: its own wait has just ended.
     """

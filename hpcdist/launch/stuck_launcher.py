@@ -63,7 +63,7 @@ def watch_launcher(
 
 
 def wrote_nothing(ranks: Iterable[int], board: int, words: Sequence[int]) -> bool:
-    """Tell whether none of these processes has noted one of these facts."""
+    """Return whether none of these processes has noted one of these facts."""
     notes = os.pread(board, os.fstat(board).st_size, 0)
     records = notes[: len(notes) // RECORD.size * RECORD.size]
     spoken = {pid for pid, fact, _ in RECORD.iter_unpack(records) if fact in words}

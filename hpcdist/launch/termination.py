@@ -25,7 +25,7 @@ def leave_it_to_the_thread(signum: int, frame: FrameType | None) -> None:
 
 
 def sigterm_is_ours() -> bool:
-    """Tell whether SIGTERM still means what it meant: a script may have taken it over."""
+    """Return whether SIGTERM still means what it meant: a script may have taken it over."""
     return signal.getsignal(signal.SIGTERM) is leave_it_to_the_thread
 
 
@@ -37,7 +37,7 @@ def forget_termination() -> None:
 
 
 def lives(pid: int) -> bool:
-    """Tell whether a process of this host exists and is not a zombie."""
+    """Return whether a process of this host exists and is not a zombie."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         # The state follows the command's name, which may itself hold parentheses.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"

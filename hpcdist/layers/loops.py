@@ -254,7 +254,7 @@ class IfElse:
         return self._inputs[id(x)][0 if self._inside else 1]
 
     def output(self, *outs: Variable) -> None:
-        """Say what this block gives; as many values as the other."""
+        """Declare the outputs of this block; as many values as the other's."""
         if self._inside is None or self._parent is None:
             raise GraphError("IfElse.output: must stand within true_block or false_block")
         for out in outs:

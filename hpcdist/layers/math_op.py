@@ -191,7 +191,7 @@ def _in_values(*places: Place) -> bool:
 
 
 def _is_of_places(index: slice) -> bool:
-    """Tell whether a slice is of integers, or of Variables, by a number."""
+    """Return whether a slice is of integers, or of Variables, by a number."""
     places = all(p is None or isinstance(p, Integral | Variable) for p in (index.start, index.stop))
     return places and (index.step is None or isinstance(index.step, Integral))
 

@@ -204,7 +204,7 @@ def allclose(
     equal_nan: bool = False,
     name: str | None = None,
 ) -> Variable:
-    """Tell whether all |input - other| <= atol + rtol |other|."""
+    """Return whether all |input - other| <= atol + rtol |other|."""
     attrs = {"rtol": float(rtol), "atol": float(atol), "equal_nan": equal_nan}
     helper, inputs = LayerHelper("allclose", name), {"Input": input, "Other": other}
     return helper.apply("allclose", inputs, attrs, dtype="bool", stop_gradient=True)

@@ -148,19 +148,19 @@ class StaticRNN:
         return part
 
     def step_output(self, o: Variable) -> None:
-        """Give ``o`` of each step to the outside."""
+        """Add ``o`` to the outputs, collected over the steps."""
         copy = self.helper.apply("assign", {"X": o}, dtype=o.dtype)
         shape = [-1 if self.seq_len is None else self.seq_len, *copy.shape]
         around = self._around("step_output")
         self._outputs.append(around.create_var(copy.name, shape=shape, dtype=copy.dtype))
 
     def output(self, *outputs: Variable) -> None:
-        """Give several values of each step to the outside."""
+        """Add several outputs, collected over the steps."""
         for each in outputs:
             self.step_output(each)
 
     def update_memory(self, mem: Variable, var: Variable) -> None:
-        """Say what the next step gets in place of ``mem``."""
+        """Set the value of ``mem`` in the next step."""
         self._memories[mem.name].new = var
 
     def __call__(self) -> Any:
@@ -320,14 +320,14 @@ class DynamicRNN:
         return state
 
     def update_memory(self, ex_mem: Variable, new_mem: Variable) -> None:
-        """Say what the next step gets in place of ``ex_mem``."""
+        """Set the value of ``ex_mem`` in the next step."""
         self._around("update_memory")
         if ex_mem.name not in self._arrays:
             raise GraphError(f"DynamicRNN.update_memory: {ex_mem.name!r} is not from drnn.memory")
         self._links.append((new_mem, self._arrays[ex_mem.name]))
 
     def output(self, *outputs: Variable) -> None:
-        """Give values of each step to the outside."""
+        """Add outputs, collected over the steps."""
         around = self._around("output")
         for each in outputs:
             name = names.generate(f"{self.helper.name}_output_array_{each.name}")

@@ -23,7 +23,7 @@ __all__ = [
 
 
 def is_sequence(seq: Any) -> bool:
-    """Tell whether something holds values, and is no string."""
+    """Return whether something holds values, and is no string."""
     return isinstance(seq, (Mapping, Sequence)) and not isinstance(seq, (str, bytes))
 
 
@@ -89,7 +89,7 @@ def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True) -> N
 
 
 def hold_mutable_vars(structure: Any) -> bool:
-    """Tell whether a structure holds others."""
+    """Return whether a structure holds others."""
     return any(is_sequence(part) for part in _parts(structure))
 
 

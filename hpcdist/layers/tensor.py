@@ -241,7 +241,7 @@ def reshape(
     inplace: bool = False,  # memory is shared whenever possible
     name: str | None = None,
 ) -> Variable:
-    """Give x another shape: 0 keeps the extent at its place, one -1 is what is left.
+    """Reshape x: 0 keeps the extent at its position, one -1 is inferred.
 
     There may be Variables in the shape; ``actual_shape`` is one that wins over it.
     """

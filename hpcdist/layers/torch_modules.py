@@ -148,7 +148,7 @@ def _count(
 def _by_row(
     torch: Any, held_module: RegisteredModule, parameters: Any, variables: Sequence[Variable]
 ) -> bool:
-    """Tell whether results of each half of some rows are the same alone and among the others."""
+    """Return whether results of each half of some rows are the same alone and among the others."""
     if any(not var.shape or var.shape[0] >= 0 for var in variables):
         return False
     held_module.train(True)

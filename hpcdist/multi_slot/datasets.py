@@ -240,11 +240,11 @@ class InMemoryDataset(DatasetBase):
             _refuse("set_feed_type", "write multi-slot text, in the pipe command")
 
     def set_parse_ins_id(self, parse_ins_id: bool) -> None:
-        """Say that each line begins with an id, as ``1 id``."""
+        """Declare that each line begins with an id, as ``1 id``."""
         self._has_ids = bool(parse_ins_id)
 
     def set_parse_content(self, parse_content: bool) -> None:
-        """Say that each line has a text before its slots, as ``1 text``, after an id.
+        """Declare that each line has a text before its slots, as ``1 text``, after an id.
 
         Nothing is made of it.
         """
@@ -261,7 +261,7 @@ class InMemoryDataset(DatasetBase):
             _refuse("set_enable_pv_merge", "join samples before, or in the pipe command")
 
     def set_merge_by_lineid(self, merge_size: int = 2) -> None:
-        """Let the next `global_shuffle` make one sample of lines of one id; see `merged`.
+        """Make the next `global_shuffle` merge lines of one id into one sample; see `merged`.
 
         Each line begins with its id, as ``1 id``; ``merge_size`` (0: any number) lines have it.
         """

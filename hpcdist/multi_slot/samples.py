@@ -37,7 +37,7 @@ class SampleSlot:
 
     @property
     def is_fed(self) -> bool:
-        """Tell whether there is a variable for it."""
+        """Return whether there is a variable for it."""
         return self.dtype != _ID_DTYPE
 
 

@@ -60,7 +60,7 @@ def kernels_of(xp) -> Kernels:
 
 @functools.cache
 def _on_gpus() -> bool:
-    """Tell whether torch is there, with CUDA."""
+    """Return whether torch is there, with CUDA."""
     if importlib.util.find_spec("torch") is None:
         return False
     return bool(torch_for("HPCDIST_KERNELS=auto").cuda.is_available())
@@ -102,13 +102,13 @@ def set_rounding(torch) -> None:
 
 
 def adds_in_order(torch) -> bool:
-    """Tell whether kernels are to be taken that add in the same order in every run."""
+    """Return whether kernels are to be taken that add in the same order in every run."""
     return bool(torch.are_deterministic_algorithms_enabled())
 
 
 @contextlib.contextmanager
 def _in_order(torch) -> Iterator[None]:
-    """Have torch take kernels that add in the same order in every run; it warns of others."""
+    """Make torch use kernels that add in the same order in every run; it warns of others."""
     before = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("warn")
     try:

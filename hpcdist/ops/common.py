@@ -126,7 +126,7 @@ def _forward_names(op: Operator, slot: str) -> list[str]:
 
 
 def fits(shape: Sequence[int], expected: Sequence[int]) -> bool:
-    """Tell whether a shape is the one wanted, as far as both are known."""
+    """Return whether a shape is the one wanted, as far as both are known."""
     return len(shape) == len(expected) and all(
         -1 in (a, b) or a == b for a, b in zip(shape, expected)
     )
@@ -174,5 +174,5 @@ def put_along(xp: ArrayModule, array, index, values, axis: int) -> None:
 
 
 def same_buffer(xp: ArrayModule, a, b) -> bool:
-    """Tell whether a kernel was given one buffer twice (outputs never overlap partly)."""
+    """Return whether a kernel was given one buffer twice (outputs never overlap partly)."""
     return bool(xp.may_share_memory(a, b))

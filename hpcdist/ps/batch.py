@@ -133,7 +133,7 @@ class LookupBatch:
         self._scratch: list[tuple[Array, Array, Array]] = [_scratch(0) for _ in self.tables]
 
     def index(self, ids: Sequence[Array]) -> None:
-        """Take the ids of each table: int64 [n], in the order of the batch, repeats and all."""
+        """Take the ids of each table: int64 [n], in the order of the batch, with repeats."""
         owners = self._once_each(ids)
         servers, count = self._servers, len(self.tables)
         counts = np.zeros((count, servers), np.int64)

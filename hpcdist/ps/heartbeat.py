@@ -30,7 +30,7 @@ class Heartbeat:
         self._next_look = 0.0
 
     def due(self, now_s: float) -> bool:
-        """Tell whether it is time to look again."""
+        """Return whether it is time to look again."""
         if now_s < self._next_look:
             return False
         self._next_look = now_s + LOOK_S

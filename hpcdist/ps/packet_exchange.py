@@ -117,7 +117,7 @@ class PacketExchange:
 
     @waits_for_cause(Cause.PARAMETERS)
     def awaited(self) -> str:
-        """Tell which answers of this step have not come."""
+        """Return the replies of this step that have not arrived."""
         return f"{self._name}, step {self.step + 1}: waiting for {self._names_of(self._receives)}"
 
     def prepare(self, plans: Sequence[ServerArrays]) -> None:

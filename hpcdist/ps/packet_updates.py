@@ -60,7 +60,7 @@ class PacketUpdates:
             self._answer(one)
 
     def reached(self, packet: int, trainer: int, step: int) -> bool:
-        """Tell whether a packet is as a trainer must see it in ``step``."""
+        """Return whether a packet is as a trainer must see it in ``step``."""
         pending = self._whole_steps is not None and self._whole_steps.holds(packet)
         return not pending and self._shards.reached(trainer, packet, step)
 

@@ -210,7 +210,7 @@ class PsServer:
     # -- silence and deaths --
 
     def _look(self) -> None:
-        """Tell of trainers that have been silent for too long."""
+        """Report trainers that have been silent for too long."""
         now = time.monotonic()
         if self._on_silence is None or not self._greetings.answered or not self._heartbeat.due(now):
             return
@@ -358,7 +358,7 @@ class PsServer:
                 self._answers.reply(trainer, MessageKind.DIED, 0, verdict.payload(), VERDICT_TAG)
 
     def _tables_reached(self, trainer: int, step: int) -> bool:
-        """Tell whether all tables are as a trainer must see them in ``step``."""
+        """Return whether all tables are as a trainer must see them in ``step``."""
         packets = [self._dense + i for i in self._tables.values()]
         return all(self._updates.reached(packet, trainer, step) for packet in packets)
 

@@ -19,5 +19,5 @@ class WholeSteps:
         return [queue.popleft() for queue in self._incomplete] if all(self._incomplete) else []
 
     def holds(self, packet: int) -> bool:
-        """Tell whether an update of this packet is due, but not yet applied."""
+        """Return whether an update of this packet is due, but not yet applied."""
         return bool(self._incomplete[packet])

@@ -93,12 +93,12 @@ def rank() -> int:
 
 
 def is_server() -> bool:
-    """Tell whether this process is a parameter server; False in a process that trains alone."""
+    """Return whether this process is a parameter server; False in a process that trains alone."""
     return _job is not None and _job.role.kind == PSERVER
 
 
 def is_first() -> bool:
-    """Tell whether this process is trainer 0, or trains alone: where to print and write once."""
+    """Return whether this process is trainer 0, or trains alone: where to print and write once."""
     return _job is None or (_job.role.kind != PSERVER and _job.role.index == 0)
 
 
@@ -121,7 +121,7 @@ def staleness() -> int:
 
 
 def goes_on_without(rank: int) -> bool | None:
-    """Tell whether this job continues when ``rank`` dies; None: not known yet."""
+    """Return whether this job continues when ``rank`` dies; None: not known yet."""
     return False if _job is None else _job.failure_policy.goes_on_without(rank)
 
 

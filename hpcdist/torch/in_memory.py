@@ -111,7 +111,7 @@ class PhaseBarrier:
         self._count = count
 
     def ended(self) -> bool:
-        """Tell whether all ranks have come."""
+        """Return whether all ranks have come."""
         # A loop: it is asked again and again, and a generator would take longer.
         for head in self._others:
             if head[0] < self._count:

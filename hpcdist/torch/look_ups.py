@@ -41,7 +41,7 @@ class LookUps:
         self._rows = dict(zip(ids, made, strict=True))
 
     def __contains__(self, table: str) -> bool:
-        """Tell whether a table's rows are still here."""
+        """Return whether a table's rows are still here."""
         return table in self._rows
 
     def hand_out(self, table: str, number: int) -> torch.Tensor:

@@ -38,7 +38,7 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_same_memory(vector: torch.Tensor, tensor: torch.Tensor) -> bool:
-    """Tell whether `flat` has returned a tensor's own memory."""
+    """Return whether `flat` has returned a tensor's own memory."""
     return bool(vector.data_ptr() == tensor.data_ptr())
 
 

@@ -147,7 +147,7 @@ def stand_in() -> None:
 
 
 def _is_ours_to_replace(backend: str) -> bool:
-    """Tell whether a group of this backend is to be ours: of torch's own, those that need no GPU.
+    """Return whether a group of this backend is to be ours: of torch's own, those that need no GPU.
 
     With a GPU, nccl is torch's own, over our store.
     """
@@ -158,7 +158,7 @@ def _is_ours_to_replace(backend: str) -> bool:
 
 
 def _is_other_job() -> bool:
-    """Tell whether the environment describes a job of torchrun's."""
+    """Return whether the environment describes a job of torchrun's."""
     return settings.TORCH_MASTER.is_set() and settings.TORCH_RANK.is_set()
 
 

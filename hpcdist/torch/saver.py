@@ -239,7 +239,7 @@ def _random_state(text: str) -> torch.Tensor:
 
 
 def _load(obj: Any, state: Any, name: str) -> None:
-    """Have an object take up its state; CheckpointError if it raises, whatever that is."""
+    """Load an object's state; CheckpointError for whatever exception it raises."""
     try:
         obj.load_state_dict(state)
     except HpcdistError:

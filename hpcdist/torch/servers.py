@@ -101,7 +101,7 @@ class Served:
         return self._geo is not None
 
     def take(self, optimizer: int) -> None:
-        """Note the gradients of an optimizer's parameters, to be sent at the end of the step.
+        """Record the gradients of an optimizer's parameters, to be sent at the end of the step.
 
         TableError for values, and for gradients, of which servers would make others than torch.
         """
@@ -156,7 +156,7 @@ class Served:
         self._connection.step[0] += 1
 
     def set_rates(self, rates: Sequence[float]) -> None:
-        """Let servers move rows by these learning rates from now on. Trainer 0 calls this."""
+        """Set the learning rates by which servers update rows from now on. Trainer 0 calls this."""
         if self._geo is not None:
             return  # they move nothing
         values = {rate_name(number): rate for number, rate in enumerate(rates)}
@@ -189,7 +189,7 @@ def _plan_of(transpiler: DistributeTranspiler) -> Plan:
 
 
 def announce(facts: Facts, parameters: Mapping[str, nn.Parameter]) -> Served:
-    """Tell the servers what to keep, and connect to them. Every trainer calls this."""
+    """Send the servers what to keep, and connect to them. Every trainer calls this."""
     job = runtime.current()
     assert job is not None, "there are servers"
     if job.role.index == 0:

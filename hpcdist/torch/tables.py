@@ -304,7 +304,7 @@ class Tables:
             )
 
     def _tell_rates(self, served: Served) -> None:
-        """Let servers know trainer 0's learning rates, if they have changed."""
+        """Send trainer 0's learning rates to the servers, if they have changed."""
         if self.rates == self._told:
             return
         if served.specs:

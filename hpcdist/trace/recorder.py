@@ -127,7 +127,7 @@ class Recorder:
 
     @contextmanager
     def span(self, kind: EventKind, name: str, value: float = 0.0) -> Iterator[None]:
-        """Note an event that lasts as long as the block, also if that raises."""
+        """Record an event that lasts as long as the block, also if that raises."""
         begin = monotonic_ns()
         try:
             yield
@@ -146,7 +146,7 @@ class Recorder:
         return end
 
     def count(self, counter: Count, value: float) -> None:
-        """Note how many there are now of something."""
+        """Record the current value of a counter."""
         if self.on:
             now = monotonic_ns()
             self.record(EventKind.COUNT, self.name(counter.value), now, now, value)
@@ -228,7 +228,7 @@ def _writer(ring: NDArray[Any]) -> tuple[Record, Callable[[], int]]:
 
 
 def _ignore(*_: object, **__: object) -> None:
-    """Note nothing."""
+    """Record nothing."""
 
 
 def _none() -> int:

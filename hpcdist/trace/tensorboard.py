@@ -19,7 +19,7 @@ VERSION = "brain.Event:2"
 
 
 def is_installed() -> bool:
-    """Tell whether tensorboardX is; it is not imported, for it imports torch if that is there."""
+    """Return whether tensorboardX is; it is not imported, for it imports torch if that is there."""
     return importlib.util.find_spec("tensorboardX") is not None
 
 

@@ -89,7 +89,7 @@ def dispatcher_class(config: DistributeTranspilerConfig) -> type[PSDispatcher]:
 
 
 def sums_dense(config: DistributeTranspilerConfig) -> bool:
-    """Tell whether trainers with servers sum dense gradients: the servers keep tables only."""
+    """Return whether trainers with servers sum dense gradients: the servers keep tables only."""
     return (config.dense or settings.DENSE.read()) == "collective"
 
 

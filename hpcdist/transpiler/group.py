@@ -99,7 +99,7 @@ class Group(Distribution):
         return self.trainer_id
 
     def averages(self, step: int) -> bool:
-        """Tell whether local SGD averages parameters in a step, counted from 1."""
+        """Return whether local SGD averages parameters in a step, counted from 1."""
         return step <= self.begin_step or (step - self.begin_step) % self.k_steps == 0
 
 

@@ -66,7 +66,7 @@ def tables_alone(program: Program) -> Program:
 
 
 def _of_trainers(op: Operator, tables: set[str]) -> bool:
-    """Tell whether an operator moves what trainers keep, or follows it."""
+    """Return whether an operator moves what trainers keep, or follows it."""
     if AFTER_UPDATES in op.attrs or WITHOUT_SERVERS in op.attrs:
         return True
     return op.role == OpRole.OPTIMIZE and tables.isdisjoint(op.input("Param"))

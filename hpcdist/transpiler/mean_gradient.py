@@ -149,7 +149,7 @@ class _Flow:
 
 # -- on a server -----------------------------------------------------------------------------------
 def is_local(op: Operator) -> bool:
-    """Tell whether what an update's operator writes belongs to a block, not to the whole."""
+    """Return whether what an update's operator writes belongs to a block, not to the whole."""
     return not (op.attrs.get(SCALARS) or (op.attrs.get(SUMMED) and op.type == "reduce_sum"))
 
 

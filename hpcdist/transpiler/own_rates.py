@@ -111,13 +111,13 @@ def _on_servers(op: Operator) -> bool:
 
 
 def _repeatable(op: Operator) -> bool:
-    """Tell whether every server may run an operator, and all get the same."""
+    """Return whether every server may run an operator, and all get the same."""
     definitions = [lookup(inner.type) for inner in nested([op])]
     return all(definition.state is None and not definition.acts for definition in definitions)
 
 
 def _persists(block: Block, name: str) -> bool:
-    """Tell whether servers have a value that nothing here writes: it stays from step to step."""
+    """Return whether servers have a value that nothing here writes: it stays from step to step."""
     var = block.find_var(name)
     if var is None:  # of a sub-block
         return True

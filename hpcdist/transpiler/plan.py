@@ -314,7 +314,7 @@ def _remote_tables(program: Program) -> set[str]:
 
 
 def is_remote_lookup(op: Operator) -> bool:
-    """Tell whether an operator looks up rows of a table whose gradient is sparse."""
+    """Return whether an operator looks up rows of a table whose gradient is sparse."""
     return op.type in LOOKUPS and op.attrs.get("is_sparse", False) and not is_distributed_lookup(op)
 
 

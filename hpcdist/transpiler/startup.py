@@ -174,7 +174,7 @@ def _initialize_table(op: Operator, home: Block, plan: Plan, table: Table, endpo
 
 
 def _cut(copied: Operator, op: Operator, name: str, shard: Shard, shape: tuple[int, ...]) -> None:
-    """Let an initializer give one block of its variable the values it has in the whole."""
+    """Make an initializer give a block the values that it has in the complete variable."""
     full_shape = op.block.program.global_block().var(name).shape
     if shape == full_shape:
         return

@@ -110,7 +110,7 @@ class TableSteps:
 
 
 def is_distributed_lookup(op: Operator) -> bool:
-    """Tell whether an operator looks up rows of a distributed table."""
+    """Return whether an operator looks up rows of a distributed table."""
     return op.type in LOOKUPS and bool(op.attrs.get("is_distributed", False))
 
 

@@ -96,7 +96,7 @@ def _writes(op: Operator, names: Collection[str]) -> bool:
 
 
 def _printed_only(op: Operator, absent: Collection[str]) -> bool:
-    """Tell whether an operator forms or moves what is absent; PlanError if it is a user's."""
+    """Return whether an operator forms or moves what is absent; PlanError if it is a user's."""
     reads = [name for name in op.input_arg_names if name in absent]
     if reads and not _writes(op, absent) and op.type not in ("merge_ids", "send"):
         refuse_reader(op, reads[0])
@@ -123,7 +123,7 @@ def _fuse_lookups(block: Block, lookups: Sequence[Operator], *, create: bool) ->
 
 
 def _ready(block: Block, op: Operator, first: int, rows: Collection[str]) -> bool:
-    """Tell whether the ids of a look-up are there before operator ``first``."""
+    """Return whether the ids of a look-up are there before operator ``first``."""
     ids = op.input("Ids")[0]
     written = [i for i, other in enumerate(block.ops) if ids in other.output_arg_names]
     return all(i < first for i in written) and ids not in rows

@@ -212,7 +212,7 @@ def _append_receives_as_sent(block: Block, plan: Plan, sent: Mapping[str, str]) 
 
 
 def _append_count(block: Block, plan: Plan, output: str) -> str:
-    """Tell all servers that this trainer has made a step, for their schedules."""
+    """Inform all servers that this trainer has made a step, for their schedules."""
     counter = plan.counters[plan.trainer_id]
     names = [counter] if plan.mode.runtime_split else []
     facts = {"merge_add": True, "use_send_handler": False, "send_varnames": names}

@@ -108,7 +108,7 @@ class StateCell:
         return self._inputs[input_name]
 
     def set_state(self, state_name: str, state_value: Variable) -> None:
-        """Say what a state is from now on."""
+        """Set a state to a new value."""
         self._states[state_name] = state_value
 
     def state_updater(self, updater: Callable[[StateCell], None]) -> Callable[[StateCell], None]:
@@ -216,7 +216,7 @@ class TrainingDecoder:
         return self.dynamic_rnn.static_input(x)
 
     def output(self, *outputs: Variable) -> None:
-        """Give values of each step to the outside."""
+        """Add outputs, collected over the steps."""
         self._expect_inside("output")
         self.dynamic_rnn.output(*outputs)
 
@@ -335,7 +335,7 @@ class BeamSearchDecoder:
         return value
 
     def update_array(self, array: Variable, value: Variable) -> None:
-        """Say what the next step gets in place of what `read_array` returned."""
+        """Set the value that `read_array` returns in the next step."""
         self._around("update_array")
         if array.name not in self._arrays:
             raise GraphError(f"update_array: {array.name!r} is not from read_array")

@@ -169,7 +169,7 @@ def gpus(root: Path = Path("/proc/driver/nvidia/gpus")) -> tuple[str, ...]:
 
 
 def has(module: str) -> bool:
-    """Tell whether a module is installed."""
+    """Return whether a module is installed."""
     return util.find_spec(module) is not None
 
 

@@ -38,7 +38,7 @@ class StaleFile:
 
 
 def sees_all(processes: Path = PROCESSES) -> bool:
-    """Tell whether this process sees all that may use the machine's shared memory.
+    """Return whether this process sees all that may use the machine's shared memory.
 
     One in a container does not if the container shares that with others.
     """

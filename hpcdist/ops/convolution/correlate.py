@@ -47,7 +47,7 @@ def _implementation(xp: ArrayModule, c: Correlation, channels: int) -> Any:
 
 
 def _is_for_torch(c: Correlation, channels: int) -> bool:
-    """Tell whether torch is the faster one on a CPU, as measured layer by layer (docs/images.md).
+    """Return whether torch is the faster one on a CPU, as measured layer by layer (docs/images.md).
 
     Not with windows of one pixel, few channels, or groups of several channels.
     """

@@ -76,7 +76,7 @@ def _depthwise_shape(x, w) -> tuple[int, ...]:
 
 
 def _flipping_pays(c: Correlation, dx, dy) -> bool:
-    """Tell whether patches of dy are cheaper than columns of dx, which must be added up."""
+    """Return whether patches of dy are cheaper than columns of dx, which must be added up."""
     n, channels, height, width = dx.shape
     filters = dy.shape[1]
     moved = n * filters * height * width + channels * filters  # the filters are turned, too

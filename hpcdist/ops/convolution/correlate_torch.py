@@ -14,7 +14,7 @@ def padding_after(axis: Axis) -> int:
 
 
 def is_alike(axis: Axis) -> bool:
-    """Tell whether padding as before is as good behind."""
+    """Return whether padding as before is as good behind."""
     return (
         axis.before >= 0 and padding_after(axis) <= axis.before < padding_after(axis) + axis.stride
     )

@@ -33,7 +33,7 @@ class Axis:
 
     @property
     def plain(self) -> bool:
-        """Tell whether every element is one window by itself."""
+        """Return whether every element is one window by itself."""
         return (self.taps, self.stride, self.before) == (1, 1, 0) and self.windows == self.extent
 
     def flipped(self) -> Axis:
@@ -58,7 +58,7 @@ class Correlation:
 
     @property
     def pointwise(self) -> bool:
-        """Tell whether every pixel is one window by itself."""
+        """Return whether every pixel is one window by itself."""
         return self.rows.plain and self.columns.plain
 
     @property
@@ -85,7 +85,7 @@ class Correlation:
         return w.reshape(self.groups, len(w) // self.groups, -1)
 
     def is_depthwise(self, w) -> bool:
-        """Tell whether every filter sees one channel only: too little for matrix products."""
+        """Return whether every filter sees one channel only: too little for matrix products."""
         return self.groups > 1 and bool(w.shape[1] == 1)
 
 

@@ -86,7 +86,7 @@ class _Rows:
         return getattr(batch_norm_kernels, f"{name}_channels_last" if self._last else name)
 
     def _begin(self) -> bool:
-        """Tell whether the rows here count; if not, nothing is told of them."""
+        """Return whether the rows here count; if not, nothing is told of them."""
         self._told.fill(0)
         if self._weight is not None and not float(self._weight[0]):
             return False

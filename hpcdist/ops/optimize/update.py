@@ -174,7 +174,7 @@ def bind_update(
 
 
 def is_plain(type: str, attrs: Attrs) -> bool:
-    """Tell whether each element moves by itself, so that several parameters may move as one."""
+    """Return whether each element moves by itself, so that several parameters may move as one."""
     from hpcdist.update_rules import RULES
 
     return UPDATES[type].rule(attrs) in RULES

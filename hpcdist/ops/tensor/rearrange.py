@@ -110,7 +110,7 @@ def _tried(
 
 
 def _beyond_rows(op: Applied) -> bool:
-    """Tell whether it works on the last two dimensions of more than two."""
+    """Return whether it works on the last two dimensions of more than two."""
     return op.rank > 2
 
 

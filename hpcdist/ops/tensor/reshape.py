@@ -86,7 +86,7 @@ def _before(xshape: Meta, *rest, **_) -> Meta:
 
 
 def _squeezes_others(op: rows.Applied) -> bool:
-    """Tell whether dimension 0 stays; which dimensions go must not depend on the batch."""
+    """Return whether dimension 0 stays; which dimensions go must not depend on the batch."""
     return bool(op.attrs["axes"]) and rows.off_rows("axes")(op)
 
 
@@ -98,7 +98,7 @@ def _puts_none_before(op: rows.Applied) -> bool:
 def _reshape_infer(
     x: Meta, tensor: Meta | None, listed: Sequence[Meta], shape: Sequence[int]
 ) -> tuple[Meta, Meta]:
-    """Give x the shape that is told, by the first of Shape, ShapeTensor and the attribute."""
+    """Reshape x as the first given one of Shape, ShapeTensor and the attribute says."""
     new_shape: Sequence[int] = shape
     open_ = False
     if tensor is not None:

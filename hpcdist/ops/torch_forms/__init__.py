@@ -72,7 +72,7 @@ class Form:
     checks: Callable[..., Checked | list[Checked] | None] | None = None
 
     def holds(self, metas: Sequence[Array], attrs: Attrs) -> bool:
-        """Tell whether the form may be used on inputs like these; all extents must be known."""
+        """Return whether the form may be used on inputs like these; all extents must be known."""
         flat = [
             m
             for metas_of_slot in metas

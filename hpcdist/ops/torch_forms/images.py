@@ -53,7 +53,7 @@ def _sides(axes):
 
 
 def _is_plain(axis):
-    """Tell whether torch takes the padding itself: both sides alike, at most half a window."""
+    """Return whether torch takes the padding itself: both sides alike, at most half a window."""
     return is_alike(axis) and 2 * axis.before <= axis.taps
 
 

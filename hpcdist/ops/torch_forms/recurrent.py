@@ -41,7 +41,7 @@ by_autograd("lstm_unit", "gru_unit")
 
 # -- dropout ---------------------------------------------------------------------------------------
 def _by_counter(x, rows, is_test, fix_seed, **_):
-    """Tell whether the mask follows from where elements are in the batch, or there is none."""
+    """Return whether the mask follows from where elements are in the batch, or there is none."""
     return is_test or (x.lod is None and not fix_seed)
 
 

@@ -78,7 +78,7 @@ def expand_grad(torch, x, *operands, **_):
 
 # -- slice, strided_slice, reverse -----------------------------------------------------------------
 def _fixed(x, *values, **_):
-    """Tell whether starts and ends are attributes, so that they are the same in every step."""
+    """Return whether starts and ends are attributes, so that they are the same in every step."""
     return not any(values[:4])
 
 

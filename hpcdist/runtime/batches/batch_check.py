@@ -106,7 +106,7 @@ class BatchCheck:
         self._noted = tuple(values), self._keys.of(values)
 
     def begin(self, feed: Mapping[str, Any], rows: int) -> None:
-        """Note what is fed in this step, before it is computed."""
+        """Record what is fed in this step, before it is computed."""
         self._feed, self._rows = feed, rows
         self._set, self._set_key = self._noted
         self._noted = (), 0

@@ -32,7 +32,7 @@ class DistributedAuc:
         return frozenset(self._by_counts)
 
     def counts(self, name: str) -> bool:
-        """Tell whether a value is made of the counts of an `auc` operator."""
+        """Return whether a value is made of the counts of an `auc` operator."""
         return name in self._by_area or name in self._by_counts
 
     def part(self, name: str, value: Value, scope: Scope) -> Value:

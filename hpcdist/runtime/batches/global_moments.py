@@ -19,7 +19,7 @@ Exchange = Callable[[bytes, str], Sequence[bytes | None]]
 
 
 def is_synchronized(op: Operator) -> bool:
-    """Tell whether an operator adds up moments over trainers."""
+    """Return whether an operator adds up moments over trainers."""
     return op.type in OPS
 
 

@@ -228,7 +228,7 @@ def weighted(program: Program) -> Program:
 
 
 def is_loss_gradient(op: Operator) -> bool:
-    """Tell whether an operator starts the backward pass: it fills the loss's gradient with 1."""
+    """Return whether an operator starts the backward pass: it fills the loss's gradient with 1."""
     return op.type == "fill_constant" and op.role == OpRole.BACKWARD | OpRole.LOSS
 
 

@@ -133,7 +133,7 @@ class Batches:
         return not self._local
 
     def counts_rows(self, program: Program) -> bool:
-        """Tell whether each trainer is fed rows of its own, to be counted in every step."""
+        """Return whether each trainer is fed rows of its own, to be counted in every step."""
         return self.joins and self._shared.get(program) is None
 
     def cut(self, program: Program, feed: Feed, scope: Scope, fetches: Sequence[str]) -> Feed:

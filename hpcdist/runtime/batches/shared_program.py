@@ -160,7 +160,7 @@ class RowTreatment:
         }
 
     def _asks_beyond_rows(self, op: Operator) -> bool:
-        """Tell whether this takes extents of a shape that are the same for all rows."""
+        """Return whether this takes extents of a shape that are the same for all rows."""
         var = op.block.find_var(op.input("Input")[0])
         producer = None if var is None else var.op
         if producer is None or producer.type != "shape":
@@ -293,7 +293,7 @@ class SharedProgram:
                 )
 
     def draws_all_sequences(self, op: Operator) -> bool:
-        """Tell whether an operator draws for the sequences of a whole batch only.
+        """Return whether an operator draws for the sequences of a whole batch only.
 
         One with a seed does, and one that knows of rows, but not whose sequences they are.
         """
@@ -302,13 +302,13 @@ class SharedProgram:
         return bool(op.attrs.get("fix_seed")) or not lookup(op.type).lods
 
     def draws_for_rows(self, op: Operator) -> bool:
-        """Tell whether an operator draws for rows of the batch, for each trainer's own."""
+        """Return whether an operator draws for rows of the batch, for each trainer's own."""
         if not _knows_rows(op) or (self._several and self.draws_all_sequences(op)):
             return False  # of the latter `why_whole` tells: every trainer draws for them all
         return self._rows.of(op.output_arg_names[0]).how in (How.ROWS, How.RAGGED)
 
     def has_sequences(self, name: str) -> bool:
-        """Tell whether a value consists of sequences of the batch."""
+        """Return whether a value consists of sequences of the batch."""
         return self._rows.of(name).how is How.RAGGED
 
     def alike_in(self, feed: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -360,12 +360,12 @@ _ELSE = "change it, or call DistributeTranspiler.transpile in the script and div
 
 
 def _knows_rows(op: Operator) -> bool:
-    """Tell whether an operator draws random values that belong to rows."""
+    """Return whether an operator draws random values that belong to rows."""
     return any(slot.name == "Rows" for slot in lookup(op.type).inputs)
 
 
 def _is_mixed(of: OfRows) -> bool:
-    """Tell whether only whole batches give a value."""
+    """Return whether only whole batches give a value."""
     return of.how in (How.PADDED, How.MIXED) and not of.of_gradient
 
 

@@ -49,7 +49,7 @@ class Bucket:
         self.unpack = functools.partial(_copy, values, parts)
 
     def holds(self, names: Sequence[str], arrays: Mapping[str, Any]) -> bool:
-        """Tell whether these are the very same values in the same memory."""
+        """Return whether these are the very same values in the same memory."""
         values = [arrays[name] for name in names]
         return self.names == tuple(names) and self._addresses == self._addresses_of(values)
 
@@ -81,7 +81,7 @@ class Sums:
         self._added: list[int] = []
 
     def holds(self, names: Sequence[Sequence[str]], arrays: Mapping[str, Any]) -> bool:
-        """Tell whether these sums are made of the same values in the same memory."""
+        """Return whether these sums are made of the same values in the same memory."""
         return len(names) == len(self._buckets) and all(
             bucket.holds(values, arrays) for bucket, values in zip(self._buckets, names)
         )
@@ -134,7 +134,7 @@ class RowsSum:
         self._seen_at = binding.fits.count
 
     def gather(self) -> None:
-        """Give the gradient everybody's rows. Collective."""
+        """Gather the rows of all trainers into the gradient. Collective."""
         if self._seen_at != self._fits.count:  # sequences have other lengths now
             self._rows, self._value = self._gradient.rows, self._gradient.value
             self._seen_at = self._fits.count

@@ -87,10 +87,10 @@ def metas_of(ops: Sequence[Operator], arrays: Mapping[str, Any]) -> dict[str, Me
 
 
 def is_sparse(array: object) -> bool:
-    """Tell whether a gradient is one of some rows only."""
+    """Return whether a gradient is one of some rows only."""
     return isinstance(array, SelectedRows)
 
 
 def in_fixed_order() -> bool:
-    """Tell whether sums are to run in a fixed order; a script may set the flags itself."""
+    """Return whether sums are to run in a fixed order; a script may set the flags itself."""
     return settings.CPU_DETERMINISTIC.read() or settings.CUDNN_DETERMINISTIC.read()

@@ -63,7 +63,7 @@ class JobPeers:
         return len(self.cluster.servers)
 
     def trains_in(self, scope: Scope) -> bool:
-        """Tell whether servers hold what belongs to a scope, or to its parents."""
+        """Return whether servers hold what belongs to a scope, or to its parents."""
         place: Scope | None = scope
         while place is not None and place not in self.trained:
             place = place.parent

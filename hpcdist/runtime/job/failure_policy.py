@@ -65,7 +65,7 @@ class FailurePolicy:
         self._needs_all = plan.mode.dense_summed
 
     def goes_on_without(self, rank: int) -> bool | None:
-        """Tell whether the job continues when ``rank`` dies; None: not known yet."""
+        """Return whether the job continues when ``rank`` dies; None: not known yet."""
         if not (self._transport.tolerant and self._cluster.servers):
             return False
         if self._cluster.role_of(rank).kind != TRAINER:

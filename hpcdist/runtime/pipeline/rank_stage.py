@@ -64,7 +64,7 @@ class RankStage:
         return self.program([{var.name: var.meta for var in variables}])
 
     def once(self, name: str) -> bool:
-        """Tell whether a value is computed once in a step, and not for each micro-batch."""
+        """Return whether a value is computed once in a step, and not for each micro-batch."""
         var = self.main.global_block().vars.get(name)
         persists = var is not None and var.persistable
         return persists or name in self.plan.gradients or name in self.plan.updated
@@ -76,7 +76,7 @@ class RankStage:
         return next((stages[name] for stages in maps if name in stages), ALL)
 
     def computes(self, name: str) -> bool:
-        """Tell whether this rank has a value."""
+        """Return whether this rank has a value."""
         return self.stage_of(name) in (self.stage, ALL)
 
     def local_names(self, name: str) -> list[str]:

@@ -144,10 +144,10 @@ class StepProtocol:
         """Send what is queued or not yet exchanged, after the last step."""
 
     def catch_up(self) -> None:
-        """Take over what other trainers had not yet exchanged."""
+        """Receive differences that other trainers had not yet exchanged."""
 
     def resume(self) -> None:
-        """Note what the servers have loaded from a checkpoint."""
+        """Record what the servers have loaded from a checkpoint."""
 
 
 Adopted = TypeVar("Adopted", bound=StepProtocol)

@@ -127,7 +127,7 @@ def delta_of(name: str) -> str:
 
 
 def is_pushed(plan: Plan, route: Route) -> bool:
-    """Tell whether a gradient travels as rows, which the parameter does not answer."""
+    """Return whether a gradient travels as rows, which the parameter does not answer."""
     return route.sparse if plan.mode.geo else route.remote
 
 

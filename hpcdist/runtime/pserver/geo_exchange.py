@@ -147,7 +147,7 @@ class GeoExchange:
         touched[:] = False
 
     def _pull(self, client: PsClient, route: Route) -> None:
-        """Take over the rows that anyone has changed since this trainer last asked."""
+        """Receive the rows that any trainer has changed since this trainer's last request."""
         for piece, endpoint in zip(route.slices, route.endpoints):
             like = self._trained[route.parameter][piece.begin : piece.end]
             rows, values = client.changed_rows(endpoint, piece.name, delta_of(piece.name), like)
