@@ -224,7 +224,7 @@ def _append(
     path = _path(block, targets, stopped)
     reached = _reached(block, path, sources, stopped)
     _refuse_second_derivatives(block, targets, reached, stopped)
-    flowing = flowing_names(block, path, targets, reached)
+    flowing = flowing_names(path, targets, reached)
     overwritten = Overwritten(block, targets)
     steps = gradient_steps(path, targets, flowing, reached, overwritten)
     overwritten.keep()

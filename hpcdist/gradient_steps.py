@@ -47,9 +47,7 @@ class Step:
             rename_in(slots, old, new)
 
 
-def flowing_names(
-    block: Block, path: Sequence[Operator], targets: set[str], reached: set[str]
-) -> set[str]:
+def flowing_names(path: Sequence[Operator], targets: set[str], reached: set[str]) -> set[str]:
     """Names that really get a gradient: on a way from the targets back."""
     flowing = set(targets)
     for op in reversed(path):

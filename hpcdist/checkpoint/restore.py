@@ -30,7 +30,6 @@ from hpcdist.checkpoint.save import wait
 from hpcdist.checkpoint.serving import CHECK, LOAD
 from hpcdist.checkpoint.sources import Source
 from hpcdist.errors import CheckpointError
-from hpcdist.executor.control import Peers
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.merging import merged_steps
 from hpcdist.executor.position import here
@@ -97,7 +96,7 @@ def restore(
         checkpoint = stack.enter_context(Checkpoint(directory))
         _check_merged(checkpoint, program, peers.trainers)
         _check_compressed(checkpoint, program, peers.trainers)
-        pieces = wanted(checkpoint, persistables(program), scope, _kept_elsewhere(peers, program))
+        pieces = wanted(checkpoint, persistables(program), scope, _kept_elsewhere(program))
         if len(checkpoint.facts.trainers) == peers.trainers:
             pieces = _as_saved_by(checkpoint, pieces, individual(program), peers.trainer)
         check_take_up(checkpoint, pieces, data=here.step > 0)
@@ -222,7 +221,7 @@ def is_table(scope: Scope, name: str) -> bool:
     return variable is not None and isinstance(variable.value, SparseTable)
 
 
-def _kept_elsewhere(peers: Peers, program: Program) -> frozenset[str]:
+def _kept_elsewhere(program: Program) -> frozenset[str]:
     """Return the variables that this process never holds, but servers or other trainers do."""
     names: set[str] = set()
     plan = served_plan(program)

@@ -171,12 +171,12 @@ def concrete_metas(
             for name in reads(op):
                 var = block.find_var(name)
                 if var is not None and var.is_data and name not in metas:
-                    _declare(block, op, name, metas)
+                    _refuse_unwritten(block, op, name)
             interpreted.enter(op, metas)
             continue
         for name in reads(op):
             if name not in metas and not _written_inside(op, name):
-                _declare(block, op, name, metas)
+                _refuse_unwritten(block, op, name)
         if lookup(op.type).infer is None:
             _declare_outputs(op, metas)
             continue
@@ -241,7 +241,8 @@ def _written_inside(op: Operator, name: str) -> bool:
     return any(name in inner.output_arg_names for inner in nested_ops(op)[1:])
 
 
-def _declare(block: Block, op: Operator, name: str, metas: dict[str, Meta]) -> None:
+def _refuse_unwritten(block: Block, op: Operator, name: str) -> None:
+    """Raise FeedError or GraphError for a name that has no value, unless it needs none."""
     var = block.find_var(name)
     has_values = lookup(op.type).infer is not None
     if (is_control(op) and not has_values) or (var is not None and var.type == "RAW"):

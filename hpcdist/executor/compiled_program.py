@@ -153,7 +153,7 @@ class CompiledProgram:
         parallel = self._on(devices)
         for first, copies in parallel.copied.items():
             _begin_alike(scope, first, copies)
-        fed = _divided(feed, parallel, self.program)
+        fed = _divided(feed, parallel)
         names = [name for fetched in fetch_list for name in parallel.names(fetched)]
         return DividedRun(parallel.program, fed, names, devices)
 
@@ -321,7 +321,7 @@ def _mapping(feed: object) -> Mapping[str, Any]:
     return feed or {}
 
 
-def _divided(feed: object, parallel: DataParallel, program: Program) -> dict[str, Any]:
+def _divided(feed: object, parallel: DataParallel) -> dict[str, Any]:
     """Return what all devices are fed, by the names of their variables."""
     devices = parallel.devices
     if isinstance(feed, (list, tuple)):

@@ -121,7 +121,7 @@ class Interpreter:
             self._run_operator(op)
 
     def _run_operator(self, op: Operator) -> None:
-        ins = {slot: [self._input(op, slot, n) for n in names] for slot, names in op.inputs.items()}
+        ins = {slot: [self._input(op, n) for n in names] for slot, names in op.inputs.items()}
         into = {
             name: self._arrays[name]
             for name in op.output_arg_names
@@ -159,7 +159,7 @@ class Interpreter:
         elif places:
             ins["I"] = [places.pop()]  # gradients come in the opposite order
 
-    def _input(self, op: Operator, slot: str, name: str) -> Any:
+    def _input(self, op: Operator, name: str) -> Any:
         if name == EMPTY:
             return None
         value = self.get(name)

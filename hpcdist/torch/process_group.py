@@ -197,7 +197,8 @@ class MpiProcessGroup(dist.ProcessGroup):
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: object = None
     ) -> MpiWork:
         """``outputs[r][k]`` becomes rank r's ``inputs[k]``."""
-        return self.allgather([[row[k] for row in outputs] for k in range(len(inputs))], inputs)
+        by_input = [[row[k] for row in outputs] for k in range(len(inputs))]
+        return self.allgather(by_input, inputs, opts)
 
     def gather(
         self, outputs: Sequence[Any], inputs: OneOrList, *where: Any, **named: Any

@@ -104,7 +104,7 @@ def stages_by_cuts(forward: Sequence[Operator], cuts: Sequence[Sequence[str]]) -
     return {id(op): stage_of.get(id(op), len(cuts)) for op in forward}
 
 
-def stages_by_devices(block: Block, forward: Sequence[Operator]) -> tuple[int, dict[int, int]]:
+def stages_by_devices(forward: Sequence[Operator]) -> tuple[int, dict[int, int]]:
     """Return how many devices `device_guard` named, and the stage of each operator (its id).
 
     Operators of no device belong to the last stage that they read of.

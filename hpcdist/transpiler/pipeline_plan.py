@@ -68,7 +68,7 @@ def make_pipeline_plan(program: Program, cut: PipelineCut, several_parts: bool) 
     refuse_uncuttable(block, phases, several_parts)
     forward = [op for op, phase in zip(block.ops, phases) if phase is Phase.FORWARD]
     if cut.cuts is None:
-        stages, by_forward = stages_by_devices(block, forward)
+        stages, by_forward = stages_by_devices(forward)
     else:
         stages, by_forward = len(cut.cuts) + 1, stages_by_cuts(forward, cut.cuts)
     for stage in range(stages):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
 
 import torch.distributed as dist  # noqa: E402
+from torch.distributed.distributed_c10d import AllgatherOptions  # noqa: E402
 
 from hpcdist.errors import CommError  # noqa: E402
 from hpcdist.torch.in_memory import SLEPT  # noqa: E402
@@ -152,6 +154,24 @@ def test_coalesced_forms(k):
             dist.all_reduce(tensor, group=pair.ours)
     for n, tensor in zip((3, 1, 5), tensors):
         assert (tensor == n * pair.size).all()
+
+
+def test_lists_of_tensors_are_gathered_within_the_time_that_the_call_gives():
+    pair = of_all(0)
+    me, size = dist.get_rank(), pair.size
+    inputs = [torch.full((n,), float(me)) for n in (2, 3)]
+    rows = [[torch.empty(2), torch.empty(3)] for _ in range(size)]
+    pair.ours.allgather_coalesced(rows, inputs).wait()
+    assert [[t.tolist() for t in row] for row in rows] == [[[r] * 2, [r] * 3] for r in range(size)]
+    if size == 1:
+        return
+    group = dist.new_group(list(pair.ranks))  # it is broken after this
+    if me == 0:
+        opts = AllgatherOptions()
+        opts.timeout = timedelta(milliseconds=50)
+        with pytest.raises(CommError, match=r"within 0\.05 s"):
+            group.allgather_coalesced(rows, inputs, opts).wait()
+    dist.barrier(pair.ours)
 
 
 def test_without_memory_other_calls_are_told_at_the_debug_level():
