@@ -1,4 +1,4 @@
-"""The message about a failed job: which rank, where, and the script's own calls."""
+"""The message about a failed job: which rank, where, and the calls of the script."""
 
 from __future__ import annotations
 

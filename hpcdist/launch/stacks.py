@@ -1,6 +1,6 @@
 """The Python stacks of other ranks of this host, even of those that are stuck inside a C call.
 
-Every rank has the interpreter's own signal handler write its stacks into a file in memory, which
+On a signal, Python's faulthandler in every rank writes its stacks into a file in memory, which
 the other ranks of the same user can read.
 """
 

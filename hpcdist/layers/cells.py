@@ -43,7 +43,7 @@ Activation = Callable[[Variable], Variable]
 
 # -- units: weights and what they compute ----------------------------------------------------------
 class _Unit:
-    """A step with parameters of its own, made at the first call and shared by all later ones."""
+    """A step with parameters, created at the first call and shared by later ones."""
 
     def __init__(
         self,

@@ -184,7 +184,7 @@ def switch_case(
     if not all(isinstance(p, tuple) and len(p) == 2 and callable(p[1]) for p in branch_fns):
         raise GraphTypeError(f"switch_case: expected pairs (number, function), got {branch_fns}")
     if not isinstance(branch_index, Variable) or is_float(branch_index.dtype):
-        raise GraphTypeError(f"switch_case: branch_index must be whole, got {branch_index}")
+        raise GraphTypeError(f"switch_case: branch_index must be an integer, got {branch_index}")
     numbers = [number for number, _ in branch_fns]
     if not all(isinstance(n, int) for n in numbers):
         raise GraphTypeError(f"switch_case: branches must have integers, got {numbers}")

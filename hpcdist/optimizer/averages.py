@@ -55,7 +55,7 @@ def _marked(mark: str, value: str) -> Iterator[None]:
 
 
 class _Exchanged:
-    """Puts other values into parameters, and the parameters' own back, by two programs."""
+    """Replaces the values of parameters, and restores them, by two programs."""
 
     def __init__(self) -> None:
         self.apply_program = Program()
@@ -89,7 +89,7 @@ class _Exchanged:
                 self.restore(executor)
 
     def restore(self, executor: Any) -> None:
-        """Give parameters their own values back."""
+        """Restore the values of parameters."""
         executor.run(self.restore_program)
 
 

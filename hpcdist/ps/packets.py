@@ -111,7 +111,7 @@ def aligned_bytes(shape: tuple[int, ...]) -> Array:
 
 
 class PacketBuffer:
-    """The bytes of a packet whose variables live in arrays of their own.
+    """The bytes of a packet whose variables are in separate arrays.
 
     When the arrays already lie as the packet says (a lone variable, or views of one arena), the
     message is their own memory and nothing is ever copied; otherwise ``gather`` and ``scatter``

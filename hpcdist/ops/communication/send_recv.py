@@ -171,7 +171,7 @@ define(
 
 
 # -- distributed tables: row r lives on server r % servers -----------------------------------------
-# Numbers of rows vary from step to step, so the runtime runs these, between buffers of its own.
+# Numbers of rows vary from step to step, so the runtime runs these, with its buffers.
 define("split_ids", "Ids* -> Out*", rows=not_on_rows)
 define("prefetch", "X* -> Out*", rows=not_on_rows, attrs={"epmap": (), "trainer_id": 0})
 

@@ -139,7 +139,7 @@ def _bind(
 
 
 def _counted_rows(op: Applied) -> OfRows:
-    """Each trainer adds its rows to counts of its own, which add up to the job's."""
+    """Each trainer counts its rows; the counts add up to the job's."""
     rows = [*op.inputs["Predict"], *op.inputs["Label"]]
     common_rows(op, rows, {How.ROWS, How.RAGGED})
     return OfRows(How.COUNTS)

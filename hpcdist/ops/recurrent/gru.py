@@ -1,4 +1,4 @@
-"""Gated recurrent units over whole sequences, and a single step of one.
+"""Gated recurrent units over sequences, and a single step of one.
 
 Gates have Fluid's order: update, reset, candidate. Weight [D, 3 D] is, as in Fluid, two matrices
 one after the other in memory: [D, 2 D] of the gates, then [D, D] of the candidate.

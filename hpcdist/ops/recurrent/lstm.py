@@ -1,4 +1,4 @@
-"""Long short-term memory over whole sequences, with or without a projection, and its single step.
+"""Long short-term memory over sequences, with or without a projection, and its single step.
 
 Weights and gates have Fluid's order: candidate, input, forget, output; those of ``lstm_unit`` are
 input, forget, output, candidate.

@@ -1,4 +1,4 @@
-"""Operators as pure functions of tensors, from which a whole Program becomes one torch function.
+"""Operators as pure functions of tensors, which compose to one torch function.
 
 A form has the inputs of its operator in the order of its signature (None: absent, a list for
 ``X*``), then all attributes as keywords, and returns a tensor for each output slot (a list for
