@@ -17,7 +17,7 @@ import tests
 from hpcdist.executor.backend import CPUPlace, CUDAPlace
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
-from hpcdist.ops.by_torch import needing_torch
+from hpcdist.ops import by_torch
 from tests.support_ops import CASES, Case, Draw, Graph, dense, floats_in, like
 
 for _module in pkgutil.iter_modules(tests.__path__):
@@ -34,7 +34,7 @@ class DeviceTests:
     @settings(max_examples=4, deadline=None)
     @given(data=st.data())
     def test_operators_and_gradients_are_those_of_the_cpu(self, type, data):
-        if type in needing_torch() and not hasattr(sys.modules["cupy"], "__version__"):
+        if type in by_torch.functions() and not hasattr(sys.modules["cupy"], "__version__"):
             pytest.skip("cupy's stand-in has no memory that another library can take")
         case = CASES[type](Draw(data.draw))
         fetched = [_run(type, case, place) for place in (CPUPlace(), CUDAPlace(0))]

@@ -20,7 +20,7 @@ from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from hpcdist.graph import Program, Variable, lookup
 from hpcdist.lod_tensor import LoDTensor
-from hpcdist.ops.by_torch import needing_torch
+from hpcdist.ops import by_torch
 
 Slots = Mapping[str, Any]  # slot -> an array or a LoDTensor, or a list of those
 
@@ -125,7 +125,7 @@ def case(*types: str) -> Callable[[Callable[[Draw], Case]], Callable[[Draw], Cas
         for type in types:
             if type in CASES:
                 raise ValueError(f"operator {type!r} has two cases")
-            CASES[type] = _with_torch(make) if type in needing_torch() else make
+            CASES[type] = _with_torch(make) if type in by_torch.functions() else make
         return make
 
     return enter

@@ -66,11 +66,6 @@ def _on_gpus() -> bool:
     return bool(torch_for("HPCDIST_KERNELS=auto").cuda.is_available())
 
 
-def needing_torch() -> Sequence[str]:
-    """Return the types of the operators that need torch, without those of gradients, sorted."""
-    return sorted(_defined)
-
-
 def functions() -> Mapping[str, Function]:
     """Return the functions of tensors by the type of their operator, without gradients."""
     return _defined
