@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from hpcdist.trace.events import Cause, Count, EventKind
 from hpcdist.trace.recorder import recorder
 
 PIECE = 1 << 20  # bytes of an answer that travel together
+NO_IDS = np.empty(0, np.int64)
 IDS, ROWS, GRADIENTS = "ids of tables", "rows of tables", "gradients of tables"  # as traces say
 
 
@@ -39,6 +39,7 @@ class TableClient(RowExchangeClient):
         super().__init__(transport, cluster, trainer_id, deadline_s)
         self._pending: Messages = []  # for rows that are waited for later
         self._pulls = 0  # how often rows have been asked for
+        self._asked = self._answered = 0  # `pushes` when rows were last asked for, and have come
         self.pushes = 0  # steps whose gradients have been sent
         self.restored = 0  # how often the servers' tables have been loaded
 
@@ -59,6 +60,7 @@ class TableClient(RowExchangeClient):
         waiting = self._pending
         kind = MessageKind.TABLE_PULL if create else MessageKind.TABLE_PEEK
         self._pulls += 1
+        self._asked = self.pushes
         for rank, message, reply in zip(self._cluster.servers, batch.messages, batch.replies):
             for piece in _pieces(reply):
                 waiting.append((rank, self._transport.irecv(piece, rank, VALUE_TAG)))
@@ -80,13 +82,19 @@ class TableClient(RowExchangeClient):
         Synchronously that is what all trainers have pushed in as many steps as this one.
         """
         nothing = LookupBatch(tables, len(self._cluster.servers))
-        nothing.index([np.empty(0, np.int64)] * len(tables))
+        nothing.index([NO_IDS] * len(tables))
         self.finish()
         self.start_pull(nothing, create=False)
         self.finish_pull(nothing)
 
     def push(self, batch: LookupBatch) -> None:
-        """Start sending the gradients in the batch's rows; they must stay until `finish`."""
+        """Start sending the gradients in the batch's rows; they must stay until `finish`.
+
+        Servers take those of one step at a time: after a step without look-ups, whose answers say
+        so, this waits until they have applied it.
+        """
+        if self._answered < self.pushes:
+            self.settle(batch.tables)
         for rank, message, rows in zip(self._cluster.servers, batch.messages, batch.rows):
             begin = time.monotonic_ns()
             self._sending += self._post(rank, MessageKind.TABLE_PUSH, message)
@@ -110,6 +118,7 @@ class TableClient(RowExchangeClient):
                 lambda: f"trainer {self._trainer}, step {step + 1}: waiting for rows of tables",
             )
             self._pending.clear()
+            self._answered = self._asked
 
     def _post(self, rank: int, kind: MessageKind, message: Array) -> Messages:
         header = encode_header(kind, self._trainer, self.pushes, message.nbytes)
@@ -130,9 +139,10 @@ class TableServer(RowExchangeServer):
         super().__init__(transport, ranks, deadline_s)
         self._specs = [spec for spec, _ in tables]
         self._tables = [table for _, table in tables]
-        # By trainer, kept from step to step: ids asked for, ids pushed, gradients, rows.
-        self._pull_ids = [np.empty(0, np.int64) for _ in ranks]
-        self._push_ids = [np.empty(0, np.int64) for _ in ranks]
+        # By trainer, kept from step to step: memory of ids asked for, while no request that lies in
+        # it waits for its answer; ids pushed, gradients, rows.
+        self._pull_ids = [NO_IDS] * len(ranks)
+        self._push_ids = [NO_IDS] * len(ranks)
         self._gradients = [line_aligned(0) for _ in ranks]
         self._replies = [line_aligned(0) for _ in ranks]
         self._sending: list[list[Request]] = [[] for _ in ranks]
@@ -143,11 +153,16 @@ class TableServer(RowExchangeServer):
     def take_pull(self, trainer: int, header: Header) -> None:
         """Receive the ids of a TABLE_PULL or TABLE_PEEK; `answer` replies when it may."""
         begin = time.monotonic_ns()
-        ids, self._pull_ids[trainer] = self._take(trainer, header, self._pull_ids[trainer])
+        ids, memory = self._take(trainer, header, self._pull_ids[trainer])
+        self._pull_ids[trainer] = NO_IDS  # an evaluation asks while rows ahead are not yet answered
         self._asks[trainer] = number = self._asks[trainer] + 1
         _note(EventKind.RECEIVED, IDS, begin, header.length, self._ranks[trainer], number)
         create = header.kind is MessageKind.TABLE_PULL
-        answer = partial(self._reply, trainer, ids, create, number)
+
+        def answer() -> None:
+            self._reply(trainer, ids, create, number)
+            self._pull_ids[trainer] = memory
+
         self._pulls.append((trainer, header.step, answer))
 
     def take_push(self, trainer: int, header: Header) -> None:

@@ -40,6 +40,17 @@ def test_rows_on_a_server_and_on_trainers_have_the_same_bits(tmp_path, two):
     assert found == two
 
 
+def test_evaluation_and_steps_without_look_ups_may_come_before_other_trainers(tmp_path):
+    printed = set()
+    for servers in (0, 1):
+        options = ("--as-torchrun", *(("--pservers", "1") if servers else ()))
+        script = read_script("torch_evaluates")
+        ended = Job(tmp_path, script, *options, ranks=2 + servers, env=ONE_THREAD).end()
+        assert ended.code == 0, ended
+        printed.add(ended.out)
+    assert len(printed) == 1, printed
+
+
 def test_one_asynchronous_trainer_trains_as_a_process_alone(tmp_path, two):
     expected = end_of(tmp_path, trainers=1, servers=0)
     assert end_of(tmp_path, trainers=1, servers=2, mode="async") == expected
