@@ -73,7 +73,7 @@ class Lacking:
     def __call__(self) -> str:
         me = self.group.names[self.group.rank]
         ranks = ", ".join(map(str, self.missing_ranks()))
-        return f"rank {me} waiting for {self.what()}, from rank {ranks or '?'}"
+        return f"rank {me} waiting for {self.what()}" + (f", from rank {ranks}" if ranks else "")
 
     def missing_ranks(self) -> tuple[int, ...]:
         """Return the names of the ranks from which something is missing."""

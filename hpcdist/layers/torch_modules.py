@@ -17,7 +17,10 @@ from hpcdist.ops.torch_module import TYPE, RegisteredModule, registered, results
 
 __all__ = ["torch_module"]
 
-ROWS = 4  # of the batch on which it is tried whether results mix rows
+# Of the batch on which it is tried whether results mix rows, and of the parts that it is cut into:
+# none is two halves, or begins where pairs of rows do.
+ROWS, PARTS = 8, (1, 2, 5)
+LARGE = 30.0
 
 
 def torch_module(
@@ -107,16 +110,31 @@ def _registered_module(torch: Any, module: Any, names: tuple[str, ...]) -> Regis
 
 
 def _tried(
-    torch: Any, variables: Sequence[Variable], ids: Sequence[int], **where: Any
+    torch: Any,
+    variables: Sequence[Variable],
+    ids: Sequence[int],
+    scale: float = 1.0,
+    **where: Any,
 ) -> list[Any]:
-    """Return inputs of `ROWS` rows: small numbers; where they are whole, row i has ``ids[i]``."""
+    """Return inputs of `ROWS` rows: row i has ``ids[i]`` where they are whole, else numbers.
+
+    ``scale`` 1: from 0 to 1; 0: the same, all rows alike; greater: from 1 / scale in the first row,
+    which is positive, growing to ``scale`` in the last, of both signs.
+    """
     generator = torch.Generator().manual_seed(1)
     tensors = []
     for var in variables:
         shape = [ROWS, *(max(extent, 1) for extent in var.shape[1:])]
         dtype = getattr(torch, var.dtype)
         if dtype.is_floating_point:
-            tensor = torch.rand(shape, generator=generator).to(dtype)
+            tensor = torch.rand(shape, generator=generator)
+            if not scale:
+                tensor = tensor[:1].expand(shape).contiguous()
+            elif scale > 1:
+                tensor[1:] = 2 * tensor[1:] - 1
+                growing = scale ** torch.linspace(-1, 1, ROWS)
+                tensor *= growing.reshape([ROWS, *(1 for _ in shape[1:])])
+            tensor = tensor.to(dtype)
         else:
             rows = torch.tensor(ids).reshape([ROWS, *(1 for _ in shape[1:])])
             tensor = rows.expand(shape).to(dtype).contiguous()
@@ -141,37 +159,56 @@ def _count(
     except RuntimeError as error:
         raise GraphError(
             f"{name}: the module does not take inputs of shapes {[v.shape for v in variables]}, or "
-            f"has tensors that are neither parameters nor made when it is called: {error}"
+            f"has tensors that are neither parameters nor made when it is called, or asks for "
+            f"values of tensors, as branches on them do: {error}"
         ) from error
 
 
 def _by_row(
     torch: Any, held_module: RegisteredModule, parameters: Any, variables: Sequence[Variable]
 ) -> bool:
-    """Return whether results of each half of some rows are the same alone and among the others."""
+    """Return whether results of each part of some rows are the same alone and among the others.
+
+    It is tried with small numbers, with such as grow from row to row, and with rows that are alike.
+    """
     if any(not var.shape or var.shape[0] >= 0 for var in variables):
         return False
     held_module.train(True)
     values = {parameter: value.detach() for parameter, value in parameters.items()}
+    zeros = [0] * ROWS
+    different = [3 - k % 4 for k in range(ROWS)]
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         before = torch.get_rng_state()
-        for ids in (range(ROWS)[::-1], [0] * ROWS):
-            tried = _tried(torch, variables, ids)
-            try:
-                of_batch, *halves = (
-                    results(held_module.call(values, [x[part] for x in tried]))
-                    for part in (slice(ROWS), slice(ROWS // 2), slice(ROWS // 2, ROWS))
-                )
-            except (IndexError, RuntimeError):
-                continue  # such ids are perhaps out of range, which 0 is not
-            return torch.equal(before, torch.get_rng_state()) and all(
-                a.dim() > 0
-                and len(a) == ROWS
-                and all(b.dim() > 0 and len(b) == ROWS // 2 for b in parts)
-                and torch.allclose(a, torch.cat(parts), rtol=1e-4, atol=1e-5)
-                for a, *parts in zip(of_batch, *halves, strict=True)
-            )
-    return False
+        for scale, ids in ((1.0, different), (LARGE, different), (0.0, zeros)):
+            for inputs in (_tried(torch, variables, tried, scale) for tried in (ids, zeros)):
+                try:
+                    of_batch, *of_parts = (
+                        results(held_module.call(values, list(part)))
+                        for part in (inputs, *zip(*(x.split(PARTS) for x in inputs), strict=True))
+                    )
+                    break
+                except (IndexError, RuntimeError, ValueError):
+                    continue  # such ids are perhaps out of range, which 0 is not
+            else:
+                return False
+            if not all(
+                _is_joined(torch, whole, parts)
+                for whole, *parts in zip(of_batch, *of_parts, strict=True)
+            ):
+                return False
+        return torch.equal(before, torch.get_rng_state())
+
+
+def _is_joined(torch: Any, whole: Any, parts: Sequence[Any]) -> bool:
+    """Return whether a result on all rows is that on their parts, but for rounding."""
+    if whole.dim() == 0 or [len(part) if part.dim() else -1 for part in parts] != [*PARTS]:
+        return False
+    joined = torch.cat(list(parts))
+    if joined.shape != whole.shape:
+        return False
+    finite = whole[whole.isfinite()].abs()
+    atol = 1e-5 * max(1.0, float(finite.max()) if finite.numel() else 0.0)
+    return torch.allclose(whole, joined, rtol=1e-4, atol=atol, equal_nan=True)
 
 
 def _printed(torch: Any, module: Any) -> str:

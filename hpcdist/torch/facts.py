@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from inspect import signature
 from typing import Any
 
 from hpcdist import initializer, layers, optimizer
@@ -35,6 +36,7 @@ KINDS = (
     *("Adam", "Adamax", "RMSProp", "Ftrl"),
 )
 ROW_KINDS = tuple(kind for kind in KINDS if kind.lower() in OPTIMIZERS)
+OF_PROGRAMS = ("learning_rate", "parameter_list", "regularization", "grad_clip", "name")
 MODES = ("sync", "async", "dc_asgd", "geo")
 
 
@@ -87,6 +89,11 @@ class OptimizerFacts:
     kind: str
     arguments: Mapping[str, float] = field(default_factory=dict)
     l2_decay: float = 0.0
+
+    def __str__(self) -> str:
+        decay = {"l2_decay": self.l2_decay} if self.l2_decay else {}
+        arguments = ", ".join(f"{k}={v}" for k, v in {**self.arguments, **decay}.items())
+        return f"{self.kind}({arguments})"
 
     @property
     def zero_is_nothing(self) -> bool:
@@ -216,6 +223,13 @@ def optimizer_of(facts: OptimizerFacts, rate: object) -> optimizer.Optimizer:
         )
     make: Callable[..., Any] = getattr(optimizer, facts.kind)
     decay = {"regularization": L2Decay(facts.l2_decay)} if facts.l2_decay else {}
+    taken = [name for name in signature(make).parameters if name not in OF_PROGRAMS]
+    unknown = sorted(facts.arguments.keys() - set(taken))
+    if unknown:  # torch's names are others
+        raise PlanError(
+            f"optimizer {facts.kind} does not take {', '.join(unknown)}: its arguments are "
+            f"{', '.join(taken) or 'none but lr'}, as Fluid calls them"
+        )
     try:
         rule: optimizer.Optimizer = make(rate, **facts.arguments, **decay)
     except TypeError as error:

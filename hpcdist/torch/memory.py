@@ -11,16 +11,29 @@ from hpcdist.comm.base import Array
 from hpcdist.errors import CommError
 
 
-def checked(tensors: Sequence[torch.Tensor]) -> None:
-    """Refuse tensors that are not plain memory of the host."""
-    for tensor in tensors:
+def checked(read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
+    """Refuse tensors that are not plain memory of the host, of each element if it is written."""
+    for tensor in (*read, *written):
+        if hasattr(tensor, "to_local"):
+            raise CommError(
+                f"a {type(tensor).__name__}: collectives move plain tensors; give them its local "
+                "part, to_local()"
+            )
         if tensor.device.type != "cpu":
             raise CommError(
                 f"a tensor on {tensor.device}: hpcdist moves CPU tensors; initialise the group "
                 "with nccl for GPU tensors"
             )
-        if tensor.layout != torch.strided or tensor.is_quantized:
-            raise CommError(f"a tensor of {tensor.layout}, {tensor.dtype}: expected a dense one")
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+            kind = "nested tensors" if tensor.is_nested else f"{tensor.layout}, {tensor.dtype}"
+            raise CommError(f"a tensor of {kind}: expected a dense one")
+    for tensor in written:
+        repeated = any(not step and n > 1 for n, step in zip(tensor.shape, tensor.stride()))
+        if repeated and tensor.numel():
+            raise CommError(
+                f"{described(tensor)} with strides {list(tensor.stride())} is to be written, but "
+                "several of its elements are one in memory, as expand() makes them: clone() it"
+            )
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -50,8 +63,8 @@ def put_back(vectors: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -
 
 
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the elements of tensors of one dtype as one vector: its own memory if it is one."""
-    checked(tensors)
+    """Return tensors to be written, of one dtype, as one vector: its own memory if it is one."""
+    checked((), tensors)
     if len(tensors) == 1:
         return flat(tensors[0])
     if len({tensor.dtype for tensor in tensors}) > 1:

@@ -144,7 +144,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         self, output: torch.Tensor, input: torch.Tensor, opts: object = None
     ) -> MpiWork:
         self._fits("reduce_scatter", part=output, whole=input)
-        checked([input])
+        checked([input], ())
         return self._reduce_scatter(output, equal_parts(flat(input), self._size), opts)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -179,7 +179,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         self, output: torch.Tensor, input: torch.Tensor, opts: object = None
     ) -> MpiWork:
         self._fits("all_gather", part=input, whole=output)
-        checked([output])
+        checked((), [output])
         vector = flat(output)
         return self._all_gather(input, equal_parts(vector, self._size), opts, (vector, output))
 
@@ -227,13 +227,13 @@ class MpiProcessGroup(dist.ProcessGroup):
     ) -> tuple[int, torch.Tensor, list[torch.Tensor]]:
         """Return the root, and this rank's tensor and the root's of all ranks as vectors."""
         root = self._root(opts)
-        checked([tensor, *of_all])
+        checked([tensor], of_all) if kind == "gather" else checked(of_all, [tensor])
         if self.rank() == root:
             one_for_each(kind, of_all, tensor, root, self._size)
         return root, flat(tensor), [flat(each) for each in of_all]
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, *opts: Any, **named: Any) -> MpiWork:
-        checked([*outputs, *inputs])
+        checked(inputs, outputs)
         me = self.rank()
         for tensors in (outputs, inputs):
             local = outputs[me] if len(outputs) > me else None
@@ -253,7 +253,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         **named: Any,
     ) -> MpiWork:
         """Splits are numbers of rows (dimension 0) for each rank; empty: equal ones."""
-        checked([output, input])
+        checked([input], [output])
         vector = flat(output)
         into = parts_by_rows(vector, output, output_splits, self._size)
         sources = parts_by_rows(flat(input), input, input_splits, self._size)
@@ -301,7 +301,7 @@ class MpiProcessGroup(dist.ProcessGroup):
 
     def _reduce_scatter(self, out: torch.Tensor, parts: Tensors, opts: Any) -> MpiWork:
         opts = opts or dist.ReduceScatterOptions()
-        checked([out, *parts])
+        checked(parts, [out])
         one_for_each("reduce_scatter", parts, out, self.rank(), self._size)
         vector, sources = flat(out), [flat(part) for part in parts]
         reducer = reduction(opts.reduceOp, out.dtype, self._size)
@@ -319,7 +319,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         gathered: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> MpiWork:
         """``gathered``: the vector of which ``outputs`` are parts, and its tensor."""
-        checked([part, *outputs])
+        checked([part], outputs)
         one_for_each("all_gather", outputs, part, self.rank(), self._size)
         source = flat(part)
         into = outputs if gathered else [flat(out) for out in outputs]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -65,6 +66,17 @@ class TensorReduction:
                 target.div_(self.size, rounding_mode=rounding)
 
 
+@cache
+def _can(into: Callable[..., Any], dtype: torch.dtype) -> bool:
+    """Return whether torch does this to tensors of ``dtype``."""
+    nothing = torch.zeros(1, dtype=dtype)
+    try:
+        into(nothing, nothing, out=torch.zeros(1, dtype=dtype))
+    except RuntimeError:
+        return False
+    return True
+
+
 def reduction(op: Any, dtype: torch.dtype, size: int) -> TensorReduction:
     """Return what a ReduceOp does to tensors of ``dtype``; CommError if it is not for them."""
     kind = op if isinstance(op, _OPS) else op.__getstate__()[0]
@@ -76,5 +88,10 @@ def reduction(op: Any, dtype: torch.dtype, size: int) -> TensorReduction:
         raise CommError(f"ReduceOp.{name} is not for tensors of {dtype}")
     if kind == _OPS.AVG and dtype == torch.bool:
         raise CommError("ReduceOp.AVG is not for tensors of torch.bool: they have no mean")
+    if not _can(_INTO[kind], dtype):
+        raise CommError(
+            f"ReduceOp.{name} is not for tensors of {dtype}: torch has no {_INTO[kind].__name__} "
+            "for them on the CPU; convert them to another dtype"
+        )
     factor = op.__getstate__()[1] if kind == _OPS.PREMUL_SUM else None
     return TensorReduction(name, _INTO[kind], size, kind == _OPS.AVG, factor)

@@ -80,7 +80,7 @@ class ServedOptimizer(KeptOptimizer):
                 raise TableError(
                     f"parameter {local_name!r}: servers keep contiguous float32 of the CPU "
                     f"with at least one dimension, got {tensor.dtype} {tuple(tensor.shape)} "
-                    f"on {tensor.device}"
+                    f"on {tensor.device}, strides {tensor.stride()}"
                 )
         training_mode = TrainingMode(mode, max_staleness, push_every)
         check(facts, lr, training_mode, MODES)

@@ -26,7 +26,7 @@ class SingleMessages:
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> MpiWork:
         """Send a tensor to a rank of the group."""
-        checked([tensor])
+        checked([tensor], ())
         channel, vector = self._channel(tag), flat(tensor)
 
         def steps() -> Steps:
@@ -38,7 +38,7 @@ class SingleMessages:
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> MpiWork:
         """Fill a tensor with a message of one rank."""
-        checked([tensor])
+        checked((), [tensor])
         channel, vector = self._channel(tag), flat(tensor)
 
         def steps() -> Steps:
@@ -52,7 +52,7 @@ class SingleMessages:
 
     def receive_any(self, tensor: torch.Tensor, tag: int) -> MpiWork:
         """Fill a tensor with the next message of any rank; the handle's ``source`` is whose."""
-        checked([tensor])
+        checked((), [tensor])
         channel, vector = self._channel(tag), flat(tensor)
         work = MpiWork(self._queue.mover, self._from_anyone[tag], [tensor])
 

@@ -10,9 +10,17 @@ pytest.importorskip("torch", reason="torch is not installed: pip install .[torch
 
 import torch
 
-from hpcdist.errors import CheckpointError
+from hpcdist.errors import CheckpointError, PlanError
 from hpcdist.torch import states
-from hpcdist.torch.facts import DenseFacts, Facts, Initial, OptimizerFacts, TableFacts, TrainingMode
+from hpcdist.torch.facts import (
+    DenseFacts,
+    Facts,
+    Initial,
+    OptimizerFacts,
+    TableFacts,
+    TrainingMode,
+    optimizer_of,
+)
 
 
 def test_facts_travel():
@@ -52,3 +60,11 @@ def test_a_state_that_cannot_be_kept_is_named():
         states.split_state("thing", {1: torch.ones(2), "1": torch.ones(2)}, {})
     with pytest.raises(CheckpointError, match="has no state_dict"):
         states.state_of("thing", object())
+
+
+def test_an_argument_that_an_optimizer_of_fluids_does_not_take_is_named_with_those_it_takes():
+    with pytest.raises(PlanError, match="Adam does not take betas: its arguments are beta1, beta2"):
+        optimizer_of(OptimizerFacts("Adam", {"betas": 0.9}), 0.1)
+    with pytest.raises(PlanError, match="SGD does not take grad_clip: .* none but lr"):
+        optimizer_of(OptimizerFacts("SGD", {"grad_clip": 1.0}), 0.1)
+    assert str(OptimizerFacts("Adam", {"beta1": 0.8}, 0.1)) == "Adam(beta1=0.8, l2_decay=0.1)"

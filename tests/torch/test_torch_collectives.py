@@ -11,6 +11,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
 
 import torch.distributed as dist  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
 
 from hpcdist.errors import CommError  # noqa: E402
 from tests.torch.torch_ranks import (  # noqa: E402
@@ -149,6 +151,24 @@ def test_operations_that_make_no_sense_are_refused():
             dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND, group=pair.ours)
         with pytest.raises(CommError, match="AVG is not for tensors of torch.bool"):
             dist.all_reduce(torch.ones(2) > 0, dist.ReduceOp.AVG, group=pair.ours)
+
+
+def test_tensors_that_collectives_cannot_write_or_add_are_refused_before_they_begin():
+    group = of_all(0).ours
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    shared = distribute_tensor(torch.zeros(dist.get_world_size(), 2), mesh, [Shard(0)])
+    refused = [
+        (torch.ones(1).expand(4), r"float32\[4\] with strides \[0\] .* clone\(\)"),
+        (shared, r"a DTensor: .* to_local\(\)"),
+        (torch.zeros(2, dtype=torch.float8_e4m3fn), "SUM is not for tensors of torch.float8_e4m3"),
+        (torch.nested.nested_tensor([torch.ones(2)]), "a tensor of nested tensors"),
+    ]
+    for tensor, words in refused:
+        with pytest.raises(CommError, match=words):
+            dist.all_reduce(tensor, group=group)
+    rows = [torch.zeros(3) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, torch.ones(1).expand(3), group=group)  # what is only read may repeat
+    assert all(row.tolist() == [1, 1, 1] for row in rows)
 
 
 @drawn(20, shape=SHAPES, dtype=COPIED, k=WHICH, apart=APART)

@@ -199,6 +199,16 @@ def test_parameters_are_planned_like_others():
         (lambda x: x - x[:1], False),
         (lambda x: x - x[-1:], False),
         (First(torch.nn.RNN(3, 2)), False),
+        (lambda x: x - x.view(-1, 2, 3).mean(1).repeat_interleave(2, 0), False),  # pairs of rows
+        (lambda x: x * (1 + len(x) % 2), False),
+        (lambda x: x + torch.where(x.abs().max() < 10, 1, 2), False),
+        (lambda x: x + torch.where((x < 0).any(), 1, 2), False),
+        (lambda x: x / (torch.cdist(x, x) < 1e-6).sum(1, keepdim=True), False),  # rows alike
+        (lambda x: torch.where((x.argmax(1) == 0).cumsum(0) < 4, x.T, 0).T, False),  # a capacity
+        (torch.nn.BatchNorm1d(3, track_running_stats=False), False),
+        (lambda x: x.sort(0).values, False),
+        (lambda x: x.log(), True),  # NaN for numbers below 0, in every part
+        (torch.nn.Sequential(torch.nn.Linear(3, 64), torch.nn.LayerNorm(64)), True),
         (lambda x: x * torch.arange(3), True),
         (torch.nn.Embedding(2, 3), True),
         (lambda x, ids: x + ids, True),
