@@ -103,6 +103,10 @@ class RankFailure(CommError):
         self.ranks = ranks
         self.ended = ended
 
+    def again(self, operation: str) -> RankFailure:
+        """Return the error of another operation that cannot go on for the same reason."""
+        return RankFailure(operation, self.ranks)
+
 
 class GroupError(HpcdistError, ValueError):
     """A group of ranks cannot be made as asked."""

@@ -147,8 +147,8 @@ def wait() -> None:
     error = _background.result()
     if job is not None and job is control.installed():
         _agree(error)
-    elif error is not None:
-        raise error
+    elif job is None and error is not None:
+        raise error  # that of a job which others have left by dying has been told
 
 
 @with_the_living

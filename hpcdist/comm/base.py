@@ -198,6 +198,10 @@ class Transport(Protocol):
         """
         return frozenset()
 
+    def revoke(self) -> None:
+        """Where it is tolerant: let all waits here fail, on all ranks, and all that come later."""
+        return
+
     def abort(self, code: int) -> None:
         """End every rank of the job at once; with MPI this does not return."""
         ...

@@ -19,12 +19,13 @@ from typing import Protocol, TypeAlias
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.collective import RankGroup
 from hpcdist.comm.progress import CROWDED, WaitPolicy, deadline_error, waiter
-from hpcdist.errors import CommError
+from hpcdist.errors import CommError, RankFailure
 
 # Polls back to back before a wait yields or sleeps. More gain nothing where each rank has a core of
 # its own, and cost where others want it.
 MOST_SPINS = 30
 _failures: deque[CommError] = deque(maxlen=8)  # the latest of this process
+_under_way: set[Messages] = set()  # MPI may still use their buffers, whoever waits for them
 
 
 def origin(error: BaseException) -> BaseException:
@@ -36,6 +37,18 @@ def origin(error: BaseException) -> BaseException:
         if failure is not error and str(failure) in str(error):
             return failure
     return error
+
+
+def forget_failures() -> None:
+    """Keep no failure of an operation any more, nor what its traceback refers to."""
+    _failures.clear()
+
+
+def abandoned_are_over() -> bool:
+    """Tell whether MPI is done with all messages. For what goes on when waits have failed."""
+    for messages in [*_under_way]:
+        messages.abandon()
+    return not _under_way
 
 
 class Wait(Protocol):
@@ -58,6 +71,7 @@ class Wait(Protocol):
 
 
 Steps: TypeAlias = Generator[Wait, None, None]
+Alarm: TypeAlias = Callable[[float, Callable[[], str]], None]  # the time, what is waited for
 
 
 class Messages(Wait):
@@ -71,10 +85,13 @@ class Messages(Wait):
         receives: Sequence[tuple[int, Array]],
     ) -> None:
         self._transport = transport
-        self._open: list[tuple[int, int, Request]] = [
-            (peer, array.nbytes, transport.irecv(array, peer, tag)) for peer, array in receives
-        ]
-        self._sends: list[Request] = [transport.isend(array, peer, tag) for peer, array in sends]
+        self._open: list[tuple[int, int, Request]] = []
+        self._sends: list[Request] = []
+        _under_way.add(self)
+        for peer, array in receives:
+            self._open.append((peer, array.nbytes, transport.irecv(array, peer, tag)))
+        for peer, array in sends:
+            self._sends.append(transport.isend(array, peer, tag))
 
     def ended(self) -> bool:
         still = []
@@ -85,10 +102,30 @@ class Messages(Wait):
             elif came != expected:
                 raise CommError(f"rank {peer} of the group sent {came} bytes, expected {expected}")
         self._open = still
-        return not still and (not self._sends or self._transport.test_all(self._sends))
+        if still or (self._sends and not self._transport.test_all(self._sends)):
+            return False
+        _under_way.discard(self)
+        return True
+
+    def abandon(self) -> None:
+        """Note which have ended, well or not; nobody asks any more whether all have."""
+        self._open = [o for o in self._open if not self._is_over(o[2], self._transport.arrival)]
+        self._sends = [s for s in self._sends if not self._is_over(s, self._tested)]
+        if not self._open and not self._sends:
+            _under_way.discard(self)
 
     def missing(self) -> Sequence[int]:
         return [peer for peer, _, _ in self._open]
+
+    def _tested(self, request: Request) -> int | None:
+        return 0 if self._transport.test_all([request]) else None
+
+    @staticmethod
+    def _is_over(request: Request, test: Callable[[Request], int | None]) -> bool:
+        try:
+            return test(request) is not None
+        except CommError:  # of this message, whose buffer is free
+            return True
 
 
 class Operation:
@@ -101,8 +138,12 @@ class Operation:
         operation: Callable[[], str],
         deadline_s: float | None,
         on_end: Callable[[], None] | None = None,
+        alarm: Alarm | None = None,
     ) -> None:
-        """``operation()`` names it in errors; ``on_end`` is called once, by any thread."""
+        """``operation()`` names it in errors; ``on_end`` is called once, by any thread.
+
+        What ``alarm`` raises ends it; it is called with the time while the operation waits.
+        """
         self.done = False
         self.error: CommError | None = None
         self._group = group
@@ -111,6 +152,7 @@ class Operation:
         self._began: float | None = None
         self._wait: Wait | None = None
         self._on_end = on_end
+        self._alarm = alarm
         self.describe = group.lacking(operation, self._missing)
 
     def advance(self) -> bool:
@@ -120,6 +162,8 @@ class Operation:
                 self._wait = next(self._steps)
             now = time.monotonic()
             self._began = self._began or now
+            if self._alarm is not None:
+                self._alarm(now, self.describe)
             if self._deadline_s is not None and now - self._began > self._deadline_s:
                 raise deadline_error(self.describe, self._deadline_s)
             return False
@@ -185,7 +229,7 @@ class Lane:
             # What is called now may wait for operations of this lane.
             broken, self._broken = self._broken, self._broken or ended.error
             try:
-                ended.end(CommError(f"an earlier operation failed: {broken}") if broken else None)
+                ended.end(_after(broken) if broken is not None else None)
             finally:
                 self._ending.remove(ended)
         return False
@@ -202,6 +246,13 @@ class Lane:
 
     def _advance_first(self) -> bool:
         return self._broken is not None or self._queue[0].advance()
+
+
+def _after(broken: CommError) -> CommError:
+    """Return the error of an operation that does not begin because an earlier one has failed."""
+    if isinstance(broken, RankFailure):
+        return broken.again(f"an earlier operation failed: {broken.what}")
+    return CommError(f"an earlier operation failed: {broken}")
 
 
 class Mover:

@@ -26,7 +26,7 @@ from hpcdist.comm.base import (
     summable,
     writable,
 )
-from hpcdist.comm.progress import DEADLINE_S, WaitPolicy, policy_for, waiter
+from hpcdist.comm.progress import DEADLINE_S, WaitPolicy, as_comm_error, policy_for, waiter
 from hpcdist.errors import CommError
 from hpcdist.trace.events import Cause
 
@@ -105,14 +105,12 @@ class MpiTransport(Transport):
     def waiter_all(
         self, requests: Sequence[Request], describe: Callable[[], str], deadline_s: float | None
     ) -> Callable[[], bool]:
-        poll = partial(self._mpi.Request.Testall, requests)
-        return waiter(poll, self.policy, describe, deadline_s, self._mpi.Exception)
+        return self._waiter(partial(self._mpi.Request.Testall, requests), describe, deadline_s)
 
     def waiter_some(
         self, requests: Sequence[Request], describe: Callable[[], str], deadline_s: float | None
     ) -> Callable[[], list[int]]:
-        poll: Callable[[], Any] = partial(self._mpi.Request.Testsome, requests)
-        return waiter(poll, self.policy, describe, deadline_s, self._mpi.Exception)
+        return self._waiter(partial(self._mpi.Request.Testsome, requests), describe, deadline_s)
 
     def iprobe(self, peer: int, tag: int) -> tuple[int, int] | None:
         source = self._mpi.ANY_SOURCE if peer == ANY else rank_of_peer(self, peer)
@@ -170,7 +168,7 @@ class MpiTransport(Transport):
             self._comm.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG)
             return poll()
 
-        return waiter(checked, self.policy, describe, deadline_s, self._mpi.Exception)
+        return self._waiter(checked, describe, deadline_s)
 
     def on_host(self) -> MpiTransport:
         return self._part(self._comm.Split_type(self._mpi.COMM_TYPE_SHARED))
@@ -221,6 +219,16 @@ class MpiTransport(Transport):
 
     # -- inside --
 
+    def _waiter(
+        self, poll: Callable[[], Any], describe: Callable[[], str], deadline_s: float | None
+    ) -> Callable[[], Any]:
+        policy, explained = self.policy, self._explained
+        return waiter(poll, policy, describe, deadline_s, self._mpi.Exception, explained)
+
+    def _explained(self, error: Exception, awaited: str) -> CommError:
+        """Return what an error of MPI's means, while ``awaited`` was waited for."""
+        return as_comm_error(error, awaited)
+
     def _part(self, comm: MPI.Comm) -> MpiTransport:
         part = type(self)(comm, self.policy)
         self._parts.append(part)
@@ -229,7 +237,7 @@ class MpiTransport(Transport):
     def _finish(
         self, requests: Sequence[Request], awaited: str, deadline_s: float | None = DEADLINE_S
     ) -> None:
-        self.wait_all(requests, _Awaited(self, awaited), deadline_s)
+        self.wait_all(requests, Awaited(self, awaited), deadline_s)
 
     def peers_in_world(self) -> tuple[int, ...]:
         """Return the other ranks of this communicator, as MPI's world numbers them."""
@@ -293,7 +301,7 @@ def library() -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class _Awaited:
+class Awaited:
     """Describes a wait for something of all ranks of a communicator: MPI does not say of whom."""
 
     transport: MpiTransport

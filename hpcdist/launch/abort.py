@@ -226,9 +226,12 @@ class Guard:
     # -- deaths that do not end the job --
 
     def name_death(self, rank: int, text: str) -> None:
-        """Report a death that the job survives, unless a rank of this host has."""
+        """Report a death that the job survives, unless a rank of this host has.
+
+        Without a text only note that a rank of another host has.
+        """
         named = self._board.all(Fact.REPORTS) or self._board.all(Fact.NAMED, rank)
-        if not named and self._board.claim(Fact.NAMED, rank):
+        if not named and self._board.claim(Fact.NAMED, rank) and text:
             self._output.announce(text)
 
     def script_has_ended(self) -> None:

@@ -43,14 +43,17 @@ def let_rank_0_speak() -> None:
         time.sleep(REFUSAL_S)
 
 
-def check_on_failure(policy: OnFailure | None, *, tolerant: bool, servers: int) -> None:
+def check_on_failure(
+    policy: OnFailure | None, *, tolerant: bool, servers: int, of_torch: bool
+) -> None:
     """Refuse to promise what this job cannot do when a rank dies."""
     if policy != "continue":
         return
-    if not servers:
+    if not servers and not of_torch:
         raise LaunchError(
-            "--on-failure continue needs parameter servers (--pservers P): without them every "
-            "rank contributes to each step"
+            "--on-failure continue needs parameter servers (--pservers P), without which every "
+            "rank contributes to each step, or a PyTorch script that calls hpcdist.torch.shrink() "
+            "(--as-torchrun)"
         )
     if not tolerant:
         raise LaunchError(

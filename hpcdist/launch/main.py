@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -141,7 +142,9 @@ def _run_alone(chosen: Options) -> None:
     me = local_facts(chosen)
     # Other launchers leave their variables behind; our own options are meant.
     alone = roles.decide([replace(me, env=role_from_options(chosen))])
-    launcher_check.check_on_failure(chosen.on_failure, tolerant=False, servers=0)
+    launcher_check.check_on_failure(
+        chosen.on_failure, tolerant=False, servers=0, of_torch=chosen.as_torchrun
+    )
     fluid_options.check_counts(chosen.worker_num, chosen.nproc_per_node, alone, ["this host"])
     if me.problem:
         raise LaunchError(me.problem)
@@ -185,7 +188,10 @@ def _run_rank(chosen: Options, transport: Transport, stop_watching: Callable[[],
     hosts = [facts.host for facts in ranks]
     fluid_options.check_counts(chosen.worker_num, chosen.nproc_per_node, cluster, hosts)
     launcher_check.check_on_failure(
-        chosen.on_failure, tolerant=transport.tolerant, servers=len(cluster.servers)
+        chosen.on_failure,
+        tolerant=transport.tolerant,
+        servers=len(cluster.servers),
+        of_torch=chosen.as_torchrun,
     )
     variables = environment.variables(cluster, transport.rank)
     variables |= gpus.variables(transport, cluster, os.environ)
@@ -225,6 +231,7 @@ def _run_rank(chosen: Options, transport: Transport, stop_watching: Callable[[],
             name_death=ends.name_death,
             stack_of=ends.stack_of,
             local_feed=chosen.feed == "local",
+            tell_left=partial(_renumber, hosts, transport.rank),
         )
         code = code_of_script(chosen)
         if code:
@@ -248,6 +255,14 @@ def _run_rank(chosen: Options, transport: Transport, stop_watching: Callable[[],
         ends.interrupt()
     except BaseException as error:
         ends.fail(lanes.origin(error))
+
+
+def _renumber(hosts: Sequence[str], me: int, left: Sequence[int]) -> None:
+    """Tell the script what it is now: trainer ``left.index(me)`` of the ranks that are left."""
+    cluster = Cluster(tuple(range(len(left))))
+    variables = environment.variables(cluster, left.index(me))
+    variables |= environment.of_torchrun(left.index(me), [hosts[rank] for rank in left])
+    os.environ.update(variables)
 
 
 def remove_stale_files(host: str) -> None:

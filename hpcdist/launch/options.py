@@ -222,8 +222,8 @@ def _parser() -> argparse.ArgumentParser:
         settings.ON_FAILURE,
         "{end,continue}",
         "what happens when a trainer dies: the job ends, or goes on with the others, which "
-        "needs `mpirun --with-ft ulfm` of Open MPI 5; by default asynchronous jobs go on and "
-        "synchronous ones end",
+        "needs `mpirun --with-ft ulfm` of Open MPI 5, and servers or a PyTorch script that calls "
+        "hpcdist.torch.shrink(); by default asynchronous jobs go on and synchronous ones end",
     )
     _add(
         parser,

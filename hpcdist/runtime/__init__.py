@@ -18,6 +18,7 @@ from hpcdist.runtime.job.standalone import Standalone
 from hpcdist.runtime.tables.pull_push import TABLE_OPS
 
 _job: Job | None = None
+_tell_left: Callable[[Sequence[int]], None] | None = None
 control.install_standalone(Standalone(), (*TABLE_OPS, *OPS))
 
 
@@ -32,6 +33,7 @@ def start(
     name_death: Callable[[int, str], None] | None = None,
     stack_of: Callable[[int], str] | None = None,
     local_feed: bool = False,
+    tell_left: Callable[[Sequence[int]], None] | None = None,
 ) -> None:
     """Make this process a rank of a job. Every rank calls this, before the script runs.
 
@@ -40,8 +42,11 @@ def start(
     ``announce`` prints them, ``name_death`` those of a death that the job survives, once for each
     rank that died. ``local_feed``: every trainer of a plain script feeds rows of its
     own, which together are the batch; by default each feeds the whole batch and takes its rows.
+    ``tell_left`` is told which ranks are left when the job goes on without others, in their new
+    order.
     """
-    global _job
+    global _job, _tell_left
+    _tell_left = tell_left
     deadline_s = settings.RPC_DEADLINE.read() / 1000
     failure_policy = FailurePolicy(
         transport, cluster, on_failure, name_of, announce, stack_of, name_death
@@ -55,6 +60,19 @@ def start(
         local_feed=local_feed,
     )
     control.install(_job)
+
+
+def go_on_with(transport: Transport, ranks: Sequence[int]) -> None:
+    """Be a rank of the job of those that are left, without servers; ``ranks`` were their numbers.
+
+    ``transport`` has them in the same order. Collective among them.
+    """
+    global _job
+    assert _job is not None, "only a job goes on"
+    _job = _job.anew(transport)
+    control.install(_job)
+    if _tell_left is not None:
+        _tell_left(ranks)
 
 
 def end_together() -> None:

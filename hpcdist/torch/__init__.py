@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from hpcdist.errors import LaunchError
+from hpcdist.errors import LaunchError, RankFailure
 
 OLDEST = (2, 13)  # whose process groups can be written in Python as far as we need
 
@@ -24,6 +24,7 @@ from hpcdist.torch.registration import register  # noqa: E402
 from hpcdist.torch.rows_ahead import rows_ahead  # noqa: E402
 from hpcdist.torch.saver import Saver  # noqa: E402
 from hpcdist.torch.served_optimizer import ServedOptimizer  # noqa: E402
+from hpcdist.torch.shrink import shrink  # noqa: E402
 from hpcdist.torch.table_optimizer import TableOptimizer  # noqa: E402
 
 register()
@@ -32,9 +33,11 @@ __all__ = [
     "Embedding",
     "EmbeddingBag",
     "Initial",
+    "RankFailure",
     "Saver",
     "ServedOptimizer",
     "TableOptimizer",
     "dense_state_dict",
     "rows_ahead",
+    "shrink",
 ]

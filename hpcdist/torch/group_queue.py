@@ -16,10 +16,10 @@ from torch.distributed.constants import default_pg_timeout
 
 from hpcdist.comm.collective import RankGroup
 from hpcdist.comm.lanes import Lane, Operation, Steps
-from hpcdist.errors import DeadlineError
+from hpcdist.errors import CommError, DeadlineError
 from hpcdist.torch import by_messages, in_memory
 from hpcdist.torch.by_messages import Channel
-from hpcdist.torch.job import TorchJob
+from hpcdist.torch.job import TorchJob, job
 from hpcdist.torch.signature import Call, agree
 from hpcdist.torch.steps import steps as step_log
 from hpcdist.torch.work import MpiWork
@@ -33,17 +33,19 @@ class GroupQueue:
     """The operations of a group: collectives one after another, single messages beside them."""
 
     def __init__(
-        self, job: TorchJob, store: dist.Store, ranks: Sequence[int], name: str, timeout: timedelta
+        self, ours: TorchJob, store: dist.Store, ranks: Sequence[int], name: str, timeout: timedelta
     ) -> None:
         """``ranks`` are the job's ranks in the group, in its order. Collective among them.
 
         A ``timeout`` other than torch's default bounds every wait, else FLAGS_rpc_deadline does.
         """
-        deadline_s = job.deadline_s if timeout == default_pg_timeout else timeout.total_seconds()
-        _meet_first(store, job.transport.rank, ranks, name, deadline_s)
-        transport = job.transport.subset(ranks, zlib.crc32(name.encode()) % 2**15)
-        self.mover = job.mover
-        self.group = RankGroup(transport, tuple(ranks), deadline_s)
+        deadline_s = ours.deadline_s if timeout == default_pg_timeout else timeout.total_seconds()
+        _meet_first(store, ours, ranks, name, deadline_s)
+        transport = ours.transport.subset(ranks, zlib.crc32(name.encode()) % 2**15)
+        self.mover = ours.mover
+        self.timeout = timeout
+        self._job = ours
+        self.group = RankGroup(transport, tuple(ours.names[rank] for rank in ranks), deadline_s)
         self.channel = Channel(transport, COLLECTIVE_TAG)
         self.memory = in_memory.host_memory(transport, self.group.names)
         self.checks = dist.get_debug_level() == dist.DebugLevel.DETAIL
@@ -52,6 +54,7 @@ class GroupQueue:
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Bound every wait of operations that are called from now on."""
+        self.timeout = timeout
         self.group = RankGroup(self.group.transport, self.group.names, timeout.total_seconds())
 
     def add(
@@ -79,10 +82,18 @@ class GroupQueue:
         self, work: MpiWork, steps: Steps, describe: Callable[[], str], opts: object = None
     ) -> MpiWork:
         """Put an operation at the end of its handle's lane, and move it on as far as it goes."""
+        if self._job is not job():
+            raise CommError(
+                f"rank {self.group.names[self.group.rank]}: a group from before "
+                "hpcdist.torch.shrink() is used: make groups again, and what was made with them "
+                "(DistributedDataParallel)"
+            )
         timeout = getattr(opts, "timeout", default_pg_timeout)
         is_set = timeout >= timedelta(0) and timeout != default_pg_timeout  # torch: -1 ms is unset
         deadline_s = timeout.total_seconds() if is_set else self.group.deadline_s
-        work.operation = Operation(self.group, steps, describe, deadline_s, work.tell)
+        work.operation = Operation(
+            self.group, steps, describe, deadline_s, work.tell, self._job.watch
+        )
         work.lane.add(work.operation)
         if (begun := hook_lanes.get()) is not None:
             begun.append(work.lane)
@@ -129,9 +140,10 @@ class GroupQueue:
 
 
 def _meet_first(
-    store: dist.Store, rank: int, ranks: Sequence[int], name: str, deadline_s: float
+    store: dist.Store, ours: TorchJob, ranks: Sequence[int], name: str, deadline_s: float
 ) -> None:
     """Wait until all ranks of the group make it: MPI's own wait for them has no deadline."""
+    rank = ours.transport.rank
     keys = {r: f"makes/{k}" for k, r in enumerate(ranks)}
     store.set(keys[rank], "")
     try:
@@ -143,5 +155,5 @@ def _meet_first(
             f"{', '.join(map(str, missing))} has not within {deadline_s:g} s: every rank must "
             "call new_group for all groups, in the same order"
         )
-        error.missing = missing
+        error.missing = tuple(ours.names[r] for r in missing)
         raise error from late

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -106,6 +106,13 @@ class MpiProcessGroup(dist.ProcessGroup):
         """Do nothing: what the group holds is given back at the end of the process."""
 
     abort = shutdown
+    supports_shrinking = True  # so that torch calls this, and the error says what to call instead
+
+    def shrink(self, ranks: Sequence[int], *_: object) -> NoReturn:
+        raise CommError(
+            "dist.shrink_group() takes backends in C++ only; hpcdist.torch.shrink() goes on "
+            "without ranks that died, dist.new_group() makes a group of some ranks"
+        )
 
     # -- reductions --
 

@@ -6,7 +6,6 @@ import importlib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial, wraps
-from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,7 +16,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.constants import default_pg_timeout
 
 from hpcdist import settings
-from hpcdist.comm.lanes import Lane
+from hpcdist.comm.lanes import Lane, origin
 from hpcdist.errors import LaunchError
 from hpcdist.torch.group_queue import hook_lanes
 from hpcdist.torch.job import job
@@ -34,7 +33,6 @@ PLAIN_HOOKS = tuple(
 __all__ = ["register", "serve", "stand_in"]
 _operators = torch.library.Library("_c10d_functional", "IMPL")  # what it adds goes with it
 rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")  # hidden by a function
-_generations = count()
 
 
 def register() -> None:
@@ -46,6 +44,7 @@ def register() -> None:
     _end_hooks_in_order()
     _split_groups_of_ours()
     _operators.impl("all_gather_into_tensor_out", _gather_into, "CPU")
+    _raise_own_errors_in_backward()
 
 
 def _gather_into(
@@ -70,6 +69,22 @@ def _split_groups_of_ours() -> None:
     called = decorated.__closure__[decorated.__code__.co_freevars.index("func")]
     by_torch = called.cell_contents
     called.cell_contents = wraps(by_torch)(partial(split_group, by_torch))
+
+
+def _raise_own_errors_in_backward() -> None:
+    """Let a backward pass raise what made a sum of it fail: of futures C++ keeps the text only."""
+    run = torch.autograd._engine_run_backward
+
+    @wraps(run)
+    def run_backward(*args: Any, **named: Any) -> Any:
+        try:
+            return run(*args, **named)
+        except RuntimeError as error:
+            if (cause := origin(error)) is error:
+                raise
+            raise cause from None
+
+    torch.autograd._engine_run_backward = run_backward
 
 
 def _end_hooks_in_order() -> None:
@@ -183,7 +198,7 @@ def _by_mpi_unless(
                 f"{requested[1]}: "
                 "leave rank and world_size out, or take them from RANK and WORLD_SIZE"
             )
-        yield dist.PrefixStore(f"init{next(_generations)}", ours.store), rank, size
+        yield dist.PrefixStore(f"init{next(ours.rendezvous)}", ours.store), rank, size
 
     return handle
 

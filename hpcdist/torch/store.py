@@ -21,7 +21,7 @@ from torch.distributed.constants import default_pg_timeout
 
 from hpcdist.comm.base import ANY, Transport
 from hpcdist.comm.collective import RankGroup
-from hpcdist.errors import CommError, DeadlineError
+from hpcdist.errors import CommError, DeadlineError, RankFailure
 from hpcdist.torch.store_table import LATE, Request, StoreTable
 
 KEEPER = 0
@@ -56,6 +56,8 @@ class Keeper:
 
         CommError if its messages have failed, which those of a tolerant MPI do when a rank dies.
         """
+        if isinstance(self._broken, RankFailure):
+            raise self._broken.again(f"the store on rank {KEEPER} to answer")
         if self._broken is not None:
             raise CommError(f"the store on rank {KEEPER} has ended: {self._broken}")
         with self._guard:
@@ -106,16 +108,24 @@ class Keeper:
 class MpiStore(dist.Store):
     """A store for `init_process_group`: keys are seen by all ranks of the job."""
 
-    def __init__(self, transport: Transport, keeper: Keeper | None, deadline_s: float) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        keeper: Keeper | None,
+        deadline_s: float,
+        names: Sequence[int] | None = None,
+    ) -> None:
         """``keeper`` is given on rank 0.
 
-        ``deadline_s`` bounds waits for which the script has set no time-out.
+        ``deadline_s`` bounds waits for which the script has set no time-out. ``names`` are what
+        messages call the ranks; None: as in ``transport``.
         """
         super().__init__()
         self._transport = transport
         self._keeper = keeper
         self._deadline_s = deadline_s
-        self._group = RankGroup(transport, tuple(range(transport.size)), deadline_s)
+        names = range(transport.size) if names is None else names
+        self._group = RankGroup(transport, tuple(names), deadline_s)
         self._numbers = itertools.count()
 
     # torch calls the store from C++ under some names and from Python under others.
@@ -203,7 +213,8 @@ class MpiStore(dist.Store):
                 "timeout"  # torch's word: scripts look for it
             )
             # Any of them may be the one; those that wait themselves are left out of the report.
-            late.missing = tuple(r for r in self._group.names if r != self._transport.rank)
+            me = self._group.names[self._group.rank]
+            late.missing = tuple(rank for rank in self._group.names if rank != me)
             raise late
         return value
 

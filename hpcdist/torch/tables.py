@@ -7,7 +7,7 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache
 
 import numpy as np
 import torch
@@ -29,7 +29,6 @@ from hpcdist.torch.servers import Served, announce
 from hpcdist.transpiler.table_metadata import read_tables, with_startup
 
 MANY = 4  # tables, whose exchanges one by one are worth a word
-OWN_TAG = 3  # of the communicator of rows among trainers, beside those of `job`
 
 
 class Tables:
@@ -139,11 +138,10 @@ class Tables:
 
     # -- settling --
 
-    @cached_property
+    @property
     def group(self) -> Transport:
         """The transport of all trainers for what is done here. The first use is collective."""
-        ours = job().transport
-        return ours.subset(range(ours.size), OWN_TAG)
+        return job().rows
 
     def pause(self) -> None:
         """Settle if there is anything to keep, and let nothing be under way. Collective."""

@@ -18,7 +18,7 @@ from hpcdist.comm.hierarchy import find_nodes
 from hpcdist.comm.host_collective import HostCollective
 from hpcdist.comm.progress import while_waiting
 from hpcdist.device import assign, on_host
-from hpcdist.errors import CommError
+from hpcdist.errors import CommError, RankFailure
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
@@ -346,6 +346,9 @@ class CollectiveLink(Link):
         peers = [peer for peer in range(self._trainers.size) if peer != self._trainers.rank]
         self._leaving = [self._trainers.isend(steps, peer, _LEAVING) for peer in peers]
 
+    def abandon(self) -> None:
+        self._stop_watching()
+
     def end(self) -> None:
         """Take in what all others said when they ended. Collective, after `close` on all."""
         while len(self._left) < self._trainers.size - 1:
@@ -373,7 +376,11 @@ class CollectiveLink(Link):
 
     def _watch(self) -> None:
         """While this trainer waits: notice that others have ended, and will not come."""
-        self._hear()
+        try:
+            self._hear()
+        except RankFailure:  # what is waited for tells of it, if it concerns the dead
+            self._stop_watching()
+            return
         early = sorted(t for t, steps in self._left.items() if steps <= self._summed_steps)
         if early and self._summing:
             self._stop_watching()

@@ -9,6 +9,7 @@ from hpcdist import settings
 from hpcdist.checkpoint.recent import newest
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, TRAINER, Cluster
+from hpcdist.comm.ulfm import UlfmTransport
 from hpcdist.errors import PlanError, RankFailure
 from hpcdist.transpiler.plan import Plan
 
@@ -18,8 +19,9 @@ OnFailure: TypeAlias = Literal["end", "continue"]
 class FailurePolicy:
     """How this rank takes the death of others.
 
-    A job can only continue without trainers, and only where the transport is tolerant. ``asked`` is
-    what the user wants; None: continue in asynchronous modes, end in synchronous ones.
+    A job can only continue without trainers, and only where the transport is tolerant.
+    ``requested`` is what the user wants; None: continue in asynchronous modes, end in synchronous
+    ones. Without servers only jobs of torch's continue, whose scripts ask for it.
     """
 
     def __init__(
@@ -42,11 +44,21 @@ class FailurePolicy:
         # Whether servers wait for all trainers: not known before a Program has been transpiled.
         self.synchronous: bool | None = None
         self._needs_all = False  # of the trainers, in every step
+        self.shrinks = False  # whether the script can go on with the ranks that are left
         self.applied: tuple[int, ...] = ()  # by a server that has ended: steps of each trainer
 
     @property
     def goes_on_always(self) -> bool:
-        """Whether the job continues without trainers that die, whatever its mode."""
+        """Whether servers continue without trainers that die, whatever the job's mode."""
+        return self._may_go_on and bool(self._cluster.servers)
+
+    @property
+    def may_shrink(self) -> bool:
+        """Whether a job without servers may continue with the ranks that are left."""
+        return self._may_go_on and not self._cluster.servers
+
+    @property
+    def _may_go_on(self) -> bool:
         return self._transport.tolerant and self._requested == "continue"
 
     def learn(self, plan: Plan | None) -> None:
@@ -66,7 +78,9 @@ class FailurePolicy:
 
     def goes_on_without(self, rank: int) -> bool | None:
         """Return whether the job continues when ``rank`` dies; None: not known yet."""
-        if not (self._transport.tolerant and self._cluster.servers):
+        if not self._cluster.servers:
+            return self.may_shrink and self.shrinks
+        if not self._transport.tolerant:
             return False
         if self._cluster.role_of(rank).kind != TRAINER:
             return False
@@ -76,6 +90,8 @@ class FailurePolicy:
 
     def advice(self, dead: Sequence[int]) -> str:
         """Return what the user can do about the death of these ranks, or an empty string."""
+        if self.shrinks:
+            return "a script that catches RankFailure and calls hpcdist.torch.shrink() goes on"
         if any(self._cluster.role_of(rank).kind == PSERVER for rank in dead):
             checkpoint = newest()
             if checkpoint is not None:
@@ -89,6 +105,12 @@ class FailurePolicy:
         if self._transport.tolerant and self.synchronous and not self._needs_all:
             return "with --on-failure continue a job goes on without trainers that die"
         return ""
+
+    def await_end(self) -> bool:
+        """Where others may shrink: wait until the scripts of all have ended. False elsewhere."""
+        if self.shrinks and isinstance(self._transport, UlfmTransport):
+            self._transport.await_end()
+        return self.shrinks
 
     def bury(self, trainer: int, steps: int) -> None:
         """Let a server go on without a trainer of which ``steps`` complete steps count, or raise.
@@ -108,6 +130,20 @@ class FailurePolicy:
                 f"{self._name_of(rank)} died after step {steps}: killed, out of memory or "
                 f"crashed; the job goes on with {trainers}",
             )
+
+    def tell_shrunk(self, dead: Sequence[int], left: int) -> None:
+        """Tell that a job without servers goes on without ranks. One of those ``left`` calls it."""
+        for rank in dead:
+            self._name_death(
+                rank,
+                f"{self._name_of(rank)} died: killed, out of memory or crashed; the job goes on "
+                f"with {'1 rank' if left == 1 else f'{left} ranks'}",
+            )
+
+    def note_shrunk(self, dead: Sequence[int]) -> None:
+        """Note that another rank has told of these deaths."""
+        for rank in dead:
+            self._name_death(rank, "")
 
     def tell_silence(self, trainer: int, steps: int, seconds: float) -> None:
         """Report a trainer that sends nothing; the job waits: it may be computing."""

@@ -287,10 +287,30 @@ class Job(Control):
         Every trainer calls this once; one that still joins values instead is told why it cannot.
         """
         self.close()
+        if self.failure_policy.await_end():
+            return  # who has died says nothing of its end
         if not self._serves:
             self._trainers.allgather_living(b"", None, "the others' end")
             self._batches.end()
         self._link.end()
+
+    def abandon(self) -> None:
+        """Let all waits among the trainers fail, some of whom have died; look for them no more."""
+        self._link.abandon()
+        self._trainers.revoke()
+
+    def anew(self, transport: Transport) -> Job:
+        """Return the job of the trainers that are left, when all have abandoned this one.
+
+        Collective among those of ``transport``; there are no servers.
+        """
+        return Job(
+            transport,
+            Cluster(tuple(range(transport.size))),
+            seed=self._seed,
+            deadline_s=self._deadline_s,
+            failure_policy=self.failure_policy,
+        )
 
 
 def _is_startup(program: Program) -> bool:

@@ -91,5 +91,8 @@ class Link(NetworkOperators):
     def resume(self, program: Program, counted: Mapping[str, int], scope: Scope) -> None:
         """When all ranks have loaded a checkpoint: continue from there."""
 
+    def abandon(self) -> None:
+        """Look no more for what the others say: some have died, and those left begin anew."""
+
     def end(self) -> None:
         """Take in what all others said when they ended. Collective, after `close` on all."""
