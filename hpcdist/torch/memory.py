@@ -50,6 +50,15 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     return vector
 
 
+def unwatched(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return tensors of the same memory, changes of which autograd does not count.
+
+    torch's own groups write without its knowledge, too, in operations on one tensor: a script that
+    uses what was saved for the backward pass would raise here, and not there.
+    """
+    return [tensor.data for tensor in tensors]
+
+
 def is_same_memory(vector: torch.Tensor, tensor: torch.Tensor) -> bool:
     """Return whether `flat` has returned a tensor's own memory."""
     return bool(vector.data_ptr() == tensor.data_ptr())

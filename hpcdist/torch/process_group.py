@@ -25,6 +25,7 @@ from hpcdist.torch.memory import (
     parts_by_rows,
     put_back,
     put_back_joined,
+    unwatched,
 )
 from hpcdist.torch.reductions import reduction
 from hpcdist.torch.signature import Call
@@ -120,22 +121,25 @@ class MpiProcessGroup(dist.ProcessGroup):
         (tensor,), parsed = one(tensors), options(dist.AllreduceOptions(), *opts, **named)
         if tensor.layout == torch.sparse_coo:
             return self._all_reduce_sparse(tensor, parsed)
-        return self.allreduce_coalesced([tensor], parsed)
+        return self._all_reduce([tensor], unwatched([tensor]), parsed)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> MpiWork:
-        opts = opts or dist.AllreduceCoalescedOptions()
-        vector = joined(tensors)
+        return self._all_reduce(tensors, tensors, opts or dist.AllreduceCoalescedOptions())
+
+    def _all_reduce(self, tensors: Tensors, written: Tensors, opts: Any) -> MpiWork:
+        vector = joined(written)
         reducer = reduction(opts.reduceOp, vector.dtype, self._size)
         call = Call("all_reduce", vector.dtype, vector.numel(), reducer.name)
-        back = partial(put_back_joined, vector, tensors)
+        back = partial(put_back_joined, vector, written)
         return self.queue.add(call, (vector, reducer), back, tensors, opts)
 
     def reduce(self, tensors: OneOrList, *how_and_where: Any, **named: Any) -> MpiWork:
         tensors, opts = one(tensors), options(dist.ReduceOptions(), *how_and_where, **named)
-        vector, root = joined(tensors), self._root(opts)
+        written = unwatched(tensors)
+        vector, root = joined(written), self._root(opts)
         reducer = reduction(opts.reduceOp, vector.dtype, self._size)
         call = Call("reduce", vector.dtype, vector.numel(), reducer.name, root)
-        back = partial(put_back_joined, vector, tensors)
+        back = partial(put_back_joined, vector, written)
         return self.queue.add(call, (vector, reducer, root), back, tensors, opts)
 
     def reduce_scatter(
@@ -168,9 +172,10 @@ class MpiProcessGroup(dist.ProcessGroup):
 
     def broadcast(self, tensors: OneOrList, *where: Any, **named: Any) -> MpiWork:
         tensors, opts = one(tensors), options(dist.BroadcastOptions(), *where, **named)
-        vector, root = joined(tensors), self._root(opts)
+        written = unwatched(tensors)
+        vector, root = joined(written), self._root(opts)
         call = Call("broadcast", vector.dtype, vector.numel(), root=root)
-        back = partial(put_back_joined, vector, tensors)
+        back = partial(put_back_joined, vector, written)
         return self.queue.add(call, (vector, root), back, tensors, opts)
 
     def allgather(
@@ -224,9 +229,10 @@ class MpiProcessGroup(dist.ProcessGroup):
         if isinstance(outputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs] if inputs else []
         opts = options(dist.ScatterOptions(), *where, **named)
-        (out,), sources = outputs, list(inputs[0]) if inputs else []
+        written, sources = unwatched(outputs), list(inputs[0]) if inputs else []
+        (out,) = written
         root, vector, vectors = self._with_root("scatter", out, sources, opts)
-        call, back = Call("scatter", out.dtype, root=root), partial(put_back, [vector], outputs)
+        call, back = Call("scatter", out.dtype, root=root), partial(put_back, [vector], written)
         return self.queue.add(call, (vectors, vector, root), back, outputs, opts)
 
     def _with_root(
@@ -245,8 +251,9 @@ class MpiProcessGroup(dist.ProcessGroup):
         for tensors in (outputs, inputs):
             local = outputs[me] if len(outputs) > me else None
             one_for_each("all_to_all", tensors, local, me, self._size)
-        sources, into = [flat(tensor) for tensor in inputs], [flat(out) for out in outputs]
-        call, back = Call("all_to_all", outputs[0].dtype), partial(put_back, into, outputs)
+        written = unwatched(outputs)
+        sources, into = [flat(tensor) for tensor in inputs], [flat(out) for out in written]
+        call, back = Call("all_to_all", outputs[0].dtype), partial(put_back, into, written)
         parsed = options(dist.AllToAllOptions(), *opts, **named)
         return self.queue.add(call, (sources, into), back, outputs, parsed)
 
@@ -261,14 +268,15 @@ class MpiProcessGroup(dist.ProcessGroup):
     ) -> MpiWork:
         """Splits are numbers of rows (dimension 0) for each rank; empty: equal ones."""
         checked([input], [output])
-        vector = flat(output)
+        written = unwatched([output])
+        vector = flat(written[0])
         into = parts_by_rows(vector, output, output_splits, self._size)
         sources = parts_by_rows(flat(input), input, input_splits, self._size)
         one_for_each("all_to_all", sources, into[self.rank()], self.rank(), self._size)
         equal = not output_splits and not input_splits
         call = Call("all_to_all", output.dtype, input.numel() if equal else None)
         parsed = options(dist.AllToAllOptions(), *opts, **named)
-        back = partial(put_back, [vector], [output])
+        back = partial(put_back, [vector], written)
         return self.queue.add(call, (sources, into), back, [output], parsed)
 
     all_to_all_single = alltoall_base

@@ -328,3 +328,26 @@ def test_operators_of_compiled_functions(name, k):
         for group in (pair.ours, pair.gloo)
     )
     close(ours, theirs)
+
+
+SAME_VALUES = {  # operations that leave equal tensors as they are
+    "all_reduce": lambda x, pair, g: dist.all_reduce(x, dist.ReduceOp.MAX, g),
+    "reduce": lambda x, pair, g: dist.reduce(x, pair.ranks[0], dist.ReduceOp.MAX, g),
+    "broadcast": lambda x, pair, g: dist.broadcast(x, pair.ranks[-1], g),
+    "scatter": lambda x, pair, g: dist.scatter(
+        x, [x.detach().clone()] * pair.size if pair.me == 0 else None, pair.ranks[0], g
+    ),
+    "all_to_all": lambda x, pair, g: dist.all_to_all_single(x, x.detach().clone(), group=g),
+}
+
+
+@pytest.mark.parametrize("name", SAME_VALUES)
+@WITH_AND_WITHOUT_MEMORY
+def test_what_autograd_has_saved_may_be_overwritten_with_the_same(name, k):
+    pair = of_all(k)
+    for group in (pair.ours, pair.gloo):
+        x = torch.full((pair.size, 2), 0.5, requires_grad=True)
+        saved = x.exp()  # for the backward pass
+        SAME_VALUES[name](saved, pair, group)
+        saved.sum().backward()
+        assert torch.equal(x.grad, saved)
