@@ -89,7 +89,7 @@ define_by_formulas(
 def _margin_rank_loss(xp: ArrayModule, x1, x2, label, margin: float) -> tuple[Array, Array]:
     """out = max(0, margin - label (x1 - x2))."""
     raw = margin - label * (x1 - x2)
-    return (raw > 0) * xp.ones_like(raw), xp.clip(raw, 0, None)
+    return xp.where(raw > 0, 1.0, xp.zeros_like(raw)), xp.clip(raw, 0, None)
 
 
 def _margin_rank_loss_grad(

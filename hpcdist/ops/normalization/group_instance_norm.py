@@ -293,9 +293,10 @@ def _data_norm_infer(
 def _shown(xp: ArrayModule, x, slot_dim: int) -> Array:
     """Return True for the elements of slots that were shown, all of them without ``slot_dim``."""
     if slot_dim <= 0:
-        return xp.ones_like(x) > 0
+        return xp.zeros_like(x) == 0
     slots = x.reshape(len(x), -1, slot_dim)
-    return xp.broadcast_to(xp.abs(slots[:, :, :1]) >= NOTHING, slots.shape).reshape(x.shape)
+    shown = (xp.abs(slots[:, :, :1]) >= NOTHING) & (xp.zeros_like(slots) == 0)
+    return shown.reshape(x.shape)
 
 
 def _data_norm(
@@ -337,7 +338,7 @@ def _data_norm_grad(
     if enable_scale_and_shift:
         dscale, dbias = (slope * ((x - means) * scales)).sum(0), slope.sum(0)
         slope = slope * scale_w
-    count = (shown * xp.ones_like(x)).sum(0)
+    count = xp.where(shown, 1.0, xp.zeros_like(x)).sum(0)
     summed, squared = (x * shown).sum(0), (xp.square(x - means) * shown).sum(0)
     if slot_dim > 0:
         some = xp.clip(count, 1, None)
