@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import timedelta
 
@@ -227,3 +228,20 @@ def test_a_rank_that_sleeps_is_woken_by_the_one_it_waits_for():
     while not meeting.ended():
         meeting.sleep(60)
     assert time.monotonic() - begin < 30
+
+
+def test_a_process_that_a_rank_has_forked_communicates_nothing():
+    group = of_all(0).ours
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            dist.all_reduce(torch.ones(1), group=group)
+        except CommError as error:
+            code = 0 if "has forked, calls all_reduce SUM of float32[1]" in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    total = torch.ones(1)
+    dist.all_reduce(total, group=group)
+    assert total.item() == dist.get_world_size()
