@@ -14,7 +14,7 @@ from hpcdist.errors import CommError
 def checked(read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
     """Refuse tensors that are not plain memory of the host, of each element if it is written."""
     for tensor in (*read, *written):
-        if hasattr(tensor, "to_local"):
+        if type(tensor) is not torch.Tensor and hasattr(tensor, "to_local"):
             raise CommError(
                 f"a {type(tensor).__name__}: collectives move plain tensors; give them its local "
                 "part, to_local()"
@@ -28,6 +28,8 @@ def checked(read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> No
             kind = "nested tensors" if tensor.is_nested else f"{tensor.layout}, {tensor.dtype}"
             raise CommError(f"a tensor of {kind}: expected a dense one")
     for tensor in written:
+        if tensor.is_contiguous():
+            continue
         repeated = any(not step and n > 1 for n, step in zip(tensor.shape, tensor.stride()))
         if repeated and tensor.numel():
             raise CommError(
