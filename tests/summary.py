@@ -39,7 +39,7 @@ class Expected:
     holds: Callable[[], bool]
 
 
-def can_install_slurm() -> bool:
+def can_install() -> bool:
     return os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 
@@ -51,7 +51,7 @@ EXPECTED = (
     Expected("HPCDIST_DATA_HOME", lambda: not os.environ.get("HPCDIST_DATA_HOME")),
     Expected("node: apt-get", lambda: shutil.which("node") is None),
     Expected("torch", lambda: importlib.util.find_spec("torch") is None),
-    Expected("Slurm|slurmctld|root", lambda: not can_install_slurm()),
+    Expected("Slurm|slurmctld|root|browser", lambda: not can_install()),
 )
 
 
