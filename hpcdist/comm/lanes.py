@@ -235,14 +235,17 @@ class Lane:
         return False
 
     def sleep(self, seconds: float) -> bool:
-        """Sleep until it may move on, at most so long; return False, at once, if none tells."""
-        if not self._moving.acquire(blocking=False):
-            return False
+        """Sleep until it may move on, at most so long; return False, at once, if none tells.
+
+        Of several threads that wait for it, one does; the others sleep until that one goes on.
+        """
+        if not self._moving.acquire(timeout=seconds):
+            return True
         try:
             first = self._queue[0] if self._queue else None
+            return first is not None and first.sleep(seconds)
         finally:
             self._moving.release()
-        return first is not None and first.sleep(seconds)
 
     def _advance_first(self) -> bool:
         return self._broken is not None or self._queue[0].advance()
@@ -277,12 +280,12 @@ class Mover:
     def watch(self, lane: Lane) -> None:
         """Drive a lane in the background until it is empty."""
         with self._changed:
-            if lane not in self._lanes:
-                self._lanes.append(lane)
             if self._thread in (None, threading.current_thread()):
                 self._thread = threading.Thread(target=self._run, name="hpcdist-mover", daemon=True)
                 self._thread.start()
-            self._changed.notify()
+            if lane not in self._lanes:
+                self._lanes.append(lane)
+                self._changed.notify()
 
     def wait(self, lane: Lane, operation: Operation, deadline_s: float | None) -> None:
         """Wait for the end of an operation, moving its lane; raise what made it fail."""
@@ -314,18 +317,19 @@ class Mover:
         if self._thread is not None:
             self._thread.join()
 
-    def _has_ended(self) -> bool:
-        """Return whether this thread moves nothing any more."""
-        return self._closed or self._thread is not threading.current_thread()
-
     def _run(self) -> None:
+        me = threading.current_thread()
         if self._gives_way:
             _take_no_core_from_others()
-        while not self._has_ended():
+
+        def has_ended() -> bool:  # or another thread has taken its place
+            return self._closed or self._thread is not me
+
+        while not has_ended():
             with self._changed:
-                self._changed.wait_for(lambda: self._lanes or self._has_ended())
+                self._changed.wait_for(lambda: self._lanes or has_ended())
             idle_since = time.monotonic()
-            while self._lanes and not self._has_ended():
+            while self._lanes and not has_ended():
                 lanes = list(self._lanes)  # a thread that this one has replaced may forget some
                 for lane in lanes:
                     if not lane.move():

@@ -12,13 +12,13 @@ CHUNK = 2048  # elements added at once: the partial sum stays in the first-level
 
 # Separate loops over slices: so the compiler sees that it may use vector instructions.
 @jit
-def _copy(source: Array, target: Array) -> None:
+def copy_row(source: Array, target: Array) -> None:
     for i in range(len(target)):
         target[i] = source[i]
 
 
 @jit
-def _add(row: Array, total: Array) -> None:
+def add_row(row: Array, total: Array) -> None:
     for i in range(len(total)):
         total[i] += row[i]
 
@@ -33,14 +33,14 @@ def add_rows(rows: Array, local: Array, at: int, out: Array) -> None:
     for begin in range(0, len(out), CHUNK):
         end = min(begin + CHUNK, len(out))
         total = scratch[: end - begin]
-        _copy(local[begin:end] if at == 0 else rows[0, begin:end], total)
+        copy_row(local[begin:end] if at == 0 else rows[0, begin:end], total)
         for k in range(1, at):
-            _add(rows[k, begin:end], total)
+            add_row(rows[k, begin:end], total)
         if at > 0:
-            _add(local[begin:end], total)
+            add_row(local[begin:end], total)
         for k in range(at, len(rows)):
-            _add(rows[k, begin:end], total)
-        _copy(total, out[begin:end])
+            add_row(rows[k, begin:end], total)
+        copy_row(total, out[begin:end])
 
 
 @jit
@@ -50,6 +50,6 @@ def add_in_all(rows: Array, begin: int, end: int) -> None:
         last = min(first + CHUNK, end)
         total = rows[0, first:last]
         for k in range(1, len(rows)):
-            _add(rows[k, first:last], total)
+            add_row(rows[k, first:last], total)
         for k in range(1, len(rows)):
-            _copy(total, rows[k, first:last])
+            copy_row(total, rows[k, first:last])

@@ -20,6 +20,7 @@ from hpcdist.comm.lanes import Lane, Operation, Steps
 from hpcdist.errors import CommError, DeadlineError
 from hpcdist.torch import by_messages, in_memory
 from hpcdist.torch.by_messages import Channel
+from hpcdist.torch.host_memory import host_memory
 from hpcdist.torch.job import TorchJob, job
 from hpcdist.torch.signature import Call, agree
 from hpcdist.torch.steps import steps as step_log
@@ -48,7 +49,7 @@ class GroupQueue:
         self._job = ours
         self.group = RankGroup(transport, tuple(ours.names[rank] for rank in ranks), deadline_s)
         self.channel = Channel(transport, COLLECTIVE_TAG)
-        self.memory = in_memory.host_memory(transport, self.group.names)
+        self.memory = host_memory(transport, self.group.names)
         self.checks = dist.get_debug_level() == dist.DebugLevel.DETAIL
         self._pid = os.getpid()
         self.sequence = 0  # of the collective that was called last

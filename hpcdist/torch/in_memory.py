@@ -1,142 +1,33 @@
 """c10d's collectives among the ranks of one host, in shared memory.
 
-They run in phases. In each, a rank writes its buffer, signals the others, waits until all have
-written (`PhaseBarrier`), and reads theirs. It writes for phase k + 1 before it waits in phase k
-(`one_ahead`), so ranks that are not quite at one pace need not wait for each other. Buffers take
-turns: a rank that tells of phase k has finished reading in phase k - 2, and one that writes for
-phase k knows that all have told of phase k - 2, so nobody reads the buffers of phase k - 4.
+They run in phases (`HostMemory`). A rank writes for phase k + 1 before it waits in phase k
+(`one_ahead`), so ranks that are not quite at one pace need not wait for each other. A rank that
+tells of phase k has finished reading in phase k - 2, and one that writes for phase k knows that all
+have told of phase k - 2, so nobody reads the buffers of phase k - 4.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from functools import lru_cache
-from itertools import pairwise
+from functools import partial
 from typing import TypeAlias
 
+import numpy as np
 import torch
 
-from hpcdist.comm.base import SharedRows, Transport
-from hpcdist.comm.futex import Futex
-from hpcdist.comm.lanes import Steps
-from hpcdist.comm.reduction_phases import cuts
+from hpcdist.comm.base import Array
+from hpcdist.comm.futex import CALL_NUMBER, FOR_KERNELS
+from hpcdist.comm.lanes import Steps, Wait
+from hpcdist.torch.host_memory import BUFFERS, CHUNK, LINE, SLEPT, HostMemory
 from hpcdist.torch.reductions import TensorReduction
-from hpcdist.torch.signature import agree
 
 LINE_BYTES = 64  # pieces begin at lines of the cache
-LINE = 4096  # before a rank's buffers: what it tells the others
-BUFFERS = 4
-CHUNK = 2**20  # bytes of a buffer
-SLEPT = 3  # of what a rank tells: the latest phase in which it has slept
 EXCHANGE_ALL_TO = 2**14  # bytes up to which every one of several ranks reduces all of a vector
+# Of what the ranks share, this much of each keeps their pieces in the cache while they are summed.
+PIPELINE_BYTES = BUFFERS * CHUNK // 2
+COMPILED = (torch.float32, torch.float64, torch.int32, torch.int64)
 
 Phase: TypeAlias = Generator[None, None, None]  # writes, yields until all have written, reads
-
-
-class HostMemory:
-    """Memory shared by all ranks of a group on one host."""
-
-    def __init__(self, transport: Transport, shared: SharedRows, names: tuple[int, ...]) -> None:
-        """``shared`` has LINE + BUFFERS * CHUNK bytes of each rank's, the first of them zeros."""
-        self.rank, self.size = transport.rank, transport.size
-        self.sync = shared.sync
-        # Of each rank: its count of phases, its latest two calls, and SLEPT.
-        self.heads = [memoryview(row[:32]).cast("q") for row in shared.rows]
-        self.others = [head for k, head in enumerate(self.heads) if k != self.rank]
-        self._names = names
-        self._counts = [Futex(row[:8]) for row in shared.rows]
-        buffers = torch.from_numpy(shared.rows)[:, LINE:].unflatten(1, (BUFFERS, CHUNK))
-        self._buffers = buffers.transpose(0, 1)
-        self.count = 0  # of the phases that this rank has told of
-        self._calls = 0
-        self._view = lru_cache(256)(self._slice)  # a script calls the same again and again
-
-    def rows(self, dtype: torch.dtype, length: int, begin: int = 0) -> list[torch.Tensor]:
-        """Return parts of all ranks' buffers of the phase that is to come.
-
-        They have ``length`` elements and lie ``begin`` bytes from the buffers' beginnings.
-        """
-        return list(self._view(self.count % BUFFERS, dtype, length, begin))
-
-    def meet(self) -> PhaseBarrier:
-        """Tell the others that this rank has written; return the wait for all to have."""
-        self.count = count = self.count + 1
-        self.sync()
-        self.heads[self.rank][0] = count
-        self.sync()  # a rank about to sleep has noted it, or sees the count
-        for head in self.others:
-            if head[SLEPT] == count:
-                self._counts[self.rank].wake()
-                break
-        return PhaseBarrier(self, count)
-
-    def sleep(self, count: int, seconds: float) -> bool:
-        """Sleep until a rank that is missing in phase ``count`` comes, ``seconds`` at most.
-
-        Returns False, at once, where ranks cannot wake each other.
-        """
-        self.heads[self.rank][SLEPT] = count
-        self.sync()
-        for head, futex in zip(self.heads, self._counts, strict=True):
-            seen = head[0]
-            if seen < count:
-                return futex.sleep(seen, seconds)
-        return True
-
-    def tell(self, call: int) -> None:
-        """Let the others see, when they meet next, what this rank calls."""
-        self._calls += 1
-        self.heads[self.rank][1 + self._calls % 2] = call
-
-    def agree(self, call: int, number: int) -> None:
-        """Refuse ranks that have told other calls before they met."""
-        at = 1 + self._calls % 2
-        codes = [head[at] for head in self.heads]
-        agree(call, codes, self._names, self.rank, number)
-
-    def _slice(
-        self, turn: int, dtype: torch.dtype, length: int, begin: int
-    ) -> tuple[torch.Tensor, ...]:
-        end = begin + length * dtype.itemsize
-        rows: tuple[torch.Tensor, ...] = self._buffers[turn, :, begin:end].view(dtype).unbind(0)
-        return rows
-
-
-class PhaseBarrier:
-    """The wait until all ranks have come to a phase."""
-
-    def __init__(self, memory: HostMemory, count: int) -> None:
-        self._memory = memory
-        self._others = memory.others
-        self._count = count
-
-    def ended(self) -> bool:
-        """Return whether all ranks have come."""
-        # A loop: it is asked again and again, and a generator would take longer.
-        for head in self._others:
-            if head[0] < self._count:
-                return False
-        self._memory.sync()
-        return True
-
-    def sleep(self, seconds: float) -> bool:
-        """Sleep until a missing rank comes, ``seconds`` at most; False if no rank can wake it."""
-        return self._memory.sleep(self._count, seconds)
-
-    def missing(self) -> Sequence[int]:
-        """Return the ranks that have not come, by their numbers in the group."""
-        return [k for k, head in enumerate(self._memory.heads) if head[0] < self._count]
-
-
-def host_memory(transport: Transport, names: tuple[int, ...]) -> HostMemory | None:
-    """Return memory for a group, None if its ranks have none in common. Collective.
-
-    ``names`` are what messages call its ranks.
-    """
-    if transport.size == 1 or transport.on_host().size < transport.size:
-        return None
-    shared = transport.share(LINE + BUFFERS * CHUNK)
-    return None if shared is None else HostMemory(transport, shared, names)
 
 
 def one_ahead(memory: HostMemory, phases: Iterator[Phase]) -> Steps:
@@ -258,6 +149,8 @@ def reduce(
 
 def all_reduce(memory: HostMemory, vector: torch.Tensor, reduction: TensorReduction) -> Steps:
     """Overwrite every rank's ``vector`` with the reduction of all."""
+    if vector.nbytes > CHUNK and reduction.name == "SUM" and vector.dtype in COMPILED:
+        return _pipelined(memory, vector)
     if memory.size > 2 and vector.nbytes > EXCHANGE_ALL_TO:
         return _reduce_in_shares(memory, vector, reduction)
 
@@ -281,30 +174,82 @@ def _reduce_in_shares(
     A rank gives a piece but for its share, in whose place it gives the results of its share of the
     piece before the last, which all have given by then.
     """
-    rank = memory.rank
-    parts = vector.tensor_split(-(-vector.nbytes // CHUNK))  # of lengths that differ by 1 at most
-    bounds = cuts(parts[0].numel(), memory.size, memory.size)
-    shares = [slice(begin, end) for begin, end in pairwise(bounds)]
-    given: list[tuple[list[torch.Tensor], torch.Tensor]] = []
+    step = CHUNK // memory.size // LINE_BYTES * LINE_BYTES
+    parts = vector.tensor_split(-(-vector.nbytes // (step * memory.size)))
+    given: list[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]] = []
 
     def phase(index: int) -> Phase:
-        reduced, results = vector[:0], []
+        reduced: Sequence[torch.Tensor] = ()
+        terms: Sequence[torch.Tensor] = ()
         if index >= 2:
-            reduced = parts[index - 2]
-            results = memory.rows(reduced.dtype, reduced.numel())
-            rows, rows[rank] = given[index - 2]
-            reduction.fold([row[shares[rank]] for row in rows], results[rank][shares[rank]])
+            reduced, terms = given[index - 2]
+        results = [
+            memory.rows(share.dtype, share.numel(), peer * step)[peer]
+            for peer, share in enumerate(reduced)
+        ]
+        if results:
+            reduction.fold(terms, results[memory.rank])
         if index < len(parts):
             part = parts[index]
-            rows, prepared = memory.rows(part.dtype, part.numel()), reduction.prepare(part)
-            for others in slice(bounds[rank]), slice(bounds[rank + 1], None):
-                rows[rank][others].copy_(prepared[others])
-            given.append((rows, prepared))
+            prepared = reduction.prepare(part).tensor_split(memory.size)
+            given.append((part.tensor_split(memory.size), _given(memory, prepared, step)))
         yield
-        for result, share in zip(results, shares, strict=False):
-            reduced[share].copy_(result[share])
+        for result, share in zip(results, reduced, strict=True):
+            share.copy_(result)
 
     return one_ahead(memory, map(phase, range(len(parts) + 2)))
+
+
+def _pipelined(memory: HostMemory, vector: torch.Tensor) -> Steps:
+    """Overwrite every rank's ``vector`` with the sum of all."""
+    yield memory.meet()  # nobody reads the buffers any more
+    yield _PipelinedSum(memory, vector.numpy())
+
+
+class _PipelinedSum(Wait):
+    """The wait for the end of `pipelined_sum.advance`, which moves on when it is asked."""
+
+    def __init__(self, memory: HostMemory, vector: Array) -> None:
+        from hpcdist.comm import pipelined_sum  # numba takes 0.3 s to import
+
+        self._memory = memory
+        self._begin, self._step = memory.count, 0
+        share = pipelined_sum.share_of(vector.size, vector.itemsize, memory.size, PIPELINE_BYTES)
+        self._last = pipelined_sum.last_step(vector.size, share * memory.size)
+        self._steps_before = pipelined_sum.steps_before
+        counts = memory.shared.ctypes.data + np.arange(memory.size) * memory.shared.strides[0]
+        self._advance = partial(
+            pipelined_sum.advance,
+            vector,
+            memory.shared.view(vector.dtype),
+            LINE // vector.itemsize,
+            share,
+            memory.rank,
+            counts,
+            counts + SLEPT * counts.itemsize,
+            self._begin,
+            FOR_KERNELS,
+            memory.spins,
+        )
+
+    def ended(self) -> bool:
+        return self._go_on(0)
+
+    def sleep(self, seconds: float) -> bool:
+        if CALL_NUMBER is None:
+            return False
+        self._go_on(int(seconds * 1e9))
+        return True
+
+    def missing(self) -> Sequence[int]:
+        awaited = self._begin + self._steps_before(self._step, self._last)
+        return [k for k, head in enumerate(self._memory.heads) if head[0] < awaited]
+
+    def _go_on(self, sleep_ns: int) -> bool:
+        """Go on while the others come within so long; return whether it has ended."""
+        self._step = self._advance(sleep_ns, self._step)
+        self._memory.count = self._begin + min(self._step, self._last)
+        return bool(self._step > self._last)
 
 
 def pieces(vector: torch.Tensor, nbytes: int) -> list[torch.Tensor]:

@@ -88,7 +88,10 @@ def put_back_joined(vector: torch.Tensor, tensors: Sequence[torch.Tensor]) -> No
 
     Copies the parts of the joined vector into the tensors that it was made of.
     """
-    put_back(vector.split([tensor.numel() for tensor in tensors]), tensors)
+    if len(tensors) == 1:
+        put_back([vector], tensors)
+    else:
+        put_back(vector.split([tensor.numel() for tensor in tensors]), tensors)
 
 
 def equal_parts(vector: torch.Tensor, ranks: int) -> list[torch.Tensor]:

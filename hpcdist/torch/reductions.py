@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -79,7 +79,15 @@ def _can(into: Callable[..., Any], dtype: torch.dtype) -> bool:
 
 def reduction(op: Any, dtype: torch.dtype, size: int) -> TensorReduction:
     """Return what a ReduceOp does to tensors of ``dtype``; CommError if it is not for them."""
-    kind = op if isinstance(op, _OPS) else op.__getstate__()[0]
+    if isinstance(op, _OPS):
+        return _plain(op, dtype, size)
+    kind, factor = op.__getstate__()
+    plain = _plain(kind, dtype, size)
+    return replace(plain, factor=factor) if kind == _OPS.PREMUL_SUM else plain
+
+
+@cache
+def _plain(kind: Any, dtype: torch.dtype, size: int) -> TensorReduction:
     name = str(kind).rpartition(".")[2]
     if kind not in _INTO:
         raise CommError(f"ReduceOp.{name} is not supported, expected one of SUM, AVG, PRODUCT, ...")
@@ -93,5 +101,4 @@ def reduction(op: Any, dtype: torch.dtype, size: int) -> TensorReduction:
             f"ReduceOp.{name} is not for tensors of {dtype}: torch has no {_INTO[kind].__name__} "
             "for them on the CPU; convert them to another dtype"
         )
-    factor = op.__getstate__()[1] if kind == _OPS.PREMUL_SUM else None
-    return TensorReduction(name, _INTO[kind], size, kind == _OPS.AVG, factor)
+    return TensorReduction(name, _INTO[kind], size, kind == _OPS.AVG)

@@ -45,6 +45,7 @@ def register() -> None:
     _split_groups_of_ours()
     _operators.impl("all_gather_into_tensor_out", _gather_into, "CPU")
     _raise_own_errors_in_backward()
+    _find_tensors_without_pickling()
 
 
 def _gather_into(
@@ -85,6 +86,23 @@ def _raise_own_errors_in_backward() -> None:
             raise cause from None
 
     torch.autograd._engine_run_backward = run_backward
+
+
+def _find_tensors_without_pickling() -> None:
+    """Let C++ find the tensors in a list of tensors at once: it asks for each bucket's result.
+
+    By torch's pickler that was 0.4 ms of a step of 65, when a step has swept it from the caches.
+    """
+    by_pickler = torch._jit_internal._extract_tensors
+
+    @wraps(by_pickler)
+    def extract(value: Any) -> list[torch.Tensor]:
+        if type(value) is list and all(type(each) is torch.Tensor for each in value):
+            return value
+        found: list[torch.Tensor] = by_pickler(value)
+        return found
+
+    torch._jit_internal._extract_tensors = extract
 
 
 def _end_hooks_in_order() -> None:

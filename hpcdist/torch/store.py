@@ -28,7 +28,7 @@ KEEPER = 0
 REQUEST_TAG = 1
 FIRST_ANSWER_TAG, ANSWER_TAGS = 2, 2**14
 # How long the keeper sleeps between looks for requests: short after one, longer when none come.
-LEAST_NAP_S, MOST_NAP_S, NAP_GROWTH = 50e-6, 5e-3, 1.2
+LEAST_NAP_S, MOST_NAP_S, NAP_GROWTH = 50e-6, 20e-3, 1.2
 ANSWER_S = 1.0  # in which an answer must come when a request's time is over
 # Time-outs that a script has not set: torch's own, of stores and of the groups that use them.
 TORCH_DEFAULTS = (timedelta(seconds=300), default_pg_timeout)

@@ -16,9 +16,9 @@ with open(f"new.pid.{ME}", "w") as f:
     f.write(str(os.getpid()))
 os.replace(f.name, f"pid.{ME}")
 if "messages" in words:
-    import hpcdist.torch.in_memory
+    import hpcdist.torch.group_queue
 
-    hpcdist.torch.in_memory.host_memory = lambda *_: None
+    hpcdist.torch.group_queue.host_memory = lambda *_: None
 make = dist.init_process_group
 
 

@@ -14,7 +14,7 @@ import torch.distributed as dist  # noqa: E402
 from torch.distributed.distributed_c10d import AllgatherOptions  # noqa: E402
 
 from hpcdist.errors import CommError  # noqa: E402
-from hpcdist.torch.in_memory import SLEPT  # noqa: E402
+from hpcdist.torch.host_memory import SLEPT  # noqa: E402
 from tests.torch.torch_ranks import (  # noqa: E402
     WITH_AND_WITHOUT_MEMORY,
     close,
