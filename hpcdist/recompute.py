@@ -34,9 +34,9 @@ def recompute(block: Block, begin: int, checkpoints: Sequence[Variable | str]) -
     """Let the backward operators, from position ``begin`` on, read values that are computed again.
 
     What cannot be had again with the same bits stays as it is: random numbers, moving averages
-    (batch_norm), loops, rows looked up in tables. The values after the last checkpoint are read at
-    once, so they stay, too. Raises GraphError for a checkpoint that the forward pass does not
-    compute.
+    (batch_norm), loops, rows looked up in tables, PyTorch's modules. The values after the last
+    checkpoint are read at once, so they stay, too. Raises GraphError for a checkpoint that the
+    forward pass does not compute.
     """
     forward, backward = block.ops[:begin], block.ops[begin:]
     segments = _segments(block, forward, backward, _names(block, forward, checkpoints))
@@ -105,7 +105,9 @@ def _can_run_again(block: Block, op: Operator, writers: Counter[str]) -> bool:
     """Return whether an operator gives the same bits at any later time, and nothing else."""
     definition = lookup(op.type)
     computed = definition.kernel is not None or definition.bind is not None
-    if not computed or definition.state or definition.acts or op.type.startswith("lookup_table"):
+    if not computed or definition.state or definition.acts:
+        return False
+    if op.type.startswith(("lookup_table", "torch_module")):  # a module may draw random numbers
         return False
     for name in op.output_arg_names:
         var = block.find_var(name)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import copy
 import importlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from hpcdist.errors import GraphError
+from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import NumpyArrayInitializer
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.ops.by_torch import torch_for
-from hpcdist.ops.torch_module import TYPE, RegisteredModule, registered, results
+from hpcdist.ops.torch_module import TYPE, RegisteredModule, of_operator, registered, results
 
 __all__ = ["torch_module"]
 
@@ -33,15 +37,16 @@ def torch_module(
 
     Its parameters become Parameters ``<name>.<theirs>`` of the Program, with the values that they
     have now: every rank builds the module alike, say after ``torch.manual_seed``. They are trained,
-    sliced, served and saved like others; the module itself keeps its own, unchanged. ``by_row``:
+    sliced, served and saved like others; the module itself keeps its own, unchanged. Layers of the
+    same module share them, unless they have different names. ``by_row``:
     whether row i of every result follows from row i of the inputs alone, so that trainers may
     divide a batch; None: it is tried on a few rows. Returns a Variable, or a list if it makes
-    several. GraphError for a module that has state beside parameters, such as running means, or
-    that returns anything but tensors.
+    several. GraphError for a module that has state beside parameters, such as running means, that
+    returns anything but tensors, or has the name of another.
     """
     torch = torch_for(TYPE)
-    helper = LayerHelper(TYPE, name)
     input_list = [inputs] if isinstance(inputs, Variable) else list(inputs)
+    helper = _helper(module, name)
     parameters = _parameters_of(torch, helper.name, module)
     variables = [
         helper.create_parameter(
@@ -56,16 +61,44 @@ def torch_module(
         for parameter, value in parameters.items()
     ]
     held_module = _registered_module(torch, module, tuple(parameters))
+    count, written = _tried_shapes(torch, helper.name, held_module, parameters, input_list)
+    held_module = _on_copies(held_module, written)
     if by_row is None:  # a module that counts its calls must not count these
         copied = copy.deepcopy(module) if isinstance(module, torch.nn.Module) else module
-        by_row = _by_row(
-            torch, _registered_module(torch, copied, tuple(parameters)), parameters, input_list
-        )
-    attrs = {"number": registered(held_module), "module": _printed(torch, module), "by_row": by_row}
-    count = _count(torch, helper.name, held_module, parameters, input_list)
+        tried = _on_copies(_registered_module(torch, copied, tuple(parameters)), written)
+        by_row = _by_row(torch, tried, parameters, input_list)
+    attrs = {
+        "number": registered(held_module),
+        "module": held_module.printed,
+        "by_row": by_row,
+    }
     outs = [helper.new_var() for _ in range(count)]
     helper.append_op(TYPE, {"X": input_list, "Param": variables}, {"Out": outs}, attrs)
     return outs if count > 1 else outs[0]
+
+
+def _helper(module: Any, name: str | None) -> LayerHelper:
+    """Return a helper with the name of a module's parameters; one that has a layer keeps it."""
+    helper = LayerHelper(TYPE, name)
+    for made, other in _called_in(helper.main_program):
+        if other is module and name is None:
+            return LayerHelper(TYPE, made)
+        if other is not module and made == helper.name:
+            raise GraphError(
+                f"{made}: another module of this Program has this name, and so its parameters: "
+                "give them different names"
+            )
+    return helper
+
+
+def _called_in(program: Program) -> list[tuple[str, Any]]:
+    """Return the modules with parameters that a Program calls, and their names there."""
+    found = []
+    for op in (op for block in program.blocks for op in block.ops if op.type == TYPE):
+        called = of_operator(op.attrs["number"], op.attrs["module"])
+        if called.names:
+            found.append((op.input("Param")[0].removesuffix(f".{called.names[0]}"), called.module))
+    return found
 
 
 def _parameters_of(torch: Any, name: str, module: Any) -> dict[str, Any]:
@@ -98,7 +131,7 @@ def _registered_module(torch: Any, module: Any, names: tuple[str, ...]) -> Regis
     without_memory, train = run, lambda training: None
     if isinstance(module, torch.nn.Module):
         call = importlib.import_module("torch.func").functional_call
-        copied = copy.deepcopy(module).to("meta")
+        copied = copy.deepcopy(module).to("meta").train()
         run, train = lambda values, x: call(module, values, tuple(x)), module.train
         without_memory = lambda values, x: call(copied, values, tuple(x))  # noqa: E731
 
@@ -106,7 +139,20 @@ def _registered_module(torch: Any, module: Any, names: tuple[str, ...]) -> Regis
         with torch.device("meta"):  # of what the module makes by itself
             return without_memory(values, x)
 
-    return RegisteredModule(names, run, shapes, train)
+    return RegisteredModule(module, _printed(torch, module), names, run, shapes, train)
+
+
+def _on_copies(held_module: RegisteredModule, written: Sequence[int]) -> RegisteredModule:
+    """Return a module that writes into copies of these inputs, not into a Program's values."""
+    if not written:
+        return held_module
+    call = held_module.call
+    return replace(
+        held_module,
+        call=lambda values, x: call(
+            values, [t.clone() if k in written else t for k, t in enumerate(x)]
+        ),
+    )
 
 
 def _tried(
@@ -142,26 +188,39 @@ def _tried(
     return tensors
 
 
-def _count(
+def _tried_shapes(
     torch: Any,
     name: str,
     held_module: RegisteredModule,
     parameters: Any,
     variables: Sequence[Variable],
-) -> int:
+) -> tuple[int, list[int]]:
+    """Return how many results a module makes, and which inputs it writes into."""
     on_meta = {parameter: value.detach().to("meta") for parameter, value in parameters.items()}
+    inputs = _tried(torch, variables, [0] * ROWS, device="meta")
+    versions = [tensor._version for tensor in inputs]
     try:
-        return len(
-            results(
-                held_module.shapes(on_meta, _tried(torch, variables, [0] * ROWS, device="meta"))
-            )
-        )
+        made = results(held_module.shapes(on_meta, inputs))
     except RuntimeError as error:
         raise GraphError(
             f"{name}: the module does not take inputs of shapes {[v.shape for v in variables]}, or "
             f"has tensors that are neither parameters nor made when it is called, or asks for "
             f"values of tensors, as branches on them do: {error}"
         ) from error
+    changed = [parameter for parameter, value in on_meta.items() if value._version]
+    if changed:
+        raise GraphError(
+            f"{name}: the module writes into its parameter {changed[0]!r} when it is called, which "
+            "only an optimizer may do in a Program"
+        )
+    for value in made:
+        dtype = str(value.dtype).removeprefix("torch.")
+        if not hasattr(np, dtype):
+            raise GraphError(
+                f"{name}: the module returns {value.dtype}, which Programs do not have: let it "
+                "return, say, .float() of it"
+            )
+    return len(made), [k for k, x in enumerate(inputs) if x._version != versions[k]]
 
 
 def _by_row(
@@ -206,6 +265,8 @@ def _is_joined(torch: Any, whole: Any, parts: Sequence[Any]) -> bool:
     joined = torch.cat(list(parts))
     if joined.shape != whole.shape:
         return False
+    if not (whole.is_floating_point() or whole.is_complex()):
+        return bool(torch.equal(whole, joined))
     finite = whole[whole.isfinite()].abs()
     atol = 1e-5 * max(1.0, float(finite.max()) if finite.numel() else 0.0)
     return torch.allclose(whole, joined, rtol=1e-4, atol=atol, equal_nan=True)

@@ -1,11 +1,14 @@
 """A module of PyTorch's as an operator: its parameters are inputs, gradients torch's autograd's.
 
 The forward pass keeps torch's graph until the backward pass takes it, so that a module that draws
-random numbers draws them once. Values are read and gradients written where the Program has them.
+random numbers draws them once. A graph belongs to the memory of its first result: loops, devices
+and micro-batches call a module several times before gradients come. Values are read and gradients
+written where the Program has them.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,14 +28,27 @@ class RegisteredModule:
     """A module that operators of this process's Programs call: ``call(parameters, inputs)``.
 
     ``names`` are its parameters', in the order of the slot. ``shapes`` is what `call` is on tensors
-    without memory. ``train`` sets its mode.
+    without memory. ``train`` sets its mode. ``graphs`` by the address of the first result.
     """
 
+    module: Any
+    printed: str
     names: tuple[str, ...]
     call: Callable[[dict[str, Any], Sequence[Any]], Any]
     shapes: Callable[[dict[str, Any], Sequence[Any]], Any]
     train: Callable[[bool], Any]
-    graph: list[tuple[list[Any], list[Any], list[Any]]] = field(default_factory=list)
+    graphs: dict[int, tuple[list[Any], list[Any], list[Any]]] = field(default_factory=dict)
+
+    def graph(self, address: int) -> tuple[list[Any], list[Any], list[Any]]:
+        """Take the graph of a result: inputs, parameters, results."""
+        if address not in self.graphs and len(self.graphs) == 1:
+            return self.graphs.popitem()[1]  # the gradient reads a copy: the result is overwritten
+        if address not in self.graphs:
+            raise GraphError(
+                "torch_module: a result is overwritten before its gradient, of several calls: "
+                "write into another variable"
+            )
+        return self.graphs.pop(address)
 
 
 _modules: list[RegisteredModule] = []
@@ -44,8 +60,9 @@ def registered(module: RegisteredModule) -> int:
     return len(_modules) - 1
 
 
-def _of(number: int) -> RegisteredModule:
-    if not 0 <= number < len(_modules):
+def of_operator(number: int, printed: str) -> RegisteredModule:
+    """Return an operator's module by its attributes; GraphError if another process has it."""
+    if not 0 <= number < len(_modules) or _modules[number].printed != printed:
         raise GraphError(
             "torch_module: its module is of the process that built the Program; build it here again"
         )
@@ -64,16 +81,18 @@ def results(returned) -> list[Any]:
     return tensors
 
 
-def _infer(x: Sequence[Meta], params: Sequence[Meta], number: int, **_) -> tuple[list[Meta]]:
-    module = _of(number)
+def _infer(
+    x: Sequence[Meta], params: Sequence[Meta], number: int, module: str, **_
+) -> tuple[list[Meta]]:
+    called = of_operator(number, module)
     torch = torch_for(TYPE)
 
     def function(_, *inputs) -> tuple[Any, ...]:
         on_meta = {
             name: torch.empty(meta.shape, dtype=getattr(torch, meta.dtype), device="meta")
-            for name, meta in zip(module.names, params, strict=True)
+            for name, meta in zip(called.names, params, strict=True)
         }
-        return tuple(results(module.shapes(on_meta, inputs)))
+        return tuple(results(called.shapes(on_meta, inputs)))
 
     found = inferred(TYPE, function, x, {})
     return ([m for m in found if isinstance(m, Meta)] if isinstance(found, tuple) else [found],)
@@ -85,29 +104,37 @@ def _bind(
     params: Sequence[Any],
     out: Sequence[Any],
     number: int,
+    module: str,
     **attrs,
 ) -> Call:
-    torch, module = torch_for(TYPE), _of(number)
+    torch, called = torch_for(TYPE), of_operator(number, module)
     inputs = [tensor_on(torch, array) for array in x]
     weights = [tensor_on(torch, array) for array in params]
     targets = [tensor_on(torch, array) for array in out]
     training = not attrs["is_test"]
+    address = _address(targets)
+    first = next(array for array in out if array is not None)
+    if training and first.base is None:  # in a loop: a graph that no gradient takes goes with it
+        weakref.finalize(first, called.graphs.pop, address, None)
 
     def run() -> None:
-        module.train(training)
-        module.graph.clear()
+        called.train(training)
         with torch.set_grad_enabled(training):
             leaves = [_leaf(tensor, training) for tensor in inputs]
             moved = [_leaf(tensor, training) for tensor in weights]
-            returned = results(module.call(dict(zip(module.names, moved, strict=True)), leaves))
+            returned = results(called.call(dict(zip(called.names, moved, strict=True)), leaves))
         with torch.no_grad():
             for target, value in zip(targets, returned, strict=True):
                 if target is not None:
                     target.copy_(value.reshape(target.shape))
         if training:
-            module.graph.append((leaves, moved, returned))
+            called.graphs[address] = leaves, moved, returned
 
     return run
+
+
+def _address(tensors: Sequence[Any]) -> int:
+    return next(tensor.data_ptr() for tensor in tensors if tensor is not None)
 
 
 def _leaf(tensor, training: bool) -> Any:
@@ -118,13 +145,16 @@ def _grad_bind(
     xp: ArrayModule,
     x: Sequence[Any],
     params: Sequence[Any],
+    outs: Sequence[Any],
     douts: Sequence[Any],
     dx: Sequence[Any],
     dparams: Sequence[Any],
     number: int,
+    module: str,
     **_,
 ) -> Call:
-    torch, module = torch_for(TYPE), _of(number)
+    torch, called = torch_for(TYPE), of_operator(number, module)
+    address = _address([tensor_on(torch, array) for array in outs])
     dout_tensors = [tensor_on(torch, array) for array in douts]
     # A slot of which nothing is wanted is empty.
     unwanted = [None] * len(x), [None] * len(params)
@@ -133,7 +163,7 @@ def _grad_bind(
     ]
 
     def run() -> None:
-        leaves, moved, returned = module.graph.pop()
+        leaves, moved, returned = called.graph(address)
         targets_of = [
             (source, target)
             for source, target in zip((*leaves, *moved), targets, strict=True)
@@ -171,7 +201,7 @@ _ATTRS: Attrs = {"number": -1, "module": "", "by_row": False, "is_test": False}
 define_with_grad(
     TYPE,
     "X*, Param* -> Out*",
-    "X*, Param*, Out@GRAD* -> X@GRAD*, Param@GRAD*",
+    "X*, Param*, Out*, Out@GRAD* -> X@GRAD*, Param@GRAD*",
     rows=_rows,
     attrs=_ATTRS,
     infer=_infer,

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 
 import hpcdist as fluid  # noqa: E402
 from hpcdist.errors import GraphError  # noqa: E402
+from hpcdist.ops.torch_module import TYPE  # noqa: E402
 from hpcdist.transpiler.plan import trainer_plan  # noqa: E402
 
 
@@ -51,6 +52,19 @@ class Counts(torch.nn.Module):
     def forward(self, ids):
         self.calls += 1
         return self.calls * self.rows(ids[:, 0])
+
+
+class Decays(torch.nn.Module):
+    """What changes its weight whenever it is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.weight.mul_(0.9)
+        return x * self.weight
 
 
 def trained(build, optimizer, feeds):
@@ -159,6 +173,105 @@ def test_gradients_flow_to_layers_before_it():
     np.testing.assert_allclose(found[1]["w"], expected[1]["w"], rtol=1e-5)
 
 
+def torch_losses(loss_of, module, batches):
+    """Return the losses of torch alone, by SGD at rate 0.1."""
+    like = copy.deepcopy(module)
+    optimizer, losses = torch.optim.SGD(like.parameters(), 0.1), []
+    for batch in batches:
+        loss = loss_of(like, torch.from_numpy(batch))
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return losses
+
+
+def in_a_loop(module, x):
+    i, turns = (fluid.layers.fill_constant([1], "int64", n) for n in (0, 3))
+    return fluid.layers.while_loop(
+        lambda i, h: fluid.layers.less_than(i, turns),
+        lambda i, h: [i + 1, fluid.layers.torch_module(module, h)],
+        [i, fluid.layers.scale(x, 1.0)],
+    )[1]
+
+
+def in_layers(module, x):
+    shared = fluid.layers.torch_module(module, fluid.layers.torch_module(module, x))
+    return fluid.layers.torch_module(module, shared, "torch_module_0")
+
+
+@pytest.mark.parametrize("thrice", [in_a_loop, in_layers])
+def test_calls_of_one_module_share_its_parameters(thrice):
+    torch.manual_seed(1)
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(inplace=True))
+    data = [{"x": feed["x"]} for feed in feeds(3)]
+
+    def build():
+        x = fluid.data("x", [5, 3])
+        x.stop_gradient = False
+        return fluid.layers.mean(fluid.layers.square(thrice(module, x)))
+
+    losses, found = trained(build, lambda: fluid.optimizer.SGD(0.1), data)
+    expected = torch_losses(
+        lambda m, x: m(m(m(x))).square().mean(), module, [feed["x"] for feed in data]
+    )
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    assert set(found) == {"torch_module_0.0.weight", "torch_module_0.0.bias"}
+
+
+def test_each_device_has_its_own_graph():
+    torch.manual_seed(1)
+    module, main, startup = torch.nn.Linear(3, 3), fluid.Program(), fluid.Program()
+    batches = [feed["x"] for feed in feeds(3, rows=6)]
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        out = fluid.layers.torch_module(module, fluid.data("x", [None, 3]))
+        loss = fluid.layers.mean(fluid.layers.square(out))
+        fluid.optimizer.SGD(0.1).minimize(loss)
+    compiled = fluid.CompiledProgram(main).with_data_parallel(
+        loss_name=loss.name, places=[fluid.CPUPlace()] * 2
+    )
+    with fluid.scope_guard(fluid.Scope()):
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        losses = [np.mean(exe.run(compiled, feed={"x": x}, fetch_list=[loss])) for x in batches]
+    expected = torch_losses(lambda m, x: m(x).square().mean(), module, batches)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+def test_a_module_does_not_write_into_values_of_the_program():
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        kept = fluid.layers.scale(fluid.data("x", [None, 3]), 1.0)
+        out = fluid.layers.torch_module(torch.nn.ReLU(inplace=True), kept)
+        test = main.clone(for_test=True)
+    below = -np.ones((2, 3), "float32")
+    exe = fluid.Executor(fluid.CPUPlace())
+    for program in (main, test):
+        found = exe.run(program, feed={"x": below}, fetch_list=[kept.name, out.name])
+        assert (found[0] == below).all() and not found[1].any()
+
+
+def test_a_recomputed_segment_draws_once():
+    module, main, startup = torch.nn.Linear(3, 50, bias=False), fluid.Program(), fluid.Program()
+    net = torch.nn.Sequential(module, torch.nn.Dropout(0.5))
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        drawn = fluid.layers.torch_module(net, fluid.data("x", [None, 3]), "net")
+        last = fluid.layers.scale(drawn, 2.0)
+        optimizer = fluid.optimizer.RecomputeOptimizer(fluid.optimizer.SGD(1.0))
+        optimizer._set_checkpoints([last])
+        optimizer.minimize(fluid.layers.mean(fluid.layers.square(last)))
+    (feed,) = feeds(1)
+    with fluid.scope_guard(fluid.Scope()):
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        (found,) = exe.run(main, feed={"x": feed["x"]}, fetch_list=[drawn])
+        after = np.array(fluid.global_scope().find_var("net.0.weight").value)
+    gradient = (8 * found * 2 * (found != 0) / found.size).T @ feed["x"]
+    np.testing.assert_allclose(
+        after, module.weight.detach().numpy() - gradient, rtol=1e-4, atol=1e-6
+    )
+
+
 def test_a_test_program_runs_the_module_in_eval_mode():
     main, startup = fluid.Program(), fluid.Program()
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
@@ -210,6 +323,8 @@ def test_parameters_are_planned_like_others():
         (lambda x: x.log(), True),  # NaN for numbers below 0, in every part
         (torch.nn.Sequential(torch.nn.Linear(3, 64), torch.nn.LayerNorm(64)), True),
         (lambda x: x * torch.arange(3), True),
+        (lambda x: x.add_(1), True),
+        (lambda x: x > 0, True),
         (torch.nn.Embedding(2, 3), True),
         (lambda x, ids: x + ids, True),
         (lambda x, ids: x[ids[:, 0] % 2], False),
@@ -268,6 +383,18 @@ def test_what_cannot_be_is_refused():
             fluid.layers.torch_module(torch.nn.Linear(3, 3).double(), x)
         with pytest.raises(GraphError, match="does not take inputs of shapes.*-1, 3"):
             fluid.layers.torch_module(torch.nn.Linear(4, 3), x)
+        with pytest.raises(GraphError, match="returns torch.bfloat16"):
+            fluid.layers.torch_module(lambda x: x.bfloat16(), x)
+        with pytest.raises(GraphError, match="writes into its parameter 'weight'"):
+            fluid.layers.torch_module(Decays(), x)
+        fluid.layers.torch_module(torch.nn.Linear(3, 3), x, "net")
+        with pytest.raises(GraphError, match="net: another module of this Program has this name"):
+            fluid.layers.torch_module(torch.nn.Linear(3, 3), x, "net")
+        (op,) = (op for op in main.global_block().ops if "net.weight" in op.input_arg_names)
+        with pytest.raises(GraphError, match="is of the process that built the Program"):
+            main.global_block().append_op(
+                TYPE, op.inputs, op.outputs, {**op.attrs, "module": "another process's"}
+            )
         own = torch.arange(3.0)
         with pytest.raises(GraphError, match="neither parameters nor made when it is called"):
             fluid.layers.torch_module(lambda x: x * own, x)
