@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import random
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -113,17 +114,24 @@ def resumable(reader: Callable[[], Iterable[Any]]) -> Resumable:
 
 # -- random numbers --------------------------------------------------------------------------------
 def random_state() -> dict[str, Any]:
-    """Return the state of ``random`` and ``numpy.random`` as plain data."""
+    """Return the state of ``random``, ``numpy.random`` and torch, if imported, as plain data."""
     version, words, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    return {
+    state = {
         "python": [version, _text(np.array(words, np.uint32)), gauss],
         "numpy": [str(name), _text(np.asarray(keys, np.uint32)), position, has_gauss, cached],
     }
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        state["torch"] = _text(torch.get_rng_state().numpy().view(np.uint32))
+    return state
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Set ``random`` and ``numpy.random`` to a state that was written down."""
+    """Set ``random``, ``numpy.random`` and torch to a state that was written down.
+
+    Torch goes on by itself if one of both processes has not imported it.
+    """
     version, words, gauss = state["python"]
     name, keys, position, has_gauss, cached = state["numpy"]
     keys = _words(keys)
@@ -132,6 +140,12 @@ def set_random_state(state: Mapping[str, Any]) -> None:
         raise ValueError(f"random numbers at position {position!r:.80}")
     if not _within(has_gauss, 1) or type(cached) is not float or type(gauss) not in (float, _NONE):
         raise ValueError("random numbers with a state that is not numpy's")
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and "torch" in state:
+        try:
+            torch.set_rng_state(torch.from_numpy(_words(state["torch"]).view(np.uint8)))
+        except RuntimeError as error:
+            raise ValueError(f"random numbers with a state that is not torch's: {error}") from None
     random.setstate((version, tuple(int(w) for w in _words(words)), gauss))
     np.random.set_state((name, keys, position, has_gauss, cached))
 

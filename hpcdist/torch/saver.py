@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,14 +94,13 @@ class Saver(checkpoint.Saver):
         me = peers_here().trainer
         trainer = trainers[me] if me < len(trainers) else trainers[0]
         tensors: dict[str, SavedTensor] = {}
-        states = {n: state_from(trainer.plain.get(n, saved.objects[n]), tensors) for n in names}
+        states = {n: state_from(trainer.get(n, saved.objects[n]), tensors) for n in names}
         arrays = {name: np.empty(*array_type(tensor)) for name, tensor in tensors.items()}
         self._declare({**arrays, STATES: encoded(plain)})
         restored = super().restore(best=best)
         for name, obj in self._objects.items():
             state = put_together(states[name], lambda of: as_tensor(arrays[of.name], of))
             _load(obj, state, f"{path}: {name!r}")
-        torch.set_rng_state(_random_state(trainer.random))
         tables().restored()
         return restored
 
@@ -120,14 +118,13 @@ class Saver(checkpoint.Saver):
             objects[name] = split_state(name, state_of(name, obj), tensors)
             if len(tensors) == before:
                 plain[name] = objects[name]
-        random = b64encode(torch.get_rng_state().numpy().tobytes()).decode()
         arrays = {name: as_array(tensor) for name, tensor in tensors.items() if tensor.numel()}
         digests = {name: xxhash.xxh3_64_hexdigest(array.data) for name, array in arrays.items()}
-        local: Any = {"objects": objects, "plain": plain, "random": random, "digests": digests}
+        local: Any = {"objects": objects, "plain": plain, "digests": digests}
         gathered = _met(lambda: local)
         record = {
             "objects": gathered[0]["objects"],
-            "trainers": [{"plain": one["plain"], "random": one["random"]} for one in gathered],
+            "trainers": [one["plain"] for one in gathered],
         }
         for name in sorted(arrays):
             per_trainer = [one["digests"].get(name) for one in gathered]
@@ -181,19 +178,14 @@ def _met(compute: Callable[[], Any]) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class _OfTrainer:
-    """Of one trainer: states of objects without tensors, and torch's random numbers in base 64."""
-
-    plain: Mapping[str, Any]
-    random: str
-
-
-@dataclass(frozen=True)
 class _JobStates:
-    """What a checkpoint says of objects: states as `split_state` returns them."""
+    """What a checkpoint says of objects: states as `split_state` returns them.
+
+    ``trainers``: each one's states of objects without tensors.
+    """
 
     objects: Mapping[str, Any]
-    trainers: tuple[_OfTrainer, ...]
+    trainers: tuple[Mapping[str, Any], ...]
 
 
 def _chosen(directory: Path) -> list[Any]:
@@ -226,16 +218,11 @@ def _check(record: _JobStates, checkpoint: Checkpoint) -> None:
     if not record.trainers:
         raise ValueError("no trainers")
     for trainer in record.trainers:
-        torch.Generator().set_state(_random_state(trainer.random))
         of_trainer: dict[str, SavedTensor] = {}
-        for state in trainer.plain.values():
+        for state in trainer.values():
             state_from(state, of_trainer)
         if of_trainer:
             raise ValueError(f"{min(of_trainer)!r:.80} is of one trainer only")
-
-
-def _random_state(text: str) -> torch.Tensor:
-    return torch.frombuffer(bytearray(b64decode(text)), dtype=torch.uint8)
 
 
 def _load(obj: Any, state: Any, name: str) -> None:

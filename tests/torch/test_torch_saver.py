@@ -6,10 +6,13 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
 
+import numpy as np
 import torch
 from torch import nn
 
+import hpcdist as fluid
 import hpcdist.torch as ours
+from hpcdist.checkpoint import resume_state
 from hpcdist.comm.world import mpi_world
 from hpcdist.errors import CheckpointError
 from hpcdist.executor.position import here
@@ -123,10 +126,26 @@ def test_forged_random_numbers_are_refused(tmp_path, monkeypatch, random):
     if mpi_world().size > 1:
         pytest.skip("several ranks save together under the launcher only")
     objects = {"model": nn.Linear(3, 2)}
-    encoded = saver.encoded
-    forged = lambda plain: encoded({**plain, "trainers": [{"plain": {}, "random": random}]})  # noqa: E731
+    state = resume_state.random_state()
     with monkeypatch.context() as patch:
-        patch.setattr(saver, "encoded", forged)
+        patch.setattr(resume_state, "random_state", lambda: {**state, "torch": random})
         ours.Saver(tmp_path, objects).save()
-    with pytest.raises(CheckpointError, match="malformed states of objects"):
+    with pytest.raises(CheckpointError, match="malformed state of trainer 0"):
         ours.Saver(tmp_path, objects).restore()
+
+
+def test_a_program_goes_on_with_torchs_random_numbers(tmp_path):
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+        x = fluid.data("x", [None, 30])
+        masked = fluid.layers.torch_module(nn.Sequential(nn.Linear(30, 30), nn.Dropout(0.5)), x)
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(fluid.default_startup_program())
+
+        def drawn():
+            return exe.run(feed={"x": np.ones((2, 30), "float32")}, fetch_list=[masked])[0]
+
+        fluid.checkpoint.save(exe, tmp_path, 1)
+        expected = drawn()
+        assert (drawn() != expected).any()
+        fluid.checkpoint.restore(exe, tmp_path)
+        assert (drawn() == expected).all()
