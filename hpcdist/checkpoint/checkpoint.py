@@ -197,12 +197,15 @@ def is_step(path: Path) -> bool:
 
 
 def steps(root: str | Path) -> list[tuple[int, Path]]:
-    """Return (step, directory) of all checkpoints below ``root`` that have a manifest, by step."""
+    """Return (step, directory) of all checkpoints below ``root``, by step.
+
+    One whose manifest is lost counts, but cannot be read; what a crash has left does not count.
+    """
     root = Path(root)
     if not root.is_dir():
         return []
-    checkpoints = [(int(m[1]), p) for p in root.iterdir() if (m := _STEP.fullmatch(p.name))]
-    return sorted((step, path) for step, path in checkpoints if os.path.lexists(path / MANIFEST))
+    named = [(int(m[1]), p) for p in root.iterdir() if (m := _STEP.fullmatch(p.name))]
+    return sorted((step, path) for step, path in named if path.is_dir() and not _left_over(path))
 
 
 def latest(root: str | Path) -> Path | None:

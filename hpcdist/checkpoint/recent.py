@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpcdist.checkpoint.checkpoint import is_step, steps
+from hpcdist.checkpoint.layout import MANIFEST
 
 _roots: list[Path] = []  # directories of checkpoints, the one used last after the others
 
@@ -23,5 +24,5 @@ def newest() -> Path | None:
 
     Reads no data, so it is quick, and may be called from any thread.
     """
-    by_root = [steps(root) for root in reversed(_roots)]
-    return next((checkpoints[-1][1] for checkpoints in by_root if checkpoints), None)
+    paths = (path for root in reversed(_roots) for _, path in reversed(steps(root)))
+    return next((path for path in paths if (path / MANIFEST).exists()), None)

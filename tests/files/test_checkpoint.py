@@ -256,6 +256,9 @@ def test_checkpoints_that_cannot_be_read_are_not_none(tmp_path):
     for what in (lambda: checkpoint.latest(tmp_path), run.restore):
         with pytest.raises(CheckpointError, match="has 2 checkpoints, none of which can be read"):
             what()
+    (directory_of(tmp_path, 1) / "manifest.h5").unlink()
+    with pytest.raises(CheckpointError, match="has 2 checkpoints, none of which can be read"):
+        checkpoint.latest(tmp_path)
     back[0]()
     assert run.restore().step == 2
 
