@@ -117,7 +117,7 @@ def random_state() -> dict[str, Any]:
     """Return the state of ``random``, ``numpy.random`` and torch, if imported, as plain data."""
     version, words, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    state = {
+    state: dict[str, Any] = {
         "python": [version, _text(np.array(words, np.uint32)), gauss],
         "numpy": [str(name), _text(np.asarray(keys, np.uint32)), position, has_gauss, cached],
     }
