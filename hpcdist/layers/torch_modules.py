@@ -106,6 +106,11 @@ def _parameters_of(torch: Any, name: str, module: Any) -> dict[str, Any]:
         if not callable(module):
             raise GraphError(f"{name}: expected a torch.nn.Module or a function, got {module!r}")
         return {}
+    if isinstance(module, torch.jit.ScriptModule):
+        raise GraphError(
+            f"{name}: modules of torch.jit cannot be called with a Program's parameters: give the "
+            "torch.nn.Module that this one was made of"
+        )
     buffers = [name_there for name_there, _ in module.named_buffers()]
     if buffers:
         raise GraphError(
@@ -115,6 +120,10 @@ def _parameters_of(torch: Any, name: str, module: Any) -> dict[str, Any]:
         )
     parameters = dict(module.named_parameters())
     for name_there, value in parameters.items():
+        if torch.nn.parameter.is_lazy(value):
+            raise GraphError(
+                f"{name}: parameter {name_there!r} has no values yet: call the module once before"
+            )
         if value.dtype != torch.float32:
             raise GraphError(
                 f"{name}: parameter {name_there!r} is {value.dtype}, expected torch.float32"

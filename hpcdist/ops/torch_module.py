@@ -163,6 +163,10 @@ def _grad_bind(
     ]
 
     def run() -> None:
+        if torch.is_inference_mode_enabled():
+            raise GraphError(
+                "torch_module: torch.inference_mode() keeps no gradients: train outside of it"
+            )
         leaves, moved, returned = called.graph(address)
         targets_of = [
             (source, target)

@@ -219,59 +219,6 @@ def test_calls_of_one_module_share_its_parameters(thrice):
     assert set(found) == {"torch_module_0.0.weight", "torch_module_0.0.bias"}
 
 
-def test_each_device_has_its_own_graph():
-    torch.manual_seed(1)
-    module, main, startup = torch.nn.Linear(3, 3), fluid.Program(), fluid.Program()
-    batches = [feed["x"] for feed in feeds(3, rows=6)]
-    with fluid.program_guard(main, startup), fluid.unique_name.guard():
-        out = fluid.layers.torch_module(module, fluid.data("x", [None, 3]))
-        loss = fluid.layers.mean(fluid.layers.square(out))
-        fluid.optimizer.SGD(0.1).minimize(loss)
-    compiled = fluid.CompiledProgram(main).with_data_parallel(
-        loss_name=loss.name, places=[fluid.CPUPlace()] * 2
-    )
-    with fluid.scope_guard(fluid.Scope()):
-        exe = fluid.Executor(fluid.CPUPlace())
-        exe.run(startup)
-        losses = [np.mean(exe.run(compiled, feed={"x": x}, fetch_list=[loss])) for x in batches]
-    expected = torch_losses(lambda m, x: m(x).square().mean(), module, batches)
-    np.testing.assert_allclose(losses, expected, rtol=1e-5)
-
-
-def test_a_module_does_not_write_into_values_of_the_program():
-    main, startup = fluid.Program(), fluid.Program()
-    with fluid.program_guard(main, startup), fluid.unique_name.guard():
-        kept = fluid.layers.scale(fluid.data("x", [None, 3]), 1.0)
-        out = fluid.layers.torch_module(torch.nn.ReLU(inplace=True), kept)
-        test = main.clone(for_test=True)
-    below = -np.ones((2, 3), "float32")
-    exe = fluid.Executor(fluid.CPUPlace())
-    for program in (main, test):
-        found = exe.run(program, feed={"x": below}, fetch_list=[kept.name, out.name])
-        assert (found[0] == below).all() and not found[1].any()
-
-
-def test_a_recomputed_segment_draws_once():
-    module, main, startup = torch.nn.Linear(3, 50, bias=False), fluid.Program(), fluid.Program()
-    net = torch.nn.Sequential(module, torch.nn.Dropout(0.5))
-    with fluid.program_guard(main, startup), fluid.unique_name.guard():
-        drawn = fluid.layers.torch_module(net, fluid.data("x", [None, 3]), "net")
-        last = fluid.layers.scale(drawn, 2.0)
-        optimizer = fluid.optimizer.RecomputeOptimizer(fluid.optimizer.SGD(1.0))
-        optimizer._set_checkpoints([last])
-        optimizer.minimize(fluid.layers.mean(fluid.layers.square(last)))
-    (feed,) = feeds(1)
-    with fluid.scope_guard(fluid.Scope()):
-        exe = fluid.Executor(fluid.CPUPlace())
-        exe.run(startup)
-        (found,) = exe.run(main, feed={"x": feed["x"]}, fetch_list=[drawn])
-        after = np.array(fluid.global_scope().find_var("net.0.weight").value)
-    gradient = (8 * found * 2 * (found != 0) / found.size).T @ feed["x"]
-    np.testing.assert_allclose(
-        after, module.weight.detach().numpy() - gradient, rtol=1e-4, atol=1e-6
-    )
-
-
 def test_a_test_program_runs_the_module_in_eval_mode():
     main, startup = fluid.Program(), fluid.Program()
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
@@ -395,6 +342,10 @@ def test_what_cannot_be_is_refused():
             main.global_block().append_op(
                 TYPE, op.inputs, op.outputs, {**op.attrs, "module": "another process's"}
             )
+        with pytest.raises(GraphError, match="'weight' has no values yet: call the module once"):
+            fluid.layers.torch_module(torch.nn.LazyLinear(3), x)
+        with pytest.raises(GraphError, match="of torch.jit cannot be called with a Program's"):
+            fluid.layers.torch_module(torch.jit.trace(torch.nn.Linear(3, 3), torch.ones(1, 3)), x)
         own = torch.arange(3.0)
         with pytest.raises(GraphError, match="neither parameters nor made when it is called"):
             fluid.layers.torch_module(lambda x: x * own, x)
