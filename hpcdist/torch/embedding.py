@@ -6,6 +6,7 @@ of its id, with values that depend only on the table's name and the id.
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from hpcdist.torch.facts import Initial, TableFacts
 from hpcdist.torch.tables import tables
 
 NORMAL = Initial("normal", 0.0, 1.0)  # as torch's begin
+_left_out = ContextVar("_left_out", default=False)  # whether states are without tables
 
 
 class TableModule(nn.Module):
@@ -93,6 +95,8 @@ class TableModule(nn.Module):
         return np.asarray(input.detach().reshape(-1).numpy(), np.int64)
 
     def _save_to_state_dict(self, *_: Any) -> None:
+        if _left_out.get():
+            return
         raise TableError(
             f"state_dict(): the rows of table {self.name!r} are on several ranks and may fit "
             "none: save them with hpcdist.torch.Saver, or leave the table out "
@@ -183,9 +187,8 @@ class EmbeddingBag(TableModule):
 
 def dense_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return a model's ``state_dict`` without its tables, which ranks share among them."""
-    state: dict[str, torch.Tensor] = {}
-    for prefix, module in model.named_modules():
-        if isinstance(module, TableModule):
-            continue
-        module._save_to_state_dict(state, f"{prefix}." if prefix else "", keep_vars=False)
-    return state
+    before = _left_out.set(True)
+    try:
+        return model.state_dict()
+    finally:
+        _left_out.reset(before)

@@ -50,6 +50,8 @@ def split_state(name: str, state: object, tensors: dict[str, torch.Tensor]) -> A
 
     CheckpointError, with the place in it, for what is neither.
     """
+    if isinstance(state, np.generic):  # a rate that numpy has computed
+        state = state.item()
     if isinstance(state, torch.Tensor):
         if type(state) not in (torch.Tensor, nn.Parameter):
             raise CheckpointError(

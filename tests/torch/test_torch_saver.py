@@ -77,6 +77,20 @@ def test_a_saver_restores_all_of_a_process_alone(tmp_path):
         ours.Saver(tmp_path, {"model": other.objects["model"]}).restore()
 
 
+def test_a_module_that_a_model_has_twice_and_a_rate_of_numpys_come_back(tmp_path):
+    if mpi_world().size > 1:
+        pytest.skip("several ranks save together under the launcher only")
+    shared = nn.Linear(3, 3)
+    model = nn.Sequential(shared, nn.ReLU(), shared)
+    optimizer = torch.optim.SGD(model.parameters(), lr=np.float64(0.1))
+    objects, before = {"model": model, "optimizer": optimizer}, shared.weight.detach().clone()
+    ours.Saver(tmp_path, objects).save()
+    with torch.no_grad():
+        shared.weight.zero_()
+    ours.Saver(tmp_path, objects).restore()
+    assert torch.equal(shared.weight, before) and optimizer.param_groups[0]["lr"] == 0.1
+
+
 @pytest.mark.parametrize("progress", [ours.Saver.after_step, ours.Saver.save])
 def test_what_a_saver_can_take_up_makes_a_first_step(tmp_path, monkeypatch, progress):
     if mpi_world().size > 1:

@@ -368,6 +368,8 @@ def test_the_state_of_a_model_is_that_without_its_tables():
     assert list(found) == list(expected)
     model.load_state_dict(expected)
     assert torch.equal(model[1].weight, expected["1.weight"])
+    shared = nn.Linear(4, 4)
+    assert "1.weight" in ours.dense_state_dict(nn.Sequential(shared, shared))
 
 
 @pytest.mark.mpi
