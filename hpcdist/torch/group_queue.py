@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -51,7 +50,6 @@ class GroupQueue:
         self.channel = Channel(transport, COLLECTIVE_TAG)
         self.memory = host_memory(transport, self.group.names)
         self.checks = dist.get_debug_level() == dist.DebugLevel.DETAIL
-        self._pid = os.getpid()
         self.sequence = 0  # of the collective that was called last
         self._lane = Lane()
 
@@ -88,12 +86,7 @@ class GroupQueue:
 
         CommError in a process that the rank has forked: others would take it for the rank.
         """
-        if os.getpid() != self._pid:
-            raise CommError(
-                f"rank {self.group.names[self.group.rank]}: process {os.getpid()}, which the rank "
-                f"(process {self._pid}) has forked, calls {describe()}: only the rank itself can; "
-                "let processes such as a DataLoader's workers communicate nothing"
-            )
+        self._job.process.refuse_forked(describe)
         if self._job is not job():
             raise CommError(
                 f"rank {self.group.names[self.group.rank]}: a group from before "

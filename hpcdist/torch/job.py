@@ -20,6 +20,7 @@ from hpcdist.comm.ulfm import UlfmTransport
 from hpcdist.comm.world import mpi_world
 from hpcdist.errors import LaunchError, RankFailure
 from hpcdist.torch import steps
+from hpcdist.torch.rank_process import RankProcess
 from hpcdist.torch.servers import serve
 from hpcdist.torch.store import Keeper, MpiStore
 
@@ -40,6 +41,11 @@ class TorchJob:
     deadline_s: float  # of waits for which the script has set no time-out
     watch: DeathWatch | None  # where the job can go on when a rank has died
     rendezvous: Iterator[int] = field(default_factory=count)  # their numbers, the same on all
+
+    @property
+    def process(self) -> RankProcess:
+        """The process that is this rank."""
+        return self.store.process
 
     @cached_property
     def rows(self) -> Transport:

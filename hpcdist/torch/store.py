@@ -22,6 +22,7 @@ from torch.distributed.constants import default_pg_timeout
 from hpcdist.comm.base import ANY, Transport
 from hpcdist.comm.collective import RankGroup
 from hpcdist.errors import CommError, DeadlineError, RankFailure
+from hpcdist.torch.rank_process import RankProcess
 from hpcdist.torch.store_table import LATE, Request, StoreTable
 
 KEEPER = 0
@@ -126,6 +127,7 @@ class MpiStore(dist.Store):
         self._deadline_s = deadline_s
         names = range(transport.size) if names is None else names
         self._group = RankGroup(transport, tuple(names), deadline_s)
+        self.process = RankProcess(names[transport.rank])
         self._numbers = itertools.count()
 
     # torch calls the store from C++ under some names and from Python under others.
@@ -191,6 +193,10 @@ class MpiStore(dist.Store):
     # -- inside --
 
     def _ask(self, operation: str, *arguments: Any, timeout: timedelta | None = None) -> Any:
+        def call() -> str:
+            return f"{operation}({', '.join(map(repr, arguments))})"
+
+        self.process.refuse_forked(lambda: f"the store's {call()}")
         asked = self.timeout if timeout is None else timeout
         wait_s = self._deadline_s if asked in TORCH_DEFAULTS else asked.total_seconds()
         find = self._post(operation, arguments, wait_s)
@@ -200,10 +206,9 @@ class MpiStore(dist.Store):
             replies.extend(find())
             return bool(replies)
 
-        request = (
-            f"the store on rank {KEEPER} to answer {operation}({', '.join(map(repr, arguments))})"
+        describe = self._group.lacking(
+            lambda: f"the store on rank {KEEPER} to answer {call()}", lambda: [KEEPER]
         )
-        describe = self._group.lacking(lambda: request, lambda: [KEEPER])
         self._transport.waiter(poll, describe, max(wait_s + ANSWER_S, self._deadline_s))()
         kind, value = replies
         if kind == LATE:

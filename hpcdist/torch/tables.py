@@ -218,8 +218,10 @@ class Tables:
     def look_up(self, table: str, ids: Array, *, train: bool) -> torch.Tensor:
         """Return the rows [n, width] of ids (int64 [n]); to ``train`` them, rows are made.
 
-        Collective without servers. The gradients of rows to train are noted as they come.
+        Collective without servers. The gradients of rows to train are noted as they come. CommError
+        in a process that the rank has forked: its rows and messages would be mixed up with these.
         """
+        job().process.refuse_forked(lambda: f"for rows of table {table!r}")
         self.settle()
         if not train:
             return self._rows.look_up(table, np.ascontiguousarray(ids), create=False)

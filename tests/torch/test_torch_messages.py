@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from datetime import timedelta
 
@@ -15,11 +14,13 @@ from torch.distributed.distributed_c10d import AllgatherOptions  # noqa: E402
 
 from hpcdist.errors import CommError  # noqa: E402
 from hpcdist.torch.host_memory import SLEPT  # noqa: E402
+from hpcdist.torch.job import job  # noqa: E402
 from tests.torch.torch_ranks import (  # noqa: E402
     WITH_AND_WITHOUT_MEMORY,
     close,
     of_all,
     pairs,
+    refused_when_forked,
 )
 
 pytestmark = pytest.mark.mpi
@@ -232,16 +233,12 @@ def test_a_rank_that_sleeps_is_woken_by_the_one_it_waits_for():
 
 def test_a_process_that_a_rank_has_forked_communicates_nothing():
     group = of_all(0).ours
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            dist.all_reduce(torch.ones(1), group=group)
-        except CommError as error:
-            code = 0 if "has forked, calls all_reduce SUM of float32[1]" in str(error) else 2
-        finally:
-            os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
+    store = dist.PrefixStore("p", job().store)
+    for call, name in (
+        (lambda: dist.all_reduce(torch.ones(1), group=group), "all_reduce SUM of float32[1]"),
+        (lambda: store.set("key", "value"), "the store's set('p/key', 'value')"),
+    ):
+        assert f"has forked, calls {name}" in refused_when_forked(call)
     total = torch.ones(1)
     dist.all_reduce(total, group=group)
     assert total.item() == dist.get_world_size()

@@ -17,7 +17,7 @@ import hpcdist.torch as ours
 from hpcdist.errors import CommError, TableError
 from hpcdist.torch import tables
 from hpcdist.torch.facts import Initial
-from tests.torch.torch_ranks import pairs
+from tests.torch.torch_ranks import pairs, refused_when_forked
 
 IDS = 11
 WIDTH = 5
@@ -241,6 +241,19 @@ def test_trainers_that_do_different_things_are_told_so():
         else:
             module(torch.tensor([1]))
     dist.barrier()
+
+
+@pytest.mark.mpi
+def test_a_process_that_a_rank_has_forked_looks_nothing_up():
+    rank_and_size()
+    module = ours.Embedding(None, WIDTH)
+    ours.TableOptimizer(module, "SGD", lr=1.0)
+    ids = torch.arange(3)
+    rows = module(ids)  # tables are settled
+    assert "has forked, calls for rows of table 'embedding_0'" in refused_when_forked(
+        lambda: module(ids)
+    )
+    assert torch.equal(module(ids), rows)
 
 
 @pytest.mark.mpi

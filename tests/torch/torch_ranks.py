@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 import torch.distributed as dist  # noqa: E402
 
 import hpcdist.torch  # noqa: E402, F401
+from hpcdist.errors import CommError  # noqa: E402
 
 WITH_AND_WITHOUT_MEMORY = pytest.mark.parametrize("k", [0, 1])
 
@@ -85,3 +87,21 @@ def of_all(k: int) -> Pair:
 def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
     """Two sums may differ by their order, more so with three ranks and more."""
     torch.testing.assert_close(ours, theirs, rtol=2e-2 if ours.element_size() < 4 else 1e-5, atol=0)
+
+
+def refused_when_forked(call: Callable[[], object]) -> str:
+    """Return the CommError that ``call`` raises in a process that this rank forks; "" if none."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            call()
+        except CommError as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read) as message:
+        text = message.read()
+    os.waitpid(child, 0)
+    return text
