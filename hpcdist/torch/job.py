@@ -111,8 +111,8 @@ def _begin(within_s: float | None) -> TorchJob:
     if not world.concurrent:
         raise LaunchError(
             "hpcdist.torch sends from several threads and needs MPI_THREAD_MULTIPLE, which this "
-            "MPI library does not give; build it with threads, or leave mpi4py.rc.thread_level "
-            "at 'multiple'"
+            "MPI library does not give; build it with threads, or leave mpi4py.rc.threads and "
+            "mpi4py.rc.thread_level as they are"
         )
     ours = runtime.current()
     if ours is None and settings.PSERVER_ENDPOINTS.is_set():
