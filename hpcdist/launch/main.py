@@ -98,8 +98,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             settings.RPC_DEADLINE.write(chosen.deadline)
         settings.ON_NAN.write(chosen.on_nan)
         if (started := launched_size()) is not None:
-            # Open MPI's osc/ucx complains when windows are made; ours are of shared memory.
-            os.environ.setdefault("OMPI_MCA_osc", "^ucx")
             transport = mpi_world()
             launcher_check.check_world(started, transport.size, str(Path(sys.executable).parent))
         if transport is not None and transport.size > 1:

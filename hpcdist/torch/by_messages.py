@@ -5,63 +5,18 @@ Tensors are contiguous vectors. Reductions run in rank order, whatever the numbe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import torch
 
-from hpcdist.comm.base import Transport
-from hpcdist.comm.lanes import Messages, Steps
+from hpcdist.comm.lanes import Steps
 from hpcdist.comm.reduction_phases import cuts, shares
-from hpcdist.torch.memory import as_bytes
+from hpcdist.torch import across_hosts
+from hpcdist.torch.channel import Channel, Vectors
 from hpcdist.torch.reductions import TensorReduction
 
-Vectors = Sequence[torch.Tensor]
 ROUND_BYTES = 2**26  # of a vector at once: what the ranks send needs memory to be received in
 EXCHANGE_ALL_TO = 16384  # bytes up to which every rank sends all it has to all
-
-
-@dataclass(frozen=True)
-class Channel:
-    """How the messages of a group's collectives go; all have one tag, for they run in order."""
-
-    transport: Transport
-    tag: int
-
-    @property
-    def rank(self) -> int:
-        """This rank's number in the group."""
-        return self.transport.rank
-
-    @property
-    def size(self) -> int:
-        """The number of ranks in the group."""
-        return self.transport.size
-
-    @property
-    def others(self) -> list[int]:
-        """The other ranks, nearest first, so that not all begin with the same one."""
-        return [(self.rank + k) % self.size for k in range(1, self.size)]
-
-    def exchange(
-        self,
-        sends: Sequence[tuple[int, torch.Tensor]] = (),
-        receives: Sequence[tuple[int, torch.Tensor]] = (),
-    ) -> Messages:
-        """Return the wait for messages: pairs of a rank and a vector."""
-        return Messages(
-            self.transport,
-            self.tag,
-            [(peer, as_bytes(vector)) for peer, vector in sends],
-            [(peer, as_bytes(vector)) for peer, vector in receives],
-        )
-
-    def swap(self, given: Vectors, into: Vectors) -> Messages:
-        """Return the wait in which every other rank gets ``given[r]``, and sends ``into[r]``."""
-        return self.exchange(
-            [(peer, given[peer]) for peer in self.others],
-            [(peer, into[peer]) for peer in self.others],
-        )
 
 
 def barrier(channel: Channel) -> Steps:
@@ -82,6 +37,8 @@ def all_to_all(channel: Channel, inputs: Vectors, outputs: Vectors) -> Steps:
 
 def all_gather(channel: Channel, vector: torch.Tensor, outputs: Vectors) -> Steps:
     """Bring every rank's ``vector`` to all, as ``outputs[r]``."""
+    if across_hosts.gathers(channel, outputs):
+        return across_hosts.all_gather(channel, vector, outputs)
     return all_to_all(channel, [vector] * channel.size, outputs)
 
 
@@ -150,6 +107,9 @@ def reduce_scatter(
 
 def all_reduce(channel: Channel, vector: torch.Tensor, reduction: TensorReduction) -> Steps:
     """Overwrite every rank's ``vector`` with the reduction of all."""
+    if across_hosts.reduces(channel, vector):
+        yield from across_hosts.all_reduce(channel, vector, reduction)
+        return
     for block in rounds(vector, channel.size):
         prepared = reduction.prepare(block)
         if block.nbytes <= EXCHANGE_ALL_TO:

@@ -189,6 +189,7 @@ def dense_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return a model's ``state_dict`` without its tables, which ranks share among them."""
     before = _left_out.set(True)
     try:
-        return model.state_dict()
+        state: dict[str, torch.Tensor] = model.state_dict()
+        return state
     finally:
         _left_out.reset(before)

@@ -15,10 +15,12 @@ import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
 from hpcdist.comm.collective import RankGroup
+from hpcdist.comm.hierarchy import find_nodes
 from hpcdist.comm.lanes import Lane, Operation, Steps
 from hpcdist.errors import CommError, DeadlineError
 from hpcdist.torch import by_messages, in_memory
-from hpcdist.torch.by_messages import Channel
+from hpcdist.torch.across_hosts import equal_nodes
+from hpcdist.torch.channel import Channel
 from hpcdist.torch.host_memory import host_memory
 from hpcdist.torch.job import TorchJob, job
 from hpcdist.torch.signature import Call, agree
@@ -47,8 +49,11 @@ class GroupQueue:
         self.timeout = timeout
         self._job = ours
         self.group = RankGroup(transport, tuple(ours.names[rank] for rank in ranks), deadline_s)
-        self.channel = Channel(transport, COLLECTIVE_TAG)
         self.memory = host_memory(transport, self.group.names)
+        nodes = None
+        if self.memory is None and transport.size > 1:
+            nodes = equal_nodes(find_nodes(self.group, 0)[0])
+        self.channel = Channel(transport, COLLECTIVE_TAG, nodes)
         self.checks = dist.get_debug_level() == dist.DebugLevel.DETAIL
         self.sequence = 0  # of the collective that was called last
         self._lane = Lane()

@@ -10,7 +10,7 @@ import torch
 from hpcdist.comm.base import ANY
 from hpcdist.comm.lanes import Lane, Steps, Wait
 from hpcdist.errors import CommError
-from hpcdist.torch.by_messages import Channel
+from hpcdist.torch.channel import Channel
 from hpcdist.torch.group_queue import GroupQueue
 from hpcdist.torch.memory import checked, described, flat, put_back
 from hpcdist.torch.work import MpiWork

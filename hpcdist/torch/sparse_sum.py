@@ -8,7 +8,7 @@ import torch
 
 from hpcdist.comm.lanes import Steps
 from hpcdist.torch import by_messages
-from hpcdist.torch.by_messages import Channel
+from hpcdist.torch.channel import Channel
 
 
 def all_reduce(channel: Channel, tensor: torch.Tensor, local: torch.Tensor) -> Steps:

@@ -1,0 +1,188 @@
+"""Collectives of long vectors among several hosts that have as many consecutive ranks each.
+
+The ranks of a host share its link: each carries a part. Sums go from host to host in rank order and
+back, so they have the same bits as on one host, and every link carries each vector once in each
+direction, however many ranks a host has.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import torch
+
+from hpcdist.comm.hierarchy import Nodes
+from hpcdist.comm.lanes import Steps, Wait
+from hpcdist.torch.channel import Channel, Vectors
+from hpcdist.torch.reductions import TensorReduction
+
+WITHIN_TAG = 2  # of results within a host; all other messages have the channel's
+LEAST_BYTES, MOST_BYTES = 2**16, 2**18  # of a message; Open MPI sends so much unasked (mpi.py)
+PIECES = 16  # at least, of vectors long enough
+UNDER_WAY = 16  # pieces: what a link and its queues hold, also of 10 Gbit/s
+
+
+def equal_nodes(nodes: Nodes) -> Nodes | None:
+    """Return hosts if there are several, with as many consecutive ranks each; else None."""
+    count, width = len(nodes.members), len(nodes.members[0])
+    expected = tuple(tuple(range(k * width, (k + 1) * width)) for k in range(count))
+    return nodes if count > 1 and nodes.members == expected else None
+
+
+def reduces(channel: Channel, vector: torch.Tensor) -> bool:
+    """Return whether `all_reduce` is for such a vector: long enough for the way there and back."""
+    if channel.nodes is None:
+        return False
+    return _count(vector.nbytes, channel) >= 4 * len(channel.nodes.members)
+
+
+def gathers(channel: Channel, outputs: Vectors) -> bool:
+    """Return whether `all_gather` is for such outputs."""
+    if channel.nodes is None or len(channel.nodes.members[0]) == 1:
+        return False
+    nbytes: int = sum(out.nbytes for out in outputs)
+    return nbytes >= LEAST_BYTES * channel.size
+
+
+def all_gather(channel: Channel, vector: torch.Tensor, outputs: Vectors) -> Steps:
+    """Bring every rank's ``vector`` to all, as ``outputs[r]``, once over each link."""
+    count = _count(max(out.nbytes for out in outputs) * len(_members(channel)[0]), channel)
+    targets = zip(*(out.tensor_split(count) for out in outputs), strict=True)
+    parts = zip(vector.tensor_split(count), targets, strict=True)
+    yield Staggered(_gather_piece(channel, part, into) for part, into in parts)
+
+
+def _gather_piece(channel: Channel, part: torch.Tensor, outputs: Vectors) -> Steps:
+    """Gather a piece of all vectors: among the ranks of one place, then within the hosts."""
+    node, place = _position(channel)
+    within, members = _peers(channel), _members(channel)
+    others = [ranks for k, ranks in enumerate(members) if k != node]
+    across = [ranks[place] for ranks in others]
+    arriving = channel.exchange(
+        [(peer, part) for peer in across], [(peer, outputs[peer]) for peer in across]
+    )
+    local = replace(channel, tag=WITHIN_TAG)
+    near = local.exchange(
+        [(peer, part) for peer in within], [(peer, outputs[peer]) for peer in within]
+    )
+    outputs[channel.rank].copy_(part)
+    yield arriving
+    yield near
+    theirs = [(peer, ranks[members[node].index(peer)]) for peer in within for ranks in others]
+    yield local.exchange(
+        [(peer, outputs[rank]) for peer in within for rank in across],
+        [(peer, outputs[rank]) for peer, rank in theirs],
+    )
+
+
+def all_reduce(channel: Channel, vector: torch.Tensor, reduction: TensorReduction) -> Steps:
+    """Overwrite every rank's ``vector`` with the reduction of all, in rank order."""
+    parts = vector.tensor_split(_count(vector.nbytes, channel))
+    yield Staggered(_reduce_piece(channel, part, reduction) for part in parts)
+
+
+def _reduce_piece(channel: Channel, part: torch.Tensor, reduction: TensorReduction) -> Steps:
+    """Reduce a piece, of which each rank of a host does a share, after the hosts before."""
+    node, place = _position(channel)
+    members, within = _members(channel), _peers(channel)
+    width, is_last = len(members[0]), node == len(members) - 1
+    local = replace(channel, tag=WITHIN_TAG)
+    shares = part.tensor_split(width)
+    own = shares[place]
+    prepared = reduction.prepare(part).tensor_split(width)
+    given = [*zip(members[node], prepared, strict=True)]
+    rows = [own.new_empty(own.numel()) if k != place else prepared[place] for k in range(width)]
+    taken = [pair for pair in zip(members[node], rows, strict=True) if pair[0] != channel.rank]
+    terms = rows
+    if node:
+        before = own.new_empty(own.numel())
+        taken.append((members[node - 1][place], before))
+        terms = [before, *rows]
+    yield channel.exchange([pair for pair in given if pair[0] != channel.rank], taken)
+    if is_last:
+        reduction.fold(terms, own)
+    else:
+        so_far = own.new_empty(own.numel())
+        replace(reduction, mean=False).fold(terms, so_far)
+        following = members[node + 1][place]
+        yield channel.exchange([(following, so_far)], [(following, own)])
+    results = [(members[node].index(peer), peer) for peer in within]
+    near = local.exchange(
+        [(peer, own) for peer in within], [(peer, shares[k]) for k, peer in results]
+    )
+    if node:
+        yield channel.exchange([(members[node - 1][place], own)])
+    yield near
+
+
+class Staggered(Wait):
+    """The wait for operations that overlap: a few are under way, and none overtakes another.
+
+    So what one rank sends in the first, second, ... step of each, its peer receives in that order.
+    """
+
+    def __init__(self, operations: Iterable[Steps]) -> None:
+        self._waiting = iter(operations)
+        self._running: deque[_Running] = deque()
+        self._fill()
+
+    def ended(self) -> bool:
+        while self._running:
+            reached: float = float("inf")  # by the one before
+            for each in self._running:
+                each.advance(reached)
+                reached = each.step
+            before = len(self._running)
+            while self._running and self._running[0].wait is None:
+                self._running.popleft()
+            if len(self._running) == before:
+                return False
+            self._fill()
+        return True
+
+    def missing(self) -> Sequence[int]:
+        first = next((each.wait for each in self._running if each.wait is not None), None)
+        return () if first is None else first.missing()
+
+    def _fill(self) -> None:
+        while len(self._running) < UNDER_WAY and (steps := next(self._waiting, None)) is not None:
+            self._running.append(_Running(steps))
+
+
+class _Running:
+    """An operation under way: the step in which it is, and what it waits for; None in the end."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self.step: float = 0
+        self.wait: Wait | None = next(steps)
+
+    def advance(self, reached: float) -> None:
+        """Go on, but not beyond the step that the operation before this one has reached."""
+        while self.wait is not None and self.step < reached and self.wait.ended():
+            self.wait = next(self._steps, None)
+            self.step = self.step + 1 if self.wait is not None else float("inf")
+
+
+def _count(nbytes: int, channel: Channel) -> int:
+    """Return of how many pieces a sum of so many bytes is; the ranks of a host share a piece."""
+    width = len(_members(channel)[0])
+    return max(1, min(nbytes // LEAST_BYTES, max(PIECES, -(-nbytes // (MOST_BYTES * width)))))
+
+
+def _members(channel: Channel) -> tuple[tuple[int, ...], ...]:
+    if channel.nodes is None:
+        raise ValueError("these collectives are for groups of several hosts")
+    return channel.nodes.members
+
+
+def _position(channel: Channel) -> tuple[int, int]:
+    """Return the number of this rank's host, and the rank's place among those of the host."""
+    return divmod(channel.rank, len(_members(channel)[0]))
+
+
+def _peers(channel: Channel) -> list[int]:
+    """Return the other ranks of this host."""
+    return [r for r in _members(channel)[_position(channel)[0]] if r != channel.rank]

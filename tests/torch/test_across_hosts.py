@@ -1,0 +1,143 @@
+"""Collectives of groups whose ranks are on several hosts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
+
+import torch.distributed as dist  # noqa: E402
+
+from hpcdist.comm.hierarchy import Nodes  # noqa: E402
+from hpcdist.comm.lanes import Wait  # noqa: E402
+from hpcdist.torch import across_hosts  # noqa: E402
+from tests.hosts import hosts, missing  # noqa: E402
+from tests.jobs import ROOT  # noqa: E402
+from tests.torch.torch_ranks import filled, of_all  # noqa: E402
+
+
+def test_hosts_with_equally_many_consecutive_ranks():
+    for members in [((0, 1), (2, 3)), ((0,), (1,), (2,))]:
+        assert across_hosts.equal_nodes(Nodes(members)) == Nodes(members)
+    for members in [((0, 1),), ((0, 2), (1, 3)), ((0,), (1, 2))]:
+        assert across_hosts.equal_nodes(Nodes(members)) is None
+
+
+class Opened(Wait):
+    """A wait that ends when the test says so."""
+
+    def __init__(self):
+        self.open = False
+
+    def ended(self):
+        return self.open
+
+    def missing(self):
+        return [7]
+
+
+def test_operations_overlap_and_none_overtakes_another():
+    waits = {}
+    begun = []
+
+    def operation(k):
+        for step in range(3):
+            begun.append((k, step))
+            yield waits.setdefault((k, step), Opened())
+
+    count = across_hosts.UNDER_WAY + 2
+    staggered = across_hosts.Staggered(operation(k) for k in range(count))
+    assert begun == [(k, 0) for k in range(across_hosts.UNDER_WAY)]
+    assert not staggered.ended() and staggered.missing() == [7]
+    waits[1, 0].open = True
+    assert not staggered.ended()
+    assert (1, 1) not in begun  # operation 0 has not begun that step
+    waits[0, 0].open = True
+    assert not staggered.ended()
+    assert begun[-2:] == [(0, 1), (1, 1)]
+    waits[0, 1].open = True
+    assert not staggered.ended()
+    waits[0, 2].open = True
+    assert not staggered.ended()
+    assert begun[-1] == (across_hosts.UNDER_WAY, 0)
+    while not staggered.ended():
+        for wait in list(waits.values()):
+            wait.open = True
+    for step in range(3):
+        assert [k for k, of in begun if of == step] == list(range(count))
+
+
+def ways(size):
+    """Return the ways of dividing so many ranks among hosts that have as many each."""
+    widths = [width for width in range(1, size) if size % width == 0]
+    return [
+        Nodes(tuple(tuple(range(k, k + width)) for k in range(0, size, width))) for width in widths
+    ]
+
+
+@pytest.fixture(params=[0, 1])
+def group(request, monkeypatch):
+    """The group of all ranks as if they were on several hosts."""
+    pair = of_all(1)
+    found = ways(pair.size)
+    if len(found) <= request.param:
+        pytest.skip(f"{pair.size} ranks can be divided in {len(found)} ways")
+    nodes = found[request.param]
+    queue = pair.ours.queue
+    monkeypatch.setattr(queue, "channel", replace(queue.channel, nodes=nodes))
+    return pair.ours
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("length", [2**19, 600_007, 1_500_001])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+def test_sums_are_those_in_rank_order(group, length, dtype):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    given = [filled((length,), dtype, k) for k in range(size)]
+    expected = given[0].clone()
+    for other in given[1:]:
+        expected += other
+    assert across_hosts.reduces(group.queue.channel, expected)
+    for in_flight in range(1, 4):
+        vectors = [given[rank].clone() for _ in range(in_flight)]
+        works = [dist.all_reduce(vector, group=group, async_op=True) for vector in vectors]
+        for work, vector in zip(works, vectors, strict=True):
+            work.wait()
+            assert torch.equal(vector, expected)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("op", ["AVG", "MAX", "PRODUCT"])
+def test_other_reductions(group, op):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    vector = torch.full((500_000,), float(2 + rank % 2))
+    dist.all_reduce(vector, getattr(dist.ReduceOp, op), group=group)
+    all_ranks = torch.tensor([float(2 + k % 2) for k in range(size)])
+    expected = {"AVG": all_ranks.sum() / size, "MAX": all_ranks.max(), "PRODUCT": all_ranks.prod()}
+    assert (vector == expected[op]).all()
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("length", [20_000, 300_007])
+def test_gathers(group, length):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    rows = torch.empty(size, length)
+    dist.all_gather_into_tensor(rows, torch.full((length,), float(rank)), group=group)
+    assert (rows == torch.arange(size)[:, None]).all()
+    parts = [torch.empty(length + k) for k in range(size)]  # of other lengths
+    dist.all_gather(parts, torch.full((length + rank,), float(rank)), group=group)
+    assert all((part == k).all() for k, part in enumerate(parts))
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing() or "never")
+@pytest.mark.parametrize("per_host", [(1, 1), (2, 2)])
+def test_each_link_carries_a_vector_once_in_each_direction(per_host):
+    with hosts(2, "200mbit") as two:
+        out = two.run(per_host, "-W", "ignore", str(ROOT / "tests/scripts/torch_across_hosts.py"))
+    found = json.loads(next(line for line in out.splitlines() if line.startswith("{")))
+    assert found["same"] and found["hosts"] == 2
+    assert found["sum"] == pytest.approx(1.0, rel=0.1)
+    assert found["gather"] == pytest.approx(per_host[0], rel=0.1)
