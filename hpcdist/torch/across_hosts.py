@@ -7,21 +7,19 @@ direction, however many ranks a host has.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
 
 from hpcdist.comm.hierarchy import Nodes
-from hpcdist.comm.lanes import Steps, Wait
-from hpcdist.torch.channel import Channel, Vectors
+from hpcdist.comm.lanes import Steps
+from hpcdist.comm.staggered import Staggered
+from hpcdist.torch.channel import MOST_BYTES, RESULTS_TAG, Channel, Vectors
 from hpcdist.torch.reductions import TensorReduction
 
-WITHIN_TAG = 2  # of results within a host; all other messages have the channel's
-LEAST_BYTES, MOST_BYTES = 2**16, 2**18  # of a message; Open MPI sends so much unasked (mpi.py)
+LEAST_BYTES, PIECE_BYTES = 2**16, 2**20  # of a piece; each needs as much to be received in
 PIECES = 16  # at least, of vectors long enough
-UNDER_WAY = 16  # pieces: what a link and its queues hold, also of 10 Gbit/s
+UNDER_WAY = 8  # pieces for each host: so many are on the way there and back, and in queues
 
 
 def equal_nodes(nodes: Nodes) -> Nodes | None:
@@ -32,8 +30,11 @@ def equal_nodes(nodes: Nodes) -> Nodes | None:
 
 
 def reduces(channel: Channel, vector: torch.Tensor) -> bool:
-    """Return whether `all_reduce` is for such a vector: long enough for the way there and back."""
-    if channel.nodes is None:
+    """Return whether `all_reduce` is for such a vector: long enough for the way there and back.
+
+    Two ranks send no less so than if each adds up a half, and one link is idle in the beginning.
+    """
+    if channel.nodes is None or channel.size == 2:
         return False
     return _count(vector.nbytes, channel) >= 4 * len(channel.nodes.members)
 
@@ -51,7 +52,8 @@ def all_gather(channel: Channel, vector: torch.Tensor, outputs: Vectors) -> Step
     count = _count(max(out.nbytes for out in outputs) * len(_members(channel)[0]), channel)
     targets = zip(*(out.tensor_split(count) for out in outputs), strict=True)
     parts = zip(vector.tensor_split(count), targets, strict=True)
-    yield Staggered(_gather_piece(channel, part, into) for part, into in parts)
+    pieces = (_gather_piece(channel, part, into) for part, into in parts)
+    yield Staggered(pieces, UNDER_WAY * len(_members(channel)))
 
 
 def _gather_piece(channel: Channel, part: torch.Tensor, outputs: Vectors) -> Steps:
@@ -63,7 +65,7 @@ def _gather_piece(channel: Channel, part: torch.Tensor, outputs: Vectors) -> Ste
     arriving = channel.exchange(
         [(peer, part) for peer in across], [(peer, outputs[peer]) for peer in across]
     )
-    local = replace(channel, tag=WITHIN_TAG)
+    local = replace(channel, tag=RESULTS_TAG)
     near = local.exchange(
         [(peer, part) for peer in within], [(peer, outputs[peer]) for peer in within]
     )
@@ -80,7 +82,8 @@ def _gather_piece(channel: Channel, part: torch.Tensor, outputs: Vectors) -> Ste
 def all_reduce(channel: Channel, vector: torch.Tensor, reduction: TensorReduction) -> Steps:
     """Overwrite every rank's ``vector`` with the reduction of all, in rank order."""
     parts = vector.tensor_split(_count(vector.nbytes, channel))
-    yield Staggered(_reduce_piece(channel, part, reduction) for part in parts)
+    pieces = (_reduce_piece(channel, part, reduction) for part in parts)
+    yield Staggered(pieces, UNDER_WAY * len(_members(channel)))
 
 
 def _reduce_piece(channel: Channel, part: torch.Tensor, reduction: TensorReduction) -> Steps:
@@ -88,7 +91,7 @@ def _reduce_piece(channel: Channel, part: torch.Tensor, reduction: TensorReducti
     node, place = _position(channel)
     members, within = _members(channel), _peers(channel)
     width, is_last = len(members[0]), node == len(members) - 1
-    local = replace(channel, tag=WITHIN_TAG)
+    local = replace(channel, tag=RESULTS_TAG)
     shares = part.tensor_split(width)
     own = shares[place]
     prepared = reduction.prepare(part).tensor_split(width)
@@ -117,59 +120,10 @@ def _reduce_piece(channel: Channel, part: torch.Tensor, reduction: TensorReducti
     yield near
 
 
-class Staggered(Wait):
-    """The wait for operations that overlap: a few are under way, and none overtakes another.
-
-    So what one rank sends in the first, second, ... step of each, its peer receives in that order.
-    """
-
-    def __init__(self, operations: Iterable[Steps]) -> None:
-        self._waiting = iter(operations)
-        self._running: deque[_Running] = deque()
-        self._fill()
-
-    def ended(self) -> bool:
-        while self._running:
-            reached: float = float("inf")  # by the one before
-            for each in self._running:
-                each.advance(reached)
-                reached = each.step
-            before = len(self._running)
-            while self._running and self._running[0].wait is None:
-                self._running.popleft()
-            if len(self._running) == before:
-                return False
-            self._fill()
-        return True
-
-    def missing(self) -> Sequence[int]:
-        first = next((each.wait for each in self._running if each.wait is not None), None)
-        return () if first is None else first.missing()
-
-    def _fill(self) -> None:
-        while len(self._running) < UNDER_WAY and (steps := next(self._waiting, None)) is not None:
-            self._running.append(_Running(steps))
-
-
-class _Running:
-    """An operation under way: the step in which it is, and what it waits for; None in the end."""
-
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
-        self.step: float = 0
-        self.wait: Wait | None = next(steps)
-
-    def advance(self, reached: float) -> None:
-        """Go on, but not beyond the step that the operation before this one has reached."""
-        while self.wait is not None and self.step < reached and self.wait.ended():
-            self.wait = next(self._steps, None)
-            self.step = self.step + 1 if self.wait is not None else float("inf")
-
-
 def _count(nbytes: int, channel: Channel) -> int:
     """Return of how many pieces a sum of so many bytes is; the ranks of a host share a piece."""
-    width = len(_members(channel)[0])
-    return max(1, min(nbytes // LEAST_BYTES, max(PIECES, -(-nbytes // (MOST_BYTES * width)))))
+    most = min(MOST_BYTES * len(_members(channel)[0]), PIECE_BYTES)
+    return max(1, min(nbytes // LEAST_BYTES, max(PIECES, -(-nbytes // most))))
 
 
 def _members(channel: Channel) -> tuple[tuple[int, ...], ...]:

@@ -6,17 +6,20 @@ Tensors are contiguous vectors. Reductions run in rank order, whatever the numbe
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
 from hpcdist.comm.lanes import Steps
 from hpcdist.comm.reduction_phases import cuts, shares
+from hpcdist.comm.staggered import Staggered
 from hpcdist.torch import across_hosts
-from hpcdist.torch.channel import Channel, Vectors
+from hpcdist.torch.channel import MOST_BYTES, RESULTS_TAG, Channel, Vectors
 from hpcdist.torch.reductions import TensorReduction
 
 ROUND_BYTES = 2**26  # of a vector at once: what the ranks send needs memory to be received in
 EXCHANGE_ALL_TO = 16384  # bytes up to which every rank sends all it has to all
+UNDER_WAY = 16  # blocks of a sum: what a link and its queues hold
 
 
 def barrier(channel: Channel) -> Steps:
@@ -110,20 +113,28 @@ def all_reduce(channel: Channel, vector: torch.Tensor, reduction: TensorReductio
     if across_hosts.reduces(channel, vector):
         yield from across_hosts.all_reduce(channel, vector, reduction)
         return
-    for block in rounds(vector, channel.size):
-        prepared = reduction.prepare(block)
-        if block.nbytes <= EXCHANGE_ALL_TO:
-            rows = _rows(channel, prepared)
-            yield channel.swap([prepared] * channel.size, rows)
-            reduction.fold(rows, block)
-            continue
-        bounds = cuts(block.numel(), channel.size, channel.size)
-        parts = shares(prepared, bounds)
-        rows = _rows(channel, parts[channel.rank])
-        yield channel.swap(parts, rows)
-        results = shares(block, bounds)
-        reduction.fold(rows, results[channel.rank])
-        yield channel.swap([results[channel.rank]] * channel.size, results)
+    if vector.nbytes <= EXCHANGE_ALL_TO:
+        prepared = reduction.prepare(vector)
+        rows = _rows(channel, prepared)
+        yield channel.swap([prepared] * channel.size, rows)
+        reduction.fold(rows, vector)
+        return
+    nbytes = MOST_BYTES * channel.size
+    blocks = vector.split(nbytes // vector.element_size())
+    under_way = max(1, min(UNDER_WAY, ROUND_BYTES // nbytes))
+    yield Staggered((_by_shares(channel, block, reduction) for block in blocks), under_way)
+
+
+def _by_shares(channel: Channel, block: torch.Tensor, reduction: TensorReduction) -> Steps:
+    """Reduce a block, of which each rank does a share."""
+    bounds = cuts(block.numel(), channel.size, channel.size)
+    parts = shares(reduction.prepare(block), bounds)
+    rows = _rows(channel, parts[channel.rank])
+    yield channel.swap(parts, rows)
+    results = shares(block, bounds)
+    own = results[channel.rank]
+    reduction.fold(rows, own)
+    yield replace(channel, tag=RESULTS_TAG).swap([own] * channel.size, results)
 
 
 def rounds(vector: torch.Tensor, ranks: int) -> Iterator[torch.Tensor]:

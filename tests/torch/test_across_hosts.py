@@ -13,6 +13,7 @@ import torch.distributed as dist  # noqa: E402
 
 from hpcdist.comm.hierarchy import Nodes  # noqa: E402
 from hpcdist.comm.lanes import Wait  # noqa: E402
+from hpcdist.comm.staggered import Staggered  # noqa: E402
 from hpcdist.torch import across_hosts  # noqa: E402
 from tests.hosts import hosts, missing  # noqa: E402
 from tests.jobs import ROOT  # noqa: E402
@@ -48,9 +49,9 @@ def test_operations_overlap_and_none_overtakes_another():
             begun.append((k, step))
             yield waits.setdefault((k, step), Opened())
 
-    count = across_hosts.UNDER_WAY + 2
-    staggered = across_hosts.Staggered(operation(k) for k in range(count))
-    assert begun == [(k, 0) for k in range(across_hosts.UNDER_WAY)]
+    under_way, count = 6, 8
+    staggered = Staggered((operation(k) for k in range(count)), under_way)
+    assert begun == [(k, 0) for k in range(under_way)]
     assert not staggered.ended() and staggered.missing() == [7]
     waits[1, 0].open = True
     assert not staggered.ended()
@@ -62,7 +63,7 @@ def test_operations_overlap_and_none_overtakes_another():
     assert not staggered.ended()
     waits[0, 2].open = True
     assert not staggered.ended()
-    assert begun[-1] == (across_hosts.UNDER_WAY, 0)
+    assert begun[-1] == (under_way, 0)
     while not staggered.ended():
         for wait in list(waits.values()):
             wait.open = True
@@ -100,7 +101,7 @@ def test_sums_are_those_in_rank_order(group, length, dtype):
     expected = given[0].clone()
     for other in given[1:]:
         expected += other
-    assert across_hosts.reduces(group.queue.channel, expected)
+    assert across_hosts.reduces(group.queue.channel, expected) == (size > 2)
     for in_flight in range(1, 4):
         vectors = [given[rank].clone() for _ in range(in_flight)]
         works = [dist.all_reduce(vector, group=group, async_op=True) for vector in vectors]
