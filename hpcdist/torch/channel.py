@@ -16,9 +16,7 @@ Vectors = Sequence[torch.Tensor]
 # Of messages with results; all others have the channel's. For operations that overlap: one rank may
 # send the results of one before the terms of another, another rank after them.
 RESULTS_TAG = 2
-MOST_BYTES = 2**18  # of a message of such operations: what Open MPI sends unasked (process_manager.py)
-    2**18
-)  # of a message of such operations; Open MPI sends so much unasked (comm/process_manager.py)
+MOST_BYTES = 2**18  # of a message of such operations: what Open MPI sends without asking first
 
 
 @dataclass(frozen=True)
