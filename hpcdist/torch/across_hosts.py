@@ -62,18 +62,15 @@ def _gather_piece(channel: Channel, part: torch.Tensor, outputs: Vectors) -> Ste
     within, members = _peers(channel), _members(channel)
     others = [ranks for k, ranks in enumerate(members) if k != node]
     across = [ranks[place] for ranks in others]
+    direct = [*across, *within]
     arriving = channel.exchange(
-        [(peer, part) for peer in across], [(peer, outputs[peer]) for peer in across]
-    )
-    local = replace(channel, tag=RESULTS_TAG)
-    near = local.exchange(
-        [(peer, part) for peer in within], [(peer, outputs[peer]) for peer in within]
+        [(peer, part) for peer in direct], [(peer, outputs[peer]) for peer in direct]
     )
     outputs[channel.rank].copy_(part)
     yield arriving
-    yield near
     theirs = [(peer, ranks[members[node].index(peer)]) for peer in within for ranks in others]
-    yield local.exchange(
+    # Under another tag: one rank may pass this piece on before it sends a later one, another after.
+    yield replace(channel, tag=RESULTS_TAG).exchange(
         [(peer, outputs[rank]) for peer in within for rank in across],
         [(peer, outputs[rank]) for peer, rank in theirs],
     )

@@ -93,7 +93,7 @@ def group(request, monkeypatch):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("length", [2**19, 600_007, 1_500_001])
+@pytest.mark.parametrize("length", [2**19, 600_007, 1_500_001, 6_000_000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
 def test_sums_are_those_in_rank_order(group, length, dtype):
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -122,15 +122,23 @@ def test_other_reductions(group, op):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("length", [20_000, 300_007])
+@pytest.mark.parametrize(
+    "length", [20_000, 300_007, 3_000_000]
+)  # the last: more than are under way
 def test_gathers(group, length):
     rank, size = dist.get_rank(), dist.get_world_size()
-    rows = torch.empty(size, length)
-    dist.all_gather_into_tensor(rows, torch.full((length,), float(rank)), group=group)
-    assert (rows == torch.arange(size)[:, None]).all()
-    parts = [torch.empty(length + k) for k in range(size)]  # of other lengths
-    dist.all_gather(parts, torch.full((length + rank,), float(rank)), group=group)
-    assert all((part == k).all() for k, part in enumerate(parts))
+    given = [
+        torch.rand(length + k, generator=torch.Generator().manual_seed(k)) for k in range(size)
+    ]
+    for _ in range(3):
+        rows = torch.empty(size, length)
+        dist.all_gather_into_tensor(rows, given[rank][:length].clone(), group=group)
+        assert all(
+            torch.equal(row, all_of[:length]) for row, all_of in zip(rows, given, strict=True)
+        )
+        parts = [torch.empty(length + k) for k in range(size)]  # of other lengths
+        dist.all_gather(parts, given[rank], group=group)
+        assert all(map(torch.equal, parts, given))
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing() or "never")
