@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -44,6 +44,7 @@ def register() -> None:
     _end_hooks_in_order()
     _split_groups_of_ours()
     _operators.impl("all_gather_into_tensor_out", _gather_into, "CPU")
+    _leave_out_of_compiled_functions()
     _raise_own_errors_in_backward()
     _find_tensors_without_pickling()
 
@@ -58,6 +59,25 @@ def _gather_into(
     group = distributed_c10d._resolve_process_group(distributed_c10d.GroupName(group_name))
     _register_work(out, group._allgather_base(out, input))
     return out
+
+
+def _leave_out_of_compiled_functions() -> None:
+    """Let compiled functions call hpcdist's, as they call groups of torch's own, which are in C++.
+
+    Torch is told when a script compiles: until then nobody waits for what this imports.
+    """
+    by_torch = torch.compile
+
+    @cache
+    def leave_out() -> None:
+        importlib.import_module("torch._dynamo.trace_rules").add("hpcdist")
+
+    @wraps(by_torch)
+    def compile_without_ours(*args: Any, **named: Any) -> Any:
+        leave_out()
+        return by_torch(*args, **named)
+
+    torch.compile = compile_without_ours
 
 
 def _split_groups_of_ours() -> None:

@@ -10,7 +10,6 @@ import weakref
 from time import monotonic_ns
 from typing import Any
 
-import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -28,7 +27,6 @@ class StepLog:
         self._number = self._details = 0
         self._begin = 0  # unknown for the first step
 
-    @torch._disable_dynamo  # which would warn of the clock, and compile anew for each number
     def __call__(self, optimizer: Optimizer, *_: Any) -> None:
         """Note the end of a step; torch calls it after each step of any optimizer."""
         if self._counting is None or self._counting() is not optimizer:

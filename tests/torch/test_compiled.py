@@ -1,0 +1,69 @@
+"""Functions that torch has compiled communicate as they do uncompiled."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
+
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
+
+from tests.torch.torch_ranks import pairs  # noqa: E402
+
+pytestmark = pytest.mark.mpi
+
+
+def groups() -> list[dist.ProcessGroup]:
+    """Return groups of all ranks: with shared memory, and without."""
+    return [pair.ours for pair in pairs() if pair.size == dist.get_world_size()]
+
+
+def sum_beside_a_product(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    total = x * 2
+    work = dist.all_reduce(total, group=group, async_op=True)
+    product = x @ x
+    work.wait()
+    return total + product
+
+
+def pass_on(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    came = torch.zeros_like(x)
+    if size > 1:
+        sent = dist.isend(x + rank, group=group, group_dst=(rank + 1) % size)
+        dist.recv(came, group=group, group_src=(rank - 1) % size)
+        sent.wait()
+    return came * 2
+
+
+def gather_and_scatter(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    dist.barrier(group)
+    all_of_them = [torch.empty_like(x) for _ in range(size)]
+    dist.gather(x, all_of_them if rank == 0 else None, group=group, group_dst=0)
+    part = torch.empty_like(x)
+    dist.scatter(part, all_of_them if rank == 0 else None, group=group, group_src=0)
+    return part + 1
+
+
+@pytest.mark.parametrize("function", [sum_beside_a_product, pass_on, gather_and_scatter])
+def test_a_compiled_function_communicates_as_it_does_uncompiled(function):
+    compiled = torch.compile(function, backend="eager")
+    for group in groups():
+        x = torch.arange(9.0).reshape(3, 3) + dist.get_rank()
+        assert torch.equal(compiled(x, group), function(x, group))
+
+
+def test_a_compiled_ddp_sends_its_buffers_as_it_does_uncompiled():
+    for group in groups():
+        learned = []
+        for compiled in (False, True):
+            torch.manual_seed(3)
+            model = DDP(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), process_group=group)
+            model = torch.compile(model, backend="eager") if compiled else model
+            for _ in range(3):
+                model(torch.rand(5, 4) + dist.get_rank()).sum().backward()
+            learned.append([t.clone() for t in [*model.buffers()][:2]])
+        assert all(map(torch.equal, *learned))
