@@ -206,7 +206,7 @@ def as_trainer(ids: np.ndarray, count: int, rounds: int, dim: int) -> None:
         out = np.zeros((count, dim), np.float32)
         param, moment = np.ones((len(ids), dim), np.float32), np.ones((len(ids), dim), np.float32)
         bare.adagrad(param, moment, np.arange(2), out, RATE, EPSILON)
-        places = np.array([0, count]), np.array([out.ctypes.data])
+        moves = np.array([(0, 0, count, out.ctypes.data)])
         for _ in range(rounds):
             index = generator.permutation(len(ids))[:count]
             wanted = ids[index]
@@ -214,8 +214,8 @@ def as_trainer(ids: np.ndarray, count: int, rounds: int, dim: int) -> None:
             times["bare_take"].append(seconds(np.take, param, index, 0, out, "clip"))
             times["index"].append(seconds(batch.index, [wanted]))
             times["pull"].append(seconds(trainer.pull))
-            times["take"].append(seconds(batch.take, 0, *places))
-            pushed = seconds(batch.clear) + seconds(batch.add, 0, *places) + seconds(trainer.push)
+            times["take"].append(seconds(batch.take, moves))
+            pushed = seconds(batch.clear) + seconds(batch.add, moves) + seconds(trainer.push)
             # A pull of one row is answered when the server has applied what was pushed.
             batch.index([wanted[:1]])
             times["push"].append(pushed + seconds(trainer.pull))

@@ -125,32 +125,31 @@ class LookupBatch:
         self._servers = servers
         self._ids = np.empty(0, np.int64)
         self._memory = np.empty(0, np.uint8)
-        self._heads = np.empty(0, np.int32)
-        # By table, in the memory of scratch arrays.
-        self._unique: list[Array] = []
-        self._places: list[Array] = []
-        self._where: list[Array] = []
-        self._scratch: list[tuple[Array, Array, Array]] = [_scratch(0) for _ in self.tables]
+        # What the kernels read and write, of all tables.
+        self._tables = np.zeros((len(self.tables), 7), np.int64)
+        self._tables[:, batch_kernels.PADS] = [t.padding is not None for t in self.tables]
+        self._tables[:, batch_kernels.WIDTH] = [t.width for t in self.tables]
+        self._padded = np.array([t.padding or 0 for t in self.tables], np.int64)
+        self._unique, self._where = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._places, self._heads = np.empty(0, np.int32), np.empty(0, np.int32)
 
     def index(self, ids: Sequence[Array]) -> None:
         """Take the ids of each table: int64 [n], in the order of the batch, with repeats."""
-        owners = self._once_each(ids)
         servers, count = self._servers, len(self.tables)
-        counts = np.zeros((count, servers), np.int64)
-        for row, owner in zip(counts, owners):
-            if len(owner):
-                row[:] = np.bincount(owner, minlength=servers) if servers > 1 else len(owner)
+        counts = self._once_each(ids)
         recorder.count(Count.LOOKED_UP, int(counts.sum()))
         starts = np.zeros(servers + 1, np.int64)  # of the servers' messages, in numbers
         np.cumsum(count + counts.sum(axis=0), out=starts[1:])
         if starts[-1] > len(self._ids):
             self._ids = np.empty(_roomy(int(starts[-1])), np.int64)
         self.messages = [self._ids[b:e] for b, e in itertools.pairwise(starts)]
-        begins, spans, end = [], [], 0  # of rows: by server and table; by server
+        next_row = np.empty((count, servers), np.int64)
+        spans, end = [], 0  # of rows, by server
         for server in range(servers):
             self.messages[server][:count] = counts[:, server]
             offsets, nbytes = rows_layout(self.tables, counts[:, server].tolist())
-            begins.append([end + offset for offset in offsets])
+            next_row[:, server] = offsets
+            next_row[:, server] += end
             spans.append((end, end + nbytes))
             end += nbytes + round_up(8 * count, LINE)
         if end > len(self._memory):
@@ -158,7 +157,8 @@ class LookupBatch:
         self.rows = [self._memory[b:e] for b, e in spans]
         self.replies = [self._memory[b : e + 8 * count] for b, e in spans]
         self.row_counts = [self._memory[e : e + 8 * count].view(np.int64) for _, e in spans]
-        self._address(owners, starts[:-1] + count, begins)
+        next_id, next_row = starts[:-1] + count, next_row // 4
+        self._kernels.address(self._unique, self._tables, next_id, next_row, self._ids, self._where)
 
     def parts(self, server: int) -> tuple[list[Array], list[Array]]:
         """Return what one server has to do with: the ids and the rows [n, width] of each table."""
@@ -166,89 +166,87 @@ class LookupBatch:
         counts = message[: len(self.tables)].tolist()
         return split_ids(message, len(counts)), rows_of(self.tables, counts, self.rows[server])
 
-    def take(self, table: int, starts: Array, outs: Array) -> None:
-        """Copy rows out: those of the table's ids ``starts[k]:starts[k + 1]`` to ``outs[k]``.
+    def take(self, moves: Array) -> None:
+        """Copy rows out, for look-ups of any tables.
 
-        ``outs`` (int64) are the addresses of float32 [n, width], C-contiguous.
+        moves: int64 [look-ups, 4], each a table, the first of its ids and how many, and the address
+        of float32 [how many, width], C-contiguous, that the rows are copied to.
         """
-        self._kernels.take_rows(*self._lying(table), starts, outs)
+        self._kernels.take_rows(*self._lying, moves)
 
     def clear(self) -> None:
         """Set all rows to zero, before gradients are added up in them."""
         for rows in self.rows:
             rows[:] = 0
 
-    def add(self, table: int, starts: Array, values: Array) -> None:
-        """Add values to rows: those at the address ``values[k]`` to the rows that `take` copies."""
-        self._kernels.add_rows(*self._lying(table), starts, values)
+    def add(self, moves: Array) -> None:
+        """Add values to rows, in the order of the moves: those at the addresses of `take`."""
+        self._kernels.add_rows(*self._lying, moves)
 
     def check_finite(self, quantity: str) -> None:
         """Refuse rows that hold NaN or infinity, before any of them is sent or applied."""
+        kernels = self._kernels
         # All bytes at once first: what lies between tables' rows may tell wrongly of a bad one.
         if all(self._first_not_finite(rows.view(np.uint32)) < 0 for rows in self.rows):
             return
-        for t, table in enumerate(self.tables):
-            rows, where = self._elements, self._where[t]
-            bad = self._kernels.first_not_finite(rows, where, table.width)
+        for table, facts in zip(self.tables, self._tables, strict=True):
+            begin, different, origin = facts[[kernels.BEGIN, kernels.DIFFERENT, kernels.WHERE]]
+            rows, where = self._elements, self._where[origin : origin + different]
+            bad = kernels.first_not_finite(rows, where, table.width)
             if bad >= 0:
                 row = rows[where[bad] : where[bad] + table.width]
                 raise TableError(
-                    f"table {table.name!r}: {quantity} of id {self._unique[t][bad]} is not finite "
-                    f"({_sample(row)}); no table is changed in this step; look for a "
+                    f"table {table.name!r}: {quantity} of id {self._unique[begin + bad]} is not "
+                    f"finite ({_sample(row)}); no table is changed in this step; look for a "
                     "division by zero or an overflow, or lower the learning rate"
                 )
 
     # -- inside --
 
-    def _once_each(self, ids: Sequence[Array]) -> list[Array]:
-        self._unique, self._places, self._where = [], [], []
-        owners: list[Array] = []
+    def _once_each(self, ids: Sequence[Array]) -> Array:
+        """Find each table's different ids; return how many there are: int64 [tables, servers]."""
+        kernels = self._kernels
         first: dict[tuple[int, int | None], int] = {}  # table by its ids and padding
+        own: list[Array] = []
+        end = most = different = 0
+        facts = []
         for t, (table, table_ids) in enumerate(zip(self.tables, ids, strict=True)):
             twin = first.setdefault((id(table_ids), table.padding), t)
-            if twin != t:  # the very same ids
-                self._unique.append(self._unique[twin])
-                self._places.append(self._places[twin])
-                self._where.append(np.empty(len(self._unique[twin]), np.int64))
-                owners.append(owners[twin])
-                continue
-            n = len(table_ids)
-            if n > len(self._scratch[t][0]):
-                self._scratch[t] = _scratch(_roomy(n))
-            unique, places, where = (array[:n] for array in self._scratch[t])
-            heads = 2 << n.bit_length()
-            if heads > len(self._heads):
-                self._heads = np.empty(heads, np.int32)
-            padding = 0 if table.padding is None else table.padding
-            different = self._kernels.once_each(
-                table_ids, padding, table.padding is not None, self._heads[:heads], unique, places
-            )
-            self._unique.append(unique[:different])
-            self._places.append(places)
-            self._where.append(where[:different])
-            owners.append(owners_of(unique[:different], self._servers))
-        return owners
+            if twin == t:
+                own.append(table_ids)
+                facts.append((t, end, len(table_ids)))
+                end += len(table_ids)
+                most = max(most, len(table_ids))
+            else:  # the very same ids
+                facts.append((twin, *facts[twin][1:]))
+            different += facts[-1][-1]
+        self._tables[:, kernels.TWIN : kernels.COUNT + 1] = facts
+        self._scratch(end, different, 2 << most.bit_length())
+        counts = np.zeros((len(facts), self._servers), np.int64)
+        kernels.once_each(
+            own[0] if len(own) == 1 and own[0].flags.carray else np.concatenate(own),
+            self._tables,
+            self._padded,
+            self._heads,
+            self._unique,
+            self._places,
+            counts,
+        )
+        return counts
 
-    def _address(
-        self, owners: Sequence[Array], next_id: Array, begins: Sequence[Sequence[int]]
-    ) -> None:
-        for t, table in enumerate(self.tables):
-            if not len(self._unique[t]):
-                continue
-            next_row = np.array([begin[t] // 4 for begin in begins], np.int64)
-            self._kernels.address(
-                self._unique[t],
-                owners[t],
-                table.width,
-                next_id,
-                next_row,
-                self._ids,
-                self._where[t],
-            )
+    def _scratch(self, ids: int, different: int, heads: int) -> None:
+        """Keep arrays of at least so many elements."""
+        if ids > len(self._places):
+            self._unique = np.empty(_roomy(ids), np.int64)
+            self._places = np.empty(_roomy(ids), np.int32)
+        if different > len(self._where):
+            self._where = np.empty(_roomy(different), np.int64)
+        if heads > len(self._heads):
+            self._heads = np.empty(heads, np.int32)
 
-    def _lying(self, table: int) -> tuple[Array, Array, Array, int]:
-        width = self.tables[table].width
-        return self._elements, self._places[table], self._where[table], width
+    @property
+    def _lying(self) -> tuple[Array, Array, Array, Array]:
+        return self._elements, self._places, self._where, self._tables
 
     @property
     def _elements(self) -> Array:
@@ -261,10 +259,6 @@ def line_aligned(nbytes: int) -> Array:
     raw = np.empty(nbytes + LINE, np.uint8)
     skip = -raw.ctypes.data % LINE
     return raw[skip : skip + nbytes]
-
-
-def _scratch(n: int) -> tuple[Array, Array, Array]:
-    return np.empty(n, np.int64), np.empty(n, np.int32), np.empty(n, np.int64)
 
 
 def _roomy(n: int) -> int:

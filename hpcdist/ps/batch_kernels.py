@@ -19,6 +19,10 @@ M1, M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 AHEAD = 12  # ids, of which memory is asked for before it is needed
 R27, R30, R31, R32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
 R54, R60, R62 = np.uint64(54), np.uint64(60), np.uint64(62)
+# The columns of `LookupBatch`'s tables: the first table of the same ids and padding; where its ids
+# begin among all, and how many they are; whether it has a padding; the elements of a row; how many
+# different ids it has, and where the places of their rows begin.
+TWIN, BEGIN, COUNT, PADS, WIDTH, DIFFERENT, WHERE = range(7)
 UNDO_M1, UNDO_M2 = np.uint64(0x96DE1B173F119089), np.uint64(0x319642B2D24D8EC3)
 
 
@@ -74,114 +78,146 @@ def find(wanted: Array, ids: Array, begins: Array, places: Array) -> None:
 
 
 @jit
+def owner_of(id: Any, servers: Any) -> Any:
+    """Return the server of an id: the upper half of its mix, as a fraction of 2^32."""
+    if servers == 1:
+        return np.int64(0)
+    return np.int64(((mix(id) >> R32) * np.uint64(servers)) >> R32)
+
+
+@jit
 def owners(ids: Array, servers: Array, out: Array) -> None:
-    """Write the server of every id: the upper half of its mix, as a fraction of 2^32.
+    """Write the server of every id.
 
     ids: int64 [n]; out: integers [n], 0..servers - 1.
     """
-    n = np.uint64(servers)
     for i in range(len(ids)):
-        out[i] = np.int64(((mix(ids[i]) >> R32) * n) >> R32)
+        out[i] = owner_of(ids[i], servers)
 
 
 @jit
 def once_each(
-    ids: Array, padding: int, padded: Array, heads: Array, unique: Array, places: Array
-) -> Any:
-    """Write each id once, in the order of first occurrence; return how many there are.
+    ids: Array,
+    tables: Array,
+    padded: Array,
+    heads: Array,
+    unique: Array,
+    places: Array,
+    counts: Any,
+) -> None:
+    """Write each id of each table once, in the order of first occurrence, and count them.
 
-    ``places[i]`` is where ids[i] stands in ``unique``, -1 for ``padding`` if ids are ``padded``.
-    ``heads`` is scratch of 2^k > len(ids) elements.
+    ``tables`` is `LookupBatch`'s; the columns from DIFFERENT on are written. ids: int64 [n], of
+    all tables; ``places[i]`` is where ids[i] stands among its table's in ``unique``, -1 for the
+    padding ``padded[t]`` of a table that has one. ``counts``, int64 [tables, servers], are those of
+    ids by server. ``heads`` is scratch of 2^k elements, more than twice as many as a table has ids.
     """
-    mask = np.uint64(len(heads) - 1)
-    heads[:] = -1
     memory = np.int64(heads.ctypes.data)
-    n = 0
-    for i in range(len(ids)):
-        id = ids[i]
-        if i + AHEAD < len(ids):
-            prefetch(memory + 4 * np.int64(mix(ids[i + AHEAD]) & mask))
-        if padded and id == padding:
-            places[i] = -1
-            continue
-        slot = mix(id) & mask
-        while True:
-            u = heads[slot]
-            if u < 0:
-                heads[slot] = n
-                unique[n] = id
-                places[i] = n
-                n += 1
-                break
-            if unique[u] == id:
-                places[i] = u
-                break
-            slot = (slot + np.uint64(1)) & mask
-    return n
+    end = 0
+    for t in range(len(tables)):
+        twin, begin, count = tables[t, TWIN], tables[t, BEGIN], tables[t, COUNT]
+        tables[t, WHERE] = end
+        if twin != t:
+            tables[t, DIFFERENT] = tables[twin, DIFFERENT]
+            counts[t] = counts[twin]
+        else:
+            size = 2
+            while size <= 2 * count:
+                size *= 2
+            mask = np.uint64(size - 1)
+            heads[:size] = -1
+            last = begin + count
+            own, first, at = ids[begin:last], unique[begin:last], places[begin:last]
+            pads, padding = tables[t, PADS], padded[t]
+            n = 0
+            for i in range(count):
+                id = own[i]
+                if i + AHEAD < count:
+                    prefetch(memory + 4 * np.int64(mix(own[i + AHEAD]) & mask))
+                if pads and id == padding:
+                    at[i] = -1
+                    continue
+                slot = mix(id) & mask
+                while True:
+                    u = heads[slot]
+                    if u < 0:
+                        heads[slot] = n
+                        first[n] = id
+                        at[i] = n
+                        n += 1
+                        break
+                    if first[u] == id:
+                        at[i] = u
+                        break
+                    slot = (slot + np.uint64(1)) & mask
+            for u in range(n):
+                counts[t, owner_of(first[u], counts.shape[1])] += 1
+            tables[t, DIFFERENT] = n
+        end += tables[t, DIFFERENT]
 
 
 @jit
 def address(
-    unique: Array,
-    owner: Array,
-    width: int,
-    next_id: Array,
-    next_row: Array,
-    message: Array,
-    where: Array,
+    unique: Array, tables: Array, next_id: Array, next_row: Array, message: Array, where: Array
 ) -> None:
-    """Write ids behind their server's cursor; ``where[u]`` becomes the element its row begins at.
+    """Write ids behind their server's cursor, and where the row of each begins, in elements.
 
-    ``next_id`` and ``next_row`` are the cursors of the servers, and are moved on.
+    ``next_id`` [servers] and ``next_row`` [tables, servers] are the cursors, and are moved on.
     """
-    for u in range(len(unique)):
-        server = owner[u]
-        message[next_id[server]] = unique[u]
-        next_id[server] += 1
-        where[u] = next_row[server]
-        next_row[server] += width
+    servers = len(next_id)
+    for t in range(len(tables)):
+        begin, width = tables[t, BEGIN], tables[t, WIDTH]
+        for u in range(tables[t, DIFFERENT]):
+            id = unique[begin + u]
+            server = owner_of(id, servers)
+            message[next_id[server]] = id
+            next_id[server] += 1
+            where[tables[t, WHERE] + u] = next_row[t, server]
+            next_row[t, server] += width
 
 
 @jit
-def take_rows(
-    rows: Array, places: Array, where: Array, width: int, starts: Array, outs: Array
-) -> None:
+def take_rows(rows: Array, places: Array, where: Array, tables: Array, moves: Array) -> None:
     """Copy every id's row out of the batch's rows; padding gives zeros.
 
-    Ids ``starts[k]:starts[k + 1]`` are look-up k, whose rows go to the address ``outs[k]``.
+    moves: int64 [look-ups, 4], of `LookupBatch.take`.
     """
     memory = np.int64(rows.ctypes.data)
-    for k in range(len(outs)):
-        out = float32_at(outs[k])
-        for i in range(starts[k], starts[k + 1]):
-            if i + AHEAD < len(places):
-                prefetch(memory + 4 * where[places[i + AHEAD]])
-            p, to = places[i], (i - starts[k]) * width
+    for k in range(len(moves)):
+        t, address = moves[k, 0], moves[k, 3]
+        begin, width, origin = tables[t, BEGIN] + moves[k, 1], tables[t, WIDTH], tables[t, WHERE]
+        end = begin + moves[k, 2]
+        out = float32_at(address)
+        for i in range(begin, end):
+            if i + AHEAD < end:
+                prefetch(memory + 4 * where[origin + places[i + AHEAD]])
+            p, to = places[i], (i - begin) * width
             if p < 0:
                 for j in range(width):
                     out[to + j] = 0
             else:
-                copy_bytes(outs[k] + 4 * to, memory + 4 * where[p], 4 * width)
+                copy_bytes(address + 4 * to, memory + 4 * where[origin + p], 4 * width)
 
 
 @jit
-def add_rows(
-    rows: Array, places: Array, where: Array, width: int, starts: Array, values: Array
-) -> None:
-    """Add every id's value to its row of the batch, in the order of the ids; not padding's.
+def add_rows(rows: Array, places: Array, where: Array, tables: Array, moves: Array) -> None:
+    """Add every id's value to its row of the batch, in the order of the moves; not padding's.
 
-    The values of look-up k are at the address ``values[k]``, as in `take_rows`.
+    The values of a look-up are where `take_rows` would copy its rows to.
     """
     memory = np.int64(rows.ctypes.data)
-    for k in range(len(values)):
-        for i in range(starts[k], starts[k + 1]):
-            if i + AHEAD < len(places):
-                prefetch(memory + 4 * where[places[i + AHEAD]])
+    for k in range(len(moves)):
+        t, address = moves[k, 0], moves[k, 3]
+        begin, width, origin = tables[t, BEGIN] + moves[k, 1], tables[t, WIDTH], tables[t, WHERE]
+        end = begin + moves[k, 2]
+        for i in range(begin, end):
+            if i + AHEAD < end:
+                prefetch(memory + 4 * where[origin + places[i + AHEAD]])
             p = places[i]
             if p >= 0:
                 # By address: an index that might count from the end is not added in vectors.
-                row = float32_at(memory + 4 * where[p])
-                value = float32_at(values[k] + 4 * width * (i - starts[k]))
+                row = float32_at(memory + 4 * where[origin + p])
+                value = float32_at(address + 4 * width * (i - begin))
                 for j in range(width):
                     row[j] += value[j]
 

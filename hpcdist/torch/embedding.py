@@ -87,12 +87,12 @@ class TableModule(nn.Module):
         if not isinstance(input, torch.Tensor) or input.dtype not in (torch.int64, torch.int32):
             dtype = input.dtype if isinstance(input, torch.Tensor) else type(input).__name__
             raise TableError(f"table {self.name!r}: expected a tensor of int64 ids, got {dtype}")
-        if input.device.type != "cpu":
+        if not input.is_cpu:
             raise TableError(
                 f"table {self.name!r}: ids must be on the CPU, where rows are looked up, got "
                 f"{input.device}: use ids.cpu()"
             )
-        return np.asarray(input.detach().reshape(-1).numpy(), np.int64)
+        return np.asarray(input.numpy().reshape(-1), np.int64)
 
     def _save_to_state_dict(self, *_: Any) -> None:
         if _left_out.get():

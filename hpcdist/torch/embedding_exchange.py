@@ -76,7 +76,7 @@ class EmbeddingExchange:
         self._exchange.finish()
         pulled.index({table: ids})
         self._exchange.pull(pulled.batch, create=create)
-        return self._take(pulled, table)
+        return self._take(pulled, [table])[0]
 
     def ahead(self, table: str, ids: Array) -> Ids | None:
         """Return all ids of this step that were announced, if these are; their rows are here now.
@@ -85,7 +85,8 @@ class EmbeddingExchange:
         """
         announced = self._announced.now
         # An empty look-up that was not announced is an exchange as well: other trainers wait in it.
-        if table not in announced or not np.array_equal(announced[table], ids):
+        known = announced.get(table)
+        if known is None or known.shape != ids.shape or (known != ids).any():
             return None
         if self._asked is not announced:
             self._exchange.finish()
@@ -94,9 +95,9 @@ class EmbeddingExchange:
         self.wait()
         return announced
 
-    def take_ahead(self, table: str) -> torch.Tensor:
-        """Return the rows [n, width] of a table's announced ids, once `ahead` has returned them."""
-        return self._take(self._ahead, table)
+    def take_ahead(self, tables: Iterable[str]) -> tuple[torch.Tensor, ...]:
+        """Return the rows [n, width] of tables' announced ids, once `ahead` has returned them."""
+        return self._take(self._ahead, tables)
 
     def push(self, given: Sequence[Given]) -> None:
         """Send the gradients of a step, and ask for the rows of the next. Collective."""
@@ -111,13 +112,12 @@ class EmbeddingExchange:
             self._latest.index(_joined(given))
         batch = self._latest.batch
         batch.clear()
-        by_table: dict[str, list[Given]] = {}
-        for one in given:
-            by_table.setdefault(one.table, []).append(one)
-        for table, gradients in by_table.items():
-            starts = np.cumsum([0, *(len(g.ids) for g in gradients)])
-            addresses = np.array([g.gradients.data_ptr() for g in gradients], np.int64)
-            batch.add(self._places[table], starts, addresses)
+        moves, ends = [], dict.fromkeys(self._places, 0)
+        for g in given:
+            n = len(g.ids)
+            moves.append((self._places[g.table], ends[g.table], n, g.gradients.data_ptr()))
+            ends[g.table] += n
+        batch.add(np.array(moves, np.int64).reshape(-1, 4))
         batch.check_finite("the gradient")
         self._latest.ids = {}  # gradients lie where its rows did
         self._exchange.push(batch)
@@ -139,12 +139,15 @@ class EmbeddingExchange:
         self._exchange.start_pull(self._ahead.batch)
         self._asked, self._under_way = ids, True
 
-    def _take(self, pulled: _Pulled, table: str) -> torch.Tensor:
-        place, count = self._places[table], len(pulled.ids[table])
-        rows = torch.empty(count, self._specs[place].width)
-        starts = np.array([0, count], np.int64)
-        pulled.batch.take(place, starts, np.array([rows.data_ptr()], np.int64))
-        return rows
+    def _take(self, pulled: _Pulled, tables: Iterable[str]) -> tuple[torch.Tensor, ...]:
+        made, moves = [], []
+        for table in tables:
+            place, count = self._places[table], len(pulled.ids[table])
+            rows = torch.empty(count, self._specs[place].width)
+            made.append(rows)
+            moves.append((place, 0, count, rows.data_ptr()))
+        pulled.batch.take(np.array(moves, np.int64))
+        return tuple(made)
 
 
 def _joined(given: Iterable[Given]) -> dict[str, Array]:

@@ -31,13 +31,16 @@ class LookUps:
     """
 
     def __init__(
-        self, ids: Ids, rows_of: Callable[[str], torch.Tensor], note: Callable[[Given], None]
+        self,
+        ids: Ids,
+        rows_of: Callable[[Ids], tuple[torch.Tensor, ...]],
+        note: Callable[[Given], None],
     ) -> None:
-        """``rows_of(table)`` are new rows [n, width]; ``note`` gets what each backward gives."""
+        """``rows_of`` makes each table's rows [n, width]; ``note`` gets what a backward gives."""
         self.ids = ids
         self._note = note
         self._numbers: dict[str, int] = {}
-        made = _Rows.apply(_TRAINS, lambda: tuple(map(rows_of, ids)), self._took)
+        made = _Rows.apply(_TRAINS, lambda: rows_of(ids), self._took)
         self._rows = dict(zip(ids, made, strict=True))
 
     def __contains__(self, table: str) -> bool:

@@ -229,7 +229,9 @@ class Tables:
         if announced is None:
             ids = ids.copy()  # the script may change its own
             look_ups = LookUps(
-                {table: ids}, lambda name: self._rows.look_up(name, ids, create=True), self._note
+                {table: ids},
+                lambda _: (self._rows.look_up(table, ids, create=True),),
+                self._note,
             )
         else:
             if self._ahead is None or self._ahead.ids is not announced:

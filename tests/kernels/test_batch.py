@@ -17,8 +17,11 @@ def some_ids(seed: int, count: int) -> np.ndarray:
     return np.concatenate([ENDS, rng.integers(-9, 9, count), ENDS]).astype(np.int64)
 
 
-def address(arrays: list[np.ndarray]) -> np.ndarray:
-    return np.array([array.ctypes.data for array in arrays], np.int64)
+def moves(table: int, arrays: list[np.ndarray]) -> np.ndarray:
+    """Return what takes, or adds, look-ups of a table that follow each other."""
+    ends = np.cumsum([0, *map(len, arrays)])
+    rows = [(table, e, len(a), a.ctypes.data) for e, a in zip(ends, arrays)]
+    return np.array(rows, np.int64)
 
 
 def taken(batch: LookupBatch, table: int, count: int) -> np.ndarray:
@@ -26,7 +29,7 @@ def taken(batch: LookupBatch, table: int, count: int) -> np.ndarray:
     cut = count // 3
     width = batch.tables[table].width
     outs = [np.full((n, width), np.nan, np.float32) for n in (cut, count - cut)]
-    batch.take(table, np.array([0, cut, count]), address(outs))
+    batch.take(moves(table, outs))
     return np.concatenate(outs)
 
 
@@ -74,7 +77,7 @@ def test_gradients_of_one_id_are_added_in_the_order_of_the_batch(servers: int) -
     batch.index([ids])
     batch.clear()
     halves = [np.ascontiguousarray(values[:50]), np.ascontiguousarray(values[50:])]
-    batch.add(0, np.array([0, 50, len(ids)]), address(halves))
+    batch.add(moves(0, halves))
     found = {}
     for server in range(servers):
         (own,), (rows,) = batch.parts(server)
@@ -111,7 +114,7 @@ def test_a_gradient_that_is_no_number_is_named(value: float) -> None:
     batch.check_finite("the gradient")
     bad = np.zeros((1, 16), np.float32)
     bad[0, 3] = value
-    batch.add(2, np.array([0, 1]), address([bad]))
+    batch.add(moves(2, [bad]))
     with pytest.raises(TableError, match=r"table 'c': the gradient of id -3 is not finite"):
         batch.check_finite("the gradient")
 

@@ -110,7 +110,7 @@ def train_steps(steps: int, servers: int) -> Any:
             told += [rows_taken(batch, t).tobytes() for t in range(len(SPECS))]
             batch.clear()
             for t, values in enumerate(gradients_of(trainer, step)):
-                batch.add(t, np.array([0, len(values)]), np.array([values.ctypes.data]))
+                batch.add(np.array([(t, 0, len(values), values.ctypes.data)]))
             client.tables.push(batch)
             client.post_receives()
             client.wait_receives()
@@ -121,7 +121,7 @@ def train_steps(steps: int, servers: int) -> Any:
 
 def rows_taken(batch: LookupBatch, table: int, count: int = 32) -> np.ndarray:
     out = np.empty((count, SPECS[table].width), np.float32)
-    batch.take(table, np.array([0, count]), np.array([out.ctypes.data]))
+    batch.take(np.array([(table, 0, count, out.ctypes.data)]))
     return out
 
 
@@ -216,7 +216,7 @@ def test_a_gradient_that_is_no_number_on_a_server_changes_no_table() -> None:
         client.tables.pull(batch)
         batch.clear()
         values = [np.full((1, spec.width), 3e38, np.float32) for spec in SPECS]
-        batch.add(1, np.array([0, 1]), np.array([values[1].ctypes.data]))
+        batch.add(np.array([(1, 0, 1, values[1].ctypes.data)]))
         batch.rows[0][:] = np.frombuffer(b"\xff" * len(batch.rows[0]), np.uint8)  # NaNs
         client.tables.push(batch)
         client.post_receives()

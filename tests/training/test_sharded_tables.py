@@ -38,16 +38,14 @@ def gradients_of(trainer, step):
 def fill(batch, gradients):
     batch.clear()
     for t, values in enumerate(gradients):
-        starts = np.array([0, len(values)], np.int64)
-        batch.add(t, starts, np.array([values.ctypes.data], np.int64))
+        batch.add(np.array([(t, 0, len(values), values.ctypes.data)]))
 
 
 def rows_of(batch, specs, ids):
     found = []
     for t, spec in enumerate(specs):
         out = np.empty((len(ids[t]), spec.width), np.float32)
-        starts = np.array([0, len(ids[t])], np.int64)
-        batch.take(t, starts, np.array([out.ctypes.data], np.int64))
+        batch.take(np.array([(t, 0, len(out), out.ctypes.data)]))
         found.append(out)
     return found
 

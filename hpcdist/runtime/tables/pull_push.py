@@ -168,7 +168,7 @@ class _LookUps:
         self._copies: list[tuple[list[Array], Array]] = []
         self._alive: list[Array] = []  # as long as their addresses are
         self.flat: list[Array] = []
-        self.moves: list[tuple[int, Array, Array]] = []  # table, starts, addresses
+        moves: list[tuple[int, int, int, int]] = []
         for number, table in enumerate(batch.tables):
             look_ups = by_table.get(table.name, [])
             names = tuple(op.input("Ids")[i] for i in look_ups)
@@ -177,12 +177,13 @@ class _LookUps:
             if names not in joined:
                 joined[names] = self._joined(parts)
             self.flat.append(joined[names])
-            if look_ups:
-                starts = np.cumsum([0, *map(len, parts)])
-                gradients = [contiguous(staging.host(values[i])) for i in look_ups]
-                self._alive += gradients
-                addresses = np.array([array.ctypes.data for array in gradients], np.int64)
-                self.moves.append((number, starts, addresses))
+            first = 0
+            for i, part in zip(look_ups, parts, strict=True):
+                array = contiguous(staging.host(values[i]))
+                self._alive.append(array)
+                moves.append((number, first, len(part), array.ctypes.data))
+                first += len(part)
+        self.moves = np.array(moves, np.int64).reshape(-1, 4)  # as `LookupBatch.take` wants them
 
     def _joined(self, parts: list[Array]) -> Array:
         if len(parts) == 1 and parts[0].dtype == np.int64:
@@ -231,8 +232,7 @@ def _bind_pull(
             if not (ahead and turn.taken(ids, through)):
                 turn.batch.index(ids)
                 through.pull(turn.batch, create=create)
-            for table, starts, outs in looked_up.moves:
-                turn.batch.take(table, starts, outs)
+            turn.batch.take(looked_up.moves)
             following = looked_up.coming() if ahead else None
             if following is not None:
                 turn.ask(following, through)
@@ -263,8 +263,7 @@ def _bind_push(
                 exchange().finish()
                 batch.index(looked_up.ids())
             batch.clear()
-            for table, starts, gradients in looked_up.moves:
-                batch.add(table, starts, gradients)
+            batch.add(looked_up.moves)
             batch.check_finite("the gradient")
             exchange().push(batch)
 
