@@ -40,15 +40,15 @@ class SingleMessages:
         """Fill a tensor with a message of one rank."""
         checked((), [tensor])
         channel, vector = self._channel(tag), flat(tensor)
+        work = MpiWork(self._queue.mover, Lane(), [tensor])
+        work.source = source
 
         def steps() -> Steps:
             yield channel.exchange(receives=[(source, vector)])
             put_back([vector], [tensor])
 
         awaited = _awaited(tensor, tag)
-        return self._queue.go(
-            MpiWork(self._queue.mover, Lane(), [tensor]), steps(), lambda: awaited
-        )
+        return self._queue.go(work, steps(), lambda: awaited)
 
     def receive_any(self, tensor: torch.Tensor, tag: int) -> MpiWork:
         """Fill a tensor with the next message of any rank; the handle's ``source`` is whose."""

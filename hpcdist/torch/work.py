@@ -19,7 +19,7 @@ class MpiWork(dist.Work):
     def __init__(self, mover: Mover, lane: Lane, result: Sequence[Any]) -> None:
         super().__init__()
         self.operation: Operation  # set right after
-        self.source = -1  # of a message that may come from any rank
+        self.source = -1  # of a message: the number in its group of who sends it
         self._mover = mover
         self.lane = lane
         self._result = list(result)

@@ -98,7 +98,9 @@ def test_messages_with_tags_and_from_anyone(k):
     first, second = torch.empty(1), torch.empty(1)
     sends = [dist.isend(torch.tensor([10.0 * me + t]), right, pair.ours, tag=t) for t in (1, 2)]
     dist.recv(second, left, pair.ours, tag=2)
-    dist.recv(first, left, pair.ours, tag=1)
+    received = dist.irecv(first, left, pair.ours, tag=1)
+    received.wait()
+    assert received._source_rank() == left
     assert (first.item(), second.item()) == (10 * left + 1, 10 * left + 2)
     for work in sends:
         work.wait()
