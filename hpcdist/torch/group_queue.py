@@ -23,6 +23,7 @@ from hpcdist.torch.across_hosts import equal_nodes
 from hpcdist.torch.channel import Channel
 from hpcdist.torch.host_memory import host_memory
 from hpcdist.torch.job import TorchJob, job
+from hpcdist.torch.memory import outside_inference_mode
 from hpcdist.torch.signature import Call, agree
 from hpcdist.torch.steps import steps as step_log
 from hpcdist.torch.work import MpiWork
@@ -107,7 +108,9 @@ class GroupQueue:
         work.lane.add(work.operation)
         if (begun := hook_lanes.get()) is not None:
             begun.append(work.lane)
-        if work.lane.move() and getattr(opts, "asyncOp", True):
+        with outside_inference_mode():
+            is_left = work.lane.move()
+        if is_left and getattr(opts, "asyncOp", True):
             self.mover.watch(work.lane)
         return work
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,10 +48,24 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     vector = data.contiguous().view(-1)
     if vector.stride(0) != 1:  # of one element, which then says nothing
         vector = vector.as_strided(vector.shape, (1,))
-    if data.is_inference() and vector.numel():
-        # What is written outside inference mode must not look like one of its tensors.
-        return torch.from_numpy(as_bytes(vector)).view(data.dtype)
-    return vector
+    return _for_any_thread(vector)
+
+
+def outside_inference_mode() -> AbstractContextManager[Any]:
+    """Return what steps of a collective run in: each may be made by another thread.
+
+    A thread is in inference mode or not, and outside it a tensor that was made in it is read-only.
+    """
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
+
+
+def _for_any_thread(vector: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the same memory that may be written outside inference mode, too."""
+    if not vector.is_inference():
+        return vector
+    with torch.inference_mode(False):
+        memory, begin = vector.untyped_storage(), vector.storage_offset()
+        return torch.empty(0, dtype=vector.dtype).set_(memory, begin, vector.shape, vector.stride())
 
 
 def unwatched(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -70,7 +86,8 @@ def put_back(vectors: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -
     """Copy vectors into the tensors that they were made from, where they are copies."""
     for vector, tensor in zip(vectors, tensors, strict=True):
         if vector.numel() and not is_same_memory(vector, tensor):
-            tensor.detach().copy_(vector.view(tensor.shape))
+            with torch.inference_mode():  # there tensors of either mode may be written
+                tensor.detach().copy_(vector.view(tensor.shape))
 
 
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -80,7 +97,7 @@ def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         return flat(tensors[0])
     if len({tensor.dtype for tensor in tensors}) > 1:
         raise CommError(f"expected tensors of one dtype, got {', '.join(map(described, tensors))}")
-    return torch.cat([flat(tensor) for tensor in tensors])
+    return _for_any_thread(torch.cat([flat(tensor) for tensor in tensors]))
 
 
 def put_back_joined(vector: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:

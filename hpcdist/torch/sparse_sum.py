@@ -27,5 +27,6 @@ def all_reduce(channel: Channel, tensor: torch.Tensor, local: torch.Tensor) -> S
         for i, v in zip(all_indices, all_values, strict=True)
     ]
     *_, total = accumulate(parts)
-    with torch.no_grad():  # a detached tensor would get the elements alone
+    # A detached tensor would get the elements alone. What inference mode made, only it may write.
+    with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
         tensor.copy_(total.coalesce())

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from hpcdist.comm.lanes import Lane, Mover, Operation
+from hpcdist.torch.memory import outside_inference_mode
 
 
 class MpiWork(dist.Work):
@@ -29,14 +30,16 @@ class MpiWork(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait for the end; ``timeout`` 0: as long as the group's. Raises what went wrong."""
-        self._mover.wait(self.lane, self.operation, timeout.total_seconds() or None)
+        with outside_inference_mode():
+            self._mover.wait(self.lane, self.operation, timeout.total_seconds() or None)
         return True
 
     def synchronize(self) -> None:
         self.wait()
 
     def is_completed(self) -> bool:
-        return self.operation.done or not self.lane.move() or self.operation.done
+        with outside_inference_mode():
+            return self.operation.done or not self.lane.move() or self.operation.done
 
     def is_success(self) -> bool:
         return self.operation.done and self.operation.error is None
