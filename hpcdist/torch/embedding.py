@@ -7,7 +7,7 @@ of its id, with values that depend only on the table's name and the id.
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -67,6 +67,13 @@ class TableModule(nn.Module):
             if padding_idx < -most:
                 raise TableError(f"padding_idx {padding_idx} is before the first of {most} rows")
             padding_idx += most
+        if name is not None and not (isinstance(name, str) and name):
+            raise TableError(f"name: expected a string that is not empty, got {name!r}")
+        if not isinstance(initial, Initial):
+            raise TableError(
+                f"initial: expected hpcdist.torch.Initial, such as Initial('uniform', -0.1, 0.1), "
+                f"got {initial!r}"
+            )
         self.name = tables().new_name() if name is None else name
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx = padding_idx
@@ -93,6 +100,14 @@ class TableModule(nn.Module):
                 f"{input.device}: use ids.cpu()"
             )
         return np.asarray(input.numpy().reshape(-1), np.int64)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse `copy.deepcopy`, and pickling, as `torch.save` of a model does it."""
+        raise TableError(
+            f"table {self.name!r} cannot be copied or pickled, nor can a model that has it: its "
+            "rows are on several ranks, where a copy would train the same ones; save them with "
+            "hpcdist.torch.Saver, and copy the other parts (hpcdist.torch.dense_state_dict(model))"
+        )
 
     def _save_to_state_dict(self, *_: Any) -> None:
         if _left_out.get():
@@ -151,16 +166,10 @@ class EmbeddingBag(TableModule):
         """Return float32 [bags, embedding_dim].
 
         ``input`` [bags, ids of each], or [ids] with ``offsets``, where bags begin. Weights, which
-        are like the ids, are for "sum". TableError for offsets that fall.
+        are like the ids, are for "sum". TableError for offsets that fall, or leave ids out of bags.
         """
         if isinstance(offsets, torch.Tensor) and offsets.dim() == 1:  # others torch refuses
-            falls = offsets.diff() < 0
-            if falls.any():  # torch adds up memory that is not its own for these
-                k = int(falls.int().argmax())
-                raise TableError(
-                    f"table {self.name!r}: expected non-decreasing offsets, got "
-                    f"{offsets[k : k + 2].tolist()} at {k}: each offset is where a bag begins"
-                )
+            self._refuse_offsets(offsets, input)
         ids, rows = self._look_up(input)
         plain = offsets is None and per_sample_weights is None and self.padding_idx is None
         if plain and not self.include_last_offset and input.dim() == 2 and input.shape[1] == 1:
@@ -183,6 +192,23 @@ class EmbeddingBag(TableModule):
             include_last_offset=self.include_last_offset,
             padding_idx=padding,
         )
+
+    def _refuse_offsets(self, offsets: torch.Tensor, input: torch.Tensor) -> None:
+        """Raise TableError for those for which torch adds up memory that is not its own."""
+        falls = offsets.diff() < 0
+        if falls.any():
+            k = int(falls.int().argmax())
+            raise TableError(
+                f"table {self.name!r}: expected non-decreasing offsets, got "
+                f"{offsets[k : k + 2].tolist()} at {k}: each offset is where a bag begins"
+            )
+        count = len(offsets) and (int(offsets[-1]) if self.include_last_offset else input.numel())
+        if count < input.numel():
+            raise TableError(
+                f"table {self.name!r}: {input.numel()} ids, but the offsets' bags end after "
+                f"{count}: every id belongs to a bag, and the last offset of "
+                "include_last_offset=True is the number of ids"
+            )
 
 
 def dense_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import io
+import pickle
 import warnings
 
 import pytest
@@ -329,6 +332,11 @@ def test_what_cannot_be_is_refused():
         ours.Embedding(4, 4, padding_idx=-9)
     with pytest.raises(TableError, match="'normal': expected finite numbers, got 'a' and 1.0"):
         Initial("normal", "a")
+    for name in ("", 7):
+        with pytest.raises(TableError, match=f"name: expected a string .*, got {name!r}"):
+            ours.Embedding(4, 4, name=name)
+    with pytest.raises(TableError, match="initial: expected hpcdist.torch.Initial.*got 'uniform'"):
+        ours.Embedding(4, 4, initial="uniform")
     with pytest.raises(TableError, match="positive number of rows"):
         ours.Embedding(0, 4)
     with pytest.raises(TableError, match="counts from the end"):
@@ -370,8 +378,16 @@ def test_what_cannot_be_is_refused():
     bags = ours.EmbeddingBag(None, 4)
     with pytest.raises(TableError, match=r"expected non-decreasing offsets, got \[2, 1\] at 1"):
         bags(torch.arange(3), torch.tensor([0, 2, 1]))
+    with pytest.raises(TableError, match="3 ids, but the offsets' bags end after 0"):
+        bags(torch.arange(3), torch.empty(0, dtype=torch.int64))
+    ends = ours.EmbeddingBag(None, 4, include_last_offset=True)
+    with pytest.raises(TableError, match="3 ids, but the offsets' bags end after 2"):
+        ends(torch.arange(3), torch.tensor([0, 1, 2]))
     with pytest.raises(TableError, match=r"state_dict\(\).*'words'"):
         nn.Sequential(module).state_dict()
+    for copied in (copy.deepcopy, pickle.dumps, lambda model: torch.save(model, io.BytesIO())):
+        with pytest.raises(TableError, match="'words' cannot be copied or pickled"):
+            copied(nn.Sequential(module))
 
 
 def test_the_state_of_a_model_is_that_without_its_tables():
