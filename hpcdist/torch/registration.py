@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import cache, partial, wraps
@@ -78,6 +79,8 @@ def _leave_out_of_compiled_functions() -> None:
         return by_torch(*args, **named)
 
     torch.compile = compile_without_ours
+    if "torch._dynamo" in sys.modules:  # a script may have compiled something already
+        leave_out()
 
 
 def _split_groups_of_ours() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
@@ -10,9 +13,8 @@ import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 
+from tests.jobs import clean_environment  # noqa: E402
 from tests.torch.torch_ranks import pairs  # noqa: E402
-
-pytestmark = pytest.mark.mpi
 
 
 def groups() -> list[dist.ProcessGroup]:
@@ -48,6 +50,7 @@ def gather_and_scatter(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tenso
     return part + 1
 
 
+@pytest.mark.mpi
 @pytest.mark.parametrize("function", [sum_beside_a_product, pass_on, gather_and_scatter])
 def test_a_compiled_function_communicates_as_it_does_uncompiled(function):
     compiled = torch.compile(function, backend="eager")
@@ -56,6 +59,7 @@ def test_a_compiled_function_communicates_as_it_does_uncompiled(function):
         assert torch.equal(compiled(x, group), function(x, group))
 
 
+@pytest.mark.mpi
 def test_a_compiled_ddp_sends_its_buffers_as_it_does_uncompiled():
     for group in groups():
         learned = []
@@ -67,3 +71,23 @@ def test_a_compiled_ddp_sends_its_buffers_as_it_does_uncompiled():
                 model(torch.rand(5, 4) + dist.get_rank()).sum().backward()
             learned.append([t.clone() for t in [*model.buffers()][:2]])
         assert all(map(torch.equal, *learned))
+
+
+def test_what_was_compiled_before_hpcdist_was_imported_communicates_as_well(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import torch, torch.distributed as dist\n"
+        "compiled = torch.compile(backend='eager')\n"
+        "summed = compiled(lambda x: dist.all_reduce(x, async_op=True).wait())\n"
+        "import hpcdist.torch\n"
+        "dist.init_process_group('hpcdist')\n"
+        "print(summed(torch.ones(3)))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "True\n"), ran.stderr
