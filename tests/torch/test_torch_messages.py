@@ -100,7 +100,7 @@ def test_messages_with_tags_and_from_anyone(k):
     dist.recv(second, left, pair.ours, tag=2)
     received = dist.irecv(first, left, pair.ours, tag=1)
     received.wait()
-    assert received._source_rank() == left
+    assert received.source_rank() == left
     assert (first.item(), second.item()) == (10 * left + 1, 10 * left + 2)
     for work in sends:
         work.wait()
