@@ -71,7 +71,8 @@ class Wait(Protocol):
 
 
 Steps: TypeAlias = Generator[Wait, None, None]
-Alarm: TypeAlias = Callable[[float, Callable[[], str]], None]  # the time, what is waited for
+# Called with the time, the time since when and what is waited for, which may be `NamesRanks`.
+Alarm: TypeAlias = Callable[[float, float, Callable[[], str]], None]
 
 
 class Messages(Wait):
@@ -142,7 +143,7 @@ class Operation:
     ) -> None:
         """``operation()`` names it in errors; ``on_end`` is called once, by any thread.
 
-        What ``alarm`` raises ends it; it is called with the time while the operation waits.
+        What ``alarm`` raises ends it; it is called while the operation waits.
         """
         self.done = False
         self.error: CommError | None = None
@@ -163,7 +164,7 @@ class Operation:
             now = time.monotonic()
             self._began = self._began or now
             if self._alarm is not None:
-                self._alarm(now, self.describe)
+                self._alarm(now, self._began, self.describe)
             if self._deadline_s is not None and now - self._began > self._deadline_s:
                 raise deadline_error(self.describe, self._deadline_s)
             return False
@@ -309,6 +310,11 @@ class Mover:
         while not ended() and not all(lane.is_empty() for lane in lanes):
             time.sleep(self._policy.nap_s(time.monotonic() - begin))
 
+    def is_idle(self, within_s: float) -> bool:
+        """Return whether nothing is under way any more, after a wait of at most so long."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._lanes, within_s)
+
     def close(self) -> None:
         """End the thread; what is under way is given up."""
         with self._changed:
@@ -343,6 +349,7 @@ class Mover:
         with self._changed:
             if lane in self._lanes and lane.is_empty():  # nothing has come since
                 self._lanes.remove(lane)
+                self._changed.notify_all()
 
 
 def _take_no_core_from_others() -> None:

@@ -11,6 +11,7 @@ class Position:
     """The step of the training program that runs, and what it is doing or waiting for."""
 
     step: int = 0
+    script_step: int = 0  # of a PyTorch script, whose steps are its optimizer's
     doing: str = ""
     after_first_step: list[Callable[[], None]] = field(default_factory=list)  # called once
 
@@ -21,7 +22,7 @@ class Position:
             call()
 
     def __str__(self) -> str:
-        return f"step {self.step}" + (f", {self.doing}" if self.doing else "")
+        return f"step {self.step or self.script_step}" + (f", {self.doing}" if self.doing else "")
 
 
 here = Position()

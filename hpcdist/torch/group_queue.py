@@ -86,10 +86,17 @@ class GroupQueue:
         return self.go(work, steps, lambda: f"{call} (number {number})", opts)
 
     def go(
-        self, work: MpiWork, steps: Steps, describe: Callable[[], str], opts: object = None
+        self,
+        work: MpiWork,
+        steps: Steps,
+        describe: Callable[[], str],
+        opts: object = None,
+        *,
+        any_rank: bool = False,
     ) -> MpiWork:
         """Put an operation at the end of its handle's lane, and move it on as far as it goes.
 
+        ``any_rank``: one of those that it is for is enough.
         CommError in a process that the rank has forked: others would take it for the rank.
         """
         self._job.process.refuse_forked(describe)
@@ -102,9 +109,8 @@ class GroupQueue:
         timeout = getattr(opts, "timeout", default_pg_timeout)
         is_set = timeout >= timedelta(0) and timeout != default_pg_timeout  # torch: -1 ms is unset
         deadline_s = timeout.total_seconds() if is_set else self.group.deadline_s
-        work.operation = Operation(
-            self.group, steps, describe, deadline_s, work.tell, self._job.watch
-        )
+        alarm = self._job.deaths if any_rank else self._job.alarm
+        work.operation = Operation(self.group, steps, describe, deadline_s, work.tell, alarm)
         work.lane.add(work.operation)
         if (begun := hook_lanes.get()) is not None:
             begun.append(work.lane)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -14,17 +15,18 @@ from types import TracebackType
 from hpcdist import runtime, settings
 from hpcdist.comm import loopback
 from hpcdist.comm.base import Transport
-from hpcdist.comm.lanes import Mover
+from hpcdist.comm.lanes import Alarm, Mover
 from hpcdist.comm.process_manager import launched_size
 from hpcdist.comm.ulfm import UlfmTransport
 from hpcdist.comm.world import mpi_world
-from hpcdist.errors import LaunchError, RankFailure
+from hpcdist.errors import CommError, LaunchError
 from hpcdist.torch import steps
 from hpcdist.torch.rank_process import RankProcess
 from hpcdist.torch.servers import serve
 from hpcdist.torch.store import Keeper, MpiStore
+from hpcdist.torch.watches import ENDED, DeathWatch, EndWatch
 
-LOOK_S = 0.02  # how often a rank that waits looks whether another has died
+ENDING_S = 1.0  # in which what a script has not waited for must end
 MESSAGES_TAG, ASKING_TAG, ROWS_TAG = 1, 2, 3  # of communicators that are made at the same time
 
 
@@ -39,7 +41,7 @@ class TorchJob:
     keeper: Keeper | None  # of the store, on rank 0
     mover: Mover
     deadline_s: float  # of waits for which the script has set no time-out
-    watch: DeathWatch | None  # where the job can go on when a rank has died
+    deaths: DeathWatch | None  # where the job can go on when a rank has died
     rendezvous: Iterator[int] = field(default_factory=count)  # their numbers, the same on all
 
     @property
@@ -52,32 +54,36 @@ class TorchJob:
         """The transport of all trainers for tables and checkpoints. The first use is collective."""
         return self.transport.subset(range(self.transport.size), ROWS_TAG)
 
+    @cached_property
+    def alarm(self) -> Alarm:
+        """What ends waits that can never end, for ranks that have died, or whose scripts have."""
+        ends, deaths = EndWatch(self.store), self.deaths
+        if deaths is None:
+            return ends
+
+        def look(now: float, began: float, describe: Callable[[], str]) -> None:
+            deaths(now, began, describe)
+            ends(now, began, describe)
+
+        return look
+
+    def say_ended(self) -> None:
+        """Tell ranks that wait for this one that its script has ended.
+
+        Not if something is under way, which may be what they wait for.
+        """
+        if self.transport.size == 1 or not self.mover.is_idle(ENDING_S):
+            return
+        try:
+            self.store.set(f"{ENDED}{self.names[self.transport.rank]}", "")
+        except CommError as error:  # rank 0 has died: nobody can be told
+            logging.getLogger("hpcdist").debug("the end of the script is not told: %s", error)
+
     def close(self) -> None:
         """End its threads; what is under way is given up."""
         self.mover.close()
         if self.keeper is not None:
             self.keeper.close()
-
-
-class DeathWatch:
-    """Lets every wait of a torch job fail when one of its ranks has died.
-
-    Not only those for the dead: whoever has noticed waits for nobody any more.
-    """
-
-    def __init__(self, everyone: UlfmTransport) -> None:
-        """``everyone``: all trainers."""
-        self.everyone = everyone
-        self._next = 0.0
-
-    def __call__(self, now: float, describe: Callable[[], str]) -> None:
-        """Raise RankFailure if a rank has died, as far as this one knows; looks every LOOK_S."""
-        if now < self._next:
-            return
-        self._next = now + LOOK_S
-        if dead := self.everyone.look_for_deaths():
-            self._next = 0.0  # the next wait is told at once
-            raise RankFailure(describe(), dead)
 
 
 _begun: list[TorchJob] = []  # one at most
@@ -129,12 +135,13 @@ def _begin(within_s: float | None) -> TorchJob:
     trainers = tuple(range(world.size)) if ours is None else ours.cluster.trainers
     messages = world.subset(trainers, MESSAGES_TAG)
     asking = world.subset(trainers, ASKING_TAG)
-    watch = None
+    deaths = None
     if ours is not None and ours.failure_policy.may_shrink and isinstance(world, UlfmTransport):
-        watch = DeathWatch(world)
-    torch_job = _joined(messages, asking, trainers, watch)
+        deaths = DeathWatch(world)
+    torch_job = _joined(messages, asking, trainers, deaths)
     if ours is not None:
-        ours.failure_policy.shrinks = watch is not None
+        ours.failure_policy.shrinks = deaths is not None
+        ours.before_end.append(_say_ended)
     steps.observe()
 
     def leave() -> None:
@@ -142,6 +149,7 @@ def _begin(within_s: float | None) -> TorchJob:
             begun.close()
 
     def leave_together() -> None:
+        _say_ended()
         world.barrier(None)  # rank 0 keeps the store until no rank needs it
         leave()
 
@@ -153,8 +161,13 @@ def _begin(within_s: float | None) -> TorchJob:
     return torch_job
 
 
+def _say_ended() -> None:
+    for begun in _begun:
+        begun.say_ended()
+
+
 def _joined(
-    messages: Transport, asking: Transport, names: Sequence[int], watch: DeathWatch | None
+    messages: Transport, asking: Transport, names: Sequence[int], deaths: DeathWatch | None
 ) -> TorchJob:
     """Return the job of the ranks of two transports, which the launcher calls ``names``."""
     deadline_s = settings.RPC_DEADLINE.read() / 1000
@@ -168,7 +181,7 @@ def _joined(
         keeper,
         Mover(messages.policy, gives_way=on_one_host),
         deadline_s,
-        watch,
+        deaths,
     )
 
 

@@ -98,6 +98,7 @@ class Saver(checkpoint.Saver):
         arrays = {name: np.empty(*array_type(tensor)) for name, tensor in tensors.items()}
         self._declare({**arrays, STATES: encoded(plain)})
         restored = super().restore(best=best)
+        here.script_step = self.step
         for name, obj in self._objects.items():
             state = put_together(states[name], lambda of: as_tensor(arrays[of.name], of))
             _load(obj, state, f"{path}: {name!r}")

@@ -59,8 +59,8 @@ def _checked(before: TorchJob) -> UlfmTransport:
             "hpcdist.torch.shrink(): a job with parameter servers does not shrink; let it end, and "
             "resume from a checkpoint of hpcdist.torch.Saver with fewer trainers"
         )
-    world = mpi_world() if before.watch is not None else None
-    if not isinstance(world, UlfmTransport) or before.watch is None:
+    world = mpi_world() if before.deaths is not None else None
+    if not isinstance(world, UlfmTransport) or before.deaths is None:
         raise CommError(f"hpcdist.torch.shrink() needs a job that is started by {HOW}")
     if names := tables().names:
         raise CommError(
@@ -68,7 +68,7 @@ def _checked(before: TorchJob) -> UlfmTransport:
             "ranks, and those of the dead are lost; let the job end, and resume from a checkpoint "
             "of hpcdist.torch.Saver with fewer ranks"
         )
-    if not before.watch.everyone.look_for_deaths():
+    if not before.deaths.everyone.look_for_deaths():
         raise CommError(
             f"rank {before.names[before.transport.rank]}: hpcdist.torch.shrink() is for ranks of "
             "which one has died, and all live"
@@ -128,9 +128,9 @@ def _give_up(ended: TorchJob) -> None:
 def _tell(after: TorchJob, dead: list[int]) -> None:
     """Let one rank tell who has died."""
     ours = runtime.current()
-    assert ours is not None and after.watch is not None
+    assert ours is not None and after.deaths is not None
     if after.transport.rank == 0:
         ours.failure_policy.tell_shrunk(dead, len(after.names))
-    after.watch.everyone.barrier(after.deadline_s)
+    after.deaths.everyone.barrier(after.deadline_s)
     if after.transport.rank:
         ours.failure_policy.note_shrunk(dead)

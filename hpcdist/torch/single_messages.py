@@ -64,7 +64,7 @@ class SingleMessages:
             put_back([vector], [tensor])
 
         awaited = _awaited(tensor, tag)
-        return self._queue.go(work, steps(), lambda: awaited)
+        return self._queue.go(work, steps(), lambda: awaited, any_rank=True)
 
     def _channel(self, tag: int) -> Channel:
         """Return how a message with a tag of the script's goes."""

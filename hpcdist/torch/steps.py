@@ -13,6 +13,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from hpcdist.executor.position import here
 from hpcdist.torch.signature import Call
 from hpcdist.trace.events import EventKind
 from hpcdist.trace.recorder import recorder
@@ -42,6 +43,7 @@ class StepLog:
         if self.detailed:
             recorder.detailed(self._details + 1, now)
         self._number += 1
+        here.script_step += 1
         self._details = 0
 
     @property

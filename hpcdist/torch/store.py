@@ -187,6 +187,18 @@ class MpiStore(dist.Store):
     def queue_len(self, key: str) -> int:
         return int(self._ask("queue_len", key))
 
+    def look_for(self, key: str) -> Callable[[], bool | None]:
+        """Ask whether a key is there, without a wait; what is returned tells, None if not yet."""
+        find = self._post("check", ([key],), self._deadline_s)
+        answer: list[Any] = []
+
+        def told() -> bool | None:
+            if not answer:
+                answer.extend(find())
+            return bool(answer[1]) if answer else None
+
+        return told
+
     def clone(self) -> MpiStore:
         return self
 

@@ -102,7 +102,38 @@ def test_a_rank_that_raises_ends_the_job(tmp_path):
     ended = Job(tmp_path, script, "--as-torchrun", ranks=2, env=ONE_THREAD).end()
     assert ended.code == 1
     assert len(ended.messages[1:]) <= 2
+    assert "failed at step 2" in ended.err
     assert "ValueError: wrong" in ended.err
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_rank_that_ends_while_others_wait_for_it_is_named_long_before_the_deadline(
+    tmp_path, ranks
+):
+    script = TRAINS + "train(2)\nif dist.get_rank() == 1:\n    raise SystemExit(0)\ntrain(1)\n"
+    ended = Job(tmp_path, script, "--as-torchrun", ranks=ranks, env=ONE_THREAD).end()
+    assert ended.code == 1
+    assert re.search(
+        r"rank \d waiting for all_reduce .* \(number \d+\), from rank 1: the script of rank 1 has "
+        "ended without it",
+        ended.err,
+    ), ended
+
+
+def test_a_rank_that_ends_before_what_it_takes_part_in_is_not_taken_for_missing(tmp_path):
+    script = TRAINS + (
+        "values = torch.ones(2_000_000)\n"
+        "if dist.get_rank() == 1:\n"
+        "    dist.isend(values, 0)\n"
+        "    dist.all_reduce(torch.ones(2), async_op=True)\n"
+        "else:\n"
+        "    time.sleep(7)\n"  # a wait that long is for somebody who has ended
+        "    dist.all_reduce(torch.ones(2))\n"
+        "    time.sleep(7)\n"
+        "    dist.recv(torch.empty(2_000_000), 1)\n"
+    )
+    ended = Job(tmp_path, script, "--as-torchrun", ranks=2, env=ONE_THREAD).end()
+    assert ended.code == 0, ended
 
 
 def test_the_example_learns(tmp_path):

@@ -61,6 +61,7 @@ class Job(Control):
         self.role = cluster.role_of(transport.rank)
         self._seed = seed
         self._deadline_s = deadline_s
+        self.before_end: list[Callable[[], None]] = []  # called when the script has ended well
         self.failure_policy = failure_policy or FailurePolicy(transport, cluster)
         self._serves = self.role.kind == PSERVER
         alike = transport.split(int(self._serves), self.role.index)  # all trainers, or all servers
@@ -286,6 +287,8 @@ class Job(Control):
 
         Every trainer calls this once; one that still joins values instead is told why it cannot.
         """
+        for call in self.before_end:
+            call()
         self.close()
         if self.failure_policy.await_end():
             return  # who has died says nothing of its end
@@ -304,13 +307,15 @@ class Job(Control):
 
         Collective among those of ``transport``; there are no servers.
         """
-        return Job(
+        job = Job(
             transport,
             Cluster(tuple(range(transport.size))),
             seed=self._seed,
             deadline_s=self._deadline_s,
             failure_policy=self.failure_policy,
         )
+        job.before_end = self.before_end
+        return job
 
 
 def _is_startup(program: Program) -> bool:
