@@ -29,26 +29,15 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 import xxhash
 
-from hpcdist import settings
 from hpcdist.columnar.order import Shuffle
-from hpcdist.comm.process_manager import run_words
 from hpcdist.errors import DataError
+from hpcdist.run_name import run_name
 
 if TYPE_CHECKING:  # these need pyarrow, which `verify` must not need
     from hpcdist.columnar.blocks import Skip
     from hpcdist.columnar.windows import Batch
 
 VERSION = 1
-BEGUN_NS = time.time_ns()  # numbers of processes come again
-
-
-def run_name() -> str:
-    """Return what names this run of a job: the same on all of its ranks, if a launcher says it."""
-    name = settings.RUN.read()
-    words = (
-        (name,) if name else run_words() or (socket.gethostname(), str(os.getpid()), str(BEGUN_NS))
-    )
-    return xxhash.xxh3_64_hexdigest(repr(words).encode())
 
 
 class Certificate:

@@ -19,6 +19,7 @@ from hpcdist.graph.rows import Applied, MixesRows, OfRows, by_row
 from hpcdist.ops.by_torch import inferred, tensor_on, torch_for
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.types import ArrayModule, Attrs, Call
+from hpcdist.run_name import run_name
 
 TYPE = "torch_module"
 
@@ -55,18 +56,26 @@ _modules: list[RegisteredModule] = []
 
 
 def registered(module: RegisteredModule) -> int:
-    """Return the number by which operators of this process know a module."""
+    """Return the number by which operators of this run know a module, the same on all its ranks.
+
+    It is of no other run, whose Programs, read from a file, would call some other module.
+    """
     _modules.append(module)
-    return len(_modules) - 1
+    return _first_number() + len(_modules) - 1
+
+
+def _first_number() -> int:
+    return int(run_name(), 16) >> 20 << 19  # positive, with room for as many modules
 
 
 def of_operator(number: int, printed: str) -> RegisteredModule:
     """Return an operator's module by its attributes; GraphError if another process has it."""
-    if not 0 <= number < len(_modules) or _modules[number].printed != printed:
+    place = number - _first_number()
+    if not 0 <= place < len(_modules) or _modules[place].printed != printed:
         raise GraphError(
             "torch_module: its module is of the process that built the Program; build it here again"
         )
-    return _modules[number]
+    return _modules[place]
 
 
 def results(returned) -> list[Any]:

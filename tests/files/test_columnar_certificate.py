@@ -12,6 +12,7 @@ pa = pytest.importorskip("pyarrow", reason="pip install hpcdist[data]")
 import pyarrow.parquet as pq  # noqa: E402
 
 import hpcdist as fluid  # noqa: E402
+from hpcdist import run_name  # noqa: E402
 from hpcdist.columnar import certificate  # noqa: E402
 from hpcdist.columnar.verify import verify  # noqa: E402
 from hpcdist.comm.process_manager import run_words  # noqa: E402
@@ -234,7 +235,7 @@ def test_other_jobs_in_the_directory_are_counted(monkeypatch, files, tmp_path, c
 
 def test_the_launcher_names_a_run(monkeypatch):
     alone = certificate.run_name()
-    monkeypatch.setattr(certificate, "BEGUN_NS", 5)  # a process with this number, another day
+    monkeypatch.setattr(run_name, "BEGUN_NS", 5)  # a process with this number, another day
     assert certificate.run_name() != alone
     monkeypatch.setenv("PMIX_NAMESPACE", "prterun-n1-5@1")  # both come again in containers
     names = []

@@ -349,3 +349,20 @@ def test_what_cannot_be_is_refused():
         own = torch.arange(3.0)
         with pytest.raises(GraphError, match="neither parameters nor made when it is called"):
             fluid.layers.torch_module(lambda x: x * own, x)
+
+
+def test_a_program_of_another_run_calls_no_module_of_this_one(monkeypatch, tmp_path):
+    directory, x = str(tmp_path), np.ones((1, 2), np.float32)
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.scope_guard(fluid.Scope()):
+        exe = fluid.Executor()
+        y = fluid.layers.torch_module(lambda a: a * 2, fluid.data("x", [None, 2]), by_row=True)
+        fluid.io.save_inference_model(directory, ["x"], [y], exe)
+        loaded, _, fetched = fluid.io.load_inference_model(directory, exe)
+        np.testing.assert_array_equal(exe.run(loaded, {"x": x}, fetched)[0], 2 * x)
+        monkeypatch.setenv("HPCDIST_RUN", "another")
+        with fluid.program_guard(fluid.Program(), fluid.Program()):
+            fluid.layers.torch_module(lambda a: a + 100, fluid.data("x", [None, 2]), by_row=True)
+        with pytest.raises(GraphError, match="is of the process that built the Program"):
+            loaded, _, fetched = fluid.io.load_inference_model(directory, exe)
+            exe.run(loaded, {"x": x}, fetched)
