@@ -12,7 +12,7 @@ from hpcdist.torch.store import MpiStore
 
 LOOK_S = 0.02  # how often a rank that waits looks whether another has died
 ASK_AFTER_S, ASK_S = 2.0, 0.5  # when, and how often, it asks whether one's script has ended
-ARRIVES_S = 3.0  # in which the last messages of a rank arrive, after the word of its end
+ARRIVES_S = 10.0  # in which the last messages of a rank arrive, after the word of its end
 ENDED = "hpcdist/ended/"  # keys of the store, by ranks as the launcher numbers them
 
 
