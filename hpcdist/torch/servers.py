@@ -12,6 +12,7 @@ from torch import nn
 from hpcdist import runtime, settings
 from hpcdist.checkpoint.serving import ASSIGN
 from hpcdist.comm.base import Array
+from hpcdist.comm.progress import waits_for_ranks
 from hpcdist.errors import CommError, TableError
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.executor import Executor
@@ -20,7 +21,7 @@ from hpcdist.graph.program import Program
 from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.messages import REQUEST_TAG, VALUE_TAG, MessageKind
-from hpcdist.ps.wire import post_message, receive_message
+from hpcdist.ps.wire import post_message, receive_message, unended
 from hpcdist.runtime.job.job import Job
 from hpcdist.runtime.pserver.connection import StepProtocol
 from hpcdist.runtime.pserver.geo_exchange import GeoExchange, GeoStep
@@ -193,12 +194,21 @@ def announce(facts: Facts, parameters: Mapping[str, nn.Parameter]) -> Served:
     job = runtime.current()
     assert job is not None, "there are servers"
     if job.role.index == 0:
-        sent = []
+        told, sent = [], []  # the server of each message
         for rank in job.cluster.servers:
-            sent += post_message(
+            messages = post_message(
                 job.transport, rank, REQUEST_TAG, MessageKind.KEEP, 0, 0, facts.payload()
             )
-        job.transport.wait_all(sent, lambda: "telling servers what to keep", _deadline_s())
+            sent += messages
+            told += [rank] * len(messages)
+
+        def missing() -> list[int]:
+            return sorted({told[i] for i in unended(job.transport, sent)})
+
+        with waits_for_ranks(missing):
+            job.transport.wait_all(
+                sent, lambda: f"telling servers (rank {missing()}) what to keep", _deadline_s()
+            )
     return Served(job, facts, parameters)
 
 
