@@ -30,8 +30,8 @@ import numpy as np
 import xxhash
 
 from hpcdist.columnar.order import Shuffle
+from hpcdist.comm.run_name import run_name
 from hpcdist.errors import DataError
-from hpcdist.run_name import run_name
 
 if TYPE_CHECKING:  # these need pyarrow, which `verify` must not need
     from hpcdist.columnar.blocks import Skip

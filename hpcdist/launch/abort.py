@@ -30,6 +30,7 @@ from hpcdist.launch.stuck_launcher import watch_launcher
 from hpcdist.launch.termination import (
     code_when_ended,
     forget_termination,
+    is_stopped,
     leave_it_to_the_thread,
     lives,
     sigterm_is_ours,
@@ -197,6 +198,7 @@ class Guard:
         reporter, *_ = [*self._board.all(Fact.REPORTS), 0]
         if reporter == os.getpid():
             self._board.note(Fact.ENDS, code)
+            self._kill_the_stopped()
         if self._tolerant and reporter not in (0, os.getpid()):
             late = time.monotonic() + PATIENCE_S
             while lives(reporter) and time.monotonic() < late:
@@ -206,6 +208,18 @@ class Guard:
         elif not (self._leaving.is_set() or (self._tolerant and self._host.is_last())):
             self._transport.abort(code)
         _exit(code)
+
+    def _kill_the_stopped(self) -> None:
+        """Kill ranks of this host that are stopped, where nobody else does.
+
+        A tolerant mpirun leaves it to every rank to end when the job does, and these cannot.
+        """
+        for peer in self._host.neighbours if self._tolerant else ():
+            if is_stopped(peer.pid):
+                os.kill(peer.pid, signal.SIGKILL)
+                late = time.monotonic() + PATIENCE_S
+                while lives(peer.pid) and time.monotonic() < late:
+                    time.sleep(PATIENCE_S / 200)
 
     def _write_last(self) -> None:
         self._recording.fail()

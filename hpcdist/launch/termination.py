@@ -38,7 +38,17 @@ def forget_termination() -> None:
 
 def lives(pid: int) -> bool:
     """Return whether a process of this host exists and is not a zombie."""
+    return _state(pid) not in "ZX"
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process of this host is stopped (SIGSTOP): it handles no signal."""
+    return _state(pid) == "T"
+
+
+def _state(pid: int) -> str:
+    """Return the state as ps(1) prints it; "X", dead, if there is no such process."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         # The state follows the command's name, which may itself hold parentheses.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return "X"

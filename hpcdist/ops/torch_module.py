@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcdist.comm.run_name import run_name
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, MixesRows, OfRows, by_row
 from hpcdist.ops.by_torch import inferred, tensor_on, torch_for
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.types import ArrayModule, Attrs, Call
-from hpcdist.run_name import run_name
 
 TYPE = "torch_module"
 
