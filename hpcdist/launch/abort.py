@@ -216,7 +216,8 @@ class Guard:
         """
         for peer in self._host.neighbours if self._tolerant else ():
             if is_stopped(peer.pid):
-                os.kill(peer.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(peer.pid, signal.SIGKILL)
                 late = time.monotonic() + PATIENCE_S
                 while lives(peer.pid) and time.monotonic() < late:
                     time.sleep(PATIENCE_S / 200)
