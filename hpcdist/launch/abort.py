@@ -59,7 +59,6 @@ class Guard:
         transport: Transport,
         peers: Sequence[Peer],
         output: Output,
-        script: str,
         recording: RankRecorder,
     ) -> None:
         """Collective: every rank makes one before its script begins.
@@ -70,7 +69,6 @@ class Guard:
         self._transport = transport
         self._me = me = peers[transport.rank]
         self._output = output
-        self._script = script
         # By default it ends a process; after the board, which is collective, it may come.
         signal.signal(WRITE_LAST, leave_it_to_the_thread)
         self._board = HostBoard(transport)
@@ -129,7 +127,7 @@ class Guard:
                 # A death is the cause, and this rank only the first to notice.
                 text = self._of_deaths(dead, f"{runtime.where()}: {error}")
             else:
-                text = report.of_exception(error, self._script, self._me, runtime.where())
+                text = report.of_exception(error, self._me, runtime.where())
                 if dead:
                     text += "\n" + self._of_deaths(dead, runtime.where())
                 if isinstance(error, DeadlineError):

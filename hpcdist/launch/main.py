@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if report.is_of_messages(error):  # then another rank knows more
             time.sleep(PATIENCE_S)
         me = f"rank {transport.rank} on {socket.gethostname()} failed before its script"
-        Output().announce(f"{me}\n{report.user_traceback(error, chosen.script)}")
+        Output().announce(f"{me}\n{report.user_traceback(error)}")
         transport.abort(1)
 
 
@@ -170,7 +170,7 @@ def _run_alone(chosen: Options) -> None:
     except Exception as error:
         recorded.fail()
         logs.flush()
-        text = report.of_exception(error, chosen.script, None, runtime.where())
+        text = report.of_exception(error, None, runtime.where())
         recorded.said(text)
         output.announce(text + recorded.hint())
         raise SystemExit(1) from None
@@ -212,7 +212,7 @@ def _run_rank(chosen: Options, transport: Transport, stop_watching: Callable[[],
     peers = [Peer(i, cluster.role_of(i), facts.host, facts.pid) for i, facts in enumerate(ranks)]
     stacks.listen()
     recorded = recording.of_rank(chosen, cluster, transport.rank, f"{hosts[0]}:{ranks[0].pid}")
-    ends = Guard(transport, peers, output, chosen.script, recorded)
+    ends = Guard(transport, peers, output, recorded)
     stop_watching()
     atexit.register(_leave, ends, os.getpid())  # so early that it comes after the script's own
     try:

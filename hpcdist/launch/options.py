@@ -74,7 +74,8 @@ class Options:
     worker_num: int | None
     nproc_per_node: int | None
     log_level: int | None
-    script: str
+    module: bool
+    script: str  # a module's name, if ``module``
     script_args: tuple[str, ...]
 
 
@@ -128,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m hpcdist",
         description=DESCRIPTION,
         epilog=EPILOG,
-        usage="%(prog)s [options] script.py [script arguments]",
+        usage="%(prog)s [options] script.py|-m module [script arguments]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -240,9 +241,17 @@ def _parser() -> argparse.ArgumentParser:
         "read them; default: the shell's umask",
     )
     fluid_options.add(parser)
+    add_script(parser)
+    return parser
+
+
+def add_script(parser: argparse.ArgumentParser) -> None:
+    """Declare what is run: a script or a module, and its arguments."""
+    parser.add_argument(
+        "-m", "--module", action="store_true", help="the script is a module: -m package.train"
+    )
     parser.add_argument("script", help="the training script")
     parser.add_argument("script_args", nargs=argparse.REMAINDER, help="arguments of the script")
-    return parser
 
 
 def _add(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import runpy
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 
 from hpcdist.comm.cluster import PSERVER, RankRole
@@ -13,6 +15,7 @@ from hpcdist.launch import stacks
 from hpcdist.launch.termination import lives
 
 PACKAGE = str(Path(__file__).parent.parent) + "/"
+RUNPY = runpy.run_path.__code__.co_filename  # what calls scripts
 MOST_FRAMES = 12
 MOST_STACKS = 16  # of missing ranks: reading one takes a part of a second
 
@@ -38,9 +41,9 @@ def is_left_to_servers(me: Peer, served: bool, missing: Sequence[str]) -> bool:
     return served and me.role.kind != PSERVER and all(map(stacks.waits, missing))
 
 
-def of_exception(error: BaseException, script: str, me: Peer | None, where: str) -> str:
+def of_exception(error: BaseException, me: Peer | None, where: str) -> str:
     """Return the message about an exception that the script did not catch."""
-    return f"{me or 'the script'} failed at {where}\n{user_traceback(error, script)}"
+    return f"{me or 'the script'} failed at {where}\n{user_traceback(error)}"
 
 
 def is_of_messages(error: BaseException) -> bool:
@@ -94,14 +97,13 @@ def of_late_death(dead: Peer, finished: bool) -> str:
     return f"{dead} died before its script had ended: killed or crashed; the others have finished"
 
 
-def user_traceback(error: BaseException, script: str) -> str:
+def user_traceback(error: BaseException) -> str:
     """Return a short traceback: from the script down, and only the user's files if we refused."""
     frames = list(traceback.extract_tb(error.__traceback__))
-    starts = [i for i, frame in enumerate(frames) if frame.filename == script]
-    if starts:
-        frames = frames[starts[0] :]
-    elif isinstance(error, SyntaxError):
-        frames = []  # the exception itself names file and line
+    runs_script = [frame.filename == RUNPY for frame in frames]
+    if any(runs_script):
+        frames = frames[runs_script.index(True) :]
+        frames = list(dropwhile(lambda frame: frame.filename == RUNPY, frames))
     if isinstance(error, HpcdistError):
         frames = [frame for frame in frames if not frame.filename.startswith(PACKAGE)]
     lines = traceback.format_list(frames[-MOST_FRAMES:])

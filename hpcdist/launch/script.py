@@ -50,7 +50,7 @@ def code_of_script(options: Options) -> int:
 
 
 def run_script(chosen: Options) -> None:
-    """Run the script as ``python script.py`` would, its random numbers seeded.
+    """Run the script as ``python script.py`` or ``python -m`` would, its random numbers seeded.
 
     A PyTorch script sets its own seeds, as under torchrun.
     """
@@ -83,9 +83,12 @@ def run_script(chosen: Options) -> None:
             Output().announce(script_arguments.warning(ours, chosen.script))
 
     here.after_first_step.append(check_arguments)
-    sys.path[0] = str(Path(chosen.script).resolve().parent)
+    sys.path[0] = os.getcwd() if chosen.module else str(Path(chosen.script).resolve().parent)
     try:
-        runpy.run_path(chosen.script, run_name="__main__")
+        if chosen.module:
+            runpy.run_module(chosen.script, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(chosen.script, run_name="__main__")
         check_arguments()
     finally:
         hold_warning()

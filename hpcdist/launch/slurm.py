@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpcdist.checkpoint.preemption import AGAIN
 from hpcdist.comm import mpi
-from hpcdist.launch.options import argument
+from hpcdist.launch.options import add_script, argument
 from hpcdist.setting import Integer
 
 DESCRIPTION = """\
@@ -257,8 +257,7 @@ def _parse(argv: Sequence[str]) -> tuple[BatchJob, str | None]:
     )
     number("--retries", default.retries, 0, "how many times to start again after a failure")
     parser.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
-    parser.add_argument("script", help="the training script")
-    parser.add_argument("script_args", nargs=argparse.REMAINDER, help="arguments of the script")
+    add_script(parser)
     arguments = parser.parse_args(argv)
     server_options = [arguments.pservers, arguments.pservers_per_node, arguments.server_nodes]
     if sum(map(bool, server_options)) > 1:
@@ -275,7 +274,8 @@ def _parse(argv: Sequence[str]) -> tuple[BatchJob, str | None]:
             f"--warning {arguments.warning} can come {arguments.warning + EARLIER_S} s before the "
             f"end: a job of --time {arguments.time} would be stopped as soon as it starts"
         )
-    name = arguments.job_name or Path(arguments.script).stem
+    script = arguments.script
+    name = arguments.job_name or (script if arguments.module else Path(script).stem)
     lines = {"job-name": name, "partition": arguments.partition, "account": arguments.account}
     for option, value in (lines | {"env": arguments.env}).items():
         if not value.isprintable():
@@ -305,7 +305,7 @@ def _parse(argv: Sequence[str]) -> tuple[BatchJob, str | None]:
         python="python" if arguments.env else shlex.quote(sys.executable),
         warning_s=arguments.warning,
         retries=arguments.retries,
-        command=shlex.join([arguments.script, *arguments.script_args]),
+        command=shlex.join([*["-m"] * arguments.module, script, *arguments.script_args]),
     )
     return job, arguments.output
 

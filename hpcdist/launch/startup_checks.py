@@ -20,9 +20,7 @@ from hpcdist.launch.roles import RankFacts
 
 def local_facts(options: Options) -> RankFacts:
     """Return what all ranks must know of this one before roles are given, and its problem."""
-    problem = (
-        _problem_with(options.script) or _problem_with_settings() or _problem_with_torch(options)
-    )
+    problem = _problem_with(options) or _problem_with_settings() or _problem_with_torch(options)
     if not problem and options.log_dir is not None:
         problem = logs.problem_with("log directory", options.log_dir)
     if not problem and options.trace is not None:
@@ -54,13 +52,18 @@ def role_from_options(options: Options) -> dict[str, str]:
     return {} if options.role is None else {"PADDLE_TRAINING_ROLE": options.role.upper()}
 
 
-def _problem_with(script: str) -> str:
-    """Return why the script cannot be read here, or an empty string."""
+def _problem_with(options: Options) -> str:
+    """Return why the script cannot be read here, or an empty string.
+
+    A module is looked for when it is run: its packages must be imported to find it.
+    """
+    if options.module:
+        return ""
     try:
-        with open(script, "rb"):
+        with open(options.script, "rb"):
             return ""
     except OSError as error:
-        return f"cannot read the script {script!r} in {os.getcwd()}: {error.strerror}"
+        return f"cannot read the script {options.script!r} in {os.getcwd()}: {error.strerror}"
 
 
 def _problem_with_settings() -> str:

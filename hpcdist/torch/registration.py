@@ -41,6 +41,8 @@ def register() -> None:
     dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
     handler = rendezvous._rendezvous_handlers["env"]
     rendezvous._rendezvous_handlers["env"] = _by_mpi_unless(_is_other_job, handler)
+    if not dist.is_mpi_available():  # torch was built without
+        _replace_groups(lambda names: names == {"mpi"})
     _keep_handles_of_join()
     _end_hooks_in_order()
     _split_groups_of_ours()
@@ -179,19 +181,40 @@ def stand_in() -> None:
     """Let groups of gloo, mpi, or nccl without a GPU be ours, and every rendezvous of torch's.
 
     For scripts that are written for torchrun. torch continues calling them what the script does.
+    With a GPU, nccl is torch's own, over our store.
     """
     for scheme in ("env", "tcp"):
-        handler = rendezvous._rendezvous_handlers[scheme]
-        rendezvous._rendezvous_handlers[scheme] = _by_mpi_unless(lambda: False, handler)
+        rendezvous._rendezvous_handlers[scheme] = _by_mpi
+    without_gpu = {"gloo", "mpi"}
+    _replace_groups(
+        lambda names: (
+            names <= without_gpu
+            or (names <= {*without_gpu, "nccl", "undefined"} and not torch.cuda.is_available())
+        )
+    )
+
+
+def _replace_groups(is_ours: Callable[[set[str]], bool]) -> None:
+    """Let groups be ours if ``is_ours`` says so of the backends that the script has named."""
     make = distributed_c10d._new_process_group_helper
 
     def make_ours(
-        group_size: int, group_rank: int, ranks: object, backend: object, *more: Any, **named: Any
+        size: int,
+        rank: int,
+        ranks: object,
+        backend: object,
+        store: dist.Store,
+        *more: Any,
+        **named: Any,
     ) -> Any:
-        name = NAME if _is_ours_to_replace(str(backend)) else backend
-        made_group = make(group_size, group_rank, ranks, name, *more, **named)
+        if not is_ours({part.rpartition(":")[2] for part in str(backend).lower().split(",")}):
+            return make(size, rank, ranks, backend, store, *more, **named)
+        if size == -1:  # of the default group of mpi: for torch, MPI knows them
+            store, rank, size = next(_by_mpi("env://", timeout=named["timeout"]))
+            store.set_timeout(named["timeout"])
+        made_group = make(size, rank, ranks, NAME, store, *more, **named)
         group = made_group[0]
-        if name == NAME and isinstance(group, MpiProcessGroup):
+        if isinstance(group, MpiProcessGroup):
             _, store = distributed_c10d._world.pg_map[group]
             distributed_c10d._world.pg_map[group] = (backend, store)
             # torch asks groups for this name: a sharded tensor of gloo's is one of the CPU.
@@ -200,17 +223,6 @@ def stand_in() -> None:
         return made_group
 
     distributed_c10d._new_process_group_helper = make_ours
-
-
-def _is_ours_to_replace(backend: str) -> bool:
-    """Return whether a group of this backend is to be ours: of torch's own, those that need no GPU.
-
-    With a GPU, nccl is torch's own, over our store.
-    """
-    names = {part.rpartition(":")[2] for part in backend.lower().split(",")}
-    if not names <= {"gloo", "mpi", "nccl", "undefined"}:
-        return False
-    return names <= {"gloo", "mpi"} or not torch.cuda.is_available()
 
 
 def _is_other_job() -> bool:
@@ -223,25 +235,27 @@ def _by_mpi_unless(
 ) -> Callable[..., Iterator[Any]]:
     """Return a handler of rendezvous that finds the ranks of this job by MPI."""
 
-    def handle(
-        url: str, timeout: timedelta = default_pg_timeout, **more: Any
-    ) -> Iterator[tuple[dist.Store, int, int]]:
-        if leave_it():
-            yield from handler(url, timeout=timeout, **more)
-            return
-        ours = job(None if timeout == default_pg_timeout else timeout.total_seconds())
-        rank, size = ours.transport.rank, ours.transport.size
-        query = rendezvous._query_to_dict(rendezvous.urlparse(url).query)
-        requested = int(query.get("rank", rank)), int(query.get("world_size", size))
-        if requested not in ((rank, size), (-1, -1), (rank, -1), (-1, size)):
-            raise LaunchError(
-                f"rank {rank} of {size} under MPI asks torch to be rank {requested[0]} of "
-                f"{requested[1]}: "
-                "leave rank and world_size out, or take them from RANK and WORLD_SIZE"
-            )
-        yield dist.PrefixStore(f"init{next(ours.rendezvous)}", ours.store), rank, size
+    def handle(url: str, **named: Any) -> Iterator[Any]:
+        return (handler if leave_it() else _by_mpi)(url, **named)
 
     return handle
+
+
+def _by_mpi(
+    url: str, timeout: timedelta = default_pg_timeout, **_: Any
+) -> Iterator[tuple[dist.Store, int, int]]:
+    """Do what a handler of rendezvous does: find the ranks of this job, by MPI."""
+    ours = job(None if timeout == default_pg_timeout else timeout.total_seconds())
+    rank, size = ours.transport.rank, ours.transport.size
+    query = rendezvous._query_to_dict(rendezvous.urlparse(url).query)
+    requested = int(query.get("rank", rank)), int(query.get("world_size", size))
+    if requested not in ((rank, size), (-1, -1), (rank, -1), (-1, size)):
+        raise LaunchError(
+            f"rank {rank} of {size} under MPI asks torch to be rank {requested[0]} of "
+            f"{requested[1]}: "
+            "leave rank and world_size out, or take them from RANK and WORLD_SIZE"
+        )
+    yield dist.PrefixStore(f"init{next(ours.rendezvous)}", ours.store), rank, size
 
 
 def _create(options: Any, _: Any) -> MpiProcessGroup:

@@ -110,6 +110,12 @@ def test_a_script_of_torchs(capsys):
     assert start.endswith(" --as-torchrun --pservers 1 train.py")
 
 
+def test_a_module(capsys):
+    text = written(capsys, "--nodes", "2", "-m", "package.train", "--lr", "1")
+    assert "#SBATCH --job-name=package.train\n" in text
+    assert ' -m hpcdist --log-dir "$RUN" --metrics "$LOGS" -m package.train --lr 1\n' in text
+
+
 def test_servers_on_nodes_of_their_own(capsys):
     text = written(capsys, "--nodes", "3", "--ranks-per-node", "4", "--server-nodes", "2", "t.py")
     assert "#SBATCH --nodes=5\n" in text

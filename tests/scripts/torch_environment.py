@@ -16,7 +16,8 @@ rank = int(os.environ["RANK"])
 dist.init_process_group(BACKEND)
 assert dist.get_rank() == rank and dist.get_world_size() == int(os.environ["WORLD_SIZE"])
 assert dist.get_backend() == NAME, dist.get_backend()
-assert dist.group.WORLD.name() == "gloo", "what torch calls the CPU's part of it"
+of_cpu = "mpi" if NAME == "mpi" else "gloo"
+assert dist.group.WORLD.name() == of_cpu, "what torch calls the CPU's part of it"
 assert os.environ["LOCAL_RANK"] == str(rank)
 assert os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]
 assert os.environ["GROUP_RANK"] == "0" and dist.is_torchelastic_launched()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcdist.trace import metric_files, status
-from tests.jobs import LIMIT_S, ROOT, Job, clean_environment, needs_mpirun, needs_torch
+from tests.jobs import LIMIT_S, MPIRUN, ROOT, Job, clean_environment, needs_mpirun, needs_torch
 from tests.scripts import read_script
 
 pytestmark = [needs_mpirun, needs_torch]
@@ -26,7 +26,12 @@ def environment(backend, name):
 
 @pytest.mark.parametrize(
     "backend, name",
-    [('"gloo"', '"gloo"'), ('"cpu:gloo,cuda:nccl"', '"cpu:gloo,cuda:nccl"'), ("", '"undefined"')],
+    [
+        ('"gloo"', '"gloo"'),
+        ('"cpu:gloo,cuda:nccl"', '"cpu:gloo,cuda:nccl"'),
+        ("", '"undefined"'),
+        ('"mpi"', '"mpi"'),
+    ],
 )
 def test_a_rank_finds_what_torchrun_would_give_it(tmp_path, backend, name):
     script = environment(backend, name)
@@ -40,6 +45,51 @@ def test_a_script_of_torchs_runs_alone(tmp_path):
     ended = Job(tmp_path, script, "--as-torchrun", mpirun=False, env=ONE_THREAD).end()
     assert ended.code == 0, ended
     assert "as expected" in ended.out
+
+
+def test_a_module_in_a_package_runs_as_python_runs_it(tmp_path):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "parts.py").write_text("def fail():\n    raise ValueError('wrong')\n")
+    (package / "train.py").write_text(
+        "import sys\n"
+        "import torch.distributed as dist\n"
+        "from .parts import fail\n"
+        "dist.init_process_group('gloo')\n"
+        "print(__spec__.name, sys.argv[1:], sys.modules['__main__'].fail is fail)\n"
+        "if '--fail' in sys.argv and dist.get_rank():\n    fail()\n"
+        "dist.barrier()\n"
+    )
+    options = ("--as-torchrun", "--quiet", "-m", "package.train")  # train.py is its argument
+    ended = Job(tmp_path, "", *options, ranks=2, env=ONE_THREAD).end()
+    assert ended.code == 0, ended
+    assert ended.out.splitlines() == ["package.train ['train.py'] True"] * 2
+    failed = Job(tmp_path, "", *options, ranks=2, args=("--fail",), env=ONE_THREAD).end()
+    assert failed.code == 1
+    told = failed.err[failed.err.index("hpcdist: rank 1") :].splitlines()
+    assert told[1].endswith('package/train.py", line 7, in <module>'), told
+    assert "ValueError: wrong" in told
+
+
+def test_torchs_mpi_is_ours_also_without_the_launcher(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import torch, torch.distributed as dist\n"
+        "import hpcdist.torch\n"
+        "dist.init_process_group('mpi')\n"
+        "total = torch.ones(3)\n"
+        "dist.all_reduce(total)\n"
+        "print(dist.get_backend(), dist.get_world_size(), total.tolist())\n"
+    )
+    ran = subprocess.run(
+        [MPIRUN, "-n", "2", sys.executable, "train.py"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout.splitlines()) == (0, ["mpi 2 [2.0, 2.0, 2.0]"] * 2), ran
 
 
 TRAINS = read_script("torch_train")
