@@ -71,6 +71,12 @@ class Nodes:
         """Whether there are several nodes, and one of them has several ranks."""
         return len(self.members) > 1 and max(map(len, self.members)) > 1
 
+    @property
+    def are_consecutive(self) -> bool:
+        """Whether each node's ranks follow those of the node before."""
+        ranks = [rank for node in self.members for rank in node]
+        return ranks == sorted(ranks)
+
     def __str__(self) -> str:
         sizes = sorted({len(node) for node in self.members})
         ranks = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"

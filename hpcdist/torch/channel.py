@@ -23,7 +23,7 @@ MOST_BYTES = 2**18  # of a message of such operations: what Open MPI sends witho
 class Channel:
     """How the messages of a group's collectives go; all have one tag, for they run in order.
 
-    ``nodes``: the hosts, where there are several, each with as many consecutive ranks.
+    ``nodes``: the hosts, where there are several.
     """
 
     transport: Transport

@@ -19,7 +19,6 @@ from hpcdist.comm.hierarchy import find_nodes
 from hpcdist.comm.lanes import Lane, Operation, Steps
 from hpcdist.errors import CommError, DeadlineError
 from hpcdist.torch import by_messages, in_memory
-from hpcdist.torch.across_hosts import equal_nodes
 from hpcdist.torch.channel import Channel
 from hpcdist.torch.host_memory import host_memory
 from hpcdist.torch.job import TorchJob, job
@@ -53,8 +52,9 @@ class GroupQueue:
         self.memory = host_memory(transport, self.group.names)
         nodes = None
         if self.memory is None and transport.size > 1:
-            nodes = equal_nodes(find_nodes(self.group, 0)[0])
-        self.channel = Channel(transport, COLLECTIVE_TAG, nodes)
+            nodes, _ = find_nodes(self.group, 0)
+        several = nodes if nodes is not None and len(nodes.members) > 1 else None
+        self.channel = Channel(transport, COLLECTIVE_TAG, several)
         self.checks = dist.get_debug_level() == dist.DebugLevel.DETAIL
         self.sequence = 0  # of the collective that was called last
         self._lane = Lane()
