@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from hpcdist import settings
 from hpcdist.comm import process_manager
 from hpcdist.comm.base import (
     ANY,
@@ -28,7 +30,8 @@ from hpcdist.comm.base import (
     writable,
 )
 from hpcdist.comm.progress import DEADLINE_S, WaitPolicy, as_comm_error, policy_for, waiter
-from hpcdist.errors import CommError
+from hpcdist.comm.watchdog import bounded
+from hpcdist.errors import CommError, DeadlineError
 from hpcdist.trace.events import Cause
 
 if TYPE_CHECKING:
@@ -172,17 +175,21 @@ class MpiTransport(Transport):
         return self._waiter(checked, describe, deadline_s)
 
     def on_host(self) -> MpiTransport:
-        return self._part(self._comm.Split_type(self._mpi.COMM_TYPE_SHARED))
+        with self._blocking("all ranks to tell their hosts"):
+            return self._part(self._comm.Split_type(self._mpi.COMM_TYPE_SHARED))
 
     def share(self, nbytes: int) -> SharedRows | None:
         # A file system that fills up would end ranks by a signal, in the middle of a step.
         room = shutil.disk_usage(SHM).free if os.path.isdir(SHM) else 0
-        rooms = np.frombuffer(b"".join(self.allgather_bytes(np.int64(room).tobytes())), np.int64)
+        deadline_s = settings.RPC_DEADLINE.read() / 1000
+        told = self.allgather_bytes(np.int64(room).tobytes(), deadline_s)
+        rooms = np.frombuffer(b"".join(told), np.int64)
         if self.size * nbytes > rooms.min() // 2:
             return None
         # All rows in one piece, on rank 0's part: MPI may part the pieces of different ranks.
         nbytes_here = self.size * nbytes if self.rank == 0 else 0
-        window: Any = cast(Any, self._mpi.Win).Allocate_shared(nbytes_here, 1, comm=self._comm)
+        with self._blocking("all ranks to share memory"):
+            window: Any = cast(Any, self._mpi.Win).Allocate_shared(nbytes_here, 1, comm=self._comm)
         window.Lock_all(self._mpi.MODE_NOCHECK)
         rows = np.frombuffer(window.Shared_query(0)[0], np.uint8).reshape(self.size, nbytes)
         rows[self.rank] = 0  # whoever writes first decides in which memory a row lies
@@ -194,11 +201,13 @@ class MpiTransport(Transport):
         return SharedRows(rows, window.Sync, free)
 
     def split(self, color: int, key: int) -> MpiTransport:
-        return self._part(self._comm.Split(color, key))
+        with self._blocking("all ranks to make groups"):
+            return self._part(self._comm.Split(color, key))
 
     def subset(self, ranks: Sequence[int], tag: int) -> MpiTransport:
         group = self._comm.Get_group().Incl(list(ranks))
-        return self._part(cast(Any, self._comm).Create_group(group, tag))
+        with self._blocking("all ranks of a group to make it"):
+            return self._part(cast(Any, self._comm).Create_group(group, tag))
 
     def free(self) -> None:
         """Free this communicator and those made from it; MPICH has 2,048 in all. Collective.
@@ -208,7 +217,8 @@ class MpiTransport(Transport):
         """
         for part in self._parts:
             part.free()
-        self._comm.Barrier()
+        with self._blocking("a barrier"):
+            self._comm.Barrier()
         status = self._mpi.Status()
         while self._comm.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG, status):
             data = bytearray(status.Get_count(self._mpi.BYTE))
@@ -229,6 +239,10 @@ class MpiTransport(Transport):
     def _explained(self, error: Exception, awaited: str) -> CommError:
         """Return what an error of MPI's means, while ``awaited`` was waited for."""
         return as_comm_error(error, awaited)
+
+    def _blocking(self, awaited: str) -> AbstractContextManager[None]:
+        """Bound a call of MPI's that waits for all ranks."""
+        return bounded(Awaited(self, awaited), partial(_abort, self._comm))
 
     def _part(self, comm: MPI.Comm) -> MpiTransport:
         part = type(self)(comm, self.policy)
@@ -322,15 +336,24 @@ def start() -> tuple[MPI.Comm, WaitPolicy]:
     process_manager.tell_open_mpi()
     from mpi4py import MPI
 
-    comm = MPI.COMM_WORLD.Dup()
-    host = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    rank = MPI.COMM_WORLD.Get_rank()
     cores = bytearray(os.cpu_count() or 1)
     for core in os.sched_getaffinity(0):
         if core < len(cores):
             cores[core] = 1
     local = np.frombuffer(cores, np.uint8)
     anyone = np.zeros_like(local)
-    host.Allreduce(local, anyone, MPI.MAX)
+    with bounded(
+        lambda: f"rank {rank} waiting for all ranks to start", partial(_abort, MPI.COMM_WORLD)
+    ):
+        comm = MPI.COMM_WORLD.Dup()
+        host = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        host.Allreduce(local, anyone, MPI.MAX)
     policy = policy_for(host.Get_size(), int(anyone.sum()))
     host.Free()
     return comm, policy
+
+
+def _abort(comm: MPI.Comm, error: DeadlineError) -> None:
+    print(f"hpcdist: {error}", file=sys.__stderr__, flush=True)
+    comm.Abort(1)

@@ -253,7 +253,8 @@ class UlfmTransport(MpiTransport):
         """
         color = 0 if takes_part else self._mpi.UNDEFINED
         try:
-            comm = self._comm.Shrink().Split(color, self.rank)
+            with self._blocking("the ranks that live"):
+                comm = self._comm.Shrink().Split(color, self.rank)
         except self._mpi.Exception as error:
             raise self._explained(error, "the ranks that live") from error
         if comm == self._mpi.COMM_NULL:

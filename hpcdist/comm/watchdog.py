@@ -1,7 +1,8 @@
-"""A thread that aborts hanging operations while another thread is stuck outside Python.
+"""A thread that ends what hangs while another thread is stuck outside Python.
 
 A process that launches more than a GPU's queue holds waits inside CUDA, without a deadline, for a
-sum that may never come. Only another thread can abort that sum.
+sum that may never come. Only another thread can abort that sum. Ranks that make a communicator wait
+inside MPI for all others: if one is stuck, only another thread can end the job.
 """
 
 from __future__ import annotations
@@ -9,8 +10,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
+
+from hpcdist import settings
+from hpcdist.comm.progress import deadline_error, waits_for
+from hpcdist.errors import DeadlineError
 
 logger = logging.getLogger("hpcdist.comm")
 INTERVAL_S = 0.1
@@ -77,3 +84,33 @@ def _is_over(watched: _Watched) -> bool:
 
 
 WATCHDOG = Watchdog()
+_of_blocking_calls = Watchdog(grace_s=0)  # nobody else notices
+LEAST_S = 5.0  # in which MPI makes what it makes, on a busy machine
+EndsJob: TypeAlias = Callable[[DeadlineError], object]
+_ends_job: list[EndsJob] = []
+
+
+def end_job_by(end: EndsJob) -> None:
+    """Have the job ended by ``end``, in another thread, when a `bounded` call is late."""
+    _ends_job[:] = [end]
+
+
+@contextmanager
+def bounded(describe: Callable[[], str], abort: EndsJob) -> Iterator[None]:
+    """End the job if the block, a call that waits without a deadline, takes longer than that.
+
+    The deadline is FLAGS_rpc_deadline. ``abort`` ends the job where nobody has said what does.
+    """
+    deadline_s = max(settings.RPC_DEADLINE.read() / 1000, LEAST_S)
+    is_over = threading.Event()
+
+    def late() -> None:
+        (end,) = _ends_job or [abort]
+        end(deadline_error(describe, deadline_s))
+
+    _of_blocking_calls.watch(is_over.is_set, late, deadline_s)
+    try:
+        with waits_for(describe):
+            yield
+    finally:
+        is_over.set()

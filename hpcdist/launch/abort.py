@@ -171,8 +171,11 @@ class Guard:
             self._end(code)
 
     def interrupt(self) -> NoReturn:
-        """End every rank because the user asked for it; nothing needs to be said."""
+        """End every rank because this one has got SIGINT. Who was alone need not be told."""
+        at = runtime.where()
         with self._ending:
+            if len(self._peers) > 1:
+                self._say(f"{self._me} was interrupted (SIGINT) at {at}; the job ends")
             self._board.claim(Fact.REPORTS)
             self._end(128 + signal.SIGINT)
 

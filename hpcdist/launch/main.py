@@ -21,6 +21,7 @@ from hpcdist.comm.base import Transport
 from hpcdist.comm.clock_offset import ClockOffset, clock_offset
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.process_manager import launched_rank, launched_size
+from hpcdist.comm.watchdog import end_job_by
 from hpcdist.comm.world import mpi_world
 from hpcdist.compat import fluid_options
 from hpcdist.errors import HpcdistError, LaunchError, SettingError
@@ -213,6 +214,7 @@ def _run_rank(chosen: Options, transport: Transport, stop_watching: Callable[[],
     stacks.listen()
     recorded = recording.of_rank(chosen, cluster, transport.rank, f"{hosts[0]}:{ranks[0].pid}")
     ends = Guard(transport, peers, output, recorded)
+    end_job_by(ends.fail)
     stop_watching()
     atexit.register(_leave, ends, os.getpid())  # so early that it comes after the script's own
     try:

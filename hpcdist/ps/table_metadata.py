@@ -114,6 +114,16 @@ class RowInitializer:
                 f"initializer of rows {self.kind!r}: expected finite numbers, got "
                 f"{self.a!r} and {self.b!r}"
             )
+        if self.kind == "uniform" and self.a > self.b:
+            raise TableError(
+                f"initializer of rows 'uniform': expected the lower bound first, got {self.a!r} "
+                f"and {self.b!r}"
+            )
+        if self.kind in ("normal", "truncated_normal") and self.b < 0:
+            raise TableError(
+                f"initializer of rows {self.kind!r}: expected a deviation that is not negative, "
+                f"got {self.b!r}"
+            )
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,12 @@ servers, plans, slices, modes and checkpoints are those of Programs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from inspect import signature
+from numbers import Real
 from typing import Any
 
 from hpcdist import initializer, layers, optimizer
@@ -36,6 +38,8 @@ KINDS = (
     *("Adam", "Adamax", "RMSProp", "Ftrl"),
 )
 ROW_KINDS = tuple(kind for kind in KINDS if kind.lower() in OPTIMIZERS)
+BELOW_1 = ("beta1", "beta2")
+OF_ANY_SIGN = ("lr_power",)
 OF_PROGRAMS = ("learning_rate", "parameter_list", "regularization", "grad_clip", "name")
 MODES = ("sync", "async", "dc_asgd", "geo")
 
@@ -230,11 +234,24 @@ def optimizer_of(facts: OptimizerFacts, rate: object) -> optimizer.Optimizer:
             f"optimizer {facts.kind} does not take {', '.join(unknown)}: its arguments are "
             f"{', '.join(taken) or 'none but lr'}, as Fluid calls them"
         )
+    for name, value in {**facts.arguments, "l2_decay": facts.l2_decay}.items():
+        _check_argument(facts.kind, name, value)
     try:
         rule: optimizer.Optimizer = make(rate, **facts.arguments, **decay)
     except TypeError as error:
         raise PlanError(f"optimizer {facts.kind}: {error}") from None
     return rule
+
+
+def _check_argument(kind: str, name: str, value: object) -> None:
+    """Refuse what is no number, or none that torch's optimizers would take either."""
+    if not (isinstance(value, Real) and math.isfinite(value)):
+        raise PlanError(f"optimizer {kind}: {name}: expected a finite number, got {value!r}")
+    number = float(value)
+    if name in BELOW_1 and not 0 <= number < 1:
+        raise PlanError(f"optimizer {kind}: {name}: expected 0 to 1, not 1 itself, got {value!r}")
+    if name not in OF_ANY_SIGN and number < 0:
+        raise PlanError(f"optimizer {kind}: {name}: expected no negative number, got {value!r}")
 
 
 def _looked_up(table: TableFacts) -> Any:

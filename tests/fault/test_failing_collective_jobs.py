@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
 
 import pytest
 
-from tests.jobs import TRAIN, Job, kills_survivors, needs_mpirun
+from tests.jobs import MPIRUN, ROOT, TRAIN, Job, clean_environment, kills_survivors, needs_mpirun
+from tests.scripts import read_script
 
 pytestmark = needs_mpirun
 
@@ -65,3 +69,22 @@ def test_scripts_for_servers_say_how_to_start_them(tmp_path):
     assert ended.code == 1
     assert len(ended.messages) == 1
     assert "this job has none: start it with --pservers P" in ended.err
+
+
+# MPI's own waits of ranks that make a communicator have no deadline.
+def test_a_rank_that_is_stuck_while_others_make_a_group_is_named_with_its_stack(tmp_path):
+    script = read_script("stuck_before_a_group")
+    ended = Job(tmp_path, script, "--quiet", "--deadline", "1000", ranks=3).end()
+    assert ended.code == 1
+    (told,) = ended.messages
+    assert re.search(r"rank [02] waiting for all ranks to make groups$", told)
+    assert "nothing came within 5 s" in ended.err
+    assert "rank 1 (trainer 1" in ended.err and "in stuck_here" in ended.err
+
+
+def test_a_job_without_our_launcher_ends_too_when_a_rank_is_stuck_while_others_make_a_group():
+    words = [MPIRUN, "-n", "2", sys.executable, str(ROOT / "tests/scripts/stuck_before_a_group.py")]
+    env = clean_environment() | {"FLAGS_rpc_deadline": "1000"}
+    ended = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode != 0
+    assert "rank 0 waiting for all ranks to make groups: nothing came within 5 s" in ended.stderr

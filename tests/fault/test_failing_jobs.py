@@ -99,6 +99,14 @@ def test_an_exit_code_ends_all_and_is_passed_on(tmp_path):
     assert "ended with exit code 7" in only_message(ended)
 
 
+def test_a_rank_that_is_interrupted_ends_all_and_is_named(tmp_path):
+    script = TRAIN + "train(2)\nif RANK == 1: os.kill(os.getpid(), 2)\ntrain(100_000)"
+    ended = Job(tmp_path, script, *PSERVERS).end()
+    assert ended.code == 130
+    assert "rank 1 (trainer 1" in only_message(ended)
+    assert "was interrupted (SIGINT)" in only_message(ended)
+
+
 def test_an_exit_without_a_code_is_a_normal_end(tmp_path):
     ended = Job(tmp_path, TRAIN + "print(train(3))\nsys.exit()", *PSERVERS).end()
     assert (ended.code, ended.messages) == (0, [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -10,7 +11,7 @@ pytest.importorskip("torch", reason="torch is not installed: pip install .[torch
 
 import torch
 
-from hpcdist.errors import CheckpointError, PlanError
+from hpcdist.errors import CheckpointError, PlanError, TableError
 from hpcdist.torch import states
 from hpcdist.torch.facts import (
     DenseFacts,
@@ -67,4 +68,30 @@ def test_an_argument_that_an_optimizer_of_fluids_does_not_take_is_named_with_tho
         optimizer_of(OptimizerFacts("Adam", {"betas": 0.9}), 0.1)
     with pytest.raises(PlanError, match="SGD does not take grad_clip: .* none but lr"):
         optimizer_of(OptimizerFacts("SGD", {"grad_clip": 1.0}), 0.1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "says"),
+    [
+        ("Adam", {"epsilon": "x"}, "Adam: epsilon: expected a finite number, got 'x'"),
+        ("Adam", {"beta1": 2.0}, "beta1: expected 0 to 1, not 1 itself, got 2.0"),
+        ("Adagrad", {"epsilon": float("nan")}, "epsilon: expected a finite number, got nan"),
+        ("Momentum", {"momentum": -1}, "momentum: expected no negative number, got -1"),
+    ],
+)
+def test_an_argument_that_cannot_be_is_refused(kind, arguments, says):
+    with pytest.raises(PlanError, match=re.escape(says)):
+        optimizer_of(OptimizerFacts(kind, arguments), 0.1)
+
+
+def test_arguments_that_can_be():
+    for kind, arguments in [("Ftrl", {"lr_power": -0.4}), ("Adam", {"lazy_mode": True})]:
+        optimizer_of(OptimizerFacts(kind, arguments, 1e-3), 0.1)
+
+
+def test_first_values_that_cannot_be_are_refused():
+    with pytest.raises(TableError, match="expected the lower bound first, got 1 and -1"):
+        Initial("uniform", 1, -1)
+    with pytest.raises(TableError, match="a deviation that is not negative, got -1"):
+        Initial("normal", 0, -1)
     assert str(OptimizerFacts("Adam", {"beta1": 0.8}, 0.1)) == "Adam(beta1=0.8, l2_decay=0.1)"
