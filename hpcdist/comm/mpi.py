@@ -218,8 +218,7 @@ class MpiTransport(Transport):
         """
         for part in self._parts:
             part.free()
-        with self._blocking("a barrier"):
-            self._comm.Barrier()
+        self._comm.Barrier()
         status = self._mpi.Status()
         while self._comm.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG, status):
             data = bytearray(status.Get_count(self._mpi.BYTE))
