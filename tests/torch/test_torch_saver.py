@@ -18,14 +18,8 @@ from hpcdist.errors import CheckpointError
 from hpcdist.executor.position import here
 from hpcdist.torch import saver, tables
 
+pytestmark = pytest.mark.usefixtures("no_tables_yet")
 WEIGHT = {"tensor": "model/weight", "shape": [2, 3], "dtype": "float32"}
-
-
-@pytest.fixture(autouse=True)
-def no_tables_yet():
-    tables.tables.cache_clear()
-    yield
-    tables.tables.cache_clear()
 
 
 class Learner:

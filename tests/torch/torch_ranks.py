@@ -105,3 +105,9 @@ def refused_when_forked(call: Callable[[], object]) -> str:
         text = message.read()
     os.waitpid(child, 0)
     return text
+
+
+def rank_and_size() -> tuple[int, int]:
+    """Return those of the group of all ranks. Collective."""
+    pairs()
+    return dist.get_rank(), dist.get_world_size()
