@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import functools
-import io
-import pickle
 import warnings
 
 import pytest
@@ -17,7 +14,6 @@ import torch.distributed as dist
 from torch import nn
 
 import hpcdist.torch as ours
-from hpcdist.errors import CommError, TableError
 from hpcdist.torch import tables
 from hpcdist.torch.facts import Initial
 from tests.torch.torch_ranks import rank_and_size
