@@ -296,11 +296,11 @@ class MpiProcessGroup(dist.ProcessGroup):
 
     def send(self, tensors: Tensors, to: int, tag: int = 0) -> MpiWork:
         (tensor,) = tensors
-        return self._messages.send(tensor, to, tag)
+        return self._messages.send(tensor, self._in_group("to", to), tag)
 
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> MpiWork:
         (tensor,) = tensors
-        return self._messages.receive(tensor, source, tag)
+        return self._messages.receive(tensor, self._in_group("from", source), tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> MpiWork:
         (tensor,) = tensors
@@ -309,10 +309,12 @@ class MpiProcessGroup(dist.ProcessGroup):
     # -- inside --
 
     def _root(self, opts: Any) -> int:
-        root = int(opts.rootRank)
-        if not 0 <= root < self._size:
-            raise CommError(f"root {root}: expected a rank of the group, 0 to {self._size - 1}")
-        return root
+        return self._in_group("root", int(opts.rootRank))
+
+    def _in_group(self, role: str, rank: int) -> int:
+        if not 0 <= rank < self._size:
+            raise CommError(f"{role} {rank}: expected a rank of the group, 0 to {self._size - 1}")
+        return rank
 
     def _reduce_scatter(self, out: torch.Tensor, parts: Tensors, opts: Any) -> MpiWork:
         opts = opts or dist.ReduceScatterOptions()

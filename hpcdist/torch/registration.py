@@ -47,6 +47,7 @@ def register() -> None:
     _end_hooks_in_order()
     _split_groups_of_ours()
     _operators.impl("all_gather_into_tensor_out", _gather_into, "CPU")
+    _operators.impl("batch_p2p_ops", _send_and_receive, "CPU")
     _leave_out_of_compiled_functions()
     _raise_own_errors_in_backward()
     _find_tensors_without_pickling()
@@ -62,6 +63,27 @@ def _gather_into(
     group = distributed_c10d._resolve_process_group(distributed_c10d.GroupName(group_name))
     _register_work(out, group._allgather_base(out, input))
     return out
+
+
+def _send_and_receive(
+    op_list: list[str],
+    peer_list: list[int],
+    tag_list: list[int],
+    tensors: list[torch.Tensor],
+    group_name: str,
+) -> list[torch.Tensor]:
+    """Do what batch_isend_irecv becomes in compiled functions; peers are ranks of the group.
+
+    Returns what to wait for: tensors that are received, and an empty one for each that is sent.
+    """
+    group = distributed_c10d._resolve_process_group(distributed_c10d.GroupName(group_name))
+    results = []
+    for kind, peer, tag, tensor in zip(op_list, peer_list, tag_list, tensors, strict=True):
+        sends = kind == "isend"
+        work = (group.send if sends else group.recv)([tensor], peer, tag)
+        results.append(tensor.new_empty(0) if sends else tensor)
+        _register_work(results[-1], work)
+    return results
 
 
 def _leave_out_of_compiled_functions() -> None:

@@ -59,6 +59,29 @@ def test_a_compiled_function_communicates_as_it_does_uncompiled(function):
         assert torch.equal(compiled(x, group), function(x, group))
 
 
+def exchange_with_neighbours(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    came = torch.zeros_like(x)
+    ring = [
+        dist.P2POp(dist.isend, x, (rank + 1) % size, group, 5),
+        dist.P2POp(dist.irecv, came, (rank - 1) % size, group, 5),
+    ]
+    for work in dist.batch_isend_irecv(p2p_op_list=ring):
+        work.wait()
+    return came * 2
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_batch_of_messages_is_compiled_into_one_graph():
+    compiled = torch.compile(exchange_with_neighbours, backend="aot_eager", fullgraph=True)
+    for group in groups():
+        x = torch.arange(9.0).reshape(3, 3) + dist.get_rank()
+        left = (dist.get_rank() - 1) % dist.get_world_size()
+        with torch._dynamo.config.patch(enable_p2p_compilation=True):
+            came = compiled(x, group)
+        assert torch.equal(came, (torch.arange(9.0).reshape(3, 3) + left) * 2)
+
+
 @pytest.mark.mpi
 def test_a_compiled_ddp_sends_its_buffers_as_it_does_uncompiled():
     for group in groups():

@@ -45,6 +45,15 @@ def test_messages_large_and_of_several_pieces(k):
     close(got, expected[dist.get_rank(), :300_000] * factor)
 
 
+def test_a_rank_that_a_group_has_not_is_named():
+    pair = of_all(0)
+    x = torch.zeros(2)
+    with pytest.raises(CommError, match=f"to {pair.size}: expected a rank of the group, 0 to"):
+        pair.ours.send([x], pair.size, 0)
+    with pytest.raises(CommError, match="from -2: expected a rank of the group, 0 to"):
+        pair.ours.recv([x], -2, 0)
+
+
 def test_many_at_once_and_in_different_orders_of_groups():
     found = [pair for pair in pairs() if pair.here]
     if dist.get_rank() % 2:
