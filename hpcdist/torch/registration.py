@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -33,6 +34,7 @@ PLAIN_HOOKS = tuple(
 )
 __all__ = ["register", "serve", "stand_in"]
 _operators = torch.library.Library("_c10d_functional", "IMPL")  # what it adds goes with it
+_rank_process = os.getpid()  # others have been forked by it
 rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")  # hidden by a function
 
 
@@ -267,6 +269,12 @@ def _by_mpi(
     url: str, timeout: timedelta = default_pg_timeout, **_: Any
 ) -> Iterator[tuple[dist.Store, int, int]]:
     """Do what a handler of rendezvous does: find the ranks of this job, by MPI."""
+    if os.getpid() != _rank_process:
+        raise LaunchError(
+            f"process {os.getpid()}, which process {_rank_process} has forked, calls "
+            "init_process_group: ranks are the processes that mpirun starts, not those that a "
+            "script starts itself; call it there, without torch.multiprocessing"
+        )
     ours = job(None if timeout == default_pg_timeout else timeout.total_seconds())
     rank, size = ours.transport.rank, ours.transport.size
     query = rendezvous._query_to_dict(rendezvous.urlparse(url).query)

@@ -72,6 +72,24 @@ def test_a_module_in_a_package_runs_as_python_runs_it(tmp_path):
     assert "ValueError: wrong" in told
 
 
+def test_ranks_that_a_script_forks_are_refused(tmp_path):
+    script = (
+        "import torch.distributed as dist, torch.multiprocessing as mp\n"
+        "def run(rank):\n"
+        "    dist.init_process_group('gloo', rank=rank, world_size=2)\n"
+        "forked = [mp.get_context('fork').Process(target=run, args=(rank,)) for rank in range(2)]\n"
+        "for process in forked:\n    process.start()\n"
+        "for process in forked:\n    process.join()\n"
+        "print('ended with', [process.exitcode for process in forked])\n"
+    )
+    ended = Job(tmp_path, script, "--as-torchrun", "--quiet", ranks=2, env=ONE_THREAD).end()
+    assert ended.code == 0, ended
+    assert ended.out.splitlines() == ["ended with [1, 1]"] * 2
+    told = [line for line in ended.err.splitlines() if "errors.LaunchError: " in line]
+    assert len(told) == 4, ended
+    assert all("has forked, calls init_process_group: ranks are" in line for line in told)
+
+
 def test_torchs_mpi_is_ours_also_without_the_launcher(tmp_path):
     (tmp_path / "train.py").write_text(
         "import torch, torch.distributed as dist\n"
