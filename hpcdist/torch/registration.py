@@ -283,7 +283,8 @@ def _by_mpi(
         raise LaunchError(
             f"rank {rank} of {size} under MPI asks torch to be rank {requested[0]} of "
             f"{requested[1]}: "
-            "leave rank and world_size out, or take them from RANK and WORLD_SIZE"
+            "leave rank and world_size out, or take them from RANK and WORLD_SIZE; a script that "
+            "starts its ranks itself (torch.multiprocessing) needs no launcher"
         )
     yield dist.PrefixStore(f"init{next(ours.rendezvous)}", ours.store), rank, size
 

@@ -47,6 +47,17 @@ def test_a_script_of_torchs_runs_alone(tmp_path):
     assert "as expected" in ended.out
 
 
+def test_a_script_that_starts_its_ranks_itself_is_told_that_it_needs_no_launcher(tmp_path):
+    script = (
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo', 'tcp://localhost:1', rank=1, world_size=2)\n"
+    )
+    ended = Job(tmp_path, script, "--as-torchrun", mpirun=False, env=ONE_THREAD).end()
+    assert ended.code == 1
+    assert "rank 0 of 1 under MPI asks torch to be rank 1 of 2" in ended.err
+    assert "starts its ranks itself (torch.multiprocessing) needs no launcher" in ended.err
+
+
 def test_a_module_in_a_package_runs_as_python_runs_it(tmp_path):
     package = tmp_path / "package"
     package.mkdir()
