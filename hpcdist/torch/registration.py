@@ -48,6 +48,7 @@ def register() -> None:
     _keep_handles_of_join()
     _end_hooks_in_order()
     _split_groups_of_ours()
+    _set_timeouts_of_ours()
     _operators.impl("all_gather_into_tensor_out", _gather_into, "CPU")
     _operators.impl("batch_p2p_ops", _send_and_receive, "CPU")
     _leave_out_of_compiled_functions()
@@ -119,6 +120,20 @@ def _split_groups_of_ours() -> None:
     called = decorated.__closure__[decorated.__code__.co_freevars.index("func")]
     by_torch = called.cell_contents
     called.cell_contents = wraps(by_torch)(partial(split_group, by_torch))
+
+
+def _set_timeouts_of_ours() -> None:
+    """Let torch's `_set_pg_timeout` set ours: it knows backends in C++ only, and would warn."""
+    by_torch = distributed_c10d._set_pg_timeout
+
+    @wraps(by_torch)
+    def set_pg_timeout(timeout: timedelta, group: dist.ProcessGroup | None = None) -> None:
+        if isinstance(named := group or distributed_c10d._get_default_group(), MpiProcessGroup):
+            named.set_timeout(timeout)
+        else:
+            by_torch(timeout, group)
+
+    distributed_c10d._set_pg_timeout = set_pg_timeout
 
 
 def _raise_own_errors_in_backward() -> None:

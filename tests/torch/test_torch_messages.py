@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 import torch.distributed as dist  # noqa: E402
 from torch.distributed.distributed_c10d import AllgatherOptions  # noqa: E402
 
-from hpcdist.errors import CommError  # noqa: E402
+from hpcdist.errors import CommError, DeadlineError  # noqa: E402
 from hpcdist.torch.host_memory import SLEPT  # noqa: E402
 from hpcdist.torch.job import job  # noqa: E402
 from tests.torch.torch_ranks import (  # noqa: E402
@@ -52,6 +52,17 @@ def test_a_rank_that_a_group_has_not_is_named():
         pair.ours.send([x], pair.size, 0)
     with pytest.raises(CommError, match="from -2: expected a rank of the group, 0 to"):
         pair.ours.recv([x], -2, 0)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_torchs_function_for_it_sets_the_timeout_of_a_group():
+    of_all(0)
+    group = dist.new_group(backend="hpcdist")
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.3), group)
+    begin = time.monotonic()
+    with pytest.raises(DeadlineError, match=r"nothing came within 0\.3 s"):
+        dist.recv(torch.zeros(2), (dist.get_rank() + 1) % dist.get_world_size(), group, 7)
+    assert time.monotonic() - begin < 30
 
 
 def test_many_at_once_and_in_different_orders_of_groups():
