@@ -287,8 +287,8 @@ def _by_mpi(
     if os.getpid() != _rank_process:
         raise LaunchError(
             f"process {os.getpid()}, which process {_rank_process} has forked, calls "
-            "init_process_group: ranks are the processes that mpirun starts, not those that a "
-            "script starts itself; call it there, without torch.multiprocessing"
+            "init_process_group: ranks are the processes that mpirun starts; a script that starts "
+            "its ranks itself (torch.multiprocessing) needs no launcher"
         )
     ours = job(None if timeout == default_pg_timeout else timeout.total_seconds())
     rank, size = ours.transport.rank, ours.transport.size
