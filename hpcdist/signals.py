@@ -16,6 +16,15 @@ def hold_warning() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {WARNING})
 
 
+def forget_children() -> None:
+    """Let nothing be raised any more when a child process ends. For the main thread.
+
+    torch's handler raises, wherever that thread is, when a worker of a DataLoader has been killed:
+    into what reports the script's failure, too.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
 # Python has this first argument while it imports the package of `python -m hpcdist`.
 if sys.argv[:1] == ["-m"] and "hpcdist" in sys.orig_argv:
     hold_warning()

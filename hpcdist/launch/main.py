@@ -56,7 +56,7 @@ from hpcdist.launch.roles import RankFacts
 from hpcdist.launch.script import code_of, code_of_script, run_script
 from hpcdist.launch.startup_checks import local_facts, refuse_problems, role_from_options
 from hpcdist.launch.words import counted
-from hpcdist.signals import hold_warning
+from hpcdist.signals import forget_children, hold_warning
 
 COMMANDS = {
     "checkpoint": checkpoints.main,
@@ -254,6 +254,7 @@ def _run_rank(chosen: Options, transport: Transport, stop_watching: Callable[[],
     except KeyboardInterrupt:
         ends.interrupt()
     except BaseException as error:
+        forget_children()  # again: another may have raised on the way here
         ends.fail(lanes.origin(error))
 
 

@@ -26,7 +26,7 @@ from hpcdist.launch import (
 from hpcdist.launch.logs import Output
 from hpcdist.launch.options import Options
 from hpcdist.launch.script_arguments import ScriptArguments
-from hpcdist.signals import hold_warning
+from hpcdist.signals import forget_children, hold_warning
 
 
 def code_of_script(options: Options) -> int:
@@ -91,6 +91,7 @@ def run_script(chosen: Options) -> None:
             runpy.run_path(chosen.script, run_name="__main__")
         check_arguments()
     finally:
+        forget_children()
         hold_warning()
 
 

@@ -21,6 +21,7 @@ from hpcdist.comm.ulfm import UlfmTransport
 from hpcdist.comm.watchdog import end_job_by
 from hpcdist.comm.world import mpi_world
 from hpcdist.errors import CommError, LaunchError
+from hpcdist.signals import forget_children
 from hpcdist.torch import steps
 from hpcdist.torch.rank_process import RankProcess
 from hpcdist.torch.servers import serve
@@ -196,6 +197,7 @@ class _EndsJob:
     def __call__(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
+        forget_children()
         lines = "".join(traceback.format_exception(kind, error, trace))
         # torch's own hook holds back what is written to sys.stderr.
         print(

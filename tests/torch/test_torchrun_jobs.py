@@ -185,6 +185,48 @@ def test_a_rank_that_raises_ends_the_job(tmp_path):
     assert "ValueError: wrong" in ended.err
 
 
+WORKERS_DIE = """
+import os, signal, time
+import torch.distributed as dist, hpcdist.torch
+
+dist.init_process_group("hpcdist")
+
+def told(*_):  # as torch's handler does when a worker of a DataLoader was killed
+    raise RuntimeError("a worker was killed")
+
+if dist.get_rank() == 1:
+    rank = os.getpid()
+    if not os.fork():
+        for _ in range(10_000):
+            time.sleep(PAUSE_S)
+            os.kill(rank, signal.SIGCHLD)
+        os._exit(0)
+    signal.signal(signal.SIGCHLD, told)
+    time.sleep(60)
+dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "pause"), [(("-m", "hpcdist", "--quiet", "--as-torchrun"), "2e-3"), ((), "2e-4")]
+)
+def test_signals_of_children_do_not_interrupt_the_report_of_a_failure(tmp_path, launcher, pause):
+    (tmp_path / "train.py").write_text(WORKERS_DIE.replace("PAUSE_S", pause))
+    ran = subprocess.run(
+        [MPIRUN, "-n", "2", sys.executable, *launcher, "train.py"],
+        cwd=tmp_path,
+        env=clean_environment() | ONE_THREAD,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+    assert ran.returncode == 1, ran
+    assert ran.stderr.count("hpcdist: rank 1") == 1, ran.stderr
+    assert "failed before its script" not in ran.stderr
+    assert "in told" in ran.stderr and "RuntimeError: a worker was killed" in ran.stderr
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_rank_that_ends_while_others_wait_for_it_is_named_long_before_the_deadline(
     tmp_path, ranks
