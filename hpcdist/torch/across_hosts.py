@@ -1,13 +1,14 @@
 """Collectives of long vectors among several hosts.
 
 The ranks of a host share its link: each carries a part. Gathers bring every vector to each host
-once. Sums go from host to host in rank order and back, so they have the same bits as on one host,
-and every link carries each vector once in each direction, however many ranks a host has.
+once. Sums go from host to host in rank order, and from the last one to those that want them, so
+they have the same bits as on one host, and every link carries each vector once in each direction,
+however many ranks a host has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TypeAlias
@@ -19,6 +20,7 @@ from hpcdist.comm.reduction_phases import cuts
 from hpcdist.comm.staggered import Staggered
 from hpcdist.torch.channel import MOST_BYTES, RESULTS_TAG, Channel, Vectors
 from hpcdist.torch.reductions import TensorReduction
+from hpcdist.torch.trees import binomial, chain, relay
 
 LEAST_BYTES, PIECE_BYTES = 2**16, 2**20  # of a piece; each needs as much to be received in
 PIECES = 16  # at least, of vectors long enough
@@ -36,6 +38,29 @@ def reduces(channel: Channel, vector: torch.Tensor) -> bool:
     if channel.nodes is None or channel.size == 2 or not channel.nodes.are_consecutive:
         return False
     return _count(vector.nbytes, channel) >= 4 * len(channel.nodes.members)
+
+
+def scatters(channel: Channel, nbytes: int) -> bool:
+    """Return whether `reduce_scatter` is for vectors that have so many bytes together.
+
+    If each rank sends its terms to whom they are for, a link carries more where hosts have many.
+    """
+    if channel.nodes is None or not channel.nodes.are_consecutive:
+        return False
+    sent = max(len(ranks) * (channel.size - len(ranks)) for ranks in channel.nodes.members)
+    return sent > channel.size and _count(nbytes, channel) >= 4 * len(channel.nodes.members)
+
+
+def reduces_for(channel: Channel, vector: torch.Tensor, root: int) -> bool:
+    """Return whether `reduce` is for such a vector: else all others' come over the root's link.
+
+    From host to host, one comes from the host before, and one from the last.
+    """
+    if channel.nodes is None or not channel.nodes.are_consecutive:
+        return False
+    count, host = len(channel.nodes.members), channel.nodes.of(root)
+    others = channel.size - len(channel.nodes.members[host])
+    return others > (host > 0) + (host < count - 1) and _count(vector.nbytes, channel) >= 4 * count
 
 
 def gathers(channel: Channel, outputs: Vectors) -> bool:
@@ -118,6 +143,98 @@ def _reduce_piece(channel: Channel, part: torch.Tensor, reduction: TensorReducti
     if host:
         yield channel.exchange(_overlaps(own, begin, shares[host - 1]))
     yield results
+
+
+def reduce_scatter(
+    channel: Channel, inputs: Vectors, out: torch.Tensor, reduction: TensorReduction
+) -> Steps:
+    """Write the reduction of all ranks' ``inputs[r]`` into rank r's ``out``, in rank order."""
+    count = _count(sum(vector.nbytes for vector in inputs), channel)
+    terms = zip(*(vector.tensor_split(count) for vector in inputs), strict=True)
+    pieces = (
+        _piece_for_owners(channel, parts, range(channel.size), {channel.rank: target}, reduction)
+        for parts, target in zip(terms, out.tensor_split(count), strict=True)
+    )
+    yield Staggered(pieces, UNDER_WAY * len(_hosts(channel)[0]))
+
+
+def reduce(channel: Channel, vector: torch.Tensor, reduction: TensorReduction, root: int) -> Steps:
+    """Overwrite the root's ``vector`` with the reduction of all, in rank order."""
+    owners = [root] * channel.size
+    cut = (
+        p.tensor_split(channel.size) for p in vector.tensor_split(_count(vector.nbytes, channel))
+    )
+    pieces = (
+        _piece_for_owners(channel, parts, owners, dict(enumerate(parts)), reduction)
+        for parts in cut
+    )
+    yield Staggered(pieces, UNDER_WAY * len(_hosts(channel)[0]))
+
+
+def _piece_for_owners(
+    channel: Channel,
+    parts: Vectors,
+    owners: Sequence[int],
+    targets: Mapping[int, torch.Tensor],
+    reduction: TensorReduction,
+) -> Steps:
+    """Reduce each of a piece's parts, on one rank of each host after another, for its owner.
+
+    ``targets``: where this rank keeps the results of the parts that it owns.
+    """
+    hosts, host = _hosts(channel)
+    rank, is_last = channel.rank, host == len(hosts) - 1
+    adders = [[_adder(k, owner, ranks) for k, owner in enumerate(owners)] for ranks in hosts]
+    added = [k for k, adder in enumerate(adders[host]) if adder == rank]
+    given = [(adder, reduction.prepare(parts[k])) for k, adder in enumerate(adders[host])]
+    rows = {
+        k: [given[k][1] if peer == rank else torch.empty_like(parts[k]) for peer in hosts[host]]
+        for k in added
+    }
+    arriving = [
+        pair for k in added for pair in zip(hosts[host], rows[k], strict=True) if pair[0] != rank
+    ]
+    before = {k: torch.empty_like(parts[k]) for k in added if host}
+    arriving += [(adders[host - 1][k], row) for k, row in before.items()]
+    yield channel.exchange([pair for pair in given if pair[0] != rank], arriving)
+    fold = reduction if is_last else replace(reduction, mean=False)
+    leaving = []
+    for k in added:
+        stays = is_last and owners[k] == rank
+        total = targets[k] if stays else torch.empty_like(parts[k])
+        fold.fold([*([before[k]] if host else []), *rows[k]], total)
+        if not stays:
+            leaving.append((owners[k] if is_last else adders[host + 1][k], total))
+    results = [
+        (adders[-1][k], targets[k])
+        for k, owner in enumerate(owners)
+        if owner == rank != adders[-1][k]
+    ]
+    yield channel.exchange(leaving, results)
+
+
+def _adder(part: int, owner: int, ranks: Sequence[int]) -> int:
+    """Return which of a host's ranks adds up what its ranks give to a part of a piece."""
+    return owner if owner in ranks else ranks[part % len(ranks)]
+
+
+def broadcast(channel: Channel, vector: torch.Tensor, root: int) -> Steps:
+    """Overwrite ``vector`` with the root's: from host to host, and by one rank within each."""
+    hosts, host = _hosts(channel)
+    count = _count(vector.nbytes, channel)
+    leaders = [root if root in ranks else ranks[0] for ranks in hosts]
+    first = leaders.index(root)
+    order = [*leaders[first:], *leaders[:first]]
+    leader = leaders[host]
+    within = [leader, *(rank for rank in hosts[host] if rank != leader)]
+    parent, children = binomial(within, channel.rank)
+    if channel.rank == leader:
+        among = chain if count >= 4 * len(hosts) else binomial
+        parent, far = among(order, leader)
+        children = [*far, *children]
+    parts = vector.tensor_split(count)
+    pieces = (relay(channel, part, parent, children) for part in parts)
+    yield Staggered(pieces, UNDER_WAY * len(hosts))
 
 
 def _shares(part: torch.Tensor, ranks: Sequence[int]) -> Shares:

@@ -16,6 +16,7 @@ from hpcdist.comm.staggered import Staggered
 from hpcdist.torch import across_hosts
 from hpcdist.torch.channel import MOST_BYTES, RESULTS_TAG, Channel, Vectors
 from hpcdist.torch.reductions import TensorReduction
+from hpcdist.torch.trees import binomial, relay
 
 ROUND_BYTES = 2**26  # of a vector at once: what the ranks send needs memory to be received in
 EXCHANGE_ALL_TO = 16384  # bytes up to which every rank sends all it has to all
@@ -66,23 +67,19 @@ def scatter(channel: Channel, inputs: Vectors, out: torch.Tensor, root: int) -> 
 
 
 def broadcast(channel: Channel, vector: torch.Tensor, root: int) -> Steps:
-    """Overwrite ``vector`` with the root's, along a binomial tree."""
-    distance = (channel.rank - root) % channel.size
-    bit = 1
-    while bit < channel.size and not distance & bit:
-        bit <<= 1
-    if distance:
-        yield channel.exchange(receives=[((distance - bit + root) % channel.size, vector)])
-    children = []
-    while bit := bit >> 1:
-        if distance + bit < channel.size:
-            children.append(((distance + bit + root) % channel.size, vector))
-    if children:
-        yield channel.exchange(children)
+    """Overwrite ``vector`` with the root's."""
+    if channel.nodes is not None:
+        yield from across_hosts.broadcast(channel, vector, root)
+        return
+    ranks = [(root + k) % channel.size for k in range(channel.size)]
+    yield from relay(channel, vector, *binomial(ranks, channel.rank))
 
 
 def reduce(channel: Channel, vector: torch.Tensor, reduction: TensorReduction, root: int) -> Steps:
     """Overwrite the root's ``vector`` with the reduction of all."""
+    if across_hosts.reduces_for(channel, vector, root):
+        yield from across_hosts.reduce(channel, vector, reduction, root)
+        return
     for block in rounds(vector, channel.size):
         prepared = reduction.prepare(block)
         if channel.rank != root:
@@ -97,6 +94,9 @@ def reduce_scatter(
     channel: Channel, inputs: Vectors, out: torch.Tensor, reduction: TensorReduction
 ) -> Steps:
     """Write the reduction of all ranks' ``inputs[r]`` into rank r's ``out``."""
+    if across_hosts.scatters(channel, sum(vector.nbytes for vector in inputs)):
+        yield from across_hosts.reduce_scatter(channel, inputs, out, reduction)
+        return
     prepared = [reduction.prepare(vector) for vector in inputs]
     cut = [list(rounds(vector, 1)) for vector in prepared]
     targets = list(rounds(out, 1))

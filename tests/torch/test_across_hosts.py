@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import accumulate
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +16,8 @@ import torch.distributed as dist  # noqa: E402
 from hpcdist.comm.hierarchy import Nodes  # noqa: E402
 from hpcdist.comm.lanes import Wait  # noqa: E402
 from hpcdist.comm.staggered import Staggered  # noqa: E402
-from hpcdist.torch import across_hosts  # noqa: E402
+from hpcdist.torch import across_hosts, trees  # noqa: E402
+from hpcdist.torch.channel import Channel  # noqa: E402
 from tests.hosts import hosts, missing  # noqa: E402
 from tests.jobs import ROOT  # noqa: E402
 from tests.torch.torch_ranks import filled, of_all  # noqa: E402
@@ -123,6 +126,86 @@ def test_sums_are_those_in_rank_order(group, length, dtype):
         for work, vector in zip(works, vectors, strict=True):
             work.wait()
             assert torch.equal(vector, expected)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("length", "dtype"),
+    [(3, torch.float32), (300_007, torch.bfloat16), (3_000_000, torch.float32)],
+)
+def test_sums_for_one_rank_each_are_those_in_rank_order(group, length, dtype, monkeypatch):
+    monkeypatch.setattr(across_hosts, "scatters", lambda *_: True)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    lengths = [length + k for k in range(size)]
+    given = [
+        [filled((n,), dtype, 10 * k + part) for part, n in enumerate(lengths)] for k in range(size)
+    ]
+    expected = given[0][rank].clone()
+    for other in given[1:]:
+        expected += other[rank]
+    for _ in range(2):
+        out = torch.empty(lengths[rank], dtype=dtype)
+        dist.reduce_scatter(out, given[rank], group=group)
+        assert torch.equal(out, expected)
+    out = torch.empty(lengths[rank], dtype=dtype)
+    dist.reduce_scatter(out, given[rank], dist.ReduceOp.AVG, group=group)
+    assert torch.equal(out, expected / size)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("length", [3, 600_007, 6_000_000])
+def test_sums_for_each_root_are_those_in_rank_order(group, length, monkeypatch):
+    monkeypatch.setattr(across_hosts, "reduces_for", lambda *_: True)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    given = [filled((length,), torch.float32, k) for k in range(size)]
+    expected = given[0].clone()
+    for other in given[1:]:
+        expected += other
+    for root in range(size):
+        vector = given[rank].clone()
+        dist.reduce(vector, root, group=group)
+        assert torch.equal(vector, expected if rank == root else given[rank])
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("length", [0, 3, 300_007, 6_000_000])
+def test_every_rank_gets_what_a_root_has(any_group, length):
+    given = filled((length,), torch.float32, 1)
+    for root in range(dist.get_world_size()):
+        vector = given.clone() if dist.get_rank() == root else torch.zeros(length)
+        dist.broadcast(vector, root, group=any_group)
+        assert torch.equal(vector, given)
+
+
+@pytest.mark.parametrize("tree", [trees.binomial, trees.chain])
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 13])
+def test_a_tree_reaches_all_once(tree, size):
+    ranks = [(7 + 3 * k) % 16 for k in range(size)]
+    ways = {rank: tree(ranks, rank) for rank in ranks}
+    assert ways[ranks[0]][0] is None
+    reached = [child for _, children in ways.values() for child in children]
+    assert sorted(reached) == sorted(ranks[1:])
+    assert all(ways[child][0] == rank for rank, (_, below) in ways.items() for child in below)
+
+
+def test_which_sums_go_from_host_to_host():
+    def channel(*widths):
+        firsts = accumulate(widths, initial=0)
+        members = tuple(tuple(range(b, b + w)) for b, w in zip(firsts, widths))
+        transport = SimpleNamespace(rank=0, size=sum(widths))
+        return Channel(transport, 0, Nodes(members))
+
+    long = torch.empty(2**22)
+    for widths in [(3, 3), (4, 2), (2, 2, 2)]:
+        assert across_hosts.scatters(channel(*widths), long.nbytes)
+    for widths in [(1, 1), (2, 2), (3, 1), (1, 1, 1, 1)]:
+        assert not across_hosts.scatters(channel(*widths), long.nbytes)
+    assert not across_hosts.scatters(channel(3, 3), 2**10)
+    assert across_hosts.reduces_for(channel(1, 3), long, 0)
+    assert across_hosts.reduces_for(channel(2, 1), long, 2)
+    assert not across_hosts.reduces_for(channel(1, 1, 1), long, 1)
+    assert not across_hosts.reduces_for(channel(1, 3), long, 1)
+    assert not across_hosts.reduces_for(channel(1, 3), long[:99], 0)
 
 
 @pytest.mark.mpi
