@@ -52,8 +52,9 @@ FLUIDS = re.findall(
 FOREIGN = re.findall(
     r"\w+",
     """
-    _C _c10d_functional _coalescing_manager _compile _core _cuda_types _exit _func
-    _functional_collectives _make_nccl_premul_sum _memo _mode _read_payload _register_atexit _sleep
+    _C _c10d_functional _coalescing_manager _compile _core _cuda_types _dynamo _exit _func
+    _functional_collectives _make_nccl_premul_sum _memo _mode _read_payload _register_atexit
+    _set_pg_timeout _sleep
     """,
 )
 ACCESS = re.compile(
