@@ -266,27 +266,38 @@ class Mover:
     another thread takes its place then.
     """
 
-    def __init__(self, policy: WaitPolicy = CROWDED, gives_way: bool = False) -> None:
+    def __init__(
+        self, policy: WaitPolicy = CROWDED, gives_way: bool = False, patience_s: float = 0.0
+    ) -> None:
         """``gives_way``: it takes no core from threads that compute when it has something to move.
 
         For operations in memory, which are work themselves. A network is idle while it waits.
+        ``patience_s``: how long it leaves an operation to a thread that will `help`.
         """
+        self.patience_s = patience_s
         self._gives_way = gives_way
         self._policy = replace(policy, spins=min(policy.spins, MOST_SPINS))
-        self._lanes: list[Lane] = []
+        self._lanes: dict[Lane, float] = {}  # and when the thread begins to move each
         self._changed = threading.Condition()
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def watch(self, lane: Lane) -> None:
-        """Drive a lane in the background until it is empty."""
+    def watch(self, lane: Lane, patiently: bool = False) -> None:
+        """Drive a lane in the background until it is empty; ``patiently``: not at once."""
+        begin = time.monotonic() + (self.patience_s if patiently else 0.0)
         with self._changed:
             if self._thread in (None, threading.current_thread()):
                 self._thread = threading.Thread(target=self._run, name="hpcdist-mover", daemon=True)
                 self._thread.start()
-            if lane not in self._lanes:
-                self._lanes.append(lane)
+            if begin < self._lanes.get(lane, float("inf")):
+                self._lanes[lane] = begin
                 self._changed.notify()
+
+    def help(self, lane: Lane, operation: Operation) -> None:
+        """Move a lane until an operation has ended, well or not: its future tells which."""
+        with suppress(CommError):
+            self.wait(lane, operation, None)
+        self._forget(lane)
 
     def wait(self, lane: Lane, operation: Operation, deadline_s: float | None) -> None:
         """Wait for the end of an operation, moving its lane; raise what made it fail."""
@@ -335,8 +346,7 @@ class Mover:
             with self._changed:
                 self._changed.wait_for(lambda: self._lanes or has_ended())
             idle_since = time.monotonic()
-            while self._lanes and not has_ended():
-                lanes = list(self._lanes)  # a thread that this one has replaced may forget some
+            while not has_ended() and (lanes := self._due()):
                 for lane in lanes:
                     if not lane.move():
                         self._forget(lane)
@@ -345,10 +355,20 @@ class Mover:
                     continue
                 time.sleep(self._policy.nap_s(time.monotonic() - idle_since))
 
+    def _due(self) -> list[Lane]:
+        """Return what the thread is to move, after a wait for it; none if nothing is under way."""
+        with self._changed:
+            while self._lanes and not self._closed:
+                now = time.monotonic()
+                if due := [lane for lane, begin in self._lanes.items() if begin <= now]:
+                    return due
+                self._changed.wait(min(self._lanes.values()) - now)
+        return []
+
     def _forget(self, lane: Lane) -> None:
         with self._changed:
             if lane in self._lanes and lane.is_empty():  # nothing has come since
-                self._lanes.remove(lane)
+                del self._lanes[lane]
                 self._changed.notify_all()
 
 

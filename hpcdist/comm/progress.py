@@ -127,6 +127,14 @@ def policy_for(ranks_on_host: int, usable_cores: int) -> WaitPolicy:
     return ROOMY if ranks_on_host <= usable_cores else CROWDED
 
 
+def threads_per_rank(ranks_on_host: int, usable: int, present: int) -> int:
+    """Return how many threads a rank may use: its share of the cores, at least one.
+
+    Where mpirun has bound the rank to some of the cores present, those are its own.
+    """
+    return usable if usable < present else max(1, usable // ranks_on_host)
+
+
 def waiter(
     poll: Callable[[], T],
     policy: WaitPolicy,

@@ -7,14 +7,7 @@ import os
 import threadpoolctl
 
 from hpcdist import settings
-
-
-def threads_per_rank(ranks_on_host: int, usable: int, present: int) -> int:
-    """Return how many threads a rank may use: its share of the cores, at least one.
-
-    Where mpirun has bound the rank to some of the cores present, those are its own.
-    """
-    return usable if usable < present else max(1, usable // ranks_on_host)
+from hpcdist.comm.progress import threads_per_rank
 
 
 def share(ranks_on_host: int, *, tell: bool = False) -> None:

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
+from functools import partial
 from time import monotonic_ns
 from types import ModuleType
 from typing import Any
@@ -25,7 +26,7 @@ from hpcdist.torch.job import TorchJob, job
 from hpcdist.torch.memory import outside_inference_mode
 from hpcdist.torch.signature import Call, agree
 from hpcdist.torch.steps import steps as step_log
-from hpcdist.torch.work import MpiWork
+from hpcdist.torch.work import MpiWork, at_its_end, in_backward
 
 COLLECTIVE_TAG = 0  # single messages have odd tags
 # Within a hook of DistributedDataParallel: the lanes of what it has begun.
@@ -117,7 +118,10 @@ class GroupQueue:
         with outside_inference_mode():
             is_left = work.lane.move()
         if is_left and getattr(opts, "asyncOp", True):
-            self.mover.watch(work.lane)
+            helps = in_backward() and self.mover.patience_s > 0
+            if helps:
+                at_its_end(partial(self.mover.help, work.lane, work.operation))
+            self.mover.watch(work.lane, patiently=helps)
         return work
 
     def _steps(

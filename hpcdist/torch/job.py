@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -12,11 +13,14 @@ from functools import cached_property
 from itertools import count
 from types import TracebackType
 
+import torch
+
 from hpcdist import runtime, settings
 from hpcdist.comm import loopback
 from hpcdist.comm.base import Transport
 from hpcdist.comm.lanes import Alarm, Mover
 from hpcdist.comm.process_manager import launched_size
+from hpcdist.comm.progress import threads_per_rank
 from hpcdist.comm.ulfm import UlfmTransport
 from hpcdist.comm.watchdog import end_job_by
 from hpcdist.comm.world import mpi_world
@@ -28,6 +32,9 @@ from hpcdist.torch.servers import serve
 from hpcdist.torch.store import Keeper, MpiStore
 from hpcdist.torch.watches import ENDED, DeathWatch, EndWatch
 
+# How long a sum in memory that begins in a backward pass is left to the thread that runs the pass,
+# which takes it up at the end: beside that it costs more, where no core is left for it.
+PATIENCE_S = 0.05
 ENDING_S = 1.0  # in which what a script has not waited for must end
 MESSAGES_TAG, ASKING_TAG, ROWS_TAG = 1, 2, 3  # of communicators that are made at the same time
 
@@ -174,7 +181,10 @@ def _joined(
 ) -> TorchJob:
     """Return the job of the ranks of two transports, which the launcher calls ``names``."""
     deadline_s = settings.RPC_DEADLINE.read() / 1000
-    on_one_host = messages.on_host().size == messages.size
+    ranks_here = messages.on_host().size
+    on_one_host = ranks_here == messages.size
+    cores, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    has_core = torch.get_num_threads() < threads_per_rank(ranks_here, cores, present)
     keeper = Keeper(asking) if messages.rank == 0 else None
     return TorchJob(
         tuple(names),
@@ -182,7 +192,7 @@ def _joined(
         asking,
         MpiStore(asking, keeper, deadline_s, names),
         keeper,
-        Mover(messages.policy, gives_way=on_one_host),
+        Mover(messages.policy, on_one_host, PATIENCE_S if on_one_host and not has_core else 0.0),
         deadline_s,
         deaths,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -68,7 +68,8 @@ class MpiWork(dist.Work):
         if self.operation.done:
             self.tell()
         else:
-            self._mover.watch(self.lane)  # who waits for a future moves nothing
+            # Who waits for a future moves nothing, but at the end of a backward pass.
+            self._mover.watch(self.lane, patiently=in_backward())
         return self._future
 
     def tell(self) -> None:
@@ -82,3 +83,16 @@ class MpiWork(dist.Work):
         if self.operation.error is not None:
             raise self.operation.error
         return self._result
+
+
+def in_backward() -> bool:
+    """Return whether this thread runs a backward pass."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def at_its_end(call: Callable[[], None]) -> None:
+    """Have ``call`` called when this thread's backward pass has computed all gradients.
+
+    What DistributedDataParallel does then, after its last bucket has begun, comes after it.
+    """
+    torch.autograd.Variable._execution_engine.queue_callback(call)

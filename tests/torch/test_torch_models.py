@@ -27,6 +27,7 @@ from torch.distributed.tensor.parallel import (  # noqa: E402
 )
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 
+from hpcdist.torch.job import job  # noqa: E402
 from tests.torch.torch_ranks import Pair, pairs  # noqa: E402
 
 pytestmark = pytest.mark.mpi
@@ -100,6 +101,21 @@ def test_ddp_with_a_communication_hook():
         model.register_comm_hook(group, default_hooks.fp16_compress_hook)
         trained.append(train(model))
     torch.testing.assert_close(*trained, rtol=1e-2, atol=1e-3)  # half precision
+
+
+@pytest.mark.parametrize("unused", [False, True])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_the_thread_of_a_backward_pass_ends_its_sums_itself(unused, compressed, monkeypatch):
+    monkeypatch.setattr(job().mover, "patience_s", 600)  # the other thread comes too late
+    trained = []
+    for group in (everyone().ours, everyone().gloo):
+        torch.manual_seed(3)
+        body = Net() if unused else nn.Sequential(nn.Linear(6, 12), nn.Linear(12, 3))
+        model = DDP(body, process_group=group, find_unused_parameters=unused, bucket_cap_mb=1e-4)
+        if compressed:
+            model.register_comm_hook(group, default_hooks.fp16_compress_hook)
+        trained.append(train(model))
+    torch.testing.assert_close(*trained, rtol=1e-2, atol=1e-3)
 
 
 def test_ddp_with_a_hook_whose_callbacks_wait_for_what_they_have_begun():

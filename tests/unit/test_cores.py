@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.launch.cores import threads_per_rank
+from hpcdist.comm.progress import threads_per_rank
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,58 @@ def test_who_waits_moves_the_lane():
     run_threads([partial(body, t) for t in world(2)])
 
 
+def test_a_patient_mover_leaves_an_operation_to_who_helps():
+    movers = set()
+
+    def steps(event):
+        movers.add(threading.current_thread().name)
+        yield event
+        movers.add(threading.current_thread().name)
+
+    (t,) = world(1)
+    mover, lane, event = Mover(patience_s=600), Lane(), Told()
+    op = operation(t, steps(event))
+    lane.add(op)
+    mover.watch(lane, patiently=True)
+    event.event.set()
+    assert not mover.is_idle(0.1) and not op.done
+    mover.help(lane, op)
+    assert op.done and mover.is_idle(5)
+    assert movers == {"MainThread"}
+    mover.close()
+
+
+@pytest.mark.parametrize("urgent", [False, True])
+def test_a_patient_mover_begins_in_the_end_or_when_somebody_waits(urgent):
+    def steps(event):
+        yield event
+
+    (t,) = world(1)
+    mover, lane, ended = Mover(patience_s=600 if urgent else 0.01), Lane(), threading.Event()
+    op = operation(t, steps(Told()), on_end=ended.set)
+    lane.add(op)
+    mover.watch(lane, patiently=True)
+    if urgent:
+        mover.watch(lane)
+    assert ended.wait(60) and mover.is_idle(60)
+    mover.close()
+
+
+def test_who_helps_leaves_the_failure_to_the_future():
+    def steps():
+        yield Told()
+        raise CommError("it fails")
+
+    (t,) = world(1)
+    mover, lane = Mover(patience_s=600), Lane()
+    op = operation(t, steps())
+    lane.add(op)
+    mover.watch(lane, patiently=True)
+    mover.help(lane, op)
+    assert op.done and str(op.error) == "it fails"
+    mover.close()
+
+
 class Told:
     """The wait for an event, which wakes whoever sleeps."""
 
