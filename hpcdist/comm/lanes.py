@@ -188,9 +188,11 @@ class Operation:
         """Note the end, with an error that others caused if there is one, and tell of it."""
         self.error = self.error or error
         self._steps.close()
+        # Whoever has the handle has this; nothing of it may keep the handle, and what that has.
+        on_end, self._on_end, self._wait = self._on_end, None, None
         self.done = True
-        if self._on_end is not None:
-            self._on_end()
+        if on_end is not None:
+            on_end()
 
     def _missing(self) -> Sequence[int]:
         return self._wait.missing() if self._wait is not None else ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import weakref
 
 import pytest
 
@@ -28,7 +29,7 @@ from torch.distributed.tensor.parallel import (  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 
 from hpcdist.torch.job import job  # noqa: E402
-from tests.torch.torch_ranks import Pair, pairs  # noqa: E402
+from tests.torch.torch_ranks import WITH_AND_WITHOUT_MEMORY, Pair, of_all, pairs  # noqa: E402
 
 pytestmark = pytest.mark.mpi
 
@@ -116,6 +117,34 @@ def test_the_thread_of_a_backward_pass_ends_its_sums_itself(unused, compressed, 
             model.register_comm_hook(group, default_hooks.fp16_compress_hook)
         trained.append(train(model))
     torch.testing.assert_close(*trained, rtol=1e-2, atol=1e-3)
+
+
+@WITH_AND_WITHOUT_MEMORY
+def test_what_a_collective_has_written_goes_with_its_last_name(k, monkeypatch):
+    monkeypatch.setattr(job().mover, "patience_s", 600)
+    group = of_all(k).ours
+    kept = []
+
+    class Summed(torch.autograd.Function):
+        @staticmethod
+        def forward(_, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(_, gradient):
+            assert all(weak() is None for weak in kept)
+            total = gradient.clone()
+            dist.all_reduce(total, group=group, async_op=True).wait()
+            kept.append(weakref.ref(total))
+            return gradient
+
+    x = torch.ones(300_000, requires_grad=True)
+    gc.disable()
+    try:
+        Summed.apply(Summed.apply(Summed.apply(x))).sum().backward()
+        assert len(kept) == 3 and all(weak() is None for weak in kept)
+    finally:
+        gc.enable()
 
 
 def test_ddp_with_a_hook_whose_callbacks_wait_for_what_they_have_begun():
