@@ -293,7 +293,7 @@ class Mover:
                 self._thread.start()
             if begin < self._lanes.get(lane, float("inf")):
                 self._lanes[lane] = begin
-                self._changed.notify()
+                self._changed.notify_all()
 
     def help(self, lane: Lane, operation: Operation) -> None:
         """Move a lane until an operation has ended, well or not: its future tells which."""
