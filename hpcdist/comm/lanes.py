@@ -295,10 +295,18 @@ class Mover:
                 self._lanes[lane] = begin
                 self._changed.notify_all()
 
-    def help(self, lane: Lane, operation: Operation) -> None:
-        """Move a lane until an operation has ended, well or not: its future tells which."""
-        with suppress(CommError):
-            self.wait(lane, operation, None)
+    def help(self, lane: Lane, operation: Operation, until: float) -> None:
+        """Move a lane until an operation has ended, well or not: its future tells which.
+
+        Not after the time ``until``: what others wait for may come after it in the script.
+        """
+
+        def poll() -> bool:
+            if not operation.done:
+                lane.move()
+            return operation.done or time.monotonic() > until
+
+        waiter(poll, self._policy, operation.describe, None, (), sleep=lane.sleep)()
         self._forget(lane)
 
     def wait(self, lane: Lane, operation: Operation, deadline_s: float | None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
-from time import monotonic_ns
+from time import monotonic, monotonic_ns
 from types import ModuleType
 from typing import Any
 
@@ -120,7 +120,8 @@ class GroupQueue:
         if is_left and getattr(opts, "asyncOp", True):
             helps = in_backward() and self.mover.patience_s > 0
             if helps:
-                at_its_end(partial(self.mover.help, work.lane, work.operation))
+                until = monotonic() + self.mover.patience_s
+                at_its_end(partial(self.mover.help, work.lane, work.operation, until))
             self.mover.watch(work.lane, patiently=helps)
         return work
 

@@ -119,6 +119,27 @@ def test_the_thread_of_a_backward_pass_ends_its_sums_itself(unused, compressed, 
     torch.testing.assert_close(*trained, rtol=1e-2, atol=1e-3)
 
 
+def test_a_backward_pass_ends_before_sums_that_others_begin_later(monkeypatch):
+    monkeypatch.setattr(job().mover, "patience_s", 0.05)
+    pair, word, works = everyone(), torch.ones(1), []
+    if pair.size == 1:
+        pytest.skip("needs others")
+    total = torch.ones(300_000)
+    if dist.get_rank() == 0:
+        x = torch.ones(1, requires_grad=True)
+        x.register_hook(
+            lambda _: works.append(dist.all_reduce(total, group=pair.ours, async_op=True))
+        )
+        x.sum().backward()
+        for peer in range(1, pair.size):
+            dist.send(word, peer)
+    else:
+        dist.recv(word, 0)
+        works.append(dist.all_reduce(total, group=pair.ours, async_op=True))
+    works[0].wait()
+    assert (total == pair.size).all()
+
+
 @WITH_AND_WITHOUT_MEMORY
 def test_what_a_collective_has_written_goes_with_its_last_name(k, monkeypatch):
     monkeypatch.setattr(job().mover, "patience_s", 600)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from functools import partial
 
 import numpy as np
 import pytest
 
 from hpcdist.comm.collective import RankGroup
-from hpcdist.comm.lanes import Lane, Messages, Mover, Operation, origin
+from hpcdist.comm.lanes import Lane, Messages, Mover, Operation, Wait, origin
 from hpcdist.comm.loopback import world
 from hpcdist.comm.progress import CROWDED
 from hpcdist.errors import CommError, DeadlineError
@@ -56,7 +57,7 @@ def test_a_patient_mover_leaves_an_operation_to_who_helps():
     mover.watch(lane, patiently=True)
     event.event.set()
     assert not mover.is_idle(0.1) and not op.done
-    mover.help(lane, op)
+    mover.help(lane, op, time.monotonic() + 600)
     assert op.done and mover.is_idle(5)
     assert movers == {"MainThread"}
     mover.close()
@@ -78,6 +79,22 @@ def test_a_patient_mover_begins_in_the_end_or_when_somebody_waits(urgent):
     mover.close()
 
 
+def test_who_helps_goes_on_in_the_end():
+    def steps(event):
+        yield event
+
+    (t,) = world(1)
+    mover, lane, event = Mover(), Lane(), Opened()
+    op = operation(t, steps(event))
+    lane.add(op)
+    mover.help(lane, op, time.monotonic() + 0.05)
+    assert not op.done
+    mover.watch(lane)
+    event.open = True
+    assert mover.is_idle(60) and op.done
+    mover.close()
+
+
 def test_who_helps_leaves_the_failure_to_the_future():
     def steps():
         yield Told()
@@ -88,9 +105,21 @@ def test_who_helps_leaves_the_failure_to_the_future():
     op = operation(t, steps())
     lane.add(op)
     mover.watch(lane, patiently=True)
-    mover.help(lane, op)
+    mover.help(lane, op, time.monotonic() + 600)
     assert op.done and str(op.error) == "it fails"
     mover.close()
+
+
+class Opened(Wait):
+    """A wait that ends when the test says so."""
+
+    open = False
+
+    def ended(self):
+        return self.open
+
+    def missing(self):
+        return ()
 
 
 class Told:
