@@ -343,9 +343,9 @@ def start() -> tuple[MPI.Comm, WaitPolicy]:
             cores[core] = 1
     local = np.frombuffer(cores, np.uint8)
     anyone = np.zeros_like(local)
-    with bounded(
-        lambda: f"rank {rank} waiting for all ranks to start", partial(_abort, MPI.COMM_WORLD)
-    ):
+    describe, abort = f"rank {rank} waiting for all ranks to start", partial(_abort, MPI.COMM_WORLD)
+    # Settings are read later, when all ranks can refuse a wrong one of any.
+    with bounded(lambda: describe, abort, DEADLINE_S):
         comm = MPI.COMM_WORLD.Dup()
         host = comm.Split_type(MPI.COMM_TYPE_SHARED)
         host.Allreduce(local, anyone, MPI.MAX)

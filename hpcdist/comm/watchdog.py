@@ -96,19 +96,22 @@ def end_job_by(end: EndsJob) -> None:
 
 
 @contextmanager
-def bounded(describe: Callable[[], str], abort: EndsJob) -> Iterator[None]:
+def bounded(
+    describe: Callable[[], str], abort: EndsJob, deadline_s: float | None = None
+) -> Iterator[None]:
     """End the job if the block, a call that waits without a deadline, takes longer than that.
 
-    The deadline is FLAGS_rpc_deadline. ``abort`` ends the job where nobody has said what does.
+    The deadline is FLAGS_rpc_deadline unless ``deadline_s`` is another. ``abort`` ends the job
+    where nobody has said what does.
     """
-    deadline_s = max(settings.RPC_DEADLINE.read() / 1000, LEAST_S)
+    within_s = deadline_s or max(settings.RPC_DEADLINE.read() / 1000, LEAST_S)
     is_over = threading.Event()
 
     def late() -> None:
         (end,) = _ends_job or [abort]
-        end(deadline_error(describe, deadline_s))
+        end(deadline_error(describe, within_s))
 
-    _of_blocking_calls.watch(is_over.is_set, late, deadline_s)
+    _of_blocking_calls.watch(is_over.is_set, late, within_s)
     try:
         with waits_for(describe):
             yield
