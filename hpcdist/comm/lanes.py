@@ -188,7 +188,8 @@ class Operation:
         """Note the end, with an error that others caused if there is one, and tell of it."""
         self.error = self.error or error
         self._steps.close()
-        # Whoever has the handle has this; nothing of it may keep the handle, and what that has.
+        # A handle has its operation: if that had the handle, too, both would keep the tensors until
+        # Python collects garbage.
         on_end, self._on_end, self._wait = self._on_end, None, None
         self.done = True
         if on_end is not None:

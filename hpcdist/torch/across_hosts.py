@@ -30,14 +30,11 @@ Shares: TypeAlias = dict[int, tuple[int, int]]  # of each rank of a host: begin 
 
 
 def reduces(channel: Channel, vector: torch.Tensor) -> bool:
-    """Return whether `all_reduce` is for such a vector: long enough for the way there and back.
+    """Return whether `all_reduce` is for such a vector.
 
     Two ranks send no less so than if each adds up a half, and one link is idle in the beginning.
-    Where ranks of one host are not consecutive, sums in rank order would cross links more often.
     """
-    if channel.nodes is None or channel.size == 2 or not channel.nodes.are_consecutive:
-        return False
-    return _count(vector.nbytes, channel) >= 4 * len(channel.nodes.members)
+    return channel.size > 2 and _goes_along(channel, vector.nbytes)
 
 
 def scatters(channel: Channel, nbytes: int) -> bool:
@@ -45,10 +42,9 @@ def scatters(channel: Channel, nbytes: int) -> bool:
 
     If each rank sends its terms to whom they are for, a link carries more where hosts have many.
     """
-    if channel.nodes is None or not channel.nodes.are_consecutive:
-        return False
-    sent = max(len(ranks) * (channel.size - len(ranks)) for ranks in channel.nodes.members)
-    return sent > channel.size and _count(nbytes, channel) >= 4 * len(channel.nodes.members)
+    hosts = channel.nodes.members if channel.nodes is not None else ()
+    sent = max((len(ranks) * (channel.size - len(ranks)) for ranks in hosts), default=0)
+    return sent > channel.size and _goes_along(channel, nbytes)
 
 
 def reduces_for(channel: Channel, vector: torch.Tensor, root: int) -> bool:
@@ -56,11 +52,21 @@ def reduces_for(channel: Channel, vector: torch.Tensor, root: int) -> bool:
 
     From host to host, one comes from the host before, and one from the last.
     """
+    if channel.nodes is None:
+        return False
+    hosts, host = channel.nodes.members, channel.nodes.of(root)
+    others = channel.size - len(hosts[host])
+    return others > (host > 0) + (host < len(hosts) - 1) and _goes_along(channel, vector.nbytes)
+
+
+def _goes_along(channel: Channel, nbytes: int) -> bool:
+    """Return whether a sum can go from host to host, and is long enough for that way.
+
+    Where ranks of one host are not consecutive, it would cross links more often in rank order.
+    """
     if channel.nodes is None or not channel.nodes.are_consecutive:
         return False
-    count, host = len(channel.nodes.members), channel.nodes.of(root)
-    others = channel.size - len(channel.nodes.members[host])
-    return others > (host > 0) + (host < count - 1) and _count(vector.nbytes, channel) >= 4 * count
+    return _count(nbytes, channel) >= 4 * len(channel.nodes.members)
 
 
 def gathers(channel: Channel, outputs: Vectors) -> bool:
@@ -85,9 +91,10 @@ def _gather_piece(channel: Channel, part: torch.Tensor, outputs: Vectors) -> Ste
     """Gather a piece of all vectors: each host has one rank take another's, and pass it on."""
     hosts, host = _hosts(channel)
     rank, within = channel.rank, _peers(channel)
-    takers = [_taker(rank, hosts[host], ranks) for k, ranks in enumerate(hosts) if k != host]
+    others = [ranks for k, ranks in enumerate(hosts) if k != host]
+    takers = [_taker(rank, hosts[host], ranks) for ranks in others]
     taken: dict[int, list[int]] = {peer: [] for peer in hosts[host]}  # from other hosts
-    for ranks in (ranks for k, ranks in enumerate(hosts) if k != host):
+    for ranks in others:
         for other in ranks:
             taken[_taker(other, ranks, hosts[host])].append(other)
     arriving = channel.exchange(

@@ -22,7 +22,6 @@ from hpcdist.comm.lanes import Alarm, Mover
 from hpcdist.comm.process_manager import launched_size
 from hpcdist.comm.progress import threads_per_rank
 from hpcdist.comm.ulfm import UlfmTransport
-from hpcdist.comm.watchdog import end_job_by
 from hpcdist.comm.world import mpi_world
 from hpcdist.errors import CommError, LaunchError
 from hpcdist.signals import forget_children
@@ -163,8 +162,7 @@ def _begin(within_s: float | None) -> TorchJob:
         leave()
 
     if launched and not settings.RANK.is_set():  # no launcher of ours ends the job
-        sys.excepthook = ends_job = _EndsJob(world)
-        end_job_by(lambda error: ends_job(type(error), error, error.__traceback__))
+        sys.excepthook = _EndsJob(world)
         atexit.register(leave_together)
     else:
         atexit.register(leave)

@@ -101,8 +101,29 @@ def test_ranks_that_a_script_forks_are_refused(tmp_path):
     assert all("has forked, calls init_process_group: ranks are" in line for line in told)
 
 
+def run_by_mpirun(directory, script, launcher=(), **env):
+    """Run a script on two ranks; ``launcher``: arguments of Python's before it."""
+    (directory / "train.py").write_text(script)
+    return subprocess.run(
+        [MPIRUN, "-n", "2", sys.executable, *launcher, "train.py"],
+        cwd=directory,
+        env=clean_environment() | ONE_THREAD | env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+
+
+def test_a_rank_that_is_stuck_in_a_new_group_ends_the_job_also_without_the_launcher(tmp_path):
+    script = read_script("torch_stuck_in_a_group")
+    ran = run_by_mpirun(tmp_path, script, FLAGS_rpc_deadline="1000")
+    assert ran.returncode != 0
+    assert "hpcdist: rank 0 waiting for all ranks to tell their hosts: nothing came" in ran.stderr
+
+
 def test_torchs_mpi_is_ours_also_without_the_launcher(tmp_path):
-    (tmp_path / "train.py").write_text(
+    script = (
         "import torch, torch.distributed as dist\n"
         "import hpcdist.torch\n"
         "dist.init_process_group('mpi')\n"
@@ -110,14 +131,7 @@ def test_torchs_mpi_is_ours_also_without_the_launcher(tmp_path):
         "dist.all_reduce(total)\n"
         "print(dist.get_backend(), dist.get_world_size(), total.tolist())\n"
     )
-    ran = subprocess.run(
-        [MPIRUN, "-n", "2", sys.executable, "train.py"],
-        cwd=tmp_path,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = run_by_mpirun(tmp_path, script)
     assert (ran.returncode, ran.stdout.splitlines()) == (0, ["mpi 2 [2.0, 2.0, 2.0]"] * 2), ran
 
 
@@ -211,16 +225,7 @@ dist.barrier()
     ("launcher", "pause"), [(("-m", "hpcdist", "--quiet", "--as-torchrun"), "2e-3"), ((), "2e-4")]
 )
 def test_signals_of_children_do_not_interrupt_the_report_of_a_failure(tmp_path, launcher, pause):
-    (tmp_path / "train.py").write_text(WORKERS_DIE.replace("PAUSE_S", pause))
-    ran = subprocess.run(
-        [MPIRUN, "-n", "2", sys.executable, *launcher, "train.py"],
-        cwd=tmp_path,
-        env=clean_environment() | ONE_THREAD,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_S,
-    )
+    ran = run_by_mpirun(tmp_path, WORKERS_DIE.replace("PAUSE_S", pause), launcher)
     assert ran.returncode == 1, ran
     assert ran.stderr.count("hpcdist: rank 1") == 1, ran.stderr
     assert "failed before its script" not in ran.stderr
