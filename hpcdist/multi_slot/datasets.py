@@ -31,7 +31,6 @@ from hpcdist.multi_slot.samples import (
     slot_of,
     slots_shuffled,
 )
-from hpcdist.multi_slot.text import samples_of_file
 from hpcdist.reader import buffered, xmap_readers
 from hpcdist.trace.events import Count
 
@@ -167,6 +166,8 @@ class QueueDataset(DatasetBase):
     """Files that are read while the Program trains; every pass reads them again."""
 
     def _pieces(self) -> Iterator[Samples]:
+        from hpcdist.multi_slot.text import samples_of_file  # numba takes 0.3 s to import
+
         files, command, slots = self._read()
         return (piece for path in files for piece in samples_of_file(path, command, slots))
 
@@ -273,6 +274,8 @@ class InMemoryDataset(DatasetBase):
         self._has_ids = True
 
     def _load(self, threads: int) -> Samples:
+        from hpcdist.multi_slot.text import samples_of_file  # numba takes 0.3 s to import
+
         files, command, slots = self._read()
         texts = self._has_ids + self._has_contents
         if self._has_ids and self._merge_size is not None:

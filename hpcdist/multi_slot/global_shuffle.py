@@ -20,7 +20,6 @@ import numpy as np
 from hpcdist.comm.base import Transport
 from hpcdist.division import equal_parts
 from hpcdist.errors import DataError
-from hpcdist.multi_slot.kernels import put_values
 from hpcdist.multi_slot.merging import id_keys
 from hpcdist.multi_slot.samples import Column, Samples, SampleSlot, permutation, taken
 
@@ -172,6 +171,8 @@ def _moved(
     offsets: np.ndarray | None,
 ) -> Column:
     """Return the column of this trainer's new samples; their ``offsets`` may be known."""
+    from hpcdist.multi_slot.kernels import put_values  # numba takes 0.3 s to import
+
     if offsets is None or slot.shape is None:
         offsets = _offsets(slot, column, moves, most, swap)
     values = np.empty(offsets[-1], column.values.dtype)

@@ -9,7 +9,6 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from hpcdist.errors import DataError
-from hpcdist.multi_slot.kernels import NEAR_ZERO
 from hpcdist.multi_slot.samples import Column, Samples, taken
 
 logger = logging.getLogger("hpcdist.multi_slot")
@@ -73,6 +72,8 @@ def _id(column: Column, number: int) -> bytes:
 
 def _tells(column: Column) -> np.ndarray:
     """Tell of each sample whether it has a value that is not zero, bool [samples]."""
+    from hpcdist.multi_slot.kernels import NEAR_ZERO  # numba takes 0.3 s to import
+
     values = column.values
     nonzero = np.abs(values) >= NEAR_ZERO if values.dtype.kind == "f" else values != 0
     return np.logical_or.reduceat(nonzero, column.offsets[:-1])

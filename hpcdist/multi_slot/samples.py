@@ -13,7 +13,6 @@ from hpcdist.errors import DataError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.variable import Variable
 from hpcdist.lod_tensor import LoDTensor
-from hpcdist.multi_slot.kernels import take_values, without_zeros
 
 DTYPES = ("int64", "float32")
 _ID_DTYPE = "uint8"
@@ -105,10 +104,12 @@ class Samples:
 
     def without_zeros(self) -> Samples:
         """Return the samples without the zeros of ragged slots; one is left where all are zero."""
+        from hpcdist.multi_slot import kernels  # numba takes 0.3 s to import
+
         return Samples(
             self.slots,
             [
-                Column(*without_zeros(c.values, c.offsets))
+                Column(*kernels.without_zeros(c.values, c.offsets))
                 if slot.is_fed and slot.shape is None
                 else c
                 for slot, c in zip(self.slots, self.columns)
@@ -148,6 +149,8 @@ def slots_shuffled(samples: Samples, random: np.random.Generator, names: Set[str
 
 def taken(column: Column, order: np.ndarray) -> Column:
     """Return the values of samples in another order."""
+    from hpcdist.multi_slot.kernels import take_values  # numba takes 0.3 s to import
+
     offsets = np.zeros(len(order) + 1, np.int64)
     np.cumsum((column.offsets[1:] - column.offsets[:-1])[order], out=offsets[1:])
     values = np.empty(offsets[-1], column.values.dtype)

@@ -14,11 +14,6 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import by_element, not_on_rows
 from hpcdist.ops.common import Wanted, same
-from hpcdist.ops.optimize.mixed_precision_kernels import (
-    INFINITY,
-    round_to_bfloat16_bits,
-    round_to_float16_bits,
-)
 from hpcdist.ops.types import Array, ArrayModule, Operands
 
 # Operators that round to 16 bits, and the type whose values they give; kept in float32.
@@ -29,7 +24,10 @@ ROUNDINGS = {"round_to_float16": "float16", "round_to_bfloat16": "bfloat16"}
 def _round_to_float16(xp: ArrayModule, x, out) -> None:
     """What float16 can hold: 11 significant bits, infinity from 65520 on."""
     if xp is np and x.dtype == np.float32 and x.flags.c_contiguous and out.flags.c_contiguous:
-        round_to_float16_bits(x.reshape(-1).view(np.uint32), out.reshape(-1).view(np.uint32))
+        from hpcdist.ops.optimize import mixed_precision_kernels as kernels  # numba takes long
+
+        bits, rounded = x.reshape(-1).view(np.uint32), out.reshape(-1).view(np.uint32)
+        kernels.round_to_float16_bits(bits, rounded)
         return
     with np.errstate(over="ignore"):
         out[...] = x.astype(xp.float16)
@@ -37,13 +35,17 @@ def _round_to_float16(xp: ArrayModule, x, out) -> None:
 
 def _round_to_bfloat16(xp: ArrayModule, x, out) -> None:
     """What bfloat16 can hold: 8 significant bits, and the exponents of float32."""
-    round_bits = round_to_bfloat16_bits if xp is np else bfloat16_kernel(xp)
+    from hpcdist.ops.optimize import mixed_precision_kernels as kernels  # numba takes long
+
+    round_bits = kernels.round_to_bfloat16_bits if xp is np else bfloat16_kernel(xp)
     round_bits(x.reshape(-1).view(np.uint32), out.reshape(-1).view(np.uint32))
 
 
 @functools.cache
 def bfloat16_kernel(xp: Any) -> Any:
     """Return `round_to_bfloat16_bits` as a kernel of a GPU."""
+    from hpcdist.ops.optimize.mixed_precision_kernels import INFINITY
+
     sign, below_half, one, dropped = map(np.uint32, (0x80000000, 0x7FFF, 1, 16))
 
     def round_bits(x, out) -> None:

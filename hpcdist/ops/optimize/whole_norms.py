@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 
-from hpcdist import update_rules as rules
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.embedding.selected_rows import SelectedRows
@@ -44,6 +43,8 @@ def _lars(
     lars_coeff: float,
     lars_weight_decay: float,
 ) -> None:
+    from hpcdist import update_rules as rules  # numba takes 0.3 s to import
+
     number = param.dtype.type
     coeff, decay = number(lars_coeff), number(lars_weight_decay)
     norms = xp.sqrt(param_norm), xp.sqrt(grad_norm)
