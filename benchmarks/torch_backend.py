@@ -47,11 +47,11 @@ def calls(group: dist.ProcessGroup) -> dict[str, tuple[Callable[[], object], int
         "all_reduce, 64 bytes": (lambda: dist.all_reduce(small, group=group), 300),
         "all_reduce, 64 MiB": (lambda: dist.all_reduce(large, group=group), 3),
         "all_gather, 16 MiB": (
-            lambda: dist.all_gather_into_tensor(whole, part, group=group),
+            lambda: dist.all_gather_single(whole, part, group=group),
             10,
         ),
         "reduce_scatter, 16 MiB": (
-            lambda: dist.reduce_scatter_tensor(part, whole, group=group),
+            lambda: dist.reduce_scatter_single(part, whole, group=group),
             10,
         ),
         "all_to_all, 16 MiB": (

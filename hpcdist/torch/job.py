@@ -33,7 +33,7 @@ from hpcdist.torch.watches import ENDED, DeathWatch, EndWatch
 
 # How long a sum in memory that begins in a backward pass is left to the thread that runs the pass,
 # which takes it up at the end: beside that it costs more, where no core is left for it.
-PATIENCE_S = 0.05
+PATIENCE_S = 0.15
 ENDING_S = 1.0  # in which what a script has not waited for must end
 MESSAGES_TAG, ASKING_TAG, ROWS_TAG = 1, 2, 3  # of communicators that are made at the same time
 
