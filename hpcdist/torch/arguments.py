@@ -29,6 +29,8 @@ def options(opts: Any, /, *positional: Any, **named: Any) -> Any:
             opts.rootRank = value
         elif value is not None:
             opts = value
+    if number := getattr(opts, "rootTensor", 0):
+        raise CommError(f"root tensor {number}: each rank gives one tensor, number 0")
     return opts
 
 
@@ -38,6 +40,29 @@ def one(tensors: OneOrList) -> list[torch.Tensor]:
     if len(single) != 1:
         raise CommError(f"expected one tensor, got {len(single)}; coalesced forms take several")
     return single
+
+
+def pairs(outputs: Sequence[Any], inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Return each output with its input."""
+    if len(outputs) != len(inputs) or not inputs:
+        raise CommError(
+            f"expected as many outputs as inputs, and at least one, got {len(outputs)} outputs "
+            f"and {len(inputs)} inputs"
+        )
+    return list(zip(outputs, inputs))
+
+
+def of_root(
+    kind: str, lists: Sequence[Sequence[torch.Tensor]], rank: int, root: int
+) -> list[torch.Tensor]:
+    """Return the tensors of all ranks, which the root alone gives: one list; nothing elsewhere."""
+    if len(lists) != (rank == root):
+        expected = "one list of" if rank == root else "no"
+        raise CommError(
+            f"{kind} with root {root}: expected {expected} tensors for all ranks on rank {rank}, "
+            f"got {len(lists)} lists"
+        )
+    return list(lists[0]) if lists else []
 
 
 def one_for_each(

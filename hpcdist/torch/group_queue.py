@@ -33,6 +33,21 @@ COLLECTIVE_TAG = 0  # single messages have odd tags
 hook_lanes: ContextVar[list[Lane] | None] = ContextVar("hook_lanes", default=None)
 
 
+class GroupOptions:
+    """What torch's groups have as ``options``: the time-out, to be read and set."""
+
+    def __init__(self, queue: GroupQueue) -> None:
+        self._queue = queue
+
+    @property
+    def _timeout(self) -> timedelta:
+        return timedelta(seconds=self._queue.group.deadline_s)
+
+    @_timeout.setter
+    def _timeout(self, timeout: timedelta) -> None:
+        self._queue.set_timeout(timeout)
+
+
 class GroupQueue:
     """The operations of a group: collectives one after another, single messages beside them."""
 

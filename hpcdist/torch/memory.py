@@ -92,6 +92,8 @@ def put_back(vectors: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -
 
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return tensors to be written, of one dtype, as one vector: its own memory if it is one."""
+    if not tensors:
+        raise CommError("expected at least one tensor, got none")
     checked((), tensors)
     if len(tensors) == 1:
         return flat(tensors[0])

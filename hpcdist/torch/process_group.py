@@ -13,8 +13,8 @@ from torch.distributed.distributed_c10d import AllgatherOptions
 
 from hpcdist.errors import CommError
 from hpcdist.torch import sparse_sum
-from hpcdist.torch.arguments import OneOrList, one, one_for_each, options
-from hpcdist.torch.group_queue import GroupQueue
+from hpcdist.torch.arguments import OneOrList, of_root, one, one_for_each, options, pairs
+from hpcdist.torch.group_queue import GroupOptions, GroupQueue
 from hpcdist.torch.job import TorchJob
 from hpcdist.torch.memory import (
     checked,
@@ -57,6 +57,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         super().__init__(rank, len(ranks))
         self._size = len(ranks)
         self._names = {"name": name, "description": ""}
+        self._store = store
         self.queue = GroupQueue(job, store, ranks, name, timeout)
         self._messages = SingleMessages(self.queue)
         self.splits = 0  # how often split_group has split it
@@ -94,8 +95,17 @@ class MpiProcessGroup(dist.ProcessGroup):
             raise RuntimeError(f"no backend for {device} in a group of hpcdist's")
         return self
 
+    def get_group_store(self) -> dist.Store:
+        return self._store
+
+    def supports_tensor_alloc(self, _: torch.device) -> bool:
+        return False
+
     def _get_sequence_number_for_group(self) -> int:
         return self.queue.sequence
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Do nothing: the first number is known."""
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.set_timeout(timeout)
@@ -103,10 +113,15 @@ class MpiProcessGroup(dist.ProcessGroup):
     def set_timeout(self, timeout: timedelta) -> None:
         self.queue.set_timeout(timeout)
 
+    @property
+    def options(self) -> GroupOptions:
+        return GroupOptions(self.queue)
+
     def shutdown(self) -> None:
         """Do nothing: what the group holds is given back at the end of the process."""
 
     abort = shutdown
+    supports_splitting = supports_coalescing = supports_time_estimate = False
     supports_shrinking = True  # so that torch calls this, and the error says what to call instead
 
     def shrink(self, ranks: Sequence[int], *_: object) -> NoReturn:
@@ -114,6 +129,14 @@ class MpiProcessGroup(dist.ProcessGroup):
             "dist.shrink_group() takes backends in C++ only; hpcdist.torch.shrink() goes on "
             "without ranks that died, dist.new_group() makes a group of some ranks"
         )
+
+    def split_group(self, *_: object, **__: object) -> NoReturn:
+        raise CommError(
+            "groups' own split_group() and merge_remote_group() take backends in C++ only; "
+            "dist.split_group() and dist.new_group() make groups of some ranks"
+        )
+
+    merge_remote_group = split_group
 
     # -- reductions --
 
@@ -148,8 +171,8 @@ class MpiProcessGroup(dist.ProcessGroup):
         if isinstance(outputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
         parsed = options(dist.ReduceScatterOptions(), *opts, **named)
-        pairs = list(zip(outputs, inputs, strict=True))
-        return _last([self._reduce_scatter(*pair, parsed) for pair in pairs], outputs)
+        each = pairs(outputs, inputs)
+        return _last([self._reduce_scatter(*pair, parsed) for pair in each], outputs)
 
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: object = None
@@ -163,8 +186,8 @@ class MpiProcessGroup(dist.ProcessGroup):
     def reduce_scatter_tensor_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: object = None
     ) -> MpiWork:
-        pairs = list(zip(outputs, inputs, strict=True))
-        return _last([self.reduce_scatter_single(*pair, opts) for pair in pairs], outputs)
+        each = pairs(outputs, inputs)
+        return _last([self.reduce_scatter_single(*pair, opts) for pair in each], outputs)
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
@@ -184,8 +207,9 @@ class MpiProcessGroup(dist.ProcessGroup):
         if isinstance(inputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
         parsed = options(AllgatherOptions(), *opts, **named)
-        pairs = zip(outputs, inputs, strict=True)
-        return _last([self._all_gather(part, list(into), parsed) for into, part in pairs], outputs)
+        each = pairs(outputs, inputs)
+        works = [self._all_gather(part, list(into), parsed) for into, part in each]
+        return _last(works, outputs if len(outputs) > 1 else outputs[0])  # as gloo's
 
     def all_gather_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: object = None
@@ -200,8 +224,8 @@ class MpiProcessGroup(dist.ProcessGroup):
     def allgather_into_tensor_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: object = None
     ) -> MpiWork:
-        pairs = list(zip(outputs, inputs, strict=True))
-        return _last([self.all_gather_single(*pair, opts) for pair in pairs], outputs)
+        each = pairs(outputs, inputs)
+        return _last([self.all_gather_single(*pair, opts) for pair in each], outputs)
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
@@ -218,10 +242,10 @@ class MpiProcessGroup(dist.ProcessGroup):
         if isinstance(inputs, torch.Tensor):
             outputs, inputs = [outputs] if outputs else [], [inputs]
         opts = options(dist.GatherOptions(), *where, **named)
-        (part,), targets = inputs, list(outputs[0]) if outputs else []
+        (part,), targets = one(inputs), of_root("gather", outputs, self.rank(), opts.rootRank)
         root, vector, vectors = self._with_root("gather", part, targets, opts)
         call, back = Call("gather", part.dtype, root=root), partial(put_back, vectors, targets)
-        return self.queue.add(call, (vector, vectors, root), back, outputs, opts)
+        return self.queue.add(call, (vector, vectors, root), back, targets, opts)
 
     def scatter(
         self, outputs: OneOrList, inputs: Sequence[Any], *where: Any, **named: Any
@@ -229,8 +253,8 @@ class MpiProcessGroup(dist.ProcessGroup):
         if isinstance(outputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs] if inputs else []
         opts = options(dist.ScatterOptions(), *where, **named)
-        written, sources = unwatched(outputs), list(inputs[0]) if inputs else []
-        (out,) = written
+        written = unwatched(one(outputs))
+        (out,), sources = written, of_root("scatter", inputs, self.rank(), opts.rootRank)
         root, vector, vectors = self._with_root("scatter", out, sources, opts)
         call, back = Call("scatter", out.dtype, root=root), partial(put_back, [vector], written)
         return self.queue.add(call, (vectors, vector, root), back, outputs, opts)
