@@ -20,6 +20,7 @@ from hpcdist.torch.facts import Initial, TableFacts
 from hpcdist.torch.tables import tables
 
 NORMAL = Initial("normal", 0.0, 1.0)  # as torch's begin
+_is_tracing: Any = torch.jit.is_tracing  # torch gives it no types
 _left_out = ContextVar("_left_out", default=False)  # whether states are without tables
 
 
@@ -99,7 +100,26 @@ class TableModule(nn.Module):
                 f"table {self.name!r}: ids must be on the CPU, where rows are looked up, got "
                 f"{input.device}: use ids.cpu()"
             )
-        return np.asarray(input.numpy().reshape(-1), np.int64)
+        unknown = (
+            f"table {self.name!r}: rows are looked up by ids that are known, as they are not in "
+            "torch.jit.trace, torch.export and torch.vmap: leave look-ups out of these"
+        )
+        if _is_tracing():  # which would keep the rows of these ids
+            raise TableError(unknown)
+        try:
+            known = input.numpy()
+        except RuntimeError as error:
+            raise TableError(unknown) from error
+        return np.asarray(known.reshape(-1), np.int64)
+
+    def __getattr__(self, name: str) -> Any:
+        """Say where rows are to those who look for torch's ``weight``."""
+        if name == "weight":
+            raise AttributeError(
+                f"table {self.name!r} has no weight: its rows are on several ranks; look ids up "
+                "to read rows, and set first values by initial=hpcdist.torch.Initial(...)"
+            )
+        return super().__getattr__(name)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse `copy.deepcopy`, and pickling, as `torch.save` of a model does it."""

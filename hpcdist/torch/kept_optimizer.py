@@ -20,17 +20,31 @@ class KeptOptimizer(torch.optim.Optimizer):
     ``param_groups[0]["lr"]`` is the learning rate. With servers trainer 0's counts alone.
     """
 
+    # So torch.amp.GradScaler leaves what it found in `found_inf`, and `step` can refuse it.
+    _step_supports_amp_scaling = True
+
     def __init__(self, number: int, parameters: Iterable[nn.Parameter], lr: float) -> None:
         super().__init__(parameters, {"lr": lr})
         self._number = number
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Take the first group, which `__init__` gives. TableError for others."""
+        if self.param_groups:
+            raise TableError(
+                f"{type(self).__name__}.add_param_group: what is kept elsewhere is settled when "
+                "the optimizer is made, and has one group; give it all then, or use an optimizer "
+                "of torch's for the rest"
+            )
+        super().add_param_group(param_group)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Move what is kept elsewhere by the gradients that have come since the last step.
 
         Collective: every trainer calls this in every step, also one that has no gradients. Of
         several optimizers the last to step moves all; what comes after an optimizer's own step
-        is for its next one.
+        is for its next one. TableError if a GradScaler calls it.
         """
+        self._refuse_scaler()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -38,6 +52,14 @@ class KeptOptimizer(torch.optim.Optimizer):
         tables().rates[self._number] = float(self.param_groups[0]["lr"])
         tables().step(self._number)
         return loss
+
+    def _refuse_scaler(self) -> None:
+        if vars(self).pop("found_inf", None) is not None:
+            raise TableError(
+                f"GradScaler.step({type(self).__name__}): it unscales no gradients of rows, and "
+                "would skip steps on single trainers, while all must step; use bfloat16 "
+                "(torch.autocast), which needs no GradScaler"
+            )
 
 
 def check(facts: OptimizerFacts, lr: object, mode: TrainingMode, modes: Sequence[str]) -> None:

@@ -70,6 +70,7 @@ class ServedOptimizer(KeptOptimizer):
         if lr is None:
             raise TableError(f"ServedOptimizer {kind}: lr must be given")
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         if not trained:
             raise TableError("ServedOptimizer: the model has no parameters to train")
         if twin is not None:
@@ -88,7 +89,7 @@ class ServedOptimizer(KeptOptimizer):
         served = {prefix + local_name: tensor for local_name, tensor in trained.items()}
         number = tables().serve(served, facts, lr, training_mode)
         super().__init__(number, trained.values(), lr)
-        self._twin, self._facts, self._geo = twin, facts, geo
+        self._twin, self._facts, self._geo, self._frozen = twin, facts, geo, frozen
         self._stepping = False
         if twin is not None and geo:
             twin.register_step_pre_hook(self._refuse_second_step)
@@ -103,8 +104,17 @@ class ServedOptimizer(KeptOptimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Do as `KeptOptimizer.step`, with "geo" after torch's own step.
 
-        TableError for torch's that has more than another rate, where servers have its formula.
+        TableError for torch's that has more than another rate, where servers have its formula,
+        and for a parameter that trains now and did not when servers began.
         """
+        self._refuse_scaler()  # before torch's own step
+        for name, parameter in self._frozen.items():
+            if parameter.requires_grad:
+                raise TableError(
+                    f"parameter {name!r} was frozen when ServedOptimizer was made, so servers do "
+                    "not train it: make it with all that will train, and freeze what must wait "
+                    "after that, which SGD and Adagrad without decay take for zeros"
+                )
         if self._geo and self._twin is not None:
             tables().settle()  # servers begin with the values from before the first step
             self._stepping = True

@@ -137,6 +137,43 @@ def test_what_cannot_be_is_refused():
             copied(nn.Sequential(module))
 
 
+def test_what_transforms_of_torch_do_not_know_is_refused():
+    module = ours.Embedding(None, 4, name="words")
+    ours.TableOptimizer(module, lr=0.1)
+    ids = torch.arange(3)
+    for transform in (
+        lambda: torch.jit.trace(module, ids),
+        lambda: torch.export.export(nn.Sequential(module), (ids,)),
+        lambda: torch.vmap(module)(ids),
+    ):
+        with pytest.raises(TableError, match="'words': rows are looked up by ids that are known"):
+            transform()
+    with pytest.raises(AttributeError, match="'words' has no weight: its rows are on several"):
+        _ = module.weight
+    assert not hasattr(module, "weight") and not hasattr(module, "bias")
+
+
+def test_a_scaler_and_other_parameters_are_refused_before_a_step():
+    module = ours.Embedding(None, 4, initial=Initial("constant", 1.0))
+    optimizer = ours.TableOptimizer(module, lr=0.1)
+    ids = torch.arange(3)
+    for unscales in (False, True):
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(module(ids).sum()).backward()
+        if unscales:
+            scaler.unscale_(optimizer)
+        with pytest.raises(TableError, match=r"GradScaler.step\(TableOptimizer\): it unscales no"):
+            scaler.step(optimizer)
+    optimizer.zero_grad()
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    scaler.scale(module(ids).sum()).backward()
+    scaler.step(optimizer)
+    with torch.no_grad():
+        assert torch.equal(module(ids), torch.full((3, 4), 1 - 0.1))
+    with pytest.raises(TableError, match=r"TableOptimizer.add_param_group: what is kept"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+
+
 @pytest.mark.mpi
 def test_parameters_that_servers_cannot_keep_are_refused():
     rank_and_size()
@@ -187,5 +224,13 @@ def test_parameters_that_servers_cannot_keep_are_refused():
     with pytest.raises(TableError, match="two optimizers on servers"):
         ours.ServedOptimizer(layer, "Adam", lr=0.1)
     layer(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(TableError, match="ServedOptimizer.add_param_group: what is kept"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+    frozen = nn.Linear(2, 2)
+    frozen.bias.requires_grad_(False)
+    of_frozen = ours.ServedOptimizer(frozen, lr=0.1, name="frozen")
+    frozen.bias.requires_grad_(True)
+    with pytest.raises(TableError, match="'bias' was frozen when ServedOptimizer was made"):
+        of_frozen.step()
     with pytest.raises(TableError, match="needs parameter servers"):
         optimizer.step()
