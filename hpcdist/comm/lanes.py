@@ -158,6 +158,8 @@ class Operation:
 
     def advance(self) -> bool:
         """Go on as far as possible now; return whether it has ended, well or not."""
+        if self.error is not None:  # it was interrupted
+            return True
         try:
             while self._wait is None or self._wait.ended():
                 self._wait = next(self._steps)
@@ -175,6 +177,9 @@ class Operation:
         except Exception as error:  # of MPI's, or memory: whoever waits is told
             self.error = CommError(f"{self.describe()}: {type(error).__name__}: {error}")
             self.error.__cause__ = error
+        except BaseException as interrupt:  # Ctrl-C, or another of a signal: it cannot go on
+            self.error = CommError(f"{self.describe()}: interrupted by {interrupt!r}")
+            raise
         if self.error is not None:
             _failures.append(self.error)
         return True
@@ -224,6 +229,7 @@ class Lane:
             try:
                 ended = self._queue[0] if self._queue and self._advance_first() else None
                 if ended is not None:
+                    broken, self._broken = self._broken, self._broken or ended.error
                     self._ending.append(ended)
                     self._queue.popleft()
             finally:
@@ -231,7 +237,6 @@ class Lane:
             if ended is None:
                 return bool(self._queue)
             # What is called now may wait for operations of this lane.
-            broken, self._broken = self._broken, self._broken or ended.error
             try:
                 ended.end(_after(broken) if broken is not None else None)
             finally:

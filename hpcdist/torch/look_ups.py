@@ -55,7 +55,10 @@ class LookUps:
     def _took(self, gradients: tuple[torch.Tensor | None, ...]) -> None:
         for (table, ids), gradient in zip(self.ids.items(), gradients, strict=True):
             if gradient is not None:
-                self._note(Given(self._numbers[table], table, ids, gradient.contiguous()))
+                # A copy: autograd may give this memory to a parameter as well, as its gradient,
+                # which the script may then change (clip_grad_norm_) before this one is pushed.
+                own = gradient.clone(memory_format=torch.contiguous_format)
+                self._note(Given(self._numbers[table], table, ids, own))
 
 
 class _Rows(torch.autograd.Function):

@@ -37,7 +37,7 @@ class TensorReduction:
     into: Callable[..., Any]  # (left, right, out=)
     size: int
     mean: bool = False
-    factor: Any = None  # what each rank's tensor is multiplied by first
+    factor: torch.Tensor | None = None  # what each rank's tensor is multiplied by first
 
     def prepare(self, flat: torch.Tensor) -> torch.Tensor:
         """Return what this rank gives: its tensor, or a new one."""
@@ -62,8 +62,10 @@ class TensorReduction:
                     self.into(total, part, out=total)
                 self.into(total, parts[-1], out=target)
             if self.mean:
-                rounding = None if out.is_floating_point() or out.is_complex() else "trunc"
-                target.div_(self.size, rounding_mode=rounding)
+                # Of complex numbers torch divides some as vectors, with other bits, some alone.
+                numbers = torch.view_as_real(target) if target.is_complex() else target
+                rounding = None if numbers.is_floating_point() else "trunc"
+                numbers.div_(self.size, rounding_mode=rounding)
 
 
 @cache
@@ -83,7 +85,13 @@ def reduction(op: Any, dtype: torch.dtype, size: int) -> TensorReduction:
         return _plain(op, dtype, size)
     kind, factor = op.__getstate__()
     plain = _plain(kind, dtype, size)
-    return replace(plain, factor=factor) if kind == _OPS.PREMUL_SUM else plain
+    if kind != _OPS.PREMUL_SUM:
+        return plain
+    number = torch.as_tensor(factor)
+    converted = number.to(dtype)  # as NCCL does; results have the tensors' dtype on all ranks
+    if not torch.can_cast(number.dtype, dtype) and number != converted:
+        raise CommError(f"ReduceOp.PREMUL_SUM of {dtype}: expected a factor in it, got {factor}")
+    return replace(plain, factor=converted.reshape(()))
 
 
 @cache

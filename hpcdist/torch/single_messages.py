@@ -21,7 +21,8 @@ class SingleMessages:
 
     def __init__(self, queue: GroupQueue) -> None:
         self._queue = queue
-        # Of one tag they are filled in the order of their calls, of several side by side.
+        # Of one tag they are filled in the order of their calls, of several side by side; after
+        # them those from one rank that are called while they wait, as messages would match in MPI.
         self._from_anyone: dict[int, Lane] = defaultdict(Lane)
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> MpiWork:
@@ -40,7 +41,9 @@ class SingleMessages:
         """Fill a tensor with a message of one rank."""
         checked((), [tensor])
         channel, vector = self._channel(tag), flat(tensor)
-        work = MpiWork(self._queue.mover, Lane(), [tensor])
+        before = self._from_anyone.get(tag)
+        lane = Lane() if before is None or before.is_empty() else before
+        work = MpiWork(self._queue.mover, lane, [tensor])
         work.source = source
 
         def steps() -> Steps:

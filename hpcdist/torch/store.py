@@ -6,10 +6,11 @@ threads of a rank may send requests at the same time. No port is opened.
 
 from __future__ import annotations
 
-import itertools
 import json
+import operator
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -23,7 +24,7 @@ from hpcdist.comm.base import ANY, Transport
 from hpcdist.comm.collective import RankGroup
 from hpcdist.errors import CommError, DeadlineError, RankFailure
 from hpcdist.torch.rank_process import RankProcess
-from hpcdist.torch.store_table import LATE, Request, StoreTable
+from hpcdist.torch.store_table import LATE, REFUSED, Request, StoreTable
 
 KEEPER = 0
 REQUEST_TAG = 1
@@ -128,33 +129,34 @@ class MpiStore(dist.Store):
         names = range(transport.size) if names is None else names
         self._group = RankGroup(transport, tuple(names), deadline_s)
         self.process = RankProcess(names[transport.rank])
-        self._numbers = itertools.count()
+        # Of answers. Who gives up waiting for one does not give its tag back: it may still come.
+        self._tags = deque(range(FIRST_ANSWER_TAG, FIRST_ANSWER_TAG + ANSWER_TAGS))
 
     # torch calls the store from C++ under some names and from Python under others.
 
     def set(self, key: str, value: str | bytes) -> None:
-        self._ask("set", key, _text(value))
+        self._ask("set", _key(key), _text(value))
 
     def get(self, key: str) -> bytes:
-        return _bytes(self._ask("get", key))
+        return _bytes(self._ask("get", _key(key)))
 
     def add(self, key: str, value: int) -> int:
-        return int(self._ask("add", key, value))
+        return int(self._ask("add", _key(key), operator.index(value)))
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        return _bytes(self._ask("compare_set", key, _text(expected), _text(desired)))
+        return _bytes(self._ask("compare_set", _key(key), _text(expected), _text(desired)))
 
     def append(self, key: str, value: str | bytes) -> None:
-        self._ask("append", key, _text(value))
+        self._ask("append", _key(key), _text(value))
 
     def check(self, keys: Sequence[str]) -> bool:
-        return bool(self._ask("check", list(keys)))
+        return bool(self._ask("check", _keys(keys)))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        self._ask("wait", list(keys), timeout=timeout)
+        self._ask("wait", _keys(keys), timeout=timeout)
 
     def delete_key(self, key: str) -> bool:
-        return bool(self._ask("delete_key", key))
+        return bool(self._ask("delete_key", _key(key)))
 
     deleteKey = delete_key
 
@@ -167,25 +169,25 @@ class MpiStore(dist.Store):
         return list(self._ask("list_keys"))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        return [_bytes(text) for text in self._ask("multi_get", list(keys))]
+        return [_bytes(text) for text in self._ask("multi_get", _keys(keys))]
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        self._ask("multi_set", list(keys), [_text(value) for value in values])
+        self._ask("multi_set", _keys(keys), [_text(value) for value in values])
 
     def has_extended_api(self) -> bool:
         return True
 
     def queue_push(self, key: str, value: str | bytes) -> None:
-        self._ask("queue_push", key, _text(value))
+        self._ask("queue_push", _key(key), _text(value))
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        value = self._ask("queue_pop", key, block)
+        value = self._ask("queue_pop", _key(key), block)
         if value is None:
             raise dist.QueueEmptyError(f"rank {self._transport.rank}: queue {key!r} is empty")
         return _bytes(value)
 
     def queue_len(self, key: str) -> int:
-        return int(self._ask("queue_len", key))
+        return int(self._ask("queue_len", _key(key)))
 
     def look_for(self, key: str) -> Callable[[], bool | None]:
         """Ask whether a key is there, without a wait; what is returned tells, None if not yet."""
@@ -233,6 +235,8 @@ class MpiStore(dist.Store):
             me = self._group.names[self._group.rank]
             late.missing = tuple(rank for rank in self._group.names if rank != me)
             raise late
+        if kind == REFUSED:
+            raise CommError(f"rank {self.process.rank}: the store's {call()}: {value}")
         return value
 
     def _post(
@@ -244,7 +248,11 @@ class MpiStore(dist.Store):
             reply = partial(_note, answer)
             self._keeper.ask(Request(reply, operation, arguments, time.monotonic() + wait_s))
             return lambda: answer
-        tag = FIRST_ANSWER_TAG + next(self._numbers) % ANSWER_TAGS
+        if not self._tags:
+            raise CommError(
+                f"rank {self.process.rank}: {ANSWER_TAGS} requests to the store have no answer yet"
+            )
+        tag = self._tags.popleft()
         words = json.dumps([tag, wait_s, operation, arguments]).encode()
         data = np.frombuffer(words, np.uint8)
         send = self._transport.isend(data, KEEPER, REQUEST_TAG)
@@ -258,6 +266,7 @@ class MpiStore(dist.Store):
             answer = np.empty(came[1], np.uint8)
             receive = self._transport.irecv(answer, KEEPER, tag)
             self._transport.wait_all([receive], lambda: "the answer of the store")
+            self._tags.append(tag)
             return list(json.loads(answer.tobytes()))
 
         return find
@@ -267,7 +276,21 @@ def _note(answer: list[Any], kind: str, value: object) -> None:
     answer[:] = kind, value
 
 
+def _key(key: str | bytes) -> str:
+    if not isinstance(key, (str, bytes)):
+        raise TypeError(f"the store: expected text as a key, got {key!r}")
+    return key if isinstance(key, str) else key.decode()
+
+
+def _keys(keys: Sequence[str]) -> list[str]:
+    if isinstance(keys, (str, bytes)):
+        raise TypeError(f"the store: expected a list of keys, got {keys!r}")
+    return [_key(key) for key in keys]
+
+
 def _text(value: str | bytes) -> str:
+    if not isinstance(value, (str, bytes, bytearray, memoryview)):
+        raise TypeError(f"the store: expected text or bytes as a value, got {value!r}")
     return (value.encode() if isinstance(value, str) else bytes(value)).decode("latin-1")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 LATE = "late"  # the answer to a request whose keys have not come in time
 ANSWER = "answer"
+REFUSED = "refused"  # the answer to a request that does not fit what is there: why
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,12 @@ class StoreTable:
         answers = []
         while ready := next(filter(self._is_ready, self._waiting), None):
             self._waiting.remove(ready)
-            answer = getattr(self, f"_{ready.operation}")(*ready.arguments)
-            answers.append((ready.asker, ANSWER, answer))
+            try:
+                answer = getattr(self, f"_{ready.operation}")(*ready.arguments)
+            except ValueError as error:
+                answers.append((ready.asker, REFUSED, str(error)))
+            else:
+                answers.append((ready.asker, ANSWER, answer))
         return answers
 
     def expire(self, now: float) -> list[tuple[Hashable, str, Any]]:
@@ -105,7 +110,7 @@ class StoreTable:
         return [self._values[key] for key in keys]
 
     def _multi_set(self, keys: list[str], values: list[str]) -> None:
-        self._values.update(zip(keys, values, strict=True))
+        self._values.update(dict(zip(keys, values, strict=True)))
 
     def _queue_push(self, key: str, value: str) -> None:
         self._queues[key].append(value)

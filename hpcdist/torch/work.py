@@ -38,8 +38,10 @@ class MpiWork(dist.Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        with outside_inference_mode():
-            return self.operation.done or not self.lane.move() or self.operation.done
+        if not self.operation.done:
+            with outside_inference_mode():
+                self.lane.move()
+        return self.operation.done
 
     def is_success(self) -> bool:
         return self.operation.done and self.operation.error is None

@@ -144,6 +144,43 @@ def test_reductions_that_gloo_lacks(dtype, k):
         close(ours, total * 2)
 
 
+@WITH_AND_WITHOUT_MEMORY
+@pytest.mark.parametrize(
+    ("dtype", "factor"), [(torch.bfloat16, torch.tensor([1 / 3])), (torch.int64, 3.0)]
+)
+def test_a_factor_is_of_the_tensors_dtype_on_every_rank(dtype, factor, k):
+    pair = of_all(k)
+    rows = [
+        filled((50,), dtype, rank) + 2**40 * (dtype == torch.int64) for rank in range(pair.size)
+    ]
+    terms = [row * torch.as_tensor(factor).to(dtype).item() for row in rows]
+    total = terms[0].clone()
+    for term in terms[1:]:
+        total += term
+    tensor = rows[dist.get_rank()].clone()
+    dist.all_reduce(tensor, dist._make_nccl_premul_sum(factor), group=pair.ours)
+    assert torch.equal(tensor, total)
+    if dtype == torch.int64:
+        with pytest.raises(CommError, match=r"of torch.int64: expected a factor in it, got 0\.5"):
+            dist.all_reduce(tensor, dist._make_nccl_premul_sum(0.5), group=pair.ours)
+
+
+@WITH_AND_WITHOUT_MEMORY
+def test_means_of_complex_numbers_are_the_same_wherever_they_lie(k):
+    pair = of_all(k)
+    rows = [
+        torch.randn(1003, dtype=torch.complex64, generator=torch.Generator().manual_seed(rank))
+        for rank in range(pair.size)
+    ]
+    means = []
+    for length in (1003, 3):
+        tensor = rows[dist.get_rank()].clone()
+        for part in tensor.split(length):
+            dist.all_reduce(part, dist.ReduceOp.AVG, group=pair.ours)
+        means.append(tensor)
+    assert torch.equal(*means)
+
+
 def test_operations_that_make_no_sense_are_refused():
     pair = pair_of(0)
     if pair.here:

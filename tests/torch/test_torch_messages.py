@@ -152,6 +152,25 @@ def test_messages_from_anyone_come_by_their_tags(k):
         assert (five == 5).all() and (seven == 7).all()
 
 
+@WITH_AND_WITHOUT_MEMORY
+def test_messages_are_taken_in_the_order_in_which_they_are_asked_for(k):
+    pair = of_all(k)
+    if pair.size == 1:
+        return
+    if dist.get_rank() == 0:
+        first, second = torch.empty(2), torch.empty(2)
+        works = [dist.irecv(first, None, pair.ours), dist.irecv(second, 1, pair.ours)]
+        dist.barrier(pair.ours)
+        for work in reversed(works):
+            work.wait()
+        assert (first == 1).all() and (second == 2).all()
+        return
+    dist.barrier(pair.ours)
+    if dist.get_rank() == 1:
+        for k in (1, 2):
+            dist.send(torch.full((2,), float(k)), 0, pair.ours)
+
+
 def test_tensors_that_do_not_fit_are_refused():
     pair = of_all(0)
     own, longer = torch.ones(2), [torch.ones(3) for _ in range(pair.size)]

@@ -87,6 +87,57 @@ def test_compare_set_as_tcp_store_does():
     run_stores(1, body)
 
 
+@pytest.mark.parametrize("asker", [0, 1])
+def test_a_request_that_does_not_fit_is_refused_and_others_are_answered(asker):
+    def body(rank, store):
+        base = store.underlying_store
+        if rank == asker:
+            base.set("text", "abc")
+            with pytest.raises(CommError, match=rf"rank {rank}: the store's add\('text', 1\)"):
+                base.add("text", 1)
+            with pytest.raises(CommError, match="multi_set"):
+                base.multi_set(["a", "b"], ["1"])
+            assert not base.check(["a"])
+            for call, words in (
+                (lambda: base.set("five", 5), "text or bytes as a value, got 5"),
+                (lambda: base.set(5, "five"), "text as a key, got 5"),
+                (lambda: base.check("five"), "a list of keys, got 'five'"),
+                (lambda: base.add("five", 0.5), "float"),
+            ):
+                with pytest.raises(TypeError, match=words):
+                    call()
+            base.set(b"ended", "")
+        base.wait(["ended"])
+        base.add("came", 1)
+        while base.add("came", 0) < 2:
+            pass
+
+    run_stores(2, body)
+
+
+def test_a_request_that_waits_keeps_its_tag(monkeypatch):
+    monkeypatch.setattr("hpcdist.torch.store.ANSWER_TAGS", 2)
+
+    def body(rank, store):
+        base = store.underlying_store
+        if rank == 0:
+            base.wait(["asked"])
+            base.set("late", "42")
+            base.wait(["ended"])
+            return
+        found = []
+        waiting = threading.Thread(target=lambda: found.append(base.get("late")))
+        waiting.start()
+        for _ in range(9):
+            assert not base.check(["never"])
+        base.set("asked", "")
+        waiting.join(60)
+        assert found == [b"42"]
+        base.set("ended", "")
+
+    run_stores(2, body)
+
+
 def test_queues():
     def body(rank, store):
         base = store.underlying_store

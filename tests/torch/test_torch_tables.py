@@ -181,6 +181,21 @@ def test_gradients_add_up_until_the_step_and_only_looked_up_rows_move():
 
 
 @pytest.mark.mpi
+def test_gradients_of_parameters_that_autograd_shares_with_rows_may_be_changed():
+    rank_and_size()
+    module = ours.Embedding(None, 2, initial=Initial("constant", 1.0))
+    optimizer = ours.TableOptimizer(module, "SGD", lr=1.0)
+    shift = nn.Parameter(torch.zeros(4))
+    ids = torch.tensor([1, 2])
+    moved = shift.view(2, 2)  # before the look-up: its gradient comes after that of the rows
+    ((module(ids) + moved) * torch.tensor([[3.0, 4], [5, 6]])).sum().backward()
+    nn.utils.clip_grad_norm_([shift], 1e-3)
+    optimizer.step()
+    with torch.no_grad():
+        assert module(ids).tolist() == [[-2, -3], [-4, -5]]
+
+
+@pytest.mark.mpi
 def test_a_trainer_that_looks_no_ids_up_meets_the_others_for_each_table():
     rank, size = rank_and_size()
     modules = [ours.Embedding(None, 2, initial=Initial("constant", 1.0)) for _ in range(3)]

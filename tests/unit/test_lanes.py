@@ -243,6 +243,52 @@ def test_lengths_that_differ_are_an_error_and_break_the_lane():
     run_threads([partial(body, t) for t in world(2)])
 
 
+def test_what_is_interrupted_has_failed():
+    def steps():
+        yield Told()
+        raise KeyboardInterrupt
+
+    (t,) = world(1)
+    mover, lane = Mover(), Lane()
+    first, second = operation(t, steps()), operation(t, iter_of())
+    lane.add(first)
+    lane.add(second)
+    with pytest.raises(KeyboardInterrupt):
+        mover.wait(lane, first, None)
+    with pytest.raises(CommError, match="a swap: interrupted by KeyboardInterrupt"):
+        mover.wait(lane, first, None)
+    with pytest.raises(CommError, match="an earlier operation failed"):
+        mover.wait(lane, second, None)
+
+
+def test_nothing_begins_between_a_failure_and_its_end(monkeypatch):
+    """Another thread moves the lane as soon as it can."""
+    (t,) = world(1)
+    lane, guard, begun = Lane(), threading.Lock(), []
+
+    class Released:
+        acquire = guard.acquire
+
+        def release(self):
+            guard.release()
+            monkeypatch.setattr(lane, "_moving", guard)
+            lane.move()
+
+    def fails():
+        yield from ()
+        raise CommError("it fails")
+
+    def begins():
+        begun.append(True)
+        yield from ()
+
+    lane.add(operation(t, fails()))
+    lane.add(operation(t, begins()))
+    monkeypatch.setattr(lane, "_moving", Released())
+    lane.move()
+    assert lane.is_empty() and not begun
+
+
 def test_a_deadline_names_who_is_missing():
     t = world(3)[1]
     mover, lane = Mover(), Lane()
