@@ -28,6 +28,7 @@ from hpcdist.torch.signature import Call, agree
 from hpcdist.torch.steps import steps as step_log
 from hpcdist.torch.work import MpiWork, at_its_end, in_backward
 
+Modes: Any = torch._C._TorchDispatchModeKey
 COLLECTIVE_TAG = 0  # single messages have odd tags
 # Within a hook of DistributedDataParallel: the lanes of what it has begun.
 hook_lanes: ContextVar[list[Lane] | None] = ContextVar("hook_lanes", default=None)
@@ -122,6 +123,8 @@ class GroupQueue:
                 "hpcdist.torch.shrink() is used: make groups again, and what was made with them "
                 "(DistributedDataParallel)"
             )
+        if torch._C._len_torch_dispatch_stack() and not _has_memory(describe):
+            steps = _no_steps()
         timeout = getattr(opts, "timeout", default_pg_timeout)
         is_set = timeout >= timedelta(0) and timeout != default_pg_timeout  # torch: -1 ms is unset
         deadline_s = timeout.total_seconds() if is_set else self.group.deadline_s
@@ -176,6 +179,24 @@ class GroupQueue:
         then()
         if began:
             step_log.collective(call, began)
+
+
+def _has_memory(describe: Callable[[], str]) -> bool:
+    """Return whether tensors have memory here: not in a FakeTensorMode, where nothing is sent.
+
+    CommError where make_fx records a function: it would record nothing of the collective.
+    """
+    if torch._C._get_dispatch_mode(Modes.PROXY) is not None:
+        raise CommError(
+            f"{describe()}: make_fx records functional collectives only, call those of "
+            "torch.distributed._functional_collectives; torch.compile and torch.export replace "
+            "torch.distributed's themselves"
+        )
+    return torch._C._get_dispatch_mode(Modes.FAKE) is None
+
+
+def _no_steps() -> Steps:
+    yield from ()
 
 
 def _meet_first(

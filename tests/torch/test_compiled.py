@@ -13,8 +13,9 @@ import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 
+from hpcdist.errors import CommError  # noqa: E402
 from tests.jobs import clean_environment  # noqa: E402
-from tests.torch.torch_ranks import pairs  # noqa: E402
+from tests.torch.torch_ranks import WITH_AND_WITHOUT_MEMORY, of_all, pairs  # noqa: E402
 
 
 def groups() -> list[dist.ProcessGroup]:
@@ -114,3 +115,38 @@ def test_what_was_compiled_before_hpcdist_was_imported_communicates_as_well(tmp_
         check=False,
     )
     assert (ran.returncode, ran.stdout) == (0, "True\n"), ran.stderr
+
+
+@pytest.mark.mpi
+@WITH_AND_WITHOUT_MEMORY
+def test_tensors_without_memory_are_not_sent(k):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    group, me, size = of_all(k).ours, dist.get_rank(), dist.get_world_size()
+    with FakeTensorMode():
+        tensor, whole = torch.ones(3), torch.ones(3 * size)
+        parts = [torch.ones(3) for _ in range(size)]
+        dist.all_reduce(tensor, group=group)
+        dist.all_gather(parts, tensor, group=group)
+        dist.reduce_scatter_tensor(tensor, whole, group=group)
+        dist.gather(tensor, parts if me == 0 else None, group=group)
+        dist.all_to_all_single(whole, whole.clone(), group=group)
+        work = dist.all_reduce(tensor, group=group, async_op=True)
+        assert work.get_future().wait()[0].shape == (3,) and work.is_completed()
+        if me == 0 < size - 1:  # without the others, as all that this mode does
+            dist.send(tensor, size - 1, group)
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor, group=group)
+    assert tensor.tolist() == [size] * 2
+
+
+@pytest.mark.mpi
+def test_make_fx_cannot_record_what_it_would_leave_out():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    group = of_all(0).ours
+    with pytest.raises(CommError, match="make_fx records functional collectives only"):
+        make_fx(lambda x: dist.all_reduce(x, group=group))(torch.ones(2))
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor, group=group)
+    assert tensor.tolist() == [dist.get_world_size()] * 2
