@@ -23,7 +23,7 @@ from hpcdist.torch import by_messages, in_memory
 from hpcdist.torch.channel import Channel
 from hpcdist.torch.host_memory import host_memory
 from hpcdist.torch.job import TorchJob, job
-from hpcdist.torch.memory import outside_inference_mode
+from hpcdist.torch.memory import outside_modes
 from hpcdist.torch.signature import Call, agree
 from hpcdist.torch.steps import steps as step_log
 from hpcdist.torch.work import MpiWork, at_its_end, in_backward
@@ -133,7 +133,7 @@ class GroupQueue:
         work.lane.add(work.operation)
         if (begun := hook_lanes.get()) is not None:
             begun.append(work.lane)
-        with outside_inference_mode():
+        with outside_modes():
             is_left = work.lane.move()
         if is_left and getattr(opts, "asyncOp", True):
             helps = in_backward() and self.mover.patience_s > 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -51,12 +51,23 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     return _for_any_thread(vector)
 
 
-def outside_inference_mode() -> AbstractContextManager[Any]:
-    """Return what steps of a collective run in: each may be made by another thread.
+def outside_modes() -> AbstractContextManager[Any]:
+    """Return what steps of a collective run in: each may be made by another thread, for another's.
 
     A thread is in inference mode or not, and outside it a tensor that was made in it is read-only.
+    In modes that see or replace what is computed (FakeTensorMode) steps would be seen or replaced.
     """
+    if torch._C._len_torch_dispatch_stack():
+        return _outside_dispatch_modes()
     return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
+
+
+@contextmanager
+def _outside_dispatch_modes() -> Iterator[None]:
+    inference = torch.is_inference_mode_enabled()
+    outside_inference = torch.inference_mode(False) if inference else nullcontext()
+    with torch._C._DisableTorchDispatch(), outside_inference:
+        yield
 
 
 def _for_any_thread(vector: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from hpcdist.comm.lanes import Lane, Mover, Operation
-from hpcdist.torch.memory import outside_inference_mode
+from hpcdist.torch.memory import outside_modes
 
 
 class MpiWork(dist.Work):
@@ -30,7 +30,7 @@ class MpiWork(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait for the end; ``timeout`` 0: as long as the group's. Raises what went wrong."""
-        with outside_inference_mode():
+        with outside_modes():
             self._mover.wait(self.lane, self.operation, timeout.total_seconds() or None)
         return True
 
@@ -39,7 +39,7 @@ class MpiWork(dist.Work):
 
     def is_completed(self) -> bool:
         if not self.operation.done:
-            with outside_inference_mode():
+            with outside_modes():
                 self.lane.move()
         return self.operation.done
 

@@ -123,6 +123,8 @@ def test_tensors_without_memory_are_not_sent(k):
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     group, me, size = of_all(k).ours, dist.get_rank(), dist.get_world_size()
+    begun = torch.full((2_000_000,), 1.0)  # ends within the mode
+    earlier = dist.all_reduce(begun, group=group, async_op=True)
     with FakeTensorMode():
         tensor, whole = torch.ones(3), torch.ones(3 * size)
         parts = [torch.ones(3) for _ in range(size)]
@@ -135,6 +137,8 @@ def test_tensors_without_memory_are_not_sent(k):
         assert work.get_future().wait()[0].shape == (3,) and work.is_completed()
         if me == 0 < size - 1:  # without the others, as all that this mode does
             dist.send(tensor, size - 1, group)
+        earlier.wait()
+    assert (begun == size).all()
     tensor = torch.ones(2)
     dist.all_reduce(tensor, group=group)
     assert tensor.tolist() == [size] * 2
