@@ -157,12 +157,21 @@ def _begin(within_s: float | None) -> TorchJob:
             begun.close()
 
     def leave_together() -> None:
+        if os.getpid() != torch_job.process.pid:
+            print(
+                f"hpcdist: rank {world.rank}: process {os.getpid()}, which the rank has forked, "
+                "would leave MPI in its name: end such a process by os._exit(code)",
+                file=sys.__stderr__,
+                flush=True,
+            )
+            sys.stdout.flush()
+            os._exit(1)  # mpi4py's end would hang
         _say_ended()
         world.barrier(None)  # rank 0 keeps the store until no rank needs it
         leave()
 
     if launched and not settings.RANK.is_set():  # no launcher of ours ends the job
-        sys.excepthook = _EndsJob(world)
+        sys.excepthook = _EndsJob(world, torch_job.process.pid)
         atexit.register(leave_together)
     else:
         atexit.register(leave)
@@ -198,13 +207,17 @@ def _joined(
 
 @dataclass(frozen=True)
 class _EndsJob:
-    """An exception hook that ends all ranks, which would wait for this one."""
+    """An exception hook that ends all ranks, which would wait for process ``pid``, this one."""
 
     transport: Transport
+    pid: int
 
     def __call__(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
+        if os.getpid() != self.pid:  # the rank has forked it
+            sys.__excepthook__(kind, error, trace)
+            return
         forget_children()
         lines = "".join(traceback.format_exception(kind, error, trace))
         # torch's own hook holds back what is written to sys.stderr.

@@ -138,6 +138,27 @@ def test_torchs_mpi_is_ours_also_without_the_launcher(tmp_path):
 TRAINS = read_script("torch_train")
 
 
+FORKS = """
+import os, sys, torch.distributed as dist, hpcdist.torch
+
+dist.init_process_group("hpcdist")
+for ends in (lambda: os._exit(3), lambda: sys.exit(3), lambda: 1 / 0):
+    child = os.fork()
+    if not child:
+        ends()
+    print("ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    dist.barrier()
+"""
+
+
+def test_a_process_that_a_rank_has_forked_does_not_end_the_job_without_the_launcher(tmp_path):
+    ran = run_by_mpirun(tmp_path, FORKS)
+    assert ran.returncode == 0, ran.stderr
+    assert sorted(ran.stdout.split("\n")) == ["", *["ended with 1"] * 4, *["ended with 3"] * 2]
+    assert ran.stderr.count("would leave MPI in its name: end such a process by os._exit") == 4
+    assert ran.stderr.count("ZeroDivisionError") == 2
+
+
 def test_a_killed_rank_ends_the_job_with_one_message(tmp_path):
     job = Job(tmp_path, TRAINS + "train(10**6, 0.01)", "--as-torchrun", ranks=3, env=ONE_THREAD)
     job.await_step(1, 3)
