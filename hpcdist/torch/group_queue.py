@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
@@ -16,12 +15,10 @@ import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
 from hpcdist.comm.collective import RankGroup
-from hpcdist.comm.hierarchy import find_nodes
 from hpcdist.comm.lanes import Lane, Operation, Steps
-from hpcdist.errors import CommError, DeadlineError
+from hpcdist.errors import CommError
 from hpcdist.torch import by_messages, in_memory
 from hpcdist.torch.channel import Channel
-from hpcdist.torch.host_memory import host_memory
 from hpcdist.torch.job import TorchJob, job
 from hpcdist.torch.memory import outside_modes
 from hpcdist.torch.signature import Call, agree
@@ -60,18 +57,17 @@ class GroupQueue:
         A ``timeout`` other than torch's default bounds every wait, else FLAGS_rpc_deadline does.
         """
         deadline_s = ours.deadline_s if timeout == default_pg_timeout else timeout.total_seconds()
-        _meet_first(store, ours, ranks, name, deadline_s)
-        transport = ours.transport.subset(ranks, zlib.crc32(name.encode()) % 2**15)
+        self._connection = ours.connections.make(store, ranks, name, deadline_s)
+        self.links = links = self._connection.links
         self.mover = ours.mover
         self.timeout = timeout
         self._job = ours
-        self.group = RankGroup(transport, tuple(ours.names[rank] for rank in ranks), deadline_s)
-        self.memory = host_memory(transport, self.group.names)
-        nodes = None
-        if self.memory is None and transport.size > 1:
-            nodes, _ = find_nodes(self.group, 0)
-        several = nodes if nodes is not None and len(nodes.members) > 1 else None
-        self.channel = Channel(transport, COLLECTIVE_TAG, several)
+        self.group = RankGroup(
+            links.transport, tuple(ours.names[rank] for rank in ranks), deadline_s
+        )
+        self.memory = links.memory
+        several = links.nodes if links.nodes is not None and len(links.nodes.members) > 1 else None
+        self.channel = Channel(links.transport, COLLECTIVE_TAG, several)
         self.checks = dist.get_debug_level() == dist.DebugLevel.DETAIL
         self.sequence = 0  # of the collective that was called last
         self._lane = Lane()
@@ -129,7 +125,8 @@ class GroupQueue:
         is_set = timeout >= timedelta(0) and timeout != default_pg_timeout  # torch: -1 ms is unset
         deadline_s = timeout.total_seconds() if is_set else self.group.deadline_s
         alarm = self._job.deaths if any_rank else self._job.alarm
-        work.operation = Operation(self.group, steps, describe, deadline_s, work.tell, alarm)
+        ended = partial(self._connection.ended, work)
+        work.operation = Operation(self.group, steps, describe, deadline_s, ended, alarm)
         work.lane.add(work.operation)
         if (begun := hook_lanes.get()) is not None:
             begun.append(work.lane)
@@ -197,23 +194,3 @@ def _has_memory(describe: Callable[[], str]) -> bool:
 
 def _no_steps() -> Steps:
     yield from ()
-
-
-def _meet_first(
-    store: dist.Store, ours: TorchJob, ranks: Sequence[int], name: str, deadline_s: float
-) -> None:
-    """Wait until all ranks of the group make it: MPI's own wait for them has no deadline."""
-    rank = ours.transport.rank
-    keys = {r: f"makes/{k}" for k, r in enumerate(ranks)}
-    store.set(keys[rank], "")
-    try:
-        store.wait([*keys.values()], timedelta(seconds=deadline_s))
-    except dist.DistStoreError as late:
-        missing = tuple(r for r, key in keys.items() if not store.check([key]))
-        error = DeadlineError(
-            f"rank {rank} makes group {name!r} of ranks {list(ranks)} and rank "
-            f"{', '.join(map(str, missing))} has not within {deadline_s:g} s: every rank must "
-            "call new_group for all groups, in the same order"
-        )
-        error.missing = tuple(ours.names[r] for r in missing)
-        raise error from late

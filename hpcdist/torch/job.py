@@ -26,6 +26,7 @@ from hpcdist.comm.world import mpi_world
 from hpcdist.errors import CommError, LaunchError
 from hpcdist.signals import forget_children
 from hpcdist.torch import steps
+from hpcdist.torch.connections import Connections
 from hpcdist.torch.rank_process import RankProcess
 from hpcdist.torch.servers import serve
 from hpcdist.torch.store import Keeper, MpiStore
@@ -49,6 +50,7 @@ class TorchJob:
     keeper: Keeper | None  # of the store, on rank 0
     mover: Mover
     deadline_s: float  # of waits for which the script has set no time-out
+    connections: Connections  # of groups
     deaths: DeathWatch | None  # where the job can go on when a rank has died
     rendezvous: Iterator[int] = field(default_factory=count)  # their numbers, the same on all
 
@@ -201,6 +203,7 @@ def _joined(
         keeper,
         Mover(messages.policy, on_one_host, PATIENCE_S if on_one_host and not has_core else 0.0),
         deadline_s,
+        Connections(messages, tuple(names)),
         deaths,
     )
 

@@ -118,7 +118,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         return GroupOptions(self.queue)
 
     def shutdown(self) -> None:
-        """Do nothing: what the group holds is given back at the end of the process."""
+        """Do nothing: when nothing refers to the group, the next one of its ranks has its links."""
 
     abort = shutdown
     supports_splitting = supports_coalescing = supports_time_estimate = False

@@ -28,10 +28,11 @@ class SingleMessages:
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> MpiWork:
         """Send a tensor to a rank of the group."""
         checked([tensor], ())
-        channel, vector = self._channel(tag), flat(tensor)
+        channel, vector, links = self._channel(tag), flat(tensor), self._queue.links
 
         def steps() -> Steps:
             yield channel.exchange([(to, vector)])
+            links.count(1)
 
         name = self._queue.group.names[to]
         operation = f"rank {name} to take {described(tensor)}, tag {tag}"
@@ -40,7 +41,7 @@ class SingleMessages:
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> MpiWork:
         """Fill a tensor with a message of one rank."""
         checked((), [tensor])
-        channel, vector = self._channel(tag), flat(tensor)
+        channel, vector, links = self._channel(tag), flat(tensor), self._queue.links
         before = self._from_anyone.get(tag)
         lane = Lane() if before is None or before.is_empty() else before
         work = MpiWork(self._queue.mover, lane, [tensor])
@@ -48,6 +49,7 @@ class SingleMessages:
 
         def steps() -> Steps:
             yield channel.exchange(receives=[(source, vector)])
+            links.count(-1)
             put_back([vector], [tensor])
 
         awaited = _awaited(tensor, tag)
@@ -56,7 +58,7 @@ class SingleMessages:
     def receive_any(self, tensor: torch.Tensor, tag: int) -> MpiWork:
         """Fill a tensor with the next message of any rank; the handle's ``source`` is whose."""
         checked((), [tensor])
-        channel, vector = self._channel(tag), flat(tensor)
+        channel, vector, links = self._channel(tag), flat(tensor), self._queue.links
         work = MpiWork(self._queue.mover, self._from_anyone[tag], [tensor])
 
         def steps() -> Steps:
@@ -64,6 +66,7 @@ class SingleMessages:
             yield message
             work.source = message.peer
             yield channel.exchange(receives=[(message.peer, vector)])
+            links.count(-1)
             put_back([vector], [tensor])
 
         awaited = _awaited(tensor, tag)
