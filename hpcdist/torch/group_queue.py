@@ -39,7 +39,7 @@ class GroupOptions:
 
     @property
     def _timeout(self) -> timedelta:
-        return timedelta(seconds=self._queue.group.deadline_s)
+        return timedelta(seconds=self._queue.group.deadline_s or 0)
 
     @_timeout.setter
     def _timeout(self, timeout: timedelta) -> None:

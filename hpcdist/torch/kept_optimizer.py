@@ -54,7 +54,7 @@ class KeptOptimizer(torch.optim.Optimizer):
         return loss
 
     def _refuse_scaler(self) -> None:
-        if vars(self).pop("found_inf", None) is not None:
+        if self.__dict__.pop("found_inf", None) is not None:
             raise TableError(
                 f"GradScaler.step({type(self).__name__}): it unscales no gradients of rows, and "
                 "would skip steps on single trainers, while all must step; use bfloat16 "

@@ -271,7 +271,7 @@ def test_nothing_begins_between_a_failure_and_its_end(monkeypatch):
 
         def release(self):
             guard.release()
-            monkeypatch.setattr(lane, "_moving", guard)
+            monkeypatch.setattr(lane, "_moving", guard)  # private: when it is held decides
             lane.move()
 
     def fails():
@@ -284,7 +284,7 @@ def test_nothing_begins_between_a_failure_and_its_end(monkeypatch):
 
     lane.add(operation(t, fails()))
     lane.add(operation(t, begins()))
-    monkeypatch.setattr(lane, "_moving", Released())
+    monkeypatch.setattr(lane, "_moving", Released())  # private: see above
     lane.move()
     assert lane.is_empty() and not begun
 
