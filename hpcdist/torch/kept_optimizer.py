@@ -13,6 +13,8 @@ from hpcdist.errors import TableError
 from hpcdist.torch.facts import OptimizerFacts, TrainingMode, optimizer_of
 from hpcdist.torch.tables import tables
 
+NUMBERS = ("betas", "eps", "momentum", "weight_decay")  # that scripts schedule, beside the rate
+
 
 class KeptOptimizer(torch.optim.Optimizer):
     """One of the optimizers whose steps together are a step of the job; see `Tables.step`.
@@ -26,6 +28,7 @@ class KeptOptimizer(torch.optim.Optimizer):
     def __init__(self, number: int, parameters: Iterable[nn.Parameter], lr: float) -> None:
         super().__init__(parameters, {"lr": lr})
         self._number = number
+        self._rate_only = True  # not where groups are those of an optimizer of torch's
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Take the first group, which `__init__` gives. TableError for others."""
@@ -42,9 +45,16 @@ class KeptOptimizer(torch.optim.Optimizer):
 
         Collective: every trainer calls this in every step, also one that has no gradients. Of
         several optimizers the last to step moves all; what comes after an optimizer's own step
-        is for its next one. TableError if a GradScaler calls it.
+        is for its next one. TableError if a GradScaler calls it, and for
+        a number in ``param_groups`` that torch's optimizers would take up, beside the rate.
         """
         self._refuse_scaler()
+        given = [name for name in NUMBERS if name in self.param_groups[0]]
+        if self._rate_only and given:
+            raise TableError(
+                f"{type(self).__name__}.param_groups has {given[0]!r}, and only the learning rate "
+                "can change: give other numbers when the optimizer is made"
+            )
         loss = None
         if closure is not None:
             with torch.enable_grad():

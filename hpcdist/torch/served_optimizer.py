@@ -94,6 +94,7 @@ class ServedOptimizer(KeptOptimizer):
         if twin is not None and geo:
             twin.register_step_pre_hook(self._refuse_second_step)
         if twin is not None:
+            self._rate_only = False
             self.param_groups = twin.param_groups
             for one, other in ((self, twin), (twin, self)):
                 one.register_load_state_dict_post_hook(partial(_share_groups, other))

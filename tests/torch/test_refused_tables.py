@@ -153,7 +153,7 @@ def test_what_transforms_of_torch_do_not_know_is_refused():
     assert not hasattr(module, "weight") and not hasattr(module, "bias")
 
 
-def test_a_scaler_and_other_parameters_are_refused_before_a_step():
+def test_a_scaler_and_other_parameters_and_numbers_are_refused_before_a_step():
     module = ours.Embedding(None, 4, initial=Initial("constant", 1.0))
     optimizer = ours.TableOptimizer(module, lr=0.1)
     ids = torch.arange(3)
@@ -170,6 +170,10 @@ def test_a_scaler_and_other_parameters_are_refused_before_a_step():
     scaler.step(optimizer)
     with torch.no_grad():
         assert torch.equal(module(ids), torch.full((3, 4), 1 - 0.1))
+    module(ids).sum().backward()
+    optimizer.param_groups[0]["weight_decay"] = 0.1
+    with pytest.raises(TableError, match="param_groups has 'weight_decay', and only the learning"):
+        optimizer.step()
     with pytest.raises(TableError, match=r"TableOptimizer.add_param_group: what is kept"):
         optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
 
