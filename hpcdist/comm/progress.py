@@ -209,9 +209,9 @@ def waiter(
 def deadline_error(describe: Callable[[], str], deadline_s: float) -> DeadlineError:
     """Return the error that says what was waited for, from whom, how long, and what to do."""
     error = DeadlineError(
-        f"{describe()}: nothing came within {deadline_s:g} s; a rank is stuck, dead or slower than "
-        "the deadline (if it is only slow, raise FLAGS_rpc_deadline, in ms, or the timeout that "
-        "the script gives)"
+        f"{describe()}: nothing came within {deadline_s:g} s (timed out); a rank is stuck, dead or "
+        "slower than the deadline (if it is only slow, raise FLAGS_rpc_deadline, in ms, or the "
+        "timeout that the script gives)"
     )
     if isinstance(describe, NamesRanks):
         error.missing = describe.missing_ranks()
