@@ -30,7 +30,7 @@ from hpcdist.torch.memory import (
 from hpcdist.torch.reductions import reduction
 from hpcdist.torch.signature import Call
 from hpcdist.torch.single_messages import SingleMessages
-from hpcdist.torch.work import MpiWork
+from hpcdist.torch.work import MpiWork, monitored
 
 Tensors: TypeAlias = Sequence[torch.Tensor]
 
@@ -314,7 +314,8 @@ class MpiProcessGroup(dist.ProcessGroup):
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
         """Wait for all ranks; the error names all that have not come, on every rank."""
-        self.barrier(timeout).wait()
+        with monitored():
+            self.barrier(timeout).wait()
 
     # -- single messages --
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from hpcdist.comm.lanes import Lane, Mover, Operation
+from hpcdist.errors import DeadlineError
 from hpcdist.torch.memory import outside_modes
 
 
@@ -98,3 +100,15 @@ def at_its_end(call: Callable[[], None]) -> None:
     What DistributedDataParallel does then, after its last bucket has begun, comes after it.
     """
     torch.autograd.Variable._execution_engine.queue_callback(call)
+
+
+@contextmanager
+def monitored() -> Iterator[None]:
+    """Let the error of a monitored_barrier say so in torch's words, which scripts look for."""
+    try:
+        yield
+    except DeadlineError as late:
+        ranks = ", ".join(map(str, late.missing))
+        who = f"Rank{'s' * (len(late.missing) > 1)} {ranks}"
+        late.args = (f"{who} failed to pass monitoredBarrier: {late}",)
+        raise

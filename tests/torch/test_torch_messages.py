@@ -65,6 +65,19 @@ def test_torchs_function_for_it_sets_the_timeout_of_a_group():
     assert time.monotonic() - begin < 30
 
 
+@pytest.mark.mpi(min_size=2)
+def test_ranks_that_miss_a_monitored_barrier_are_named_in_torchs_words():
+    of_all(0)
+    group = dist.new_group()  # it is broken after this
+    others = range(1, dist.get_world_size())
+    who = f"Rank{'s' * (len(others) > 1)} {', '.join(map(str, others))}"
+    expected = f"^{who} failed to pass monitoredBarrier: rank 0 waiting for barrier"
+    if dist.get_rank() == 0:
+        with pytest.raises(DeadlineError, match=expected):
+            group.monitored_barrier(timedelta(seconds=0.3))
+    dist.barrier()
+
+
 def test_many_at_once_and_in_different_orders_of_groups():
     found = [pair for pair in pairs() if pair.here]
     if dist.get_rank() % 2:
