@@ -36,6 +36,7 @@ class Links:
     memory: HostMemory | None
     nodes: Nodes | None  # the hosts, where there are several
     failed: bool = False  # an operation: messages of it may still come
+    under_way: int = 0  # operations; one that was dropped half done stays
     unanswered: int = 0  # single messages that this rank has sent less those that it has received
     _counting: threading.Lock = field(default_factory=threading.Lock)
 
@@ -44,9 +45,20 @@ class Links:
         with self._counting:
             self.unanswered += sent
 
+    def begin(self) -> None:
+        """Note the beginning of an operation."""
+        with self._counting:
+            self.under_way += 1
+
+    def end(self, error: Exception | None) -> None:
+        """Note the end of an operation."""
+        with self._counting:
+            self.under_way -= 1
+            self.failed |= error is not None
+
 
 class Connection:
-    """A group's hold on its links: when nothing refers to it, no operation is under way."""
+    """A group's hold on its links, and that of its operations until they have ended."""
 
     def __init__(self, links: Links, leave: Callable[[Links], None]) -> None:
         self.links = links
@@ -54,7 +66,7 @@ class Connection:
 
     def ended(self, work: MpiWork) -> None:
         """Be told of an operation's end; operations refer to this until then."""
-        self.links.failed |= work.operation.error is not None
+        self.links.end(work.operation.error)
         work.tell()
 
 
@@ -89,7 +101,7 @@ class Connections:
         links.unanswered = 0
 
         def leave(links: Links) -> None:
-            if not links.failed:
+            if not links.failed and not links.under_way:
                 left[links.key] = links
 
         return Connection(links, leave)

@@ -127,6 +127,7 @@ class GroupQueue:
         alarm = self._job.deaths if any_rank else self._job.alarm
         ended = partial(self._connection.ended, work)
         work.operation = Operation(self.group, steps, describe, deadline_s, ended, alarm)
+        self.links.begin()
         work.lane.add(work.operation)
         if (begun := hook_lanes.get()) is not None:
             begun.append(work.lane)

@@ -104,6 +104,18 @@ def test_a_message_that_nobody_received_does_not_come_to_the_next_group():
 
 
 @pytest.mark.mpi
+def test_what_was_dropped_half_done_is_not_used_again():
+    size = of_all(0).size
+    store = dist.PrefixStore("half done", job().store)
+    connection = job().connections.make(store, range(size), "half done", 60.0)
+    before = connection.links.key
+    connection.links.begin()  # of an operation whose wait was interrupted, with its group
+    del connection
+    connection = job().connections.make(store, range(size), "half done", 60.0)
+    assert connection.links.key != before
+
+
+@pytest.mark.mpi
 def test_what_one_rank_keeps_no_rank_uses_again():
     group = made()
     before, kept = key(group), group if of_all(0).me == 0 else None
