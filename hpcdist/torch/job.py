@@ -35,6 +35,7 @@ from hpcdist.torch.watches import ENDED, DeathWatch, EndWatch
 # How long a sum in memory that begins in a backward pass is left to the thread that runs the pass,
 # which takes it up at the end: beside that it costs more, where no core is left for it.
 PATIENCE_S = 0.15
+TRIES = 5  # to end the job, where signals whose handlers raise come again and again
 ENDING_S = 1.0  # in which what a script has not waited for must end
 MESSAGES_TAG, ASKING_TAG, ROWS_TAG = 1, 2, 3  # of communicators that are made at the same time
 
@@ -173,8 +174,10 @@ def _begin(within_s: float | None) -> TorchJob:
         leave()
 
     if launched and not settings.RANK.is_set():  # no launcher of ours ends the job
-        sys.excepthook = _EndsJob(world, torch_job.process.pid)
+        sys.excepthook = hook = _EndsJob(world, torch_job.process.pid)
         atexit.register(leave_together)
+        for _ in range(TRIES):  # before that
+            atexit.register(hook.if_interrupted)
     else:
         atexit.register(leave)
     return torch_job
@@ -218,10 +221,10 @@ class _EndsJob:
     def __call__(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
+        forget_children()
         if os.getpid() != self.pid:  # the rank has forked it
             sys.__excepthook__(kind, error, trace)
             return
-        forget_children()
         lines = "".join(traceback.format_exception(kind, error, trace))
         # torch's own hook holds back what is written to sys.stderr.
         print(
@@ -229,3 +232,11 @@ class _EndsJob:
         )
         if not issubclass(kind, KeyboardInterrupt):
             self.transport.abort(1)
+
+    def if_interrupted(self) -> None:
+        """Do it at the end of the process, if the handler of a signal has raised in the hook."""
+        error = getattr(sys, "last_value", None)
+        if error is None or isinstance(error, KeyboardInterrupt) or hasattr(sys, "ps1"):
+            return
+        if os.getpid() == self.pid:
+            self(type(error), error, error.__traceback__)
