@@ -20,12 +20,11 @@ from hpcdist.errors import CommError
 from hpcdist.torch import by_messages, in_memory
 from hpcdist.torch.channel import Channel
 from hpcdist.torch.job import TorchJob, job
-from hpcdist.torch.memory import outside_modes
+from hpcdist.torch.memory import Modes, outside_modes
 from hpcdist.torch.signature import Call, agree
 from hpcdist.torch.steps import steps as step_log
 from hpcdist.torch.work import MpiWork, at_its_end, in_backward
 
-Modes: Any = torch._C._TorchDispatchModeKey
 COLLECTIVE_TAG = 0  # single messages have odd tags
 # Within a hook of DistributedDataParallel: the lanes of what it has begun.
 hook_lanes: ContextVar[list[Lane] | None] = ContextVar("hook_lanes", default=None)

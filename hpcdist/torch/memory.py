@@ -12,14 +12,16 @@ import torch
 from hpcdist.comm.base import Array
 from hpcdist.errors import CommError
 
+Modes: Any = torch._C._TorchDispatchModeKey
+
 
 def checked(read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
     """Refuse tensors that are not plain memory of the host, of each element if it is written."""
     for tensor in (*read, *written):
-        if type(tensor) is not torch.Tensor and hasattr(tensor, "to_local"):
+        if type(tensor) is not torch.Tensor and _computes_itself(tensor):
+            parts = "its local part, to_local()" if hasattr(tensor, "to_local") else "its parts"
             raise CommError(
-                f"a {type(tensor).__name__}: collectives move plain tensors; give them its local "
-                "part, to_local()"
+                f"a {type(tensor).__name__}: collectives move plain tensors; give them {parts}"
             )
         if tensor.device.type != "cpu":
             raise CommError(
@@ -40,9 +42,24 @@ def checked(read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> No
             )
 
 
+def _computes_itself(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor's class has a __torch_dispatch__: what it has may be elsewhere."""
+    if hasattr(tensor, "trigger_wait") or torch._C._get_dispatch_mode(Modes.FAKE) is not None:
+        return False
+    return bool(torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python))
+
+
+def _waited(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor, or what a functional collective has promised (AsyncCollectiveTensor)."""
+    if type(tensor) is torch.Tensor or not hasattr(tensor, "trigger_wait"):
+        return tensor
+    plain: torch.Tensor = tensor.trigger_wait()
+    return plain
+
+
 def flat(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor's elements as a vector: its own memory if it is contiguous, or a copy."""
-    data = tensor.detach()
+    data = _waited(tensor).detach()
     if data.is_conj() or data.is_neg():
         data = data.resolve_conj().resolve_neg()
     vector = data.contiguous().view(-1)
@@ -85,7 +102,7 @@ def unwatched(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     torch's own groups write without its knowledge, too, in operations on one tensor: a script that
     uses what was saved for the backward pass would raise here, and not there.
     """
-    return [tensor.data for tensor in tensors]
+    return [_waited(tensor).data for tensor in tensors]
 
 
 def is_same_memory(vector: torch.Tensor, tensor: torch.Tensor) -> bool:
@@ -95,7 +112,8 @@ def is_same_memory(vector: torch.Tensor, tensor: torch.Tensor) -> bool:
 
 def put_back(vectors: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
     """Copy vectors into the tensors that they were made from, where they are copies."""
-    for vector, tensor in zip(vectors, tensors, strict=True):
+    for vector, target in zip(vectors, tensors, strict=True):
+        tensor = _waited(target)
         if vector.numel() and not is_same_memory(vector, tensor):
             with torch.inference_mode():  # there tensors of either mode may be written
                 tensor.detach().copy_(vector.view(tensor.shape))

@@ -11,8 +11,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
 
 import torch.distributed as dist  # noqa: E402
+from torch.distributed._functional_collectives import all_reduce  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
+from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
 
 from hpcdist.errors import CommError  # noqa: E402
 from tests.torch.torch_ranks import (  # noqa: E402
@@ -197,6 +199,7 @@ def test_tensors_that_collectives_cannot_write_or_add_are_refused_before_they_be
     refused = [
         (torch.ones(1).expand(4), r"float32\[4\] with strides \[0\] .* clone\(\)"),
         (shared, r"a DTensor: .* to_local\(\)"),
+        (TwoTensor(torch.ones(2), torch.zeros(2)), "a TwoTensor: .* give them its parts"),
         (torch.zeros(2, dtype=torch.float8_e4m3fn), "SUM is not for tensors of torch.float8_e4m3"),
         (torch.nested.nested_tensor([torch.ones(2)]), "a tensor of nested tensors"),
     ]
@@ -206,6 +209,17 @@ def test_tensors_that_collectives_cannot_write_or_add_are_refused_before_they_be
     rows = [torch.zeros(3) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, torch.ones(1).expand(3), group=group)  # what is only read may repeat
     assert all(row.tolist() == [1, 1, 1] for row in rows)
+
+
+@pytest.mark.parametrize("length", [6, 3 * 2**18])  # the latter is summed by a compiled loop
+def test_what_a_functional_collective_promises_is_waited_for(length):
+    group, size = of_all(0).ours, dist.get_world_size()
+    promised = all_reduce(torch.ones(3, length // 3), "sum", group)
+    dist.all_reduce(promised.t(), group=group)
+    dist.all_reduce(promised, group=group)
+    rows = [torch.zeros(3, length // 3) for _ in range(size)]
+    dist.all_gather(rows, promised, group=group)
+    assert all(torch.equal(row, torch.full_like(row, size**3)) for row in [promised + 0, *rows])
 
 
 @drawn(20, shape=SHAPES, dtype=COPIED, k=WHICH, apart=APART)
