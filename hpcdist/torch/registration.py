@@ -27,10 +27,10 @@ from hpcdist.torch.servers import serve
 from hpcdist.torch.split import split_group
 
 NAME = "hpcdist"
+HOOKS = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
 # Torch's hooks of DistributedDataParallel whose callbacks begin nothing.
 PLAIN_HOOKS = tuple(
-    ("torch.distributed.algorithms.ddp_comm_hooks.default_hooks", name)
-    for name in ("allreduce_hook", "fp16_compress_hook", "bf16_compress_hook")
+    (HOOKS, name) for name in ("allreduce_hook", "fp16_compress_hook", "bf16_compress_hook")
 )
 __all__ = ["register", "serve", "stand_in"]
 _operators = torch.library.Library("_c10d_functional", "IMPL")  # what it adds goes with it
@@ -47,6 +47,7 @@ def register() -> None:
         _replace_groups(lambda names: names == {"mpi"})
     _keep_handles_of_join()
     _end_hooks_in_order()
+    _take_builtin_hooks()
     _split_groups_of_ours()
     _set_timeouts_of_ours()
     _operators.impl("all_gather_into_tensor_out", _gather_into, "CPU")
@@ -198,6 +199,27 @@ def _in_order(hook: Callable[..., Any]) -> Callable[..., Any]:
         return future
 
     return hook_in_order
+
+
+def _take_builtin_hooks() -> None:
+    """Let hooks of DistributedDataParallel that torch has in C++ be those of the same in Python.
+
+    The former take futures of groups in C++ only.
+    """
+    model: Any = torch.nn.parallel.DistributedDataParallel
+    by_torch = model._register_builtin_comm_hook
+
+    @wraps(by_torch)
+    def register_builtin(self: Any, comm_hook_type: Any) -> None:
+        if not isinstance(self.process_group, MpiProcessGroup):
+            by_torch(self, comm_hook_type)
+            return
+        hooks = importlib.import_module(HOOKS)
+        half = comm_hook_type == dist.BuiltinCommHookType.FP16_COMPRESS
+        hook = hooks.fp16_compress_hook if half else hooks.allreduce_hook
+        self.register_comm_hook(self.process_group, hook)
+
+    model._register_builtin_comm_hook = register_builtin
 
 
 def _keep_handles_of_join() -> None:

@@ -95,11 +95,19 @@ def test_ddp(options):
     torch.testing.assert_close(ours, trained_with_gloo(other=True))
 
 
-def test_ddp_with_a_communication_hook():
+@pytest.mark.parametrize(
+    "register",
+    [
+        lambda model, group: model.register_comm_hook(group, default_hooks.fp16_compress_hook),
+        lambda model, _: model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS),
+        lambda model, _: model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE),
+    ],
+)
+def test_ddp_with_a_communication_hook(register):
     trained = []
     for group in (everyone().ours, everyone().gloo):
         model = DDP(fresh(), process_group=group, find_unused_parameters=True)
-        model.register_comm_hook(group, default_hooks.fp16_compress_hook)
+        register(model, group)
         trained.append(train(model))
     torch.testing.assert_close(*trained, rtol=1e-2, atol=1e-3)  # half precision
 
