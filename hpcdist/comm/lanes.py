@@ -14,7 +14,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Protocol, TypeAlias
+from weakref import WeakSet
 
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.collective import RankGroup
@@ -26,6 +28,7 @@ from hpcdist.errors import CommError, RankFailure
 MOST_SPINS = 30
 _failures: deque[CommError] = deque(maxlen=8)  # the latest of this process
 _under_way: set[Messages] = set()  # MPI may still use their buffers, whoever waits for them
+_lanes: WeakSet[Lane] = WeakSet()  # all of this process
 
 
 def origin(error: BaseException) -> BaseException:
@@ -49,6 +52,12 @@ def abandoned_are_over() -> bool:
     for messages in [*_under_way]:
         messages.abandon()
     return not _under_way
+
+
+def close_all() -> None:
+    """End all operations with an error, also those that are called from now on: MPI ends."""
+    for lane in [*_lanes]:
+        lane.close()
 
 
 class Wait(Protocol):
@@ -211,7 +220,8 @@ class Lane:
         self._queue: deque[Operation] = deque()
         self._ending: deque[Operation] = deque()  # those whose ends are being told
         self._moving = threading.Lock()
-        self._broken: CommError | None = None
+        self._broken: Callable[[Operation], CommError] | None = None  # makes all others' errors
+        _lanes.add(self)
 
     def add(self, operation: Operation) -> None:
         """Put an operation at the end."""
@@ -229,7 +239,9 @@ class Lane:
             try:
                 ended = self._queue[0] if self._queue and self._advance_first() else None
                 if ended is not None:
-                    broken, self._broken = self._broken, self._broken or ended.error
+                    broken = self._broken
+                    if broken is None and ended.error is not None:
+                        self._broken = partial(_after, ended.error)
                     self._ending.append(ended)
                     self._queue.popleft()
             finally:
@@ -238,7 +250,7 @@ class Lane:
                 return bool(self._queue)
             # What is called now may wait for operations of this lane.
             try:
-                ended.end(_after(broken) if broken is not None else None)
+                ended.end(broken(ended) if broken is not None else None)
             finally:
                 self._ending.remove(ended)
         return False
@@ -256,11 +268,21 @@ class Lane:
         finally:
             self._moving.release()
 
+    def close(self) -> None:
+        """End what is in it with an error, and all that is added from now on."""
+        with self._moving:  # so that no thread is in a call of MPI's
+            self._broken = self._broken or _too_late
+        self.move()
+
     def _advance_first(self) -> bool:
         return self._broken is not None or self._queue[0].advance()
 
 
-def _after(broken: CommError) -> CommError:
+def _too_late(operation: Operation) -> CommError:
+    return CommError(f"{operation.describe()}: the job has ended")
+
+
+def _after(broken: CommError, _: Operation) -> CommError:
     """Return the error of an operation that does not begin because an earlier one has failed."""
     if isinstance(broken, RankFailure):
         return broken.again(f"an earlier operation failed: {broken.what}")

@@ -16,7 +16,7 @@ from types import TracebackType
 import torch
 
 from hpcdist import runtime, settings
-from hpcdist.comm import loopback
+from hpcdist.comm import lanes, loopback
 from hpcdist.comm.base import Transport
 from hpcdist.comm.lanes import Alarm, Mover
 from hpcdist.comm.process_manager import launched_size
@@ -96,6 +96,12 @@ class TorchJob:
         if self.keeper is not None:
             self.keeper.close()
 
+    def leave(self) -> None:
+        """Use MPI no more, which ends: threads of the script that wait for it get a CommError."""
+        self.close()
+        lanes.close_all()
+        self.store.close()
+
 
 _begun: list[TorchJob] = []  # one at most
 
@@ -157,7 +163,7 @@ def _begin(within_s: float | None) -> TorchJob:
 
     def leave() -> None:
         for begun in _begun:
-            begun.close()
+            begun.leave()
 
     def leave_together() -> None:
         if os.getpid() != torch_job.process.pid:

@@ -11,7 +11,8 @@ import operator
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -131,6 +132,9 @@ class MpiStore(dist.Store):
         self.process = RankProcess(names[transport.rank])
         # Of answers. Who gives up waiting for one does not give its tag back: it may still come.
         self._tags = deque(range(FIRST_ANSWER_TAG, FIRST_ANSWER_TAG + ANSWER_TAGS))
+        self._closed = False
+        self._users = 0  # threads that wait for answers
+        self._changed = threading.Condition()  # guards these two
 
     # torch calls the store from C++ under some names and from Python under others.
 
@@ -204,6 +208,15 @@ class MpiStore(dist.Store):
     def clone(self) -> MpiStore:
         return self
 
+    def close(self) -> None:
+        """Use MPI no more, since it ends. Threads that wait for answers get a CommError.
+
+        Such threads may be the script's, or NCCL's, which looks for keys every second.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: not self._users, ANSWER_S)
+
     # -- inside --
 
     def _ask(self, operation: str, *arguments: Any, timeout: timedelta | None = None) -> Any:
@@ -211,12 +224,43 @@ class MpiStore(dist.Store):
             return f"{operation}({', '.join(map(repr, arguments))})"
 
         self.process.refuse_forked(lambda: f"the store's {call()}")
+        with self._in_use(call) as check:
+            return self._answer_to(call, check, operation, arguments, timeout)
+
+    @contextmanager
+    def _in_use(self, call: Callable[[], str]) -> Iterator[Callable[[], None]]:
+        """Keep `close` waiting; what is yielded raises CommError when it has begun."""
+
+        def check() -> None:
+            if self._closed:
+                rank = self.process.rank
+                raise CommError(f"rank {rank}: the store's {call()}: the job has ended")
+
+        with self._changed:
+            check()
+            self._users += 1
+        try:
+            yield check
+        finally:
+            with self._changed:
+                self._users -= 1
+                self._changed.notify_all()
+
+    def _answer_to(
+        self,
+        call: Callable[[], str],
+        check: Callable[[], None],
+        operation: str,
+        arguments: tuple[Any, ...],
+        timeout: timedelta | None,
+    ) -> Any:
         asked = self.timeout if timeout is None else timeout
         wait_s = self._deadline_s if asked in TORCH_DEFAULTS else asked.total_seconds()
         find = self._post(operation, arguments, wait_s)
         replies: list[Any] = []
 
         def poll() -> bool:
+            check()
             replies.extend(find())
             return bool(replies)
 

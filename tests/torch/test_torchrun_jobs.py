@@ -267,6 +267,29 @@ def test_a_rank_that_ends_while_others_wait_for_it_is_named_long_before_the_dead
     ), ended
 
 
+THREADS_TO_THE_END = """
+import os, threading, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+store, group = dist.distributed_c10d._get_default_store(), dist.new_group()
+def call(again):
+    try:
+        while True:
+            again()
+    except Exception as error:
+        os.write(2, f"{type(error).__name__}: {error}\\n".encode())
+for again in (lambda: store.check(["key"]), lambda: dist.all_reduce(torch.ones(4), group=group)):
+    threading.Thread(target=call, args=[again], daemon=True).start()
+time.sleep(0.5)
+"""
+
+
+def test_threads_that_communicate_to_the_end_do_not_fail_the_job(tmp_path):
+    ended = Job(tmp_path, THREADS_TO_THE_END, "--as-torchrun", ranks=2, env=ONE_THREAD).end()
+    assert ended.code == 0, ended
+    assert ended.err.count("CommError: ") == 4, ended
+    assert ended.err.count("the job has ended") == 4, ended
+
+
 def test_a_rank_that_ends_before_what_it_takes_part_in_is_not_taken_for_missing(tmp_path):
     script = TRAINS + (
         "values = torch.ones(2_000_000)\n"

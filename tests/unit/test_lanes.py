@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpcdist.comm.collective import RankGroup
-from hpcdist.comm.lanes import Lane, Messages, Mover, Operation, Wait, origin
+from hpcdist.comm.lanes import Lane, Messages, Mover, Operation, Wait, close_all, origin
 from hpcdist.comm.loopback import world
 from hpcdist.comm.progress import CROWDED
 from hpcdist.errors import CommError, DeadlineError
@@ -300,3 +300,25 @@ def test_a_deadline_names_who_is_missing():
     assert origin(RuntimeError(f"in C++: {caught.value}")) is caught.value
     other = RuntimeError("something else")
     assert origin(other) is other
+
+
+def test_at_the_end_of_the_job_what_a_thread_waits_for_fails_and_what_it_calls_then():
+    t = world(2)[0]
+    mover, lane, errors = Mover(), Lane(), []
+    never = operation(t, swap(t, np.zeros(1), np.zeros(1), 1))
+    lane.add(never)
+
+    def wait(what):
+        with pytest.raises(CommError) as caught:
+            mover.wait(lane, what, None)
+        errors.append(str(caught.value))
+
+    thread = threading.Thread(target=wait, args=[never])
+    thread.start()
+    close_all()
+    thread.join()
+    later = operation(t, swap(t, np.zeros(1), np.zeros(1), 1))
+    lane.add(later)
+    wait(later)
+    assert errors[0] == "rank 0 waiting for a swap, from rank 1: the job has ended"
+    assert errors[1] == "rank 0 waiting for a swap: the job has ended"
