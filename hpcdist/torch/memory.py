@@ -26,7 +26,7 @@ def checked(read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> No
         if tensor.device.type != "cpu":
             raise CommError(
                 f"a tensor on {tensor.device}: hpcdist moves CPU tensors; initialise the group "
-                "with nccl for GPU tensors"
+                "with nccl for GPU tensors, from torch 2.14 on with cpu:hpcdist,cuda:nccl for both"
             )
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
             kind = "nested tensors" if tensor.is_nested else f"{tensor.layout}, {tensor.dtype}"

@@ -21,12 +21,13 @@ from hpcdist import settings
 from hpcdist.comm.lanes import Lane, origin
 from hpcdist.errors import LaunchError
 from hpcdist.torch.group_queue import hook_lanes
+from hpcdist.torch.group_with_gpus import POSSIBLE, GroupWithGpus, by_nccl
 from hpcdist.torch.job import job
 from hpcdist.torch.process_group import MpiProcessGroup
 from hpcdist.torch.servers import serve
 from hpcdist.torch.split import split_group
 
-NAME = "hpcdist"
+NAME, WITH_GPUS = "hpcdist", "hpcdist_nccl"
 HOOKS = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
 # Torch's hooks of DistributedDataParallel whose callbacks begin nothing.
 PLAIN_HOOKS = tuple(
@@ -41,10 +42,10 @@ rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")  # hid
 def register() -> None:
     """Make torch know the backend, and let env:// find ranks by MPI. Once in a process."""
     dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend(WITH_GPUS, _create_with_gpus, True, devices=["cpu", "cuda"])
     handler = rendezvous._rendezvous_handlers["env"]
     rendezvous._rendezvous_handlers["env"] = _by_mpi_unless(_is_other_job, handler)
-    if not dist.is_mpi_available():  # torch was built without
-        _replace_groups(lambda names: names == {"mpi"})
+    _replace_groups(set() if dist.is_mpi_available() else {"mpi"}, set())  # torch: built without
     _keep_handles_of_join()
     _end_hooks_in_order()
     _take_builtin_hooks()
@@ -246,17 +247,28 @@ def stand_in() -> None:
     """
     for scheme in ("env", "tcp"):
         rendezvous._rendezvous_handlers[scheme] = _by_mpi
-    without_gpu = {"gloo", "mpi"}
-    _replace_groups(
-        lambda names: (
-            names <= without_gpu
-            or (names <= {*without_gpu, "nccl", "undefined"} and not torch.cuda.is_available())
-        )
-    )
+    _replace_groups({"gloo", "mpi"}, {"nccl", "undefined"})
 
 
-def _replace_groups(is_ours: Callable[[set[str]], bool]) -> None:
-    """Let groups be ours if ``is_ours`` says so of the backends that the script has named."""
+def instead_of(
+    backend: str, ours: set[str], without_gpu: set[str], has_gpu: Callable[[], bool]
+) -> str:
+    """Return the backend that a group has where a script names ``backend``, or one for each device.
+
+    ``ours`` are the names that ours has, too, ``without_gpu`` those that it has then.
+    """
+    names = {part.rpartition(":")[2] for part in backend.lower().split(",")}
+    others = names - {*ours, NAME}
+    if not others:
+        return NAME
+    with_nccl = others == {"nccl"} and len(names) > 1
+    if (with_nccl or others <= without_gpu) and not has_gpu():
+        return NAME
+    return WITH_GPUS if with_nccl and POSSIBLE else backend
+
+
+def _replace_groups(ours: set[str], without_gpu: set[str]) -> None:
+    """Let groups be ours where a script names such backends; torch goes on saying these names."""
     make = distributed_c10d._new_process_group_helper
 
     def make_ours(
@@ -268,12 +280,13 @@ def _replace_groups(is_ours: Callable[[set[str]], bool]) -> None:
         *more: Any,
         **named: Any,
     ) -> Any:
-        if not is_ours({part.rpartition(":")[2] for part in str(backend).lower().split(",")}):
+        instead = instead_of(str(backend), ours, without_gpu, torch.cuda.is_available)
+        if instead == str(backend):
             return make(size, rank, ranks, backend, store, *more, **named)
         if size == -1:  # of the default group of mpi: for torch, MPI knows them
             store, rank, size = next(_by_mpi("env://", timeout=named["timeout"]))
             store.set_timeout(named["timeout"])
-        made_group = make(size, rank, ranks, NAME, store, *more, **named)
+        made_group = make(size, rank, ranks, dist.Backend(instead), store, *more, **named)
         group = made_group[0]
         if isinstance(group, MpiProcessGroup):
             _, store = distributed_c10d._world.pg_map[group]
@@ -326,14 +339,25 @@ def _by_mpi(
     yield dist.PrefixStore(f"init{next(ours.rendezvous)}", ours.store), rank, size
 
 
-def _create(options: Any, _: Any) -> MpiProcessGroup:
+def _create(options: Any, _: object) -> MpiProcessGroup:
+    return MpiProcessGroup(*_arguments(options))
+
+
+def _create_with_gpus(options: Any, of_script: object) -> GroupWithGpus:
+    if not POSSIBLE:
+        raise LaunchError(f"backend {WITH_GPUS} needs torch 2.14, this is {torch.__version__}")
+    made = GroupWithGpus(by_nccl(options, of_script), *_arguments(options))
+    made.bound_device_id = options.process_group.bound_device_id
+    return made
+
+
+def _arguments(options: Any) -> tuple[Any, ...]:
     ours = job()
-    size = options.group_size
-    return MpiProcessGroup(
+    return (
         ours,
         options.store,
         options.group_rank,
-        list(options.global_ranks_in_group) or list(range(size)),
+        list(options.global_ranks_in_group) or list(range(options.group_size)),
         options.group_id,
         options.timeout if isinstance(options.timeout, timedelta) else default_pg_timeout,
     )

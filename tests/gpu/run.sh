@@ -6,6 +6,7 @@
 #   programs    examples; compute-sanitizer on a training
 #   mlp, resnet, resnet-amp, bf16    benchmarks/gpu.py, beside PyTorch
 #   measured    the same with HPCDIST_KERNELS=measured, beside what it chooses from
+#   torch       PyTorch's groups: NCCL over our store, beside MPI (torch 2.14 for both in a group)
 #   overlap     benchmarks/gpu_overlap.py: feeds and sums that kernels hide
 #
 # A part ends within ten minutes: each command has a limit. It goes on after a failure, and then
@@ -93,6 +94,10 @@ for part in "$@"; do
     limited 200 python3 benchmarks/gpu.py --model mlp --warmup 20 \
       --ways hpcdist-measured,hpcdist-fused,hpcdist-compiled
     limited 390 python3 benchmarks/gpu.py --model resnet50 --warmup 20 --ways hpcdist-measured-bf16
+    ;;
+  torch)
+    limited 200 $tests tests/gpu/test_torch_groups.py
+    limited 150 $share mpirun -n 2 $tests -m mpi tests/gpu/test_torch_groups.py
     ;;
   overlap)
     limited 60 python3 benchmarks/gpu_overlap.py feeds --batch 256 # 803 kB: above 256 KiB a feed has a stream of its own
