@@ -53,9 +53,9 @@ FOREIGN = re.findall(
     r"\w+",
     """
     _C _c10d_functional _coalescing_manager _compile _core _cuda_types _dynamo _exit _func
-    _functional_collectives _get_backend _get_default_store _make_nccl_premul_sum _memo _mode
-    _read_payload _register_atexit _set_default_timeout _set_pg_timeout
-    _set_sequence_number_for_group _sleep _subclasses _timeout
+    _functional_collectives _get_backend _get_default_store _internal _make_nccl_premul_sum _memo
+    _mode _read_payload _register_atexit _register_builtin_comm_hook _set_default_timeout
+    _set_pg_timeout _set_sequence_number_for_group _sleep _subclasses _timeout
     """,
 )
 ACCESS = re.compile(
