@@ -85,12 +85,13 @@ def save(
         if peers.trainer == 0:
             lock.take(Path(dirname))
             target = new_target(directory_of(dirname, step), MANIFEST, keep)
-        return [target, trainer_state(executor, reader, counted)]
+        return [target, trainer_state(executor, reader, counted), fingerprint(main)]
 
     begun = together(peers, begin)
     target = AttemptTarget(*begun[0][0])
-    states = [state for _, state in begun]
-    label = Label(f"trainer {peers.trainer}", step, fingerprint(main))
+    states = [state for _, state, _ in begun]
+    # Programs of trainers of the same servers differ in the trainer's number.
+    label = Label(f"trainer {peers.trainer}", step, begun[0][2])
     shares = shares_of(peers, program, scope)
     tables = tables_of(program, scope)  # without servers, each trainer's rows of them
     writers = [k for k, share in enumerate(shares) if share or tables or not (k or peers.servers)]

@@ -157,6 +157,7 @@ class Saver:
     def _save(self, directory: Path, keep: int, extra: object, *, asynchronous: bool) -> bool:
         """Save; tell whether that was done: NaN and infinity are not saved."""
         try:
+            self._gather()
             save(
                 self._executor,
                 directory,
@@ -179,6 +180,9 @@ class Saver:
         if not asynchronous:
             wait()
         return True
+
+    def _gather(self) -> None:
+        """Put what is saved into the scope, where a Program's variables are anyway."""
 
     def _best_so_far(self) -> float:
         def read() -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,14 @@ import numpy as np
 import torch
 import xxhash
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from hpcdist import checkpoint, runtime
 from hpcdist.checkpoint import Checkpoint, Restored, latest
 from hpcdist.checkpoint.layout import MANIFEST
 from hpcdist.checkpoint.ranks import agreed, peers_here
 from hpcdist.checkpoint.saver import BEST
-from hpcdist.errors import CheckpointError, HpcdistError
+from hpcdist.errors import CheckpointError, HpcdistError, NotFiniteError
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.position import here
@@ -28,10 +29,16 @@ from hpcdist.plain_data import typed
 from hpcdist.torch.facts import rate_name
 from hpcdist.torch.job import job
 from hpcdist.torch.states import (
+    AS_THEY_ARE,
     SavedTensor,
     array_type,
     as_array,
     as_tensor,
+    check_fits,
+    check_has_state,
+    individually,
+    load_state,
+    not_finite,
     put_together,
     split_state,
     state_from,
@@ -49,13 +56,16 @@ class Saver(checkpoint.Saver):
     ``objects`` by name: modules, optimizers, schedules, samplers, whatever has a ``state_dict``.
     Modules are saved with their tables, wherever the rows are; beside them the random numbers of
     python, numpy and torch. It does not matter how many trainers or servers had saved what is
-    restored, nor for tables whether there were servers. Of what differs between trainers, such as
-    running means under DistributedDataParallel, trainer 0's is saved; plain data and random numbers
-    each trainer's own.
+    restored, nor for tables whether there were servers. What differs between trainers, such as
+    running means, samplers and random numbers, is saved of each: as many go on with it, others
+    with trainer 0's tensors. What is on servers is theirs.
     """
 
     def __init__(self, dirname: str | Path, objects: Mapping[str, Any], **options: Any) -> None:
-        """``options``: every, every_s, keep, best, on_nan, compression, single_file."""
+        """``options``: every, every_s, keep, best, on_nan, compression, single_file.
+
+        CheckpointError for what has no ``state_dict``, and for a table that is in no module.
+        """
         if runtime.current() is None and job().transport.size > 1:
             raise CheckpointError(
                 "several ranks save together only under our launcher: mpirun -n N python -m "
@@ -70,14 +80,31 @@ class Saver(checkpoint.Saver):
             raise CheckpointError(
                 f"table {min(missing)!r} is in none of the given modules, so it would not be saved"
             )
+        if runtime.server_count() and not (tables().names or tables().served_parameters):
+            raise CheckpointError(
+                "the job has servers, and nothing is on them: make tables and optimizers before "
+                "the Saver, or start the job without --pservers"
+            )
+        for name, obj in objects.items():
+            check_has_state(name, obj)
         self._objects = dict(objects)
+        self._infinite = frozenset(  # from the beginning, such as masks
+            f"{name}/{key}"
+            for name, obj in objects.items()
+            if isinstance(obj, nn.Module)
+            for key, buffer in obj.named_buffers(remove_duplicate=False)
+            if not is_lazy(buffer) and not_finite(buffer)
+        )
         self._scope = Scope()
         super().__init__(
             Executor(CPUPlace()), dirname, main_program=Program(), scope=self._scope, **options
         )
 
     def restore(self, *, best: bool = False) -> Restored | None:
-        """Take up the latest checkpoint, or the best; None if there is none yet. Collective."""
+        """Take up the latest checkpoint, or the best; None if there is none yet. Collective.
+
+        CheckpointError, on all trainers, for a model or optimizer that differs from the saved one.
+        """
         directory = self._dirname / BEST if best else self._dirname
         path, plain = _met(lambda: _chosen(directory))[0]
         if path is None:
@@ -90,18 +117,27 @@ class Saver(checkpoint.Saver):
                 f"{path}: holds {', '.join(sorted(saved.objects))}, expected "
                 f"{', '.join(sorted(names))}"
             )
-        trainers = saved.trainers
-        me = peers_here().trainer
-        trainer = trainers[me] if me < len(trainers) else trainers[0]
+        me, trainers = peers_here().trainer, peers_here().trainers
         tensors: dict[str, SavedTensor] = {}
-        states = {n: state_from(trainer.get(n, saved.objects[n]), tensors) for n in names}
+        states = saved.of_trainer(me, trainers, tensors)
+
+        def check() -> None:
+            for name, obj in self._objects.items():
+                _take(f"{path}: {name!r}", check_fits, obj, states[name])
+
+        def load() -> None:
+            for name, obj in self._objects.items():
+                state = put_together(states[name], lambda of: as_tensor(arrays[of.name], of))
+                _take(f"{path}: {name!r}", load_state, obj, state)
+
+        _met(check)
         arrays = {name: np.empty(*array_type(tensor)) for name, tensor in tensors.items()}
-        self._declare({**arrays, STATES: encoded(plain)})
+        read = {saved.variable(name, me, trainers): array for name, array in arrays.items()}
+        self._declare({**read, STATES: encoded(plain)})
         restored = super().restore(best=best)
         here.script_step = self.step
-        for name, obj in self._objects.items():
-            state = put_together(states[name], lambda of: as_tensor(arrays[of.name], of))
-            _load(obj, state, f"{path}: {name!r}")
+        with torch.inference_mode(False):  # whose tensors no later step could change
+            _met(load)
         tables().restored()
         return restored
 
@@ -111,36 +147,93 @@ class Saver(checkpoint.Saver):
         here.first_step_done()  # from here on the job is started again if it fails
 
     def _save(self, directory: Path, keep: int, extra: object, *, asynchronous: bool) -> bool:
-        tables().pause()
-        tensors: dict[str, torch.Tensor] = {}
-        objects, plain = {}, {}
-        for name, obj in self._objects.items():
-            before = len(tensors)
-            objects[name] = split_state(name, state_of(name, obj), tensors)
-            if len(tensors) == before:
-                plain[name] = objects[name]
-        arrays = {name: as_array(tensor) for name, tensor in tensors.items() if tensor.numel()}
-        digests = {name: xxhash.xxh3_64_hexdigest(array.data) for name, array in arrays.items()}
-        local: Any = {"objects": objects, "plain": plain, "digests": digests}
-        gathered = _met(lambda: local)
-        record = {
-            "objects": gathered[0]["objects"],
-            "trainers": [one["plain"] for one in gathered],
-        }
-        for name in sorted(arrays):
-            per_trainer = [one["digests"].get(name) for one in gathered]
-            if None in per_trainer:
-                raise CheckpointError(f"{name!r} is in the state of some trainers, not of all")
-            if len(set(per_trainer)) > 1:
-                arrays[name] = arrays[name].copy()
-                peers_here().group.broadcast(arrays[name])
-        self._declare({**arrays, STATES: encoded(record)})
         saved = super()._save(directory, keep, extra, asynchronous=asynchronous)
         here.first_step_done()
         return saved
 
-    def _declare(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Let the Program of checkpoints have these variables, the tables, and their rates."""
+    def _gather(self) -> None:
+        """Put all states into the scope. Collective. NotFiniteError as `checkpoint.save`'s."""
+        tables().pause()
+        arrays: dict[str, np.ndarray] = {}
+        everyone = _met(lambda: self._local_states(arrays))
+        for k, local in enumerate(everyone):
+            if local["not_finite"] is not None:
+                raise NotFiniteError(f"trainer {k}: {local['not_finite']!r} holds NaN or infinity")
+        (objects, digests), *_ = of_all = [(one["objects"], one["digests"]) for one in everyone]
+        for k, (_, others) in enumerate(of_all):
+            for name in sorted(digests.keys() | others.keys()):
+                of_first, of_other = (of.get(name, ["nothing"])[0] for of in (digests, others))
+                if of_first != of_other:
+                    raise CheckpointError(
+                        f"{name!r} is {of_first} on trainer 0, {of_other} on trainer {k}: a state "
+                        "must have the same tensors on all trainers"
+                    )
+        # What servers keep is theirs, though trainers have received it after different steps.
+        individual = {
+            name
+            for name, digest in digests.items()
+            if any(others[name] != digest for _, others in of_all) and name not in self._served()
+        }
+        for name in sorted(individual):
+            for k in range(len(everyone)):
+                if individually(name, k) in digests:
+                    raise CheckpointError(f"{individually(name, k)!r}: rename this key")
+        record = {
+            "objects": objects,
+            "trainers": [
+                {name: state for name, state in own.items() if state != objects[name]}
+                for own, _ in of_all
+            ],
+            "individual": sorted(individual),
+        }
+        self._declare({**arrays, STATES: encoded(record)}, individual)
+
+    def _local_states(self, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Return what this trainer says of its objects; ``arrays`` get the values of tensors."""
+        tensors: dict[str, torch.Tensor] = {}
+        try:
+            objects = {
+                n: split_state(n, state_of(obj), tensors) for n, obj in self._objects.items()
+            }
+        except RecursionError:
+            raise CheckpointError("a state that contains itself cannot be saved") from None
+        if STATES in tensors:
+            raise CheckpointError(f"{STATES!r} is the name of what a checkpoint says: rename a key")
+        arrays |= {name: as_array(tensor) for name, tensor in tensors.items() if tensor.numel()}
+        # `checkpoint.save` looks at parameters in float32 and float64.
+        looked_at = (
+            name
+            for name, tensor in tensors.items()
+            if name.startswith(self._prefixes(torch.optim.Optimizer))
+            or (name.startswith(self._prefixes(nn.Module)) and tensor.dtype not in AS_THEY_ARE)
+        )
+        wrong = (n for n in looked_at if n not in self._infinite and not_finite(tensors[n]))
+        return {
+            "objects": objects,
+            "digests": {name: _digest(array) for name, array in arrays.items()},
+            "not_finite": next(wrong, None),
+        }
+
+    def _served(self) -> set[str]:
+        """Return the names of the tensors here that servers keep."""
+        served = {id(parameter) for parameter in tables().served_parameters.values()}
+        return {
+            f"{name}/{key}"
+            for name, obj in self._objects.items()
+            if isinstance(obj, nn.Module)
+            for key, parameter in obj.named_parameters(remove_duplicate=False)
+            if id(parameter) in served
+        }
+
+    def _prefixes(self, kind: type) -> tuple[str, ...]:
+        """Return what the names of the tensors of some objects begin with."""
+        return tuple(f"{name}/" for name, obj in self._objects.items() if isinstance(obj, kind))
+
+    def _declare(self, arrays: Mapping[str, np.ndarray], individual: Collection[str] = ()) -> None:
+        """Let the Program of checkpoints have these variables, the tables, and their rates.
+
+        Of those that are ``individual`` each trainer has other values, as of what it computes.
+        """
         served, settled = tables().served, tables().facts
         program = Program() if served is None else served.program.clone()
         block = program.global_block()
@@ -155,15 +248,15 @@ class Saver(checkpoint.Saver):
                 self._scope.var(rate_name(k)).hold(np.array([rate], np.float32))
         for name, parameter in tables().served_parameters.items():
             self._scope.var(name).hold(parameter.detach().numpy())
-        modules = tuple(
-            f"{name}/" for name, obj in self._objects.items() if isinstance(obj, nn.Module)
-        )
+        modules = self._prefixes(nn.Module)
         for name, array in arrays.items():
             facts: dict[str, Any] = {"shape": list(array.shape), "dtype": array.dtype.name}
-            if name.startswith(modules):
+            if name.startswith(modules) and name not in self._infinite:
                 block.create_parameter(name, **facts)
             else:
                 block.create_var(name, persistable=True, **facts)
+            if name in individual:
+                block.append_op("assign", {"X": name}, {"Out": name})
             self._scope.var(name).hold(array)
         self._program = program
 
@@ -182,11 +275,38 @@ def _met(compute: Callable[[], Any]) -> list[Any]:
 class _JobStates:
     """What a checkpoint says of objects: states as `split_state` returns them.
 
-    ``trainers``: each one's states of objects without tensors.
+    ``objects``: trainer 0's; ``trainers``: those of each trainer that are others. ``individual``:
+    the tensors that each trainer has saved.
     """
 
     objects: Mapping[str, Any]
     trainers: tuple[Mapping[str, Any], ...]
+    individual: tuple[str, ...] = ()
+
+    def of_trainer(
+        self, trainer: int, trainers: int, tensors: dict[str, SavedTensor]
+    ) -> dict[str, Any]:
+        """Return what `state_from` makes of the states that a trainer of ``trainers`` goes on with.
+
+        Its own if there were as many, or if there are no tensors in it; else trainer 0's.
+        """
+        own = self.trainers[trainer] if trainer < len(self.trainers) else self.trainers[0]
+        states = {}
+        for name, of_first in self.objects.items():
+            found: dict[str, SavedTensor] = {}
+            states[name] = state_from(own.get(name, of_first), found)
+            if found and trainers != len(self.trainers):
+                found.clear()
+                states[name] = state_from(of_first, found)
+            for tensor in found.values():
+                if tensors.setdefault(tensor.name, tensor) != tensor:
+                    raise ValueError(f"tensor {tensor.name!r:.80} is described twice")
+        return states
+
+    def variable(self, tensor: str, trainer: int, trainers: int) -> str:
+        """Return the variable that keeps what a trainer of ``trainers`` reads of a tensor."""
+        own = trainer and trainers == len(self.trainers) and tensor in self.individual
+        return individually(tensor, trainer) if own else tensor
 
 
 def _chosen(directory: Path) -> list[Any]:
@@ -209,31 +329,31 @@ def _chosen(directory: Path) -> list[Any]:
 
 def _check(record: _JobStates, checkpoint: Checkpoint) -> None:
     """Raise unless states can be combined from this checkpoint; it may be anybody's."""
-    tensors: dict[str, SavedTensor] = {}
-    for state in record.objects.values():
-        state_from(state, tensors)
-    for tensor in tensors.values():
-        saved = checkpoint.saved(tensor.name)
-        if tensor.name == STATES or (saved.shape, saved.dtype) != array_type(tensor):
-            raise ValueError(f"{tensor.name!r:.80} is {saved.dtype}{list(saved.shape)}")
     if not record.trainers:
         raise ValueError("no trainers")
-    for trainer in record.trainers:
-        of_trainer: dict[str, SavedTensor] = {}
-        for state in trainer.values():
-            state_from(state, of_trainer)
-        if of_trainer:
-            raise ValueError(f"{min(of_trainer)!r:.80} is of one trainer only")
+    for trainer in range(trainers := len(record.trainers)):
+        tensors: dict[str, SavedTensor] = {}
+        record.of_trainer(trainer, trainers, tensors)
+        for tensor in tensors.values():
+            variable = record.variable(tensor.name, trainer, trainers)
+            saved = checkpoint.saved(variable)
+            if tensor.name == STATES or (saved.shape, saved.dtype) != array_type(tensor):
+                raise ValueError(f"{variable!r:.80} is {saved.dtype}{list(saved.shape)}")
 
 
-def _load(obj: Any, state: Any, name: str) -> None:
-    """Load an object's state; CheckpointError for whatever exception it raises."""
+def _take(name: str, call: Callable[[str, Any, Any], None], obj: Any, state: Any) -> None:
+    """Let an object have a state; CheckpointError for whatever exception that raises."""
     try:
-        obj.load_state_dict(state)
+        call(name, obj, state)
     except HpcdistError:
         raise
     except Exception as error:
         raise CheckpointError(f"{name} cannot load its saved state: {error!r}") from error
+
+
+def _digest(array: np.ndarray) -> list[str]:
+    """Return an array's type and the digest of its values."""
+    return [f"{array.dtype}{list(array.shape)}", xxhash.xxh3_64_hexdigest(array.data)]
 
 
 def encoded(record: object) -> np.ndarray:

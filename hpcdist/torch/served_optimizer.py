@@ -71,7 +71,7 @@ class ServedOptimizer(KeptOptimizer):
             raise TableError(f"ServedOptimizer {kind}: lr must be given")
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
-        if not trained:
+        if not any(parameter.numel() for parameter in trained.values()):
             raise TableError("ServedOptimizer: the model has no parameters to train")
         if twin is not None:
             _check_twin(twin, trained, begun=geo)
@@ -86,7 +86,7 @@ class ServedOptimizer(KeptOptimizer):
         training_mode = TrainingMode(mode, max_staleness, push_every)
         check(facts, lr, training_mode, MODES)
         prefix = PREFIX if name is None else f"{PREFIX}{name}."
-        served = {prefix + local_name: tensor for local_name, tensor in trained.items()}
+        served = {prefix + name: p for name, p in trained.items() if p.numel()}
         number = tables().serve(served, facts, lr, training_mode)
         super().__init__(number, trained.values(), lr)
         self._twin, self._facts, self._geo, self._frozen = twin, facts, geo, frozen
@@ -99,7 +99,7 @@ class ServedOptimizer(KeptOptimizer):
             for one, other in ((self, twin), (twin, self)):
                 one.register_load_state_dict_post_hook(partial(_share_groups, other))
         if tables().group.size > 1:
-            for parameter in trained.values():
+            for parameter in served.values():
                 tables().group.broadcast(parameter.detach().numpy())
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -131,6 +131,8 @@ class ServedOptimizer(KeptOptimizer):
                 f"torch.optim.{type(self._twin).__name__}: servers started with {self._facts} and "
                 f"can change only the learning rate, but now it is {now}"
             )
+        if self._twin is not None:
+            vars(self._twin)["_opt_called"] = True  # schedules ask for it: servers step instead
         return super().step(closure)
 
     def _refuse_second_step(self, *_: Any) -> None:

@@ -1,4 +1,4 @@
-import hashlib, sys
+import hashlib, sys, warnings
 import torch, torch.distributed as dist
 from torch import nn
 import hpcdist.torch as ours
@@ -9,7 +9,10 @@ torch.manual_seed(0 if sys.argv[1] == "ddp" else size - 1 - rank)
 words = ours.Embedding(None, 90, initial=ours.Initial("uniform", -0.1, 0.1))
 rows = ours.TableOptimizer(words, "Adagrad", lr=0.1)
 model = nn.Sequential(nn.Linear(90, 300), nn.Tanh(), nn.Linear(300, 1))
+if sys.argv[1] != "ddp":
+    model.register_parameter("empty", nn.Parameter(torch.zeros(0, 3)))
 optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=0.01)
+rates = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
 if sys.argv[1] == "ddp":
     torch.manual_seed(1)  # trainer 0's in the jobs with servers
     for layer in model:
@@ -32,6 +35,8 @@ for step in range(8):
     loss.backward()
     for one in (optimizer, rows):
         one.step()
+    with warnings.catch_warnings(action="error"):
+        rates.step()
 total = loss.detach().clone()
 dist.all_reduce(total)
 with torch.no_grad():

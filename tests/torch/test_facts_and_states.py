@@ -59,8 +59,45 @@ def test_a_state_that_cannot_be_kept_is_named():
         states.split_state("sampler", {"seen": {1}}, {})
     with pytest.raises(CheckpointError, match="thing/1: two tensors would have this name"):
         states.split_state("thing", {1: torch.ones(2), "1": torch.ones(2)}, {})
-    with pytest.raises(CheckpointError, match="has no state_dict"):
-        states.state_of("thing", object())
+    with pytest.raises(CheckpointError, match="'thing': a Generator has no state_dict"):
+        states.check_has_state("thing", torch.Generator())
+    with pytest.raises(CheckpointError, match="names of objects: expected text, got 5"):
+        states.check_has_state(5, torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "says"),
+    [
+        (torch.ones(3).to_sparse(), "thing/x: .* got a torch.sparse_coo one"),
+        (torch.ones(3, device="meta"), "thing/x: .* got a meta one"),
+        (torch.nn.LazyLinear(3).weight, "thing/x: has no values before the model has run once"),
+    ],
+)
+def test_a_tensor_without_values_of_its_own_is_named(tensor, says):
+    with pytest.raises(CheckpointError, match=says):
+        states.split_state("thing", {"x": tensor}, {})
+
+
+def test_a_key_that_no_file_can_hold_is_named():
+    with pytest.raises(CheckpointError, match="cannot be a name in a file; rename a key"):
+        states.split_state("thing", {"\ud800": torch.ones(2)}, {})
+
+
+def test_values_of_conjugate_and_negated_views_are_saved():
+    number = torch.tensor([1 + 2j, 3 - 4j])
+    for view in (number.conj(), number.conj().imag):
+        tensor = states.SavedTensor("x", tuple(view.shape), view.dtype)
+        assert torch.equal(states.as_tensor(states.as_array(view), tensor), view)
+
+
+def test_numbers_that_are_not_finite_are_seen_in_every_dtype():
+    for dtype in (torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.float8_e5m2):
+        for wrong in (float("nan"), float("inf")):
+            tensor = torch.ones(2, 3).to(dtype)
+            assert not states.not_finite(tensor)
+            tensor.view(-1)[4] = wrong
+            assert states.not_finite(tensor)
+    assert not states.not_finite(torch.ones(2, dtype=torch.int64))
 
 
 def test_an_argument_that_an_optimizer_of_fluids_does_not_take_is_named_with_those_it_takes():
