@@ -138,6 +138,8 @@ def _begin(within_s: float | None) -> TorchJob:
             "mpi4py.rc.thread_level as they are"
         )
     ours = runtime.current()
+    if ours is not None:
+        ours.failure_policy.meet_first()
     if ours is None and settings.PSERVER_ENDPOINTS.is_set():
         raise LaunchError(
             "servers of a torch job are started by our launcher: mpirun -n N python -m hpcdist "

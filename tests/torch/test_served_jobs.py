@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.jobs import Job, needs_mpirun, needs_torch
+from tests.jobs import Job, can_be_tolerant, needs_mpirun, needs_torch
 from tests.scripts import read_script
 
 pytestmark = [needs_mpirun, needs_torch]
@@ -66,3 +66,23 @@ def test_several_optimizers_train_as_torchs_and_refuse_what_these_would_do(tmp_p
     options = ("--as-torchrun", "--pservers", "1")
     ended = Job(tmp_path, SEVERAL, *options, ranks=3, env=ONE_THREAD).end()
     assert ended.code == 0, ended
+
+
+BEGINS = """
+import os, signal, time
+import torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 1:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(100)
+dist.barrier()
+"""
+
+
+@pytest.mark.skipif(needs_mpirun.args[0] or not can_be_tolerant(), reason="needs Open MPI 5")
+def test_a_job_ends_at_once_with_a_trainer_that_leaves_before_anything_is_on_servers(tmp_path):
+    options = ("--as-torchrun", "--pservers", "1", "--quiet")
+    ended = Job(tmp_path, BEGINS, *options, ranks=3, env=ONE_THREAD, tolerant=True).end()
+    assert ended.code, ended
+    (message,) = ended.messages  # not that it died: it need not wait until MPI has noticed that
+    assert "rank 1 (trainer 1, " in message and "got SIGTERM, the rest of the job did" in message

@@ -76,6 +76,14 @@ class FailurePolicy:
         self.synchronous = plan.mode.synchronous
         self._needs_all = plan.mode.dense_summed
 
+    def meet_first(self) -> None:
+        """Take note that nothing is trained before all trainers have met, as scripts of torch's do.
+
+        So the job ends without one that dies before; `learn` says what follows.
+        """
+        if self.synchronous is None:
+            self.synchronous = True
+
     def goes_on_without(self, rank: int) -> bool | None:
         """Return whether the job continues when ``rank`` dies; None: not known yet."""
         if not self._cluster.servers:
