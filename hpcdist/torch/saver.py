@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 import xxhash
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.optim.lr_scheduler import LRScheduler
 
 from hpcdist import checkpoint, runtime
 from hpcdist.checkpoint import Checkpoint, Restored, latest
@@ -48,6 +50,9 @@ from hpcdist.torch.states import (
 from hpcdist.torch.tables import tables
 
 STATES = "torch/states"  # the variable of plain data, as UTF-8
+TRAINED = (nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler)  # change in steps
+
+logger = logging.getLogger("hpcdist.checkpoint")
 
 
 class Saver(checkpoint.Saver):
@@ -88,6 +93,7 @@ class Saver(checkpoint.Saver):
         for name, obj in objects.items():
             check_has_state(name, obj)
         self._objects = dict(objects)
+        self._warned = False
         self._infinite = frozenset(  # from the beginning, such as masks
             f"{name}/{key}"
             for name, obj in objects.items()
@@ -143,6 +149,7 @@ class Saver(checkpoint.Saver):
 
     def after_step(self, extra: object = None) -> None:
         """Count a step, save if it is time, stop if all are warned; see the base class."""
+        self._warn_of_rows_ahead()
         super().after_step(extra)
         here.first_step_done()  # from here on the job is started again if it fails
 
@@ -151,8 +158,22 @@ class Saver(checkpoint.Saver):
         here.first_step_done()
         return saved
 
+    def _warn_of_rows_ahead(self) -> None:
+        """Say once that a loader's state is that of after the next batch, and might be kept."""
+        if self._warned or not tables().announced.next:
+            return
+        self._warned = True
+        others = [name for name, obj in self._objects.items() if not isinstance(obj, TRAINED)]
+        if others and peers_here().trainer == 0:
+            logger.warning(
+                "rows_ahead has read a batch that is not trained yet: if %s says which batches "
+                "have been read, a job that resumes leaves it out; begin at saver.step instead",
+                " or ".join(map(repr, others)),
+            )
+
     def _gather(self) -> None:
         """Put all states into the scope. Collective. NotFiniteError as `checkpoint.save`'s."""
+        self._warn_of_rows_ahead()
         tables().pause()
         arrays: dict[str, np.ndarray] = {}
         everyone = _met(lambda: self._local_states(arrays))

@@ -187,3 +187,16 @@ def test_names_of_checkpoints_themselves_and_endless_states_are_refused_when_sav
     endless["again"] = endless
     with pytest.raises(CheckpointError, match="contains itself"):
         ours.Saver(tmp_path, {"endless": Kept(endless)}).save()
+
+
+def test_a_loader_that_is_ahead_of_training_is_named_once(tmp_path, caplog):
+    words = ours.Embedding(None, 4)
+    objects = {"words": words, "rows": ours.TableOptimizer(words, "SGD", lr=0.1)}
+    saver = ours.Saver(tmp_path, {**objects, "sampler": Kept({"at": 0})})
+    ids = [torch.arange(3), torch.arange(3), torch.arange(3)]
+    for batch in ours.rows_ahead(ids, lambda given: {words: given}):
+        words(batch).sum().backward()
+        objects["rows"].step()
+        saver.after_step()
+    (warning,) = [r.getMessage() for r in caplog.records if "not trained yet" in r.getMessage()]
+    assert "if 'sampler' says which batches" in warning
