@@ -125,7 +125,7 @@ def allreduce_gradients(main: Program, group: Group) -> Program:
     """Return a program whose gradients are means over the trainers, before clip and updates.
 
     A gradient's sum starts where the backward has finished it; rings take turns, counted from the
-    last gradient, and all are waited for before the first operator with the optimizer's role.
+    last gradient, and all are waited for before the next operator with the optimizer's role.
     """
     if group.mode == "single_process_multi_thread":
         _refuse_distributed_tables(main, "it trains on the devices of one process")
@@ -137,11 +137,18 @@ def allreduce_gradients(main: Program, group: Group) -> Program:
 
 
 def sum_over_trainers(block: Block, rings: int) -> None:
-    """Insert the sums of all gradients of a block, and what waits for them."""
-    last = _sum_gradients(block, rings)
-    optimizing = [i for i, op in enumerate(block.ops) if op.role & OpRole.OPTIMIZE]
-    if last is not None and optimizing:
-        _sync_rings(block, optimizing[0], last, OpRole.BACKWARD, rings)
+    """Insert the sums of all gradients of a block, and what waits for them.
+
+    A block may have several backward passes, each with updates after it.
+    """
+    _sum_gradients(block, rings)
+    first: str | None = None  # of the sums that nothing waits for yet
+    for op in list(block.ops):
+        if op.type == "c_allreduce_sum" and op.role & OpRole.BACKWARD:
+            first = first or op.input("X")[0]
+        elif first is not None and op.role & OpRole.OPTIMIZE:
+            _sync_rings(block, block.ops.index(op), first, OpRole.BACKWARD, rings)
+            first = None
 
 
 def _scale_loss_gradients(block: Block, factor: float) -> None:
@@ -156,14 +163,13 @@ def _scale_loss_gradients(block: Block, factor: float) -> None:
             block.add_op(_op(block, "scale", name, name, OpRole.BACKWARD, **facts), i + 1)
 
 
-def _sum_gradients(block: Block, rings: int) -> str | None:
-    """Insert the sums; return the gradient whose sum was placed last, as Fluid walks.
+def _sum_gradients(block: Block, rings: int) -> None:
+    """Insert the sums, from the last gradient to the first, as Fluid walks.
 
     Gradients of distributed tables are no arrays: their rows go to the trainers that have them.
     """
     ring = count()
     tables = tables_looked_up(program_of(block))
-    gradient = None
     for i in reversed(range(len(block.ops))):
         op = block.ops[i]
         if not op.role & OpRole.BACKWARD:
@@ -176,7 +182,6 @@ def _sum_gradients(block: Block, rings: int) -> str | None:
         for gradient in finished:  # each before the one that came earlier
             summed = _sum_op(block, gradient, next(ring) % rings, OpRole.BACKWARD)
             block.add_op(summed, i + 2)
-    return gradient
 
 
 # -- main: local SGD ---------------------------------------------------------------------------

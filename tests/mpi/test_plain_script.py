@@ -50,6 +50,25 @@ def test_lengths_of_weights_begin_as_norms_wherever_they_lie(trainers, servers):
     check_job(Model(weight_normalized, minimize), trainers, servers)
 
 
+def three_regressions() -> list[Any]:
+    x, y = layers.data("x", [FEATURES]), layers.data("y", [1])
+    guesses = [layers.fc(layers.fc(x, 3, act="tanh"), 1) for _ in range(3)]
+    return [layers.mean(layers.square_error_cost(guess, y)) for guess in guesses]
+
+
+@pytest.mark.parametrize(("trainers", "servers"), [(2, 0), (3, 0), (2, 1)])
+def test_each_of_several_optimizers_of_a_program_has_the_gradients_of_all(trainers, servers):
+    """Each has a backward pass of its own, and updates before the next begins."""
+
+    def minimize(first: Any) -> None:
+        block = first.block
+        losses = [op.output("Out")[0] for op in block.ops if op.type == "mean"]
+        for loss in losses:
+            fluid.optimizer.Momentum(0.1, 0.9).minimize(block.var(loss))
+
+    check_job(Model(three_regressions, minimize), trainers, servers)
+
+
 @pytest.mark.parametrize("servers", [0, 1])
 def test_values_stay_as_they_were_fetched(servers):
     """Batches of one row, which one trainer has: what is kept of a step is not written again."""
