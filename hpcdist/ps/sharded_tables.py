@@ -7,7 +7,7 @@ and gradients of rows are exchanged collectively: each trainer sends every other
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -39,16 +39,14 @@ class ShardedTables:
         transport: Transport,
         specs: Sequence[TableSpec],
         tables: Sequence[SparseTable],
-        rates: Callable[[], Sequence[float]],
         deadline_s: float,
         *,
         mean: bool = True,
     ) -> None:
-        """``transport`` is of all trainers and of nobody else's messages; ``rates`` by table."""
+        """``transport`` is of all trainers and of nobody else's messages."""
         self._transport = transport
         self._specs = tuple(specs)
         self._tables = tuple(tables)
-        self._rates = rates
         self._deadline_s = deadline_s
         self._group = RankGroup(transport, tuple(range(transport.size)), deadline_s)
         self._mean = mean
@@ -90,9 +88,11 @@ class ShardedTables:
     def finish_pull(self, batch: LookupBatch) -> None:
         """Nothing is under way."""
 
-    def push(self, batch: LookupBatch) -> None:
-        """Move all tables by the mean of the gradients in all trainers' rows. Collective."""
-        rates = self._rates()
+    def push(self, batch: LookupBatch, rates: Sequence[float]) -> None:
+        """Move all tables by the mean of the gradients in all trainers' rows. Collective.
+
+        ``rates`` are the learning rates by table, the same on all trainers.
+        """
         told = self._exchange_ids(batch, _WHAT[1], rates)
         counts = [[len(i) for i in ids] for ids in told]
         given = []

@@ -87,11 +87,11 @@ class TableClient(RowExchangeClient):
         self.start_pull(nothing, create=False)
         self.finish_pull(nothing)
 
-    def push(self, batch: LookupBatch) -> None:
+    def push(self, batch: LookupBatch, rates: Sequence[float] = ()) -> None:
         """Start sending the gradients in the batch's rows; they must stay until `finish`.
 
-        Servers take those of one step at a time: after a step without look-ups, whose answers say
-        so, this waits until they have applied it.
+        Servers have learning ``rates`` of their own. They take gradients of one step at a time:
+        after a step without look-ups, whose answers say so, this waits until they have applied it.
         """
         if self._answered < self.pushes:
             self.settle(batch.tables)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -65,6 +65,7 @@ class EmbeddingExchange:
         self._latest = _Pulled(specs, owners)  # what was looked up or pushed last
         self._ahead = _Pulled(specs, owners)  # what was announced
         self._asked: Ids | None = None  # the announced ids whose rows were asked for
+        self._given_out: set[str] = set()  # tables of which a look-up has had these rows
         self._under_way = False  # whether they are still to come
 
     def look_up(self, table: str, ids: Array, *, create: bool) -> torch.Tensor:
@@ -81,7 +82,8 @@ class EmbeddingExchange:
     def ahead(self, table: str, ids: Array) -> Ids | None:
         """Return all ids of this step that were announced, if these are; their rows are here now.
 
-        Collective without servers.
+        Collective without servers. There a table's rows are given out once, so that all trainers
+        meet equally often, though on some of them another look-up may be of the same ids.
         """
         announced = self._announced.now
         # An empty look-up that was not announced is an exchange as well: other trainers wait in it.
@@ -92,6 +94,9 @@ class EmbeddingExchange:
             self._exchange.finish()
             self.wait()
             self._ask(announced)
+        elif table in self._given_out and isinstance(self._exchange, ShardedTables):
+            return None
+        self._given_out.add(table)
         self.wait()
         return announced
 
@@ -99,8 +104,11 @@ class EmbeddingExchange:
         """Return the rows [n, width] of tables' announced ids, once `ahead` has returned them."""
         return self._take(self._ahead, tables)
 
-    def push(self, given: Sequence[Given]) -> None:
-        """Send the gradients of a step, and ask for the rows of the next. Collective."""
+    def push(self, given: Sequence[Given], rates: Mapping[str, float]) -> None:
+        """Send the gradients of a step, and ask for the rows of the next. Collective.
+
+        ``rates`` are the learning rates by table, for those that have the rows.
+        """
         if not self._specs:
             return
         self._exchange.finish()
@@ -120,7 +128,7 @@ class EmbeddingExchange:
         batch.add(np.array(moves, np.int64).reshape(-1, 4))
         batch.check_finite("the gradient")
         self._latest.ids = {}  # gradients lie where its rows did
-        self._exchange.push(batch)
+        self._exchange.push(batch, [rates[spec.name] for spec in self._specs])
         if self._announced.next and isinstance(self._exchange, TableClient):
             self._ask(self._announced.next)
 
@@ -138,6 +146,7 @@ class EmbeddingExchange:
         self._ahead.index(ids)
         self._exchange.start_pull(self._ahead.batch)
         self._asked, self._under_way = ids, True
+        self._given_out.clear()
 
     def _take(self, pulled: _Pulled, tables: Iterable[str]) -> tuple[torch.Tensor, ...]:
         made, moves = [], []

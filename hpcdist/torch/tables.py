@@ -189,14 +189,7 @@ class Tables:
             specs = tuple(map(spec_of, tables))
             made = [make_table(table) for table in tables]
             self.local = {table.name: table for table in made}
-            moved_by = [self._facts[spec.name].optimizer for spec in specs]
-            exchange = ShardedTables(
-                self.group,
-                specs,
-                made,
-                lambda: [self.rates[number] for number in moved_by],
-                job().deadline_s,
-            )
+            exchange = ShardedTables(self.group, specs, made, job().deadline_s)
             owners = self.group.size
         self._rows = EmbeddingExchange(specs, exchange, owners, self.announced)
         self.facts = facts
@@ -285,7 +278,8 @@ class Tables:
             self._tell_rates(self.served)
         self._advise()
         self._ahead = None
-        self._rows.push(sorted(self._taken, key=lambda given: given.number))
+        rates = {name: self.rates[table.optimizer] for name, table in self._facts.items()}
+        self._rows.push(sorted(self._taken, key=lambda given: given.number), rates)
         if self.served is not None:
             self.served.end_step()
         self._taken.clear()

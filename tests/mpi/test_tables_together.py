@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,22 +52,25 @@ def build() -> tuple[fluid.Program, fluid.Program, list[Any]]:
     return main, startup, losses
 
 
-def batch(step: int) -> dict[str, Any]:
+def batch(step: int, rows: int) -> dict[str, Any]:
     generator = np.random.default_rng(step)
     pool = np.array([*ENDS, *generator.integers(-(2**63), 2**63 - 1, 5)])
-    lengths = generator.integers(0, 4, ROWS).tolist()
+    lengths = generator.integers(0, 4, rows).tolist()
     return {
-        "one": generator.choice(pool, (ROWS, 1)),
+        "one": generator.choice(pool, (rows, 1)),
         "many": fluid.create_lod_tensor(generator.choice(pool, (sum(lengths), 1)), [lengths]),
-        "y": generator.normal(size=(ROWS, 1)).astype(np.float32),
+        "y": generator.normal(size=(rows, 1)).astype(np.float32),
     }
 
 
-def train(role: Any = None) -> list[np.ndarray]:
+def train(role: Any = None, sizes: Sequence[int] = (ROWS,) * STEPS) -> list[np.ndarray]:
     main, startup, losses = build()
     exe = fluid.Executor()
     exe.run(startup)
-    told = [np.array(exe.run(main, feed=batch(s), fetch_list=losses)) for s in range(STEPS)]
+    told = [
+        np.array(exe.run(main, feed=batch(step, rows), fetch_list=losses))
+        for step, rows in enumerate(sizes)
+    ]
     exe.close()
     return told
 
@@ -89,3 +93,13 @@ def test_any_number_of_servers_gives_the_same_bits(trainers: int) -> None:
     assert len(set(told.values())) == 1
     if trainers == 1:
         assert told[1] == np.array(wanted).tobytes(), "one trainer is one process"
+
+
+def test_rates_of_tables_are_those_of_the_step_in_batches_of_any_size() -> None:
+    """Each size has temporaries of its own, in which its steps compute the rates."""
+    sizes = [12, 5, 12, 7, 5, 12]
+    with alone():
+        wanted = train(sizes=sizes)
+    for trainers in (1, 2):
+        for got in values(run_job(trainers, 0, lambda role: train(role, sizes))):
+            np.testing.assert_allclose(got, wanted, 5e-5, 5e-5)

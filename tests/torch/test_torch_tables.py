@@ -213,6 +213,23 @@ def test_a_trainer_that_looks_no_ids_up_meets_the_others_for_each_table():
 
 
 @pytest.mark.mpi
+def test_trainers_meet_equally_often_though_one_looks_the_announced_ids_up_twice():
+    rank, size = rank_and_size()
+    modules = [ours.Embedding(None, 2, initial=Initial("constant", 1.0)) for _ in range(2)]
+    optimizer = ours.TableOptimizer(nn.ModuleList(modules), "SGD", lr=1.0)
+    announced = torch.tensor([5, 6])
+    first = announced if rank == 0 else announced + 10
+    for _ in ours.rows_ahead([0, 1], lambda _: dict.fromkeys(modules, announced)):
+        sum(module(ids).sum() for ids in (first, announced) for module in modules).backward()
+        optimizer.step()
+    with torch.no_grad():
+        for module in modules:
+            moved = module(torch.tensor([5, 6, 15, 16])).mean(1)
+            every = 1 - 2 * (size + 1) / size, 1 - 2 * (size - 1) / size
+            assert torch.allclose(moved, torch.tensor(every).repeat_interleave(2))
+
+
+@pytest.mark.mpi
 def test_a_loop_that_is_closed_late_leaves_what_the_next_one_announces():
     rank_and_size()
     module = ours.Embedding(None, 2)

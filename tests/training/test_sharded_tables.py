@@ -56,7 +56,7 @@ def trained(trainers, steps=3):
     found = [[] for _ in range(trainers)]
 
     def train(me):
-        tables = ShardedTables(world[me], SPECS, new_tables(), lambda: RATES, DEADLINE_S)
+        tables = ShardedTables(world[me], SPECS, new_tables(), DEADLINE_S)
         batch = LookupBatch(SPECS, trainers)
         seen = found[me]
         for step in range(steps):
@@ -65,7 +65,7 @@ def trained(trainers, steps=3):
             tables.pull(batch)
             seen.append(rows_of(batch, SPECS, ids))
             fill(batch, gradients_of(me, step))
-            tables.push(batch)
+            tables.push(batch, RATES)
         last = [np.arange(-5, 6) for _ in SPECS]
         batch.index(last)
         tables.pull(batch, create=False)
@@ -111,7 +111,7 @@ def test_a_table_that_is_full_says_who_holds_how_many():
     world = loopback.world(2)
 
     def train(me):
-        tables = ShardedTables(world[me], specs, new_tables(specs), lambda: [0.1], DEADLINE_S)
+        tables = ShardedTables(world[me], specs, new_tables(specs), DEADLINE_S)
         batch = LookupBatch(specs, 2)
         batch.index([np.arange(4)])
         with pytest.raises(TableError, match=r"'small' is full.*trainer 0: \d.*trainer 1: \d"):
@@ -124,11 +124,11 @@ def test_trainers_that_do_different_things_are_refused():
     world = loopback.world(2)
 
     def train(me):
-        tables = ShardedTables(world[me], SPECS, new_tables(), lambda: RATES, DEADLINE_S)
+        tables = ShardedTables(world[me], SPECS, new_tables(), DEADLINE_S)
         batch = LookupBatch(SPECS, 2)
         batch.index(ids_of(me, 0))
         with pytest.raises(CommError, match="every trainer must look up and step equally often"):
-            tables.push(batch) if me else tables.pull(batch)
+            tables.push(batch, RATES) if me else tables.pull(batch)
 
     run_threads([lambda k=k: train(k) for k in range(2)])
 
@@ -138,7 +138,7 @@ def test_trainers_that_look_up_other_tables_are_refused():
 
     def train(me):
         specs = SPECS[me : me + 1]
-        tables = ShardedTables(world[me], specs, new_tables(specs), lambda: [0.1], DEADLINE_S)
+        tables = ShardedTables(world[me], specs, new_tables(specs), DEADLINE_S)
         batch = LookupBatch(specs, 2)
         batch.index([np.arange(4)])
         with pytest.raises(CommError, match=r"look rows up \((deep|wide)\).* of other tables"):
@@ -148,7 +148,7 @@ def test_trainers_that_look_up_other_tables_are_refused():
 
 
 def test_a_trainer_that_does_not_come_is_missing():
-    tables = ShardedTables(loopback.world(3)[1], SPECS, new_tables(), lambda: RATES, 0.01)
+    tables = ShardedTables(loopback.world(3)[1], SPECS, new_tables(), 0.01)
     batch = LookupBatch(SPECS, 3)
     batch.index(ids_of(1, 0))
     with pytest.raises(DeadlineError, match="to look rows up, from rank 0, 2") as late:

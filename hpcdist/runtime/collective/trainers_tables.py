@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from hpcdist.comm.base import Array, Transport
+from hpcdist.comm.base import Transport
 from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
@@ -27,7 +27,6 @@ class TrainersTables:
         self._trainers = trainers
         self._deadline_s = deadline_s
         self._connected: Transport | None = None
-        self._rates: dict[str, Array] = {}  # by table
         # By names of tables: all forms of a Program, and Programs of the same tables, share one, so
         # that it counts what trainers do alike, whatever sizes of batches they compile for.
         self._exchanges: dict[tuple[str, ...], tuple[Sequence[SparseTable], ShardedTables]] = {}
@@ -45,21 +44,11 @@ class TrainersTables:
         """Return what operators of tables do at a step, by their id. The first is collective."""
         return bind_local(ops, binding, self._trainers.size, self._exchange_of)
 
-    def _exchange_of(
-        self, tables: Sequence[SparseTable], rates: Mapping[str, Array]
-    ) -> ShardedTables:
-        self._rates.update(rates)
+    def _exchange_of(self, tables: Sequence[SparseTable]) -> ShardedTables:
         names = tuple(table.name for table in tables)
         known, exchange = self._exchanges.get(names, ((), None))
         if exchange is None or any(one is not other for one, other in zip(known, tables)):
             specs = [TableSpec(table.name, table.dim, table.dict_size) for table in tables]
-            exchange = ShardedTables(
-                self._group,
-                specs,
-                tables,
-                lambda: [float(self._rates[name].reshape(-1)[0]) for name in names],
-                self._deadline_s,
-                mean=False,
-            )
+            exchange = ShardedTables(self._group, specs, tables, self._deadline_s, mean=False)
             self._exchanges[names] = tables, exchange
         return exchange

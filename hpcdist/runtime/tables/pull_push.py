@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -39,8 +39,11 @@ class RowExchange(Protocol):
     def finish_pull(self, batch: LookupBatch) -> None:
         """Wait for the rows asked for."""
 
-    def push(self, batch: LookupBatch) -> None:
-        """Take the gradients that lie in the batch's rows."""
+    def push(self, batch: LookupBatch, rates: Sequence[float]) -> None:
+        """Take the gradients that lie in the batch's rows.
+
+        ``rates`` are the learning rates by table; none if servers have them.
+        """
 
     def finish(self) -> None:
         """Let go of the batch's memory."""
@@ -80,11 +83,11 @@ def bind_local(
     ops: Sequence[Operator],
     binding: Binding,
     owners: int,
-    exchange_of: Callable[[Sequence[SparseTable], Mapping[str, Array]], RowExchange],
+    exchange_of: Callable[[Sequence[SparseTable]], RowExchange],
 ) -> dict[int, Call]:
     """Return what operators do on tables whose rows are here, or on as many ``owners`` like this.
 
-    ``exchange_of`` is given the tables, by name, and the learning rates of those that are moved.
+    ``exchange_of`` is given the tables, by name.
     """
     calls = {id(op): bind_make(op, binding) for op in ops if op.type == "make_table"}
     steps = [op for op in ops if id(op) not in calls]
@@ -95,18 +98,9 @@ def bind_local(
     for op in steps:
         for table in op.attrs.get("tables", ()):
             check_moves(server_table(binding, table.parameter), table)
-    rates = {
-        name: binding.arrays[rate]
-        for op in steps
-        for name, rate in zip(_tables_in(op), op.input("LearningRate"))
-    }
-    exchange = exchange_of(tables, rates)
+    exchange = exchange_of(tables)
     specs = [TableSpec(table.name, table.dim, table.dict_size) for table in tables]
     return calls | bind_steps(steps, binding, specs, owners, lambda: exchange)
-
-
-def _tables_in(op: Operator) -> list[str]:
-    return list(dict.fromkeys(look_up.table for look_up in op.attrs["lookups"]))
 
 
 class _PulledBatch:
@@ -256,6 +250,8 @@ def _bind_push(
     def make() -> Call | None:
         staging = Staging(binding.arrays, binding.backend, {})
         looked_up = _LookUps(op, staging, turn.batch, op.input("Grads"))
+        moved_at = _rates_of(op, binding)
+        rates = [moved_at[table.name] for table in turn.batch.tables if moved_at]
 
         def push() -> None:
             batch = turn.batch
@@ -265,11 +261,21 @@ def _bind_push(
             batch.clear()
             batch.add(looked_up.moves)
             batch.check_finite("the gradient")
-            exchange().push(batch)
+            exchange().push(batch, [float(rate.reshape(-1)[0]) for rate in rates])
 
         return in_order(staging.down(read), push)
 
     return rebound(binding, make)
+
+
+def _rates_of(op: Operator, binding: Binding) -> dict[str, Array]:
+    """Return the learning rates by table, where this form of the Program has them; {}: elsewhere.
+
+    Those that a step computes are temporaries, which lie elsewhere for batches of another size.
+    """
+    tables = dict.fromkeys(look_up.table for look_up in op.attrs["lookups"])
+    names = op.input("LearningRate")
+    return {table: binding.arrays[name] for table, name in zip(tables, names)}
 
 
 class LocalTables:
@@ -277,9 +283,8 @@ class LocalTables:
 
     restored = 0  # rows are never asked for ahead
 
-    def __init__(self, tables: Sequence[SparseTable], rates: Mapping[str, Array]) -> None:
+    def __init__(self, tables: Sequence[SparseTable]) -> None:
         self._tables = tables
-        self._rates = rates  # by table
 
     def pull(self, batch: LookupBatch, *, create: bool = True) -> None:
         """Write the float32 rows of all ids into the batch; ``create`` those that are new."""
@@ -293,10 +298,9 @@ class LocalTables:
     def finish_pull(self, batch: LookupBatch) -> None:
         """Nothing is under way."""
 
-    def push(self, batch: LookupBatch) -> None:
-        """Update the rows of the batch's ids by its gradients, with each table's current rate."""
-        for table, ids, rows in zip(self._tables, *batch.parts(0)):
-            rate = float(self._rates[table.name].reshape(-1)[0])
+    def push(self, batch: LookupBatch, rates: Sequence[float]) -> None:
+        """Update the rows of the batch's ids by its gradients, with the tables' rates."""
+        for table, ids, rows, rate in zip(self._tables, *batch.parts(0), rates):
             table.push(ids, rows, rate, repeats=False)  # the batch has each id once
 
     def finish(self) -> None:
