@@ -23,7 +23,7 @@ from hpcdist.graph.operator import Operator, as_names
 from hpcdist.graph.program import program_of
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.variable import Parameter, Variable
-from hpcdist.overwritten import Overwritten
+from hpcdist.overwritten import BEFORE, Overwritten
 from hpcdist.recompute import recompute
 
 Callback = Callable[..., Any]
@@ -225,6 +225,7 @@ def _append(
     reached = _reached(block, path, sources, stopped)
     _refuse_second_derivatives(block, targets, reached, stopped)
     flowing = flowing_names(path, targets, reached)
+    _keep_graphs(block, path)
     overwritten = Overwritten(block, targets)
     steps = gradient_steps(path, targets, flowing, reached, overwritten)
     overwritten.keep()
@@ -254,6 +255,14 @@ def _append(
         if gradient in written:
             gradients[name] = gradient
     return gradients
+
+
+def _keep_graphs(block: Block, path: Sequence[Operator]) -> None:
+    """Let the gradients of earlier backward passes keep the graphs of torch that this one needs."""
+    called = {op.output("Out")[0] for op in path if op.type == "torch_module"}
+    for op in block.ops:
+        if op.type == "torch_module_grad" and op.input("Out")[0].partition(BEFORE)[0] in called:
+            op.attrs["keeps_graph"] = True
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -13,6 +13,7 @@ from hpcdist.graph.registry import lookup
 
 # batch_norm with use_global_stats has running moments as input and output, and changes neither.
 _UNCHANGED = ("Mean", "Variance")
+BEFORE = "@BEFORE_"  # in the name of an earlier value
 
 
 class Overwritten:
@@ -49,11 +50,17 @@ class Overwritten:
         if op.has_attr("sub_block"):
             self._check_read_by(op)
             return inputs
+        if op.type == "torch_module" and self._is_read_before_it_changes(op):
+            op.attrs["own_inputs"] = True  # its graph has the memory that it has read
         values = (op.inputs.keys() | op.outputs.keys()).difference(lookup(gradient).shape_only)
         return {
             slot: [self._before(op, slot, name) for name in names] if slot in values else names
             for slot, names in inputs.items()
         }
+
+    def _is_read_before_it_changes(self, op: Operator) -> bool:
+        at = self._place[id(op)]
+        return any(i > at for name in op.input_arg_names for i in self._writers.get(name, ()))
 
     def _check_read_by(self, op: Operator) -> None:
         """Raise GraphError if what a loop or branch has read is overwritten in the same memory."""
@@ -74,7 +81,7 @@ class Overwritten:
         later = [i for i in self._writers.get(name, ()) if i > at or (is_own_output and i == at)]
         if not later:
             return name
-        copy = f"{name}@BEFORE_{later[0]}"
+        copy = f"{name}{BEFORE}{later[0]}"
         while self._block.has_var(copy):  # of an earlier backward pass, when places were others
             copy += "_"
         return self._copies.setdefault((later[0], name), copy)

@@ -34,8 +34,8 @@ def recompute(block: Block, begin: int, checkpoints: Sequence[Variable | str]) -
     """Let the backward operators, from position ``begin`` on, read values that are computed again.
 
     What cannot be had again with the same bits stays as it is: random numbers, moving averages
-    (batch_norm), loops, rows looked up in tables, PyTorch's modules. The values after the last
-    checkpoint are read at once, so they stay, too. Raises GraphError for a checkpoint that the
+    (batch_norm), loops, rows looked up in tables, PyTorch's modules, and what the graphs of these
+    read. The values after the last checkpoint are read at once, so they stay, too. Raises GraphError for a checkpoint that the
     forward pass does not compute.
     """
     forward, backward = block.ops[:begin], block.ops[begin:]
@@ -85,8 +85,11 @@ def _segments(
 ) -> list[_Segment]:
     """Return the segments that end with a checkpoint."""
     writers = Counter(n for op in (*forward, *backward) for n in op.output_arg_names)
-    within = {
-        n for op in (*forward, *backward) if "sub_block" in op.attrs for n in op.input_arg_names
+    within = {  # torch's autograd reads the memory that its module has read
+        n
+        for op in (*forward, *backward)
+        if "sub_block" in op.attrs or op.type.startswith("torch_module")
+        for n in op.input_arg_names
     }
     segments = []
     ops: list[Operator] = []

@@ -40,16 +40,16 @@ class RegisteredModule:
     train: Callable[[bool], Any]
     graphs: dict[int, tuple[list[Any], list[Any], list[Any]]] = field(default_factory=dict)
 
-    def graph(self, address: int) -> tuple[list[Any], list[Any], list[Any]]:
-        """Take the graph of a result: inputs, parameters, results."""
+    def graph(self, address: int, keep: bool) -> tuple[list[Any], list[Any], list[Any]]:
+        """Return the graph of a result: inputs, parameters, results; ``keep`` it, or drop it."""
         if address not in self.graphs and len(self.graphs) == 1:
-            return self.graphs.popitem()[1]  # the gradient reads a copy: the result is overwritten
+            (address,) = self.graphs  # the gradient reads a copy: the result is overwritten
         if address not in self.graphs:
             raise GraphError(
                 "torch_module: a result is overwritten before its gradient, of several calls: "
                 "write into another variable"
             )
-        return self.graphs.pop(address)
+        return self.graphs[address] if keep else self.graphs.pop(address)
 
 
 _modules: list[RegisteredModule] = []
@@ -114,6 +114,7 @@ def _bind(
     out: Sequence[Any],
     number: int,
     module: str,
+    own_inputs: bool,
     **attrs,
 ) -> Call:
     torch, called = torch_for(TYPE), of_operator(number, module)
@@ -129,7 +130,8 @@ def _bind(
     def run() -> None:
         called.train(training)
         with torch.set_grad_enabled(training):
-            leaves = [_leaf(tensor, training) for tensor in inputs]
+            read = [tensor.clone() for tensor in inputs] if own_inputs else inputs
+            leaves = [_leaf(tensor, training) for tensor in read]
             moved = [_leaf(tensor, training) for tensor in weights]
             returned = results(called.call(dict(zip(called.names, moved, strict=True)), leaves))
         with torch.no_grad():
@@ -160,6 +162,7 @@ def _grad_bind(
     dparams: Sequence[Any],
     number: int,
     module: str,
+    keeps_graph: bool,
     **_,
 ) -> Call:
     torch, called = torch_for(TYPE), of_operator(number, module)
@@ -176,7 +179,7 @@ def _grad_bind(
             raise GraphError(
                 "torch_module: torch.inference_mode() keeps no gradients: train outside of it"
             )
-        leaves, moved, returned = called.graph(address)
+        leaves, moved, returned = called.graph(address, keeps_graph)
         targets_of = [
             (source, target)
             for source, target in zip((*leaves, *moved), targets, strict=True)
@@ -191,6 +194,7 @@ def _grad_bind(
             [value for value, _ in flowing],
             [source for source, _ in targets_of],
             [dout for _, dout in flowing],
+            retain_graph=keeps_graph,
             allow_unused=True,
         )
         for (_, target), gradient in zip(targets_of, gradients, strict=True):
@@ -209,7 +213,14 @@ def _rows(op: Applied) -> OfRows:
 
 
 of_rows: Any = by_row("X")
-_ATTRS: Attrs = {"number": -1, "module": "", "by_row": False, "is_test": False}
+_ATTRS: Attrs = {
+    "number": -1,
+    "module": "",
+    "by_row": False,
+    "own_inputs": False,  # whether the Program overwrites them before the gradient
+    "keeps_graph": False,  # of a gradient: whether another comes after it
+    "is_test": False,
+}
 
 define_with_grad(
     TYPE,

@@ -81,3 +81,63 @@ def test_a_recomputed_segment_draws_once():
     np.testing.assert_allclose(
         after, module.weight.detach().numpy() - gradient, rtol=1e-4, atol=1e-6
     )
+
+
+def test_what_a_module_has_read_stays_in_memory_when_other_values_are_computed_again():
+    """Torch's graph has the memory, not the name, of its inputs."""
+    module = torch.nn.Sequential(torch.nn.Linear(30, 30), torch.nn.Tanh())
+
+    def losses(recomputed):
+        main, startup = fluid.Program(), fluid.Program()
+        main.random_seed = startup.random_seed = 1
+        with fluid.program_guard(main, startup), fluid.unique_name.guard():
+            hidden = fluid.layers.fc(fluid.data("x", [None, 3]), 30, act="tanh")
+            made = fluid.layers.torch_module(module, fluid.layers.scale(hidden, 2.0), "net")
+            last = fluid.layers.fc(fluid.layers.fc(made, 30, act="tanh"), 30, act="tanh")
+            optimizer = fluid.optimizer.SGD(0.1)
+            if recomputed:
+                optimizer = fluid.optimizer.RecomputeOptimizer(optimizer)
+                optimizer._set_checkpoints([made, last])
+            loss = fluid.layers.mean(fluid.layers.square(last))
+            optimizer.minimize(loss)
+        with fluid.scope_guard(fluid.Scope()):
+            exe = fluid.Executor(fluid.CPUPlace())
+            exe.run(startup)
+            return [exe.run(main, feed={"x": X}, fetch_list=[loss])[0].item() for _ in range(4)]
+
+    assert losses(True) == losses(False)
+
+
+def grown_in_place(hidden, made):
+    """The module's input, and of another operator's, is overwritten after they have read it."""
+    fluid.layers.increment(hidden, 5.0)
+    fluid.optimizer.SGD(0.5).minimize(
+        loss := fluid.layers.mean(fluid.layers.elementwise_mul(made, hidden))
+    )
+    return [loss]
+
+
+def two_backward_passes(hidden, made):
+    losses = [fluid.layers.mean(fluid.layers.square(fluid.layers.fc(made, n))) for n in (1, 2)]
+    for loss in losses:
+        fluid.optimizer.SGD(0.5).minimize(loss)
+    return losses
+
+
+@pytest.mark.parametrize("end", [grown_in_place, two_backward_passes])
+def test_a_module_is_as_other_operators_where_values_change_and_are_needed_twice(end):
+    def found(squared):
+        main, startup = fluid.Program(), fluid.Program()
+        main.random_seed = startup.random_seed = 1
+        with fluid.program_guard(main, startup), fluid.unique_name.guard():
+            hidden = fluid.layers.fc(fluid.data("x", [None, 3]), 4, act="tanh")
+            losses = end(hidden, squared(hidden))
+        with fluid.scope_guard(fluid.Scope()):
+            exe = fluid.Executor(fluid.CPUPlace())
+            exe.run(startup)
+            return [exe.run(main, feed={"x": X}, fetch_list=losses) for _ in range(4)]
+
+    def by_torch(hidden):
+        return fluid.layers.torch_module(lambda x: x * x, hidden)
+
+    np.testing.assert_allclose(found(by_torch), found(fluid.layers.square), rtol=1e-5)
