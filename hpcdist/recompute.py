@@ -35,8 +35,8 @@ def recompute(block: Block, begin: int, checkpoints: Sequence[Variable | str]) -
 
     What cannot be had again with the same bits stays as it is: random numbers, moving averages
     (batch_norm), loops, rows looked up in tables, PyTorch's modules, and what the graphs of these
-    read. The values after the last checkpoint are read at once, so they stay, too. Raises GraphError for a checkpoint that the
-    forward pass does not compute.
+    read. The values after the last checkpoint are read at once, so they stay, too. Raises
+    GraphError for a checkpoint that the forward pass does not compute.
     """
     forward, backward = block.ops[:begin], block.ops[begin:]
     segments = _segments(block, forward, backward, _names(block, forward, checkpoints))
