@@ -18,7 +18,8 @@ Array: TypeAlias = Any
 Operands = Sequence[Array]  # of an operator, in the order of its slots; None is an absent one
 Attrs = Mapping[str, Any]  # attributes of an operator by name
 Lods = Sequence[Any]  # of its slots: a Lod or None, of an `X*` a list of these
-Bind = Callable[Concatenate[ArrayModule, ...], Call]  # see `bind` in `hpcdist.graph.registry.OpDef`
-Kernel = Callable[Concatenate[ArrayModule, ...], None]  # see `kernel` there
+# See `bind` and `kernel` in `hpcdist.graph.registry.OpDef`. Python 3.10 takes no `...` in there.
+Bind: TypeAlias = "Callable[Concatenate[ArrayModule, ...], Call]"
+Kernel: TypeAlias = "Callable[Concatenate[ArrayModule, ...], None]"
 GradRule = Callable[[Operator, Callable[[str], bool]], list[GradOp]]  # see `grad` there
 Metas = tuple[Meta | list[Meta] | None, ...]  # what a shape rule gives, for each output slot
