@@ -247,6 +247,7 @@ def stand_in() -> None:
     """
     for scheme in ("env", "tcp"):
         rendezvous._rendezvous_handlers[scheme] = _by_mpi
+    _refuse_clients_of_torchruns_store()
     _replace_groups({"gloo", "mpi"}, {"nccl", "undefined"})
 
 
@@ -265,6 +266,37 @@ def instead_of(
     if (with_nccl or others <= without_gpu) and not has_gpu():
         return NAME
     return WITH_GPUS if with_nccl and POSSIBLE else backend
+
+
+def _refuse_clients_of_torchruns_store() -> None:
+    """Refuse a TCPStore that would be a client of torchrun's own: nobody listens at its port.
+
+    It would wait for five minutes. torch.distributed.debug makes such a one.
+    """
+    store: Any = dist.TCPStore
+    make = store.__init__
+
+    @wraps(make)
+    def make_other(
+        self: Any,
+        host_name: str,
+        port: int,
+        world_size: int | None = None,
+        is_master: bool = False,
+        *more: Any,
+        **named: Any,
+    ) -> None:
+        launched = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
+        if not is_master and (host_name, str(port)) == launched:
+            raise LaunchError(
+                f"rank {settings.TORCH_RANK.read()} makes a TCPStore that connects to MASTER_PORT: "
+                "nobody listens there, the job's store goes over MPI. Use "
+                "torch.distributed.distributed_c10d._get_default_store(), or another port and one "
+                "rank with is_master=True; torch.distributed.debug's server is not supported"
+            )
+        make(self, host_name, port, world_size, is_master, *more, **named)
+
+    store.__init__ = make_other
 
 
 def _replace_groups(ours: set[str], without_gpu: set[str]) -> None:

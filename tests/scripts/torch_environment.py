@@ -23,6 +23,15 @@ assert os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]
 assert os.environ["GROUP_RANK"] == "0" and dist.is_torchelastic_launched()
 assert os.environ["MASTER_ADDR"] and int(os.environ["MASTER_PORT"])
 torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))  # reads the name in C++
+own = dist.TCPStore("localhost", 0, is_master=True)
+own.set("a", "b")
+assert own.get("a") == b"b"
+del own
+try:
+    dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    raise AssertionError("somebody listens at MASTER_PORT")
+except RuntimeError as error:
+    assert "nobody listens there, the job's store goes over MPI" in str(error), error
 total = torch.ones(3)
 dist.all_reduce(total)
 assert (total == dist.get_world_size()).all()
