@@ -35,7 +35,8 @@ for step in range(8):
     loss.backward()
     for one in (optimizer, rows):
         one.step()
-    with warnings.catch_warnings(action="error"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         rates.step()
 total = loss.detach().clone()
 dist.all_reduce(total)
