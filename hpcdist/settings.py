@@ -358,6 +358,9 @@ TORCH_MASTER = Setting(
     "rendezvous",
     group=Section.OTHER,
 )
+TORCH_PORT = Setting(
+    "MASTER_PORT", Text(), "", "a name, set by `--as-torchrun`: nobody listens", group=Section.OTHER
+)
 TORCH_RANK = Setting("RANK", Text(), "", "see `MASTER_ADDR`", group=Section.OTHER)
 MATH_THREADS = tuple(
     Setting(

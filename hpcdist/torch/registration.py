@@ -85,7 +85,7 @@ def _refuse_clients_of_torchruns_store() -> None:
         *more: Any,
         **named: Any,
     ) -> None:
-        launched = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
+        launched = settings.TORCH_MASTER.read(), settings.TORCH_PORT.read()
         if not is_master and (host_name, str(port)) == launched:
             raise LaunchError(
                 f"rank {settings.TORCH_RANK.read()} makes a TCPStore that connects to MASTER_PORT: "
