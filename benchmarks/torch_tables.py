@@ -14,7 +14,6 @@ without hpcdist too (1 of 16 runs): its sums of several sparse tensors at a time
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +22,7 @@ from functools import partial
 import numpy as np
 import torch
 import torch.distributed as dist
+from gloo import gloo_group
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -132,11 +132,10 @@ def main() -> None:
     parser.add_argument("--one-table", action="store_true", help="of all slots")
     parser.add_argument("--not-ahead", action="store_true", help="look rows up without rows_ahead")
     args = parser.parse_args()
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("hpcdist")
     contenders = {
         "hpcdist": served(dist.new_group(), one=args.one_table, ahead=not args.not_ahead),
-        "gloo": by_torch(dist.new_group(backend="gloo"), one=args.one_table),
+        "gloo": by_torch(gloo_group(), one=args.one_table),
     }
     data = batches(args.steps, args.batch)
     speeds: dict[str, list[float]] = {name: [] for name in contenders}
