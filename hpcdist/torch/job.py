@@ -165,7 +165,8 @@ def _begin(within_s: float | None) -> TorchJob:
 
     def leave() -> None:
         for begun in _begun:
-            begun.leave()
+            if os.getpid() == begun.process.pid:  # not one that the rank has forked
+                begun.leave()
 
     def leave_together() -> None:
         if os.getpid() != torch_job.process.pid:
