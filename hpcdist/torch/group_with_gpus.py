@@ -62,7 +62,7 @@ class GroupWithGpus(MpiProcessGroup):
 
     def set_timeout(self, timeout: timedelta) -> None:
         super().set_timeout(timeout)
-        self._get_backend(GPU)._set_default_timeout(timeout)
+        self._get_backend(GPU).set_timeout(timeout)
 
     def shutdown(self) -> None:
         self._get_backend(GPU).shutdown()

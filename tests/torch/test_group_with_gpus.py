@@ -15,6 +15,8 @@ import hpcdist.torch  # noqa: E402, F401
 from hpcdist.torch import registration  # noqa: E402
 from hpcdist.torch.group_with_gpus import COLLECTIVES, POSSIBLE, GroupWithGpus  # noqa: E402
 from hpcdist.torch.job import job  # noqa: E402
+from tests.jobs import Job, needs_mpirun  # noqa: E402
+from tests.scripts import read_script  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -102,3 +104,11 @@ def test_a_call_goes_where_its_tensors_are(group, name):
         if not is_ours:
             assert called[:2] == (name, arguments)
             assert result == f"{name} by NCCL"
+
+
+@needs_mpirun
+@pytest.mark.skipif(not POSSIBLE, reason="NCCL beside MPI needs torch 2.14")
+def test_a_script_that_names_both_has_groups_of_both(tmp_path):
+    ended = Job(tmp_path, read_script("torch_with_gpus"), "--as-torchrun", ranks=2).end()
+    assert ended.code == 0, ended
+    assert "as expected" in ended.out
