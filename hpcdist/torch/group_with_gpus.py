@@ -29,6 +29,7 @@ COLLECTIVES = (
     "barrier",
     "broadcast",
     "gather",
+    "gather_single",
     "recv",
     "recv_anysource",
     "reduce",

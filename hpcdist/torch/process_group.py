@@ -247,6 +247,13 @@ class MpiProcessGroup(dist.ProcessGroup):
         call, back = Call("gather", part.dtype, root=root), partial(put_back, vectors, targets)
         return self.queue.add(call, (vector, vectors, root), back, targets, opts)
 
+    def gather_single(
+        self, output: torch.Tensor, input: torch.Tensor, *where: Any, **named: Any
+    ) -> MpiWork:
+        opts = options(dist.GatherOptions(), *where, **named)
+        parts = [list(output.chunk(self._size))] if self.rank() == opts.rootRank else []
+        return _last([self.gather(parts, [input], opts)], [output])
+
     def scatter(
         self, outputs: OneOrList, inputs: Sequence[Any], *where: Any, **named: Any
     ) -> MpiWork:

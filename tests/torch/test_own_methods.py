@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 import torch.distributed as dist  # noqa: E402
 
 from hpcdist.errors import CommError  # noqa: E402
-from tests.torch.torch_ranks import WITH_AND_WITHOUT_MEMORY, of_all  # noqa: E402
+from tests.torch.torch_ranks import WITH_AND_WITHOUT_MEMORY, of_all, pairs  # noqa: E402
 
 pytestmark = pytest.mark.mpi
 
@@ -97,3 +97,16 @@ def test_torchs_methods_that_split_and_merge_backends_in_cpp_are_refused():
     for call in (lambda: group.split_group([0]), lambda: group.merge_remote_group(None, 2)):
         with pytest.raises(CommError, match=r"dist\.new_group\(\) make groups of some ranks"):
             call()
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_gather_single_puts_the_parts_one_after_another(apart):
+    """What torch calls from 2.14 on; gloo has none."""
+    for pair in pairs():
+        if not pair.here:
+            continue
+        whole = torch.empty(3, 2 * pair.size).t() if apart else torch.empty(2 * pair.size, 3)
+        output = whole if pair.me == 0 else torch.empty(0)
+        pair.ours.gather_single(output, torch.full((2, 3), float(pair.me))).wait()
+        if pair.me == 0:
+            assert whole[:, 1].tolist() == [k // 2 for k in range(2 * pair.size)]
