@@ -45,9 +45,9 @@ CALLS = ("_start_coalescing", "_end_coalescing")  # which name their device
 
 
 class GroupWithGpus(MpiProcessGroup):
-    """The ranks of one group: what is called with GPU tensors, ``gpus`` does, a group of torch's.
+    """A group that calls ``gpus`` with GPU tensors: torch's own of the same ranks (`by_nccl`).
 
-    See `by_nccl`. A barrier is MPI's unless its options name a GPU.
+    A barrier goes over MPI unless its options name a GPU.
     """
 
     def __init__(self, gpus: dist.ProcessGroup, *arguments: Any) -> None:

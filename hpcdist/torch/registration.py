@@ -42,7 +42,7 @@ def stand_in() -> None:
     """Let groups of gloo, mpi, or nccl without a GPU be ours, and every rendezvous of torch's.
 
     For scripts that are written for torchrun. torch continues calling them what the script does.
-    With a GPU, nccl is torch's own, over our store.
+    With a GPU, nccl is torch's own, over our store, also beside our part for CPU tensors.
     """
     for scheme in ("env", "tcp"):
         rendezvous._rendezvous_handlers[scheme] = _by_mpi
@@ -53,9 +53,9 @@ def stand_in() -> None:
 def instead_of(
     backend: str, ours: set[str], without_gpu: set[str], has_gpu: Callable[[], bool]
 ) -> str:
-    """Return the backend that a group has where a script names ``backend``, or one for each device.
+    """Return the backend that a group has whose script names ``backend``, or one for each device.
 
-    ``ours`` are the names that ours has, too, ``without_gpu`` those that it has then.
+    ``ours`` are the names for which we stand in always, ``without_gpu`` those where there is none.
     """
     names = {part.rpartition(":")[2] for part in backend.lower().split(",")}
     others = names - {*ours, NAME}

@@ -190,10 +190,11 @@ class Saver(checkpoint.Saver):
                         "must have the same tensors on all trainers"
                     )
         # What servers keep is theirs, though trainers have received it after different steps.
+        served = self._served()
         individual = {
             name
             for name, digest in digests.items()
-            if any(others[name] != digest for _, others in of_all) and name not in self._served()
+            if name not in served and any(others[name] != digest for _, others in of_all)
         }
         for name in sorted(individual):
             for k in range(len(everyone)):
