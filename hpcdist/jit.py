@@ -8,7 +8,6 @@ import inspect
 import pickle
 import re
 import sys
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,8 @@ import numpy as np
 from numba.core.caching import FunctionCache
 from numba.core.serialize import dumps
 from numba.np.unsafe import ndarray
+
+from hpcdist.replaced import write_whole
 
 _IMPORTS = re.compile(
     r"^(?:from (hpcdist[\w.]*) import (\([^)]*\)|.*)|import (hpcdist[\w.]*))", re.M
@@ -111,12 +112,9 @@ class _KernelFiles:
             return None
 
     def save(self, key: str, data: Any) -> None:
-        temporary = self._folder / f"{uuid.uuid4().hex}.tmp"
         try:
-            temporary.write_bytes(dumps(data))
-            temporary.replace(self._path(key))
+            write_whole(self._path(key), dumps(data))
         except OSError:  # a full disk: compile in every process
-            temporary.unlink(missing_ok=True)
             return
         for path in self._folder.glob(f"{self._kernel}-*.nbc"):
             if not path.name.startswith(f"{self._kernel}-{self._sources}-"):

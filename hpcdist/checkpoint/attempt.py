@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,16 @@ def new_target(directory: Path, manifest: str, keep: int | None) -> list[Any]:
         return [str(directory), next_attempt(directory, manifest), manifest]
     except OSError as error:
         raise CheckpointError(f"{directory}: cannot be made: {error.strerror}") from None
+
+
+@contextmanager
+def attempting(target: AttemptTarget) -> Iterator[None]:
+    """Leave nothing of an attempt that fails: what an earlier one has saved stays."""
+    try:
+        yield
+    except BaseException:
+        drop_attempts(Path(target.directory), target.attempt + 1, target.manifest)
+        raise
 
 
 def request(

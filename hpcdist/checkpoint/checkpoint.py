@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from hpcdist.checkpoint.manifest import prefix_of
 from hpcdist.checkpoint.metadata import Manifest, Part
 from hpcdist.checkpoint.plan import Saved, copy_for, reads_of, variables_of
 from hpcdist.checkpoint.read import Job, StoredFile, run
-from hpcdist.checkpoint.write import TEMPORARY, sync_directory
 from hpcdist.errors import CheckpointError
+from hpcdist.replaced import TEMPORARY, make_folders, sync_directory
 
 logger = logging.getLogger("hpcdist.checkpoint")
 _STEP = re.compile(r"step-(\d+)")
 UNFINISHED = "unfinished"  # in a directory whose first manifest is not written yet
+_LEFT = re.compile(rf"({TEMPORARY}|\.tmp)$")  # of files that a crash has left incomplete
 PRUNED = ".pruned"  # after the name of a checkpoint that is being deleted
 _PART = re.compile(r"(?:(?:server|trainer)-\d+|servers|trainers)-of-\d+\.(\d+)\.h5(?:\.failed)?")
 
@@ -247,35 +249,53 @@ def next_attempt(directory: Path, manifest: str = MANIFEST) -> int:
 
 
 def _attempt(path: Path, manifest: str) -> int:
-    name = path.name.removesuffix(TEMPORARY)
+    name = _LEFT.sub("", path.name)
     prefix = prefix_of(manifest)
     match = _PART.fullmatch(name.removeprefix(prefix)) if name.startswith(prefix) else None
     return int(match[1]) if match else 0
 
 
 def drop_attempts(directory: Path, before: int, manifest: str = MANIFEST) -> None:
-    """Delete the parts of attempts before ``before``, which no manifest names any more."""
-    for path in directory.iterdir():
-        if 0 < _attempt(path, manifest) < before:
-            path.unlink(missing_ok=True)
+    """Delete the parts of attempts before ``before``, except those that the manifest names.
+
+    What cannot be deleted stays: a later save tries again.
+    """
+    try:
+        needed = _needed(directory / manifest)
+        for path in directory.iterdir():
+            if 0 < _attempt(path, manifest) < before and path.name not in needed:
+                path.unlink(missing_ok=True)
+    except (CheckpointError, OSError) as error:
+        logger.warning("%s: parts of older attempts stay: %s", directory, error)
+
+
+def _needed(manifest: Path) -> set[str]:
+    """Return the files of the checkpoint whose manifest this is; none if there is no manifest."""
+    if not os.path.lexists(manifest):
+        return set()
+    with StoredFile(manifest) as file:
+        facts = file.facts
+    return {part.file for part in facts.files} if isinstance(facts, Manifest) else set()
 
 
 def begin_step(directory: Path) -> None:
     """Make the directory of a checkpoint, which is `unfinished` until `finish_step`."""
     if not directory.exists():
-        directory.mkdir(parents=True)
+        make_folders(directory)
         (directory / UNFINISHED).touch()
 
 
 def drop_unfinished(directory: Path) -> None:
     """Remove the directory of a checkpoint that is not written after all."""
-    if sorted(os.listdir(directory)) == [UNFINISHED]:
-        shutil.rmtree(directory, ignore_errors=True)
+    with suppress(OSError):
+        if os.listdir(directory) == [UNFINISHED]:
+            shutil.rmtree(directory)
 
 
 def finish_step(directory: Path) -> None:
     """Record that a checkpoint has its manifest."""
-    (directory / UNFINISHED).unlink(missing_ok=True)
+    with suppress(OSError):  # the manifest tells it too
+        (directory / UNFINISHED).unlink(missing_ok=True)
 
 
 def prune(root: str | Path, keep: int, saved: int) -> None:
@@ -290,16 +310,29 @@ def prune(root: str | Path, keep: int, saved: int) -> None:
             if unreadable(path) is None:
                 newest.add(step)
         elif (reason := unreadable(path)) is None:
-            # Under this name it is no checkpoint any more, wherever a crash may come.
-            path = path.rename(path.with_name(path.name + PRUNED))
-            sync_directory(path.parent)
-            shutil.rmtree(path, ignore_errors=True)
+            _delete(path)
         else:
             logger.warning("not deleting a checkpoint that cannot be read: %s", reason)
     for path in Path(root).iterdir():
         match = _STEP.fullmatch(path.name.removesuffix(PRUNED))
         if match and int(match[1]) < saved and _left_over(path):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _delete(path: Path) -> None:
+    """Delete a checkpoint, wherever a crash may come; it stays if the disk refuses."""
+    aside = path.with_name(path.name + PRUNED)  # under this name it is no checkpoint any more
+    try:
+        path.rename(aside)
+        try:
+            sync_directory(path.parent)
+        except OSError:
+            aside.rename(path)
+            raise
+    except OSError as error:
+        logger.warning("%s: cannot be deleted: %s", path, error.strerror)
+        return
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _left_over(path: Path) -> bool:

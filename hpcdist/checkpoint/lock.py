@@ -23,6 +23,7 @@ from hpcdist.checkpoint.files import open_plain, read_whole
 from hpcdist.comm.process_manager import slurm_job
 from hpcdist.errors import CheckpointError
 from hpcdist.plain_data import typed
+from hpcdist.replaced import make_folders
 
 NAME = ".lock"
 BEAT_S = 5.0  # between two signs of life
@@ -99,7 +100,7 @@ def take(directory: Path) -> None:
     """
     owner = this_process(job_name())
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folders(directory)
     except OSError as error:
         raise CheckpointError(f"{directory}: cannot be made: {error.strerror}") from None
     path = directory.resolve() / NAME

@@ -18,10 +18,11 @@ from hpcdist.checkpoint.layout import FACTS, HEAD_BYTES
 from hpcdist.checkpoint.local import Content, Label
 from hpcdist.checkpoint.metadata import Part, Stored, from_json, to_json
 from hpcdist.checkpoint.ranks import agreed
-from hpcdist.checkpoint.write import TEMPORARY, finish, stored_at, sync_directory
+from hpcdist.checkpoint.write import finish, stored_at
 from hpcdist.comm.base import Transport
 from hpcdist.errors import CheckpointError
 from hpcdist.hdf5 import h5py
+from hpcdist.replaced import take_place, temporary_of
 
 PIECE_BYTES = 256 << 20  # of one call: MPI counts bytes in 32 bits
 AWAITED = "the others' part of a file that all write"
@@ -59,15 +60,15 @@ def write_together(path: Path, content: Content, label: Label, group: Transport)
     Every rank gives its ``content``, with ``label.writer`` different on each. The file comes into
     being whole and on disk, or not at all: then CheckpointError on all ranks.
     """
-    temporary = path.with_name(path.name + TEMPORARY)
+    names = _agreed(group, lambda: temporary_of(path).name)
+    temporary = path.with_name(names[0])
     try:
         facts, offset, extents = _write(temporary, content, label, group)
         # Each host has its pages to sync to disk.
         _agreed(group, lambda: _on_disk(temporary))
         if group.rank == 0:
             _on_disk(temporary, lambda fd: finish(fd, facts, offset, extents))
-            os.replace(temporary, path)
-            sync_directory(path.parent)
+            take_place(temporary, path)
     except CheckpointError:
         raise
     except (OSError, RuntimeError) as error:  # HDF5 raises either when a disk is full

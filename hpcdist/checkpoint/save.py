@@ -134,6 +134,8 @@ def save(
         together(peers, finish)
     except CheckpointError:
         give_up()
+        if peers.trainer == 0:
+            drop_unfinished(Path(target.directory))
         raise
     return Path(target.directory)
 

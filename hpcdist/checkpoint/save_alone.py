@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcdist.checkpoint.attempt import AttemptTarget, complete, fingerprint, new_target, request
+from hpcdist.checkpoint.attempt import (
+    AttemptTarget,
+    attempting,
+    complete,
+    fingerprint,
+    new_target,
+    request,
+)
 from hpcdist.checkpoint.local import Content, Label
 from hpcdist.checkpoint.local_shards import LocalPiece
 from hpcdist.checkpoint.manifest import check_names
@@ -33,11 +40,12 @@ def save_alone(
     check_names([h.piece.name for h in variables])
     target = AttemptTarget(*new_target(directory, manifest, None))
     contents = []
-    if variables or tables:
-        contents = [target.path("trainer", 0, 1)]
-        label = Label("trainer 0", 0, program)
-        Content(variables, scope or Scope(), tables).write(contents[0], label, compression)
-    complete(target, contents, 0.0, (), extra, program)
+    with attempting(target):
+        if variables or tables:
+            contents = [target.path("trainer", 0, 1)]
+            label = Label("trainer 0", 0, program)
+            Content(variables, scope or Scope(), tables).write(contents[0], label, compression)
+        complete(target, contents, 0.0, (), extra, program)
 
 
 def save_by_servers(
@@ -51,11 +59,12 @@ def save_by_servers(
     program, scope = peers.program(main), global_scope()
     target = AttemptTarget(*new_target(directory, manifest, None))
     label = Label("trainer 0", 0, fingerprint(main))
-    peers.ask(request(target, label, compression))
     path = target.path("trainer", 0, 1)
-    Content(local_variables(peers, program, scope), scope).write(path, label, compression)
     awaited = [target.path("server", k, peers.servers) for k in range(peers.servers)]
-    complete(target, [*awaited, path], peers.deadline_s, (), None)
+    with attempting(target):
+        peers.ask(request(target, label, compression))
+        Content(local_variables(peers, program, scope), scope).write(path, label, compression)
+        complete(target, [*awaited, path], peers.deadline_s, (), None)
 
 
 def save_rows(
@@ -75,11 +84,12 @@ def save_rows(
     local_tables = [] if peers.servers else [_table(name) for name in tables]
     target = AttemptTarget(*new_target(directory, manifest, None))
     label = Label("trainer 0", 0, program)
-    peers.ask({**request(target, label, None), "rows_of": list(tables)})
     path = target.path("trainer", 0, 1)
-    Content(variables, scope, local_tables, inference_runs).write(path, label)
     awaited = [target.path("server", k, peers.servers) for k in range(peers.servers)]
-    complete(target, [*awaited, path], peers.deadline_s, (), None)
+    with attempting(target):
+        peers.ask({**request(target, label, None), "rows_of": list(tables)})
+        Content(variables, scope, local_tables, inference_runs).write(path, label)
+        complete(target, [*awaited, path], peers.deadline_s, (), None)
 
 
 def _table(name: str) -> SparseTable:

@@ -178,8 +178,9 @@ def write_or_say(content: Content, path: Path, label: Label, compression: str | 
     try:
         content.write(path, label, compression)
     except Exception as error:
-        with suppress(OSError):  # on a full disk the name must do
-            failure_of(path).write_text(f"{label.writer}: {error}")
+        # On a full disk the name must do.
+        with suppress(OSError), failure_of(path).open("x", encoding="utf-8") as file:
+            file.write(f"{label.writer}: {error}")
         raise
 
 

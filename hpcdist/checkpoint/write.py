@@ -18,8 +18,8 @@ from hpcdist.checkpoint.layout import FACTS, HEAD_BYTES, ChunkCut, Head, corner,
 from hpcdist.checkpoint.metadata import Part, PartFile, Stored, to_json
 from hpcdist.errors import CheckpointError
 from hpcdist.hdf5 import h5py
+from hpcdist.replaced import in_place_of, make_folders
 
-TEMPORARY = ".tmp"  # after the name of a file that is not complete yet
 ALIGNMENT = 64  # bytes, of where data begins: it may be used where it lies, mapped into memory
 
 
@@ -78,21 +78,19 @@ class NewFile:
     written, and would keep it open, and its memory, until the process ends.
     """
 
-    def __init__(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC  # never what a link leads to
-        self.descriptor = os.open(path, flags, 0o666)
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
         self.error: OSError | None = None
         self._position = 0
 
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self.descriptor)
+    def check(self) -> None:
+        """Raise the first error."""
+        if self.error is not None:
+            raise self.error
 
     def sync(self) -> None:
         """Raise the first error; bring all to disk."""
-        if self.error is not None:
-            raise self.error
+        self.check()
         os.fsync(self.descriptor)
 
     def put(self, data: Any, offset: int) -> None:
@@ -153,32 +151,26 @@ def replaced(path: Path) -> Iterator[NewFile]:
 
     Raises CheckpointError if it cannot be written: then ``path`` is what it was.
     """
-    temporary = path.with_name(path.name + TEMPORARY)
     try:
-        file = NewFile(temporary)
-        try:
-            yield file
-            file.sync()
-        except CheckpointError:
-            raise
-        except RuntimeError:  # what HDF5 finds wrong after an error of the disk
-            if file.error is None:
+        with in_place_of(path) as descriptor:
+            file = NewFile(descriptor)
+            try:
+                yield file
+            except CheckpointError:
                 raise
-            raise file.error from None
-        finally:
-            file.close()
-        os.replace(temporary, path)
-        sync_directory(path.parent)
+            except RuntimeError:  # what HDF5 finds wrong after an error of the disk
+                if file.error is None:
+                    raise
+                raise file.error from None
+            file.check()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, *parts: Any) -> None:
     """Write a file, and the folders it is in; it is complete, or as it was before."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
     with replaced(path) as file:
@@ -238,15 +230,6 @@ def rest_of(descriptor: int, size: int, extents: Sequence[tuple[int, int]]) -> s
             position += len(data)
         position = max(position, offset + length)
     return str(state.hexdigest())
-
-
-def sync_directory(directory: Path) -> None:
-    """Bring names in a directory to disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # -- arrays ----------------------------------------------------------------------------------------

@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,6 +30,7 @@ import xxhash
 from hpcdist.columnar.order import Shuffle
 from hpcdist.comm.run_name import run_name
 from hpcdist.errors import DataError
+from hpcdist.replaced import write_whole
 
 if TYPE_CHECKING:  # these need pyarrow, which `verify` must not need
     from hpcdist.columnar.blocks import Skip
@@ -57,9 +56,7 @@ class Certificate:
             index = directory / f"index-{data}.json"
             if not index.exists():
                 text = json.dumps({"version": VERSION, "files": files})
-                temporary = directory / f".{index.name}.{socket.gethostname()}.{os.getpid()}"
-                temporary.write_text(text)
-                temporary.replace(index)
+                write_whole(index, text)
             self.run, self._file = _new_file(directory, run_name(), trainer)
         except OSError as error:
             raise DataError(f"cannot write a certificate into {directory}: {error}") from None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hpcdist.columnar.optional_pyarrow import needing_pyarrow
 from hpcdist.errors import DataError
+from hpcdist.replaced import write_whole
 
 Split = Callable[[str], Sequence[str]]
 
@@ -75,10 +76,7 @@ class Vocabulary:
         if not self.words:
             raise DataError(f"Vocabulary: no words to save to {path}")
         _check_lines(self.words)
-        target = Path(path)
-        part = target.with_name(f".{target.name}.{os.getpid()}")
-        part.write_text("".join(f"{word}\n" for word in self.words), encoding="utf-8")
-        part.replace(target)
+        write_whole(Path(path), "".join(f"{word}\n" for word in self.words), durable=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], split: Split = str.split) -> Vocabulary:

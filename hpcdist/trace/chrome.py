@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcdist.replaced import in_place_of
 from hpcdist.trace.events import EventKind
-from hpcdist.trace.files import RankRecording, replacing
+from hpcdist.trace.files import RankRecording
 
 CATEGORIES = {
     EventKind.STEP: "step",
@@ -56,7 +57,10 @@ def trace_events(ranks: Sequence[RankRecording]) -> Iterator[Event]:
 def write(path: str | Path, ranks: Sequence[RankRecording]) -> Path:
     """Write the trace of a job, completely or not at all."""
     path = Path(path)
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+    with (
+        in_place_of(path, durable=False) as new,
+        open(new, "w", encoding="utf-8", closefd=False) as file,
+    ):
         file.write('{"displayTimeUnit": "ms", "otherData": ')
         json.dump(_facts(ranks), file)
         file.write(', "traceEvents": [\n')

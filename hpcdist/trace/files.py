@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -16,6 +14,7 @@ from numpy.typing import NDArray
 
 from hpcdist import plain_data
 from hpcdist.errors import TraceError
+from hpcdist.replaced import in_place_of, write_whole
 from hpcdist.trace import programs
 from hpcdist.trace.events import EVENT, EventKind
 from hpcdist.trace.recorder import Recording
@@ -63,18 +62,6 @@ class RankRecording:
     recording: Recording
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give the name of a file to write, which then takes the place of ``path``, whole."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)  # as on a full disk
-        raise
-
-
 def made(kind: type[T], facts: dict[str, Any]) -> T:
     """Return a dataclass of what a file says; TypeError or ValueError for values that do not fit.
 
@@ -112,7 +99,7 @@ def write(directory: str | Path, rank_recording: RankRecording) -> Path:
         "programs": [program.plain() for program in rank_recording.recording.programs],
     }
     text = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    with replacing(path) as temporary, temporary.open("wb") as file:
+    with in_place_of(path, durable=False) as new, open(new, "wb", closefd=False) as file:
         np.savez(file, about=text, events=rank_recording.recording.events)
     return path
 
@@ -153,7 +140,7 @@ def write_failure(directory: str | Path, rank: int, text: str) -> None:
     """Write what a rank says about the end of its job."""
     path = Path(directory, f"failure.{rank}.txt")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, text)
 
 
 def failures(directory: str | Path) -> dict[int, str]:

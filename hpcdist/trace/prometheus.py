@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcdist.trace.files import replacing
+from hpcdist.replaced import TEMPORARY, write_whole
 from hpcdist.trace.status import RankStatus
 
 OLD_S = 3600.0  # a rank writes every few seconds, or minutes in the largest jobs
-_NAME = re.compile(r"hpcdist\.(\d+)\.prom(\.\d+\.tmp)?")
+_NAME = re.compile(rf"hpcdist\.(\d+)\.prom({TEMPORARY})?")
 
 
 def text(status: RankStatus, job: str) -> str:
@@ -45,8 +45,7 @@ def text(status: RankStatus, job: str) -> str:
 
 def write(directory: str | Path, status: RankStatus, job: str) -> None:
     """Write this rank's file, completely or not at all."""
-    with replacing(path_of(directory, status.pid)) as temporary:  # which is no *.prom
-        temporary.write_text(text(status, job), encoding="utf-8")
+    write_whole(path_of(directory, status.pid), text(status, job))
 
 
 def path_of(directory: str | Path, pid: int) -> Path:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hpcdist.errors import TraceError
+from hpcdist.replaced import TEMPORARY, write_whole
 from hpcdist.trace.events import EventKind
-from hpcdist.trace.files import RankOfJob, checked, made, replacing
+from hpcdist.trace.files import RankOfJob, checked, made
 from hpcdist.trace.metric_files import plain
 from hpcdist.trace.recorder import Recording
 
@@ -24,7 +25,7 @@ PER_SECOND = 50  # files that all ranks of a job write together
 JOB = "job.json"
 MOST_RANKS = 1 << 20  # those that have not written yet are listed
 _NAME = re.compile(r"status\.(\d+)\.json")
-_LEFT = re.compile(r"status\.\d+\.json(\.\d+\.tmp)?")  # the latter by ranks that were killed
+_LEFT = re.compile(rf"status\.\d+\.json({TEMPORARY})?")  # the latter by ranks that were killed
 
 
 @dataclass(frozen=True)
@@ -161,8 +162,7 @@ def _status(plain: dict[str, Any]) -> RankStatus:
 
 
 def _write(path: Path, facts: dict[str, Any]) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(facts | {"format": FORMAT}), encoding="utf-8")
+    write_whole(path, json.dumps(facts | {"format": FORMAT}))
 
 
 def _read(path: Path, facts_of: Callable[[dict[str, Any]], T]) -> T:

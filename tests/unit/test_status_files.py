@@ -196,7 +196,7 @@ def test_files_of_dead_processes_are_removed_and_no_others(tmp_path):
     gone = f"hpcdist.{dead + 1}.prom"
     (tmp_path / gone).symlink_to("nothing")  # as if another job had removed it meanwhile
     kept = [f"hpcdist.{os.getpid()}.prom", "hpcdist.x.prom", "a.prom"]
-    for name in (f"hpcdist.{dead}.prom", f"hpcdist.{dead}.prom.{dead}.tmp", *kept):
+    for name in (f"hpcdist.{dead}.prom", f"hpcdist.{dead}.prom.{'a' * 16}.tmp", *kept):
         (tmp_path / name).touch()
     prometheus.remove_dead(tmp_path, sees_processes=True)
     assert {path.name for path in tmp_path.iterdir()} == {gone, *kept}
