@@ -150,9 +150,10 @@ class CompiledProgram:
             devices = len(feed)
         elif isinstance(feed, Mapping) and not self._has_backward():
             devices = _used(min(map(_samples, feed.values()), default=0), devices)
-        parallel = self._on(devices)
-        for first, copies in parallel.copied.items():
-            _begin_alike(scope, first, copies)
+        with control.turn():
+            parallel = self._on(devices)
+            for first, copies in parallel.copied.items():
+                _begin_alike(scope, first, copies)
         fed = _divided(feed, parallel)
         names = [name for fetched in fetch_list for name in parallel.names(fetched)]
         return DividedRun(parallel.program, fed, names, devices)

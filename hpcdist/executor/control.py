@@ -5,7 +5,9 @@ The executor itself knows no transport. `hpcdist.runtime` installs the one Contr
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -122,7 +124,16 @@ class NetworkOperators:
 
 
 class Control(NetworkOperators):
-    """What this process runs in place of a Program, and with whom."""
+    """What this process runs in place of a Program, and with whom.
+
+    ``turn`` is held while a Program runs: a process takes one step at a time, whatever its threads.
+    """
+
+    def __init__(self) -> None:
+        self.turn: AbstractContextManager[object] = threading.RLock()
+
+    def admit(self, program: Program) -> None:
+        """Before this thread waits for its turn. Raises HpcdistError if it may not have one."""
 
     def substitute(
         self, program: Program, feed: Feed, scope: Scope, fetches: Sequence[str]
@@ -137,6 +148,12 @@ class Control(NetworkOperators):
         """Return what to fetch here, and what turns that into the job's values of ``names``."""
         return names, None
 
+    def note_trains(self, executor: object) -> None:
+        """Note that an Executor runs a Program that trains."""
+
+    def note_closed(self, executor: object) -> None:
+        """Leave the others if of all Executors that train the last one is closed."""
+
     def note_set(self, variable: ScopeVariable) -> None:
         """Note that the script sets a variable by hand, before the next step."""
 
@@ -149,6 +166,7 @@ class Control(NetworkOperators):
         return [data]
 
 
+_nobodys_turn: AbstractContextManager[object] = threading.RLock()
 _installed: Control | None = None
 _alone: Control | None = None  # acts where no job does, on operators of a few types
 _alone_types: Sequence[str] = ()
@@ -175,6 +193,12 @@ def install_standalone(control: Control, types: Sequence[str]) -> None:
 def acting() -> Control | None:
     """Return the job's Control, or the one that acts in a process that trains alone."""
     return _alone if _installed is None else _installed
+
+
+def turn() -> AbstractContextManager[object]:
+    """Return what is held while a Program runs, or while what it changes is read or written."""
+    control = acting()
+    return _nobodys_turn if control is None else control.turn
 
 
 def required(op: Operator) -> Control:

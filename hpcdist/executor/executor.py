@@ -48,6 +48,7 @@ from hpcdist.trace.metric_log import metric_log
 from hpcdist.trace.recorder import recorder
 
 _STEP, _RUN, _FEED, _FETCH = map(recorder.name, ("step", "run", "feed", "fetch"))
+_CLOSED = "this Executor was closed with close(); make a new one"
 CACHE_SIZE = 64  # compiled forms kept: one per Program, feed shapes and fetches
 
 
@@ -123,7 +124,7 @@ class Executor:
         Raises FeedError for a feed that does not fit, GraphError for a Program that cannot run.
         """
         if self._closed:
-            raise GraphError("this Executor was closed with close(); make a new one")
+            raise GraphError(_CLOSED)
         fetches, updates = fetch_names_and_updates(fetch_list)
         if program is None:
             program = default_main_program()
@@ -153,12 +154,30 @@ class Executor:
         scope: Scope,
         return_numpy: bool,
     ) -> list[Any]:
+        job = control.acting()
+        if job is None:
+            return self._step(None, program, feed, fetches, scope, return_numpy)
+        job.admit(program)
+        with job.turn:  # another thread's step may be under way
+            if self._closed:
+                raise GraphError(_CLOSED)
+            return self._step(job, program, feed, fetches, scope, return_numpy)
+
+    def _step(
+        self,
+        job: control.Control | None,
+        program: Program,
+        feed: Mapping[str, Any],
+        fetches: tuple[str, ...],
+        scope: Scope,
+        return_numpy: bool,
+    ) -> list[Any]:
         self._backend.enter()
         begin = monotonic_ns()
         if not feed.keys() <= program.global_block().vars.keys():
             feed = declared(program, feed)
         feed = {name: plain(value) for name, value in feed.items()}
-        job, origin = control.acting(), program
+        origin = program
         kernels = None if self._measured is None else self._measured.of_this_step(origin, job)
         if job is not None:
             program, feed = job.substitute(program, feed, scope, fetches)
@@ -260,13 +279,14 @@ class Executor:
         self.train_from_dataset(program, *args, **kwargs)
 
     def close(self) -> None:
-        """Finish: tell the parameter servers that this trainer leaves. Harmless when alone."""
-        self._backend.finish()
-        job = control.installed()
-        if job is not None and not self._closed:
-            job.close()
-        self._forms.clear()
-        self._closed = True
+        """Finish: the last one that trains tells the other ranks so. Harmless when alone."""
+        with control.turn():
+            self._backend.finish()
+            job = control.installed()
+            if job is not None and not self._closed:
+                job.note_closed(self)
+            self._forms.clear()
+            self._closed = True
 
     def _compile(
         self,
@@ -300,6 +320,8 @@ class Executor:
             recorder.ran(lambda: described(program, compiled))
         entry = forms[key] = _Entry(compiled, list(values), fetches, origin)
         self._drop_least_used()
+        if entry.trains and (job := control.installed()) is not None:
+            job.note_trains(self)
         return entry
 
     def forms(self, program: Program | None = None) -> list[_Entry]:

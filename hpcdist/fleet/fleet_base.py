@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcdist import io, settings
 from hpcdist.errors import FleetError, FleetTypeError
+from hpcdist.executor import control
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.executor import Executor
@@ -281,6 +282,8 @@ class Fleet:
         """Leave the servers: they continue without this worker, and end after the last one."""
         self._require(Role.WORKER, "stop_worker")
         self._executor.close()
+        if (job := control.installed()) is not None:
+            job.close()
 
     # -- saving ------------------------------------------------------------------------------
     def save_persistables(

@@ -173,6 +173,10 @@ class Batches:
         self._rounds.note_batch(part.division, scope)
         return rows
 
+    def adds_up(self, program: Program) -> bool:
+        """Return whether a Program that every trainer runs whole continues counts of them all."""
+        return bool(self._area_counts) and self._counting_of(program).handing_back() is not None
+
     def note_set(self, variables: Sequence[ScopeVariable]) -> None:
         """Note what the script has set by hand: the next step compares it, too."""
         self._check.note_set({v.name: on_host(v.value) for v in variables if v.value is not None})

@@ -12,8 +12,10 @@ from hpcdist.checkpoint.serving import ASSIGN
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster
 from hpcdist.errors import HpcdistError, PlanError
+from hpcdist.executor.analysis import is_control
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding, Control, Feed, SharedFetch
+from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
@@ -29,6 +31,7 @@ from hpcdist.runtime.job.failure_policy import FailurePolicy
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.job.links import Links
 from hpcdist.runtime.job.membership import Membership
+from hpcdist.runtime.job.one_thread import StepThread
 from hpcdist.runtime.job.set_values import SetValues
 from hpcdist.runtime.job.substitution import JobFacts, LinkKind, substitution_of
 from hpcdist.runtime.pipeline.pipeline_link import PipelineLink
@@ -56,6 +59,7 @@ class Job(Control):
         failure_policy: FailurePolicy | None = None,
         local_feed: bool = False,
     ) -> None:
+        super().__init__()
         self.transport = transport
         self.cluster = cluster
         self.role = cluster.role_of(transport.rank)
@@ -86,7 +90,41 @@ class Job(Control):
         self._steps: BatchSteps | StageSteps = self._batch_steps
         self._gone: set[int] = set()  # trainers that had died when all made a checkpoint
         self._trained: WeakSet[Scope] = WeakSet()  # the scopes in which Programs train
+        self._training: WeakSet[Any] = WeakSet()  # Executors that train, and are not closed
+        self._thread = StepThread(transport.rank)
+        self._meetings: ProgramCache[bool] = ProgramCache()
         self.closed = False
+
+    # -- threads and Executors ---------------------------------------------------------------
+    def admit(self, program: Program) -> None:
+        if program.trains or program.main is not None:
+            self._thread.enter()
+
+    def _meets_others(self, program: Program, substitute: Program) -> bool:
+        """Return whether a Program exchanges values with other ranks when it is run."""
+        return (
+            program.trains
+            or program.main is not None
+            or isinstance(self._steps, StageSteps)
+            or self._batches.adds_up(program)
+            or self._meetings.of(substitute, lambda: _has_control(substitute))
+        )
+
+    def note_trains(self, executor: object) -> None:
+        self._training.add(executor)
+
+    def note_closed(self, executor: object) -> None:
+        """Leave the others if of all Executors that train the last one is closed.
+
+        Trainers of a plain script run the same steps, so nobody waits for one that has no more of
+        them: it leaves at the end of its script, and another Executor may go on until then.
+        """
+        if executor not in self._training:
+            return
+        self._training.discard(executor)
+        in_step = self._batches.alike and not self._batches.joins
+        if not self._training and (self._batch_steps.by_script or not in_step):
+            self.close()
 
     # -- which Program -----------------------------------------------------------------------
     def substitute(
@@ -94,9 +132,20 @@ class Job(Control):
     ) -> tuple[Program, Feed]:
         """Return the Program that this rank runs in place of ``program``, and what it feeds."""
         substitute = self._substitute_of(program)
+        if self._meets_others(program, substitute):
+            self._thread.enter()
+            if self.closed and not self._serves:
+                raise HpcdistError(self._left())
         if substitute.trains or program.main is not None or _is_startup(substitute):
             self._trained.add(scope)
         return self._steps.begin_step(program, substitute, feed, scope, fetches)
+
+    def _left(self) -> str:
+        return (
+            f"rank {self.transport.rank} is {self.role} and has left the job, after step "
+            f"{here.step}: its last Executor that trains was closed, or fleet.stop_worker() was "
+            "called, and the others expect no more steps of it; close Executors after the last step"
+        )
 
     def begin(self, program: Program, scope: Scope) -> None:
         """Before a Program trains for the first time: let all trainers begin alike."""
@@ -286,7 +335,9 @@ class Job(Control):
         """Close, and wait until all trainers' scripts have ended.
 
         Every trainer calls this once; one that still joins values instead is told why it cannot.
+        Raises what a thread of the script was refused: it may have ended without a word.
         """
+        self._thread.expect_one()
         for call in self.before_end:
             call()
         self.close()
@@ -316,6 +367,10 @@ class Job(Control):
         )
         job.before_end = self.before_end
         return job
+
+
+def _has_control(program: Program) -> bool:
+    return any(is_control(op) for block in program.blocks for op in block.ops)
 
 
 def _is_startup(program: Program) -> bool:

@@ -24,6 +24,7 @@ class Standalone(control.Control):
     """The Control of a process without a job: it runs operators of tables, and sync_batch_norm."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._substitutes: ProgramCache[Program] = ProgramCache()
 
     def substitute(
