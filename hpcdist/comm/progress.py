@@ -62,8 +62,17 @@ class Clock:
 
 CLOCK = Clock()
 
-# What this process waits for, once it has waited a little, and since when by its monotonic clock.
-_waits: list[tuple[Callable[[], str], int]] = []
+
+@dataclass(frozen=True, eq=False)
+class _Wait:
+    """What a thread waits for, once it has waited a little."""
+
+    describe: Callable[[], str]
+    since_ns: int  # of the monotonic clock
+    by_main: bool
+
+
+_waits: dict[_Wait, None] = {}  # of all threads, in the order in which they began
 
 TICK_S = 0.02
 ticks: list[Callable[[], None]] = []  # called about so often while this process waits
@@ -72,10 +81,8 @@ _last_tick = [0.0]
 
 def waiting_for() -> str:
     """Return what this process is waiting for, or an empty string. For the last words of a job."""
-    # Another thread asks, and the wait may end meanwhile.
-    for describe, _ in _waits[-1:]:
-        return describe()
-    return ""
+    wait = _current()
+    return "" if wait is None else wait.describe()
 
 
 def waiting_cause() -> tuple[Cause, int] | None:
@@ -83,19 +90,29 @@ def waiting_cause() -> tuple[Cause, int] | None:
 
     Asks no transport, so any thread may call it.
     """
-    for describe, since in _waits[-1:]:
-        return cause_of(describe), since
-    return None
+    wait = _current()
+    return None if wait is None else (cause_of(wait.describe), wait.since_ns)
+
+
+def _current() -> _Wait | None:
+    """Return the wait that tells most of this process: the main thread's, or the one begun last.
+
+    Another thread asks, and the wait may end meanwhile.
+    """
+    waits = list(_waits)
+    return next((wait for wait in reversed(waits) if wait.by_main), waits[-1] if waits else None)
 
 
 @contextmanager
 def waits_for(describe: Callable[[], str]) -> Iterator[None]:
     """Let `waiting_for` tell ``describe()`` while the block waits by means of its own."""
-    _waits.append((describe, time.monotonic_ns()))
+    by_main = threading.get_ident() == threading.main_thread().ident
+    wait = _Wait(describe, time.monotonic_ns(), by_main)
+    _waits[wait] = None
     try:
         yield
     finally:
-        _waits.pop()
+        del _waits[wait]
 
 
 @contextmanager

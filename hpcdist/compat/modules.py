@@ -32,6 +32,7 @@ ALIASES = {
         "average",
         "compiler",
         "core",
+        "data",  # imported by `install`: hpcdist's own attribute of this name is a function
         "debugger",
         "default_scope_funcs",
         "evaluator",
@@ -137,6 +138,7 @@ class _Finder(MetaPathFinder, Loader):
 def install() -> None:
     """Install the import hook for Fluid's modules, which refuses missing names."""
     sys.meta_path.append(_Finder())
+    importlib.import_module(f"{_COMPAT}.data")
     for alias, name in ALIASES.items():
         if name in sys.modules:
             sys.modules[alias] = sys.modules[name]

@@ -91,9 +91,13 @@ class Recorder:
 
         ``always``: note the details of every step.
         """
+        global _garbage_log
         capacity = nbytes // RECORD.size
         self._started = True
         self.on = capacity > 0
+        if self.on and _garbage_log is None:
+            _garbage_log = GarbageLog()
+            gc.callbacks.append(_garbage_log)  # not when imported: others only want the library
         self._ring = np.zeros(capacity, EVENT)
         self._detailed_at = self._memory_at = 0
         self.always = always
@@ -235,6 +239,7 @@ def _none() -> int:
     return 0
 
 
+_garbage_log: GarbageLog | None = None
 recorder = Recorder()  # the first Executor starts it, or the launcher
 
 
@@ -253,6 +258,3 @@ class GarbageLog:
             self._begin = now
         elif now - self._begin > self.LEAST_NS:
             recorder.record(EventKind.GARBAGE, self._name, self._begin, now, info["generation"])
-
-
-gc.callbacks.append(GarbageLog())

@@ -1,11 +1,23 @@
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
 
-from hpcdist.comm.progress import CROWDED, ROOMY, Clock, WaitPolicy, policy_for, waiter
+from hpcdist.comm.progress import (
+    CROWDED,
+    ROOMY,
+    Clock,
+    WaitPolicy,
+    policy_for,
+    waiter,
+    waiting_cause,
+    waiting_for,
+    waits_for,
+)
 from hpcdist.errors import CommError, DeadlineError
+from tests.threads import LIMIT_S
 
 
 def describe() -> str:
@@ -85,3 +97,39 @@ def test_a_long_wait_sleeps(policy):
     with pytest.raises(DeadlineError):
         waiter(lambda: False, policy, describe, 1.0, ArithmeticError, clock=clock)()
     assert 0.9 < clock.slept_s < clock.now_s < 1.1
+
+
+def test_a_wait_that_ends_leaves_those_of_other_threads():
+    """Whichever ends first; the main thread's own wait tells most, then the last begun."""
+    begun, ends = {}, {}
+
+    def wait(name):
+        with waits_for(lambda: name):
+            begun[name].set()
+            assert ends[name].wait(LIMIT_S)
+
+    def begin(name):
+        begun[name], ends[name] = threading.Event(), threading.Event()
+        threads[name] = threading.Thread(target=wait, args=[name], daemon=True)
+        threads[name].start()
+        assert begun[name].wait(LIMIT_S)
+
+    def end(name):
+        ends[name].set()
+        threads[name].join(LIMIT_S)
+
+    threads = {}
+    for name in ("a", "b", "c"):
+        begin(name)
+        assert waiting_for() == name
+    with waits_for(lambda: "main"):
+        assert waiting_for() == "main"
+        with waits_for(lambda: "inner"):
+            assert waiting_for() == "inner"
+        end("b")
+        assert waiting_for() == "main"
+    assert waiting_for() == "c"
+    end("c")
+    assert waiting_for() == "a"
+    end("a")
+    assert waiting_for() == "" and waiting_cause() is None
