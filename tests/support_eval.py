@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcdist.graph import Meta, Program
 from hpcdist.graph.block import Block
-from hpcdist.graph.registry import arguments, declared_attrs, infer_outputs, lookup
+from hpcdist.graph.registry import arguments, infer_outputs, known_attrs, lookup
 
 
 def evaluate(program: Program, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -27,14 +27,23 @@ def _evaluate_block(block: Block, held: dict[str, np.ndarray]) -> None:
             continue
         definition = lookup(op.type)
         inputs = {slot: [held[n].copy() for n in names] for slot, names in op.inputs.items()}
-        metas = {s: [Meta(a.shape, a.dtype.name) for a in arrays] for s, arrays in inputs.items()}
+        metas = {
+            slot: [
+                Meta(
+                    a.shape, a.dtype.name, numbers=tuple(a.reshape(-1).tolist()) if given else None
+                )
+                for a in arrays
+            ]
+            for slot, arrays in inputs.items()
+            for given in [slot in definition.giving]
+        }
         outputs = {
             slot: [np.full(meta.shape, 77, meta.dtype) for meta in found]
             for slot, found in infer_outputs(op.type, metas, op.attrs).items()
             if op.output(slot)
         }
-        arrays = [*arguments(definition.inputs, inputs), *arguments(definition.outputs, outputs)]
-        attrs: dict[str, Any] = declared_attrs(definition, op.attrs)
+        arrays = [*arguments(definition.operands, inputs), *arguments(definition.outputs, outputs)]
+        attrs: dict[str, Any] = known_attrs(definition, op.attrs, metas)
         if definition.bind is not None:
             definition.bind(np, *arrays, **attrs)()
         else:

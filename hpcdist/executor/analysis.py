@@ -148,6 +148,9 @@ class Interpreted(Protocol):
     def takes(self, op: Operator, metas: Mapping[str, Meta]) -> bool:
         """Return whether an operator is interpreted; those before it have been told of."""
 
+    def take(self, op: Operator) -> None:
+        """Have an operator interpreted whose results have shapes that only the step knows."""
+
     def enter(self, op: Operator, metas: dict[str, Meta]) -> None:
         """Add to ``metas`` what an interpreted operator gives to compiled ones."""
 
@@ -182,6 +185,10 @@ def concrete_metas(
             continue
         inputs = {s: [metas[n] for n in names] for s, names in op.inputs.items() if names}
         inferred = _inferred(op, inputs)
+        if interpreted is not None and any(-1 in m.shape for ms in inferred.values() for m in ms):
+            interpreted.take(op)
+            interpreted.enter(op, metas)
+            continue
         for slot, metas_of_slot in inferred.items():
             for name, meta in zip(op.output(slot), metas_of_slot):
                 if name != EMPTY:
@@ -269,9 +276,8 @@ def _declare_outputs(op: Operator, metas: dict[str, Meta]) -> None:
 def _enter(metas: dict[str, Meta], name: str, meta: Meta, op: Operator) -> None:
     if -1 in meta.shape:
         raise GraphError(
-            f"{op.place} {op}: the shape {meta.shape} of {name!r} is not known before the step; "
-            "lengths that make a shape must be fed, or come from sequence_pad; other extents must "
-            "follow from shapes and constants, not from values that are fed or computed from data"
+            f"{op.place} {op}: the shape {meta.shape} of {name!r} is known only in the step, and "
+            "needed before it: let extents follow from shapes and constants"
         )
     old = metas.get(name)
     if old is not None and (old.shape, old.dtype) != (meta.shape, meta.dtype):

@@ -114,8 +114,8 @@ class Compiler:
         metas = concrete_metas(self.block, ops, fed, dynamic)
         if dynamic.ops and self.backend.xp is not np:
             raise GraphError(
-                "loops, branches of open shapes and tensor arrays run on CPUPlace() only, not on a "
-                "GPU: make the Executor with CPUPlace()"
+                "loops, branches of open shapes, tensor arrays and extents that are fed or computed"
+                " run on CPUPlace() only, not on a GPU: make the Executor with CPUPlace()"
             )
         steady = self._steady(feeds) and not dynamic.ops
         if steady and program_of(self.block).memory_saving is None and self._kernels.in_runs:

@@ -110,7 +110,7 @@ def _work_of(op: Operator, arrays: Mapping[str, Any]) -> Work | None:
     nbytes = sum(array.nbytes for array in touched)
     if definition.flops is None:
         return nbytes, 0 if definition.inplace else None
-    slots = (*definition.inputs, *definition.outputs)
+    slots = (*definition.operands, *definition.outputs)
     operands = {
         s: [arrays.get(n) for n in names] for s, names in {**op.inputs, **op.outputs}.items()
     }

@@ -5,7 +5,8 @@ Memory for results of loops, branches and tensor arrays, and for values computed
 be planned. Such operators run one by one, in the order of the block, between compiled ones
 (`executor.interpret`). Their results that compiled operators read have a known shape: the declared
 one, or that of the value whose gradient it is. Operators on sequences whose lengths are computed,
-instead of fed or taken from another value, run this way too. Pure.
+instead of fed or taken from another value, run this way too, and those whose results have extents
+that a value of the step gives (`OpDef.given`). Pure.
 """
 
 from __future__ import annotations
@@ -102,6 +103,16 @@ class Dynamic:
             self.ops.add(id(op))
             return True
         return False
+
+    def take(self, op: Operator) -> None:
+        """Have an operator interpreted whose results have shapes that only the step knows."""
+        if is_control(op):
+            raise GraphError(
+                f"{op.place} {op}: what it gives has a shape that only the step knows, so it "
+                "cannot be exchanged with other ranks"
+            )
+        _refuse_sparse(op)
+        self.ops.add(id(op))
 
     def enter(self, op: Operator, metas: dict[str, Meta]) -> None:
         """Note what an interpreted operator gives: into ``metas`` what compiled ones can read."""

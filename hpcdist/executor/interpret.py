@@ -23,7 +23,14 @@ from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import Meta, arguments, declared_attrs, infer_outputs, lookup
+from hpcdist.graph.registry import (
+    Meta,
+    arguments,
+    declared_attrs,
+    infer_outputs,
+    known_attrs,
+    lookup,
+)
 from hpcdist.graph.values import ARRAY, TensorArray, Value
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.tensor.tensor_array import zeros_like
@@ -183,7 +190,6 @@ class Interpreter:
     ) -> dict[str, list[Any]]:
         """Compute the results of an operator by slot; ``into`` has memory for some, by name."""
         definition = lookup(op.type)
-        attrs = declared_attrs(definition, op.attrs)
         if any(isinstance(v, TensorArray) for operands in ins.values() for v in operands):
             if op.type == "sum":
                 return {"Out": [_summed(ins["X"])]}
@@ -193,6 +199,7 @@ class Interpreter:
                 )
                 return {"Out": [result]}
         if definition.values is not None:
+            attrs = declared_attrs(definition, op.attrs)
             if definition.state is not None:
                 attrs["state"] = self._states.of(op, definition.state)
             if op.type == "write_to_array":
@@ -209,7 +216,10 @@ class Interpreter:
             slot: [self._meta(definition, slot, v) for v in operands]
             for slot, operands in ins.items()
         }
-        inferred = infer_outputs(op.type, {s: m for s, m in metas.items() if m}, op.attrs)
+        try:
+            inferred = infer_outputs(op.type, {s: m for s, m in metas.items() if m}, op.attrs)
+        except GraphError as error:
+            raise GraphError(f"{op.place} {op}: {error}") from None
         outs: dict[str, list[Any]] = {}
         copies = []
         for slot, names in op.outputs.items():
@@ -231,6 +241,7 @@ class Interpreter:
             {s: [None if v is None else v.array for v in values] for s, values in slots.items()}
             for slots in (ins, outs)
         )
+        attrs = known_attrs(definition, op.attrs, metas)
         call = self._call(op, definition, attrs, metas, arrays, results)
         call()
         for target, source in copies:
@@ -242,6 +253,8 @@ class Interpreter:
         if slot in definition.measures:
             lengths = Lod.of_lengths([value.array.reshape(-1)])
             return replace(value.meta, lengths=lengths)
+        if slot in definition.giving:
+            return replace(value.meta, numbers=tuple(value.array.reshape(-1).tolist()))
         return value.meta
 
     def _call(
@@ -253,7 +266,8 @@ class Interpreter:
             lods = {s: [m.lod for m in metas.get(s, ())] for s in definition.lods}
             lods |= {s: [m.lengths for m in metas.get(s, ())] for s in definition.measures}
             attrs["lods"] = arguments([s for s in definition.inputs if s.name in lods], lods)
-        operands = (*arguments(definition.inputs, arrays), *arguments(definition.outputs, results))
+        outs = arguments(definition.outputs, results)
+        operands = (*arguments(definition.operands, arrays), *outs)
         if definition.bind is not None:
             return definition.bind(np, *operands, **attrs)
         if definition.kernel is None:

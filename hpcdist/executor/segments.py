@@ -11,7 +11,7 @@ from hpcdist.executor.analysis import reads, writes
 from hpcdist.graph.names import EMPTY
 from hpcdist.graph.op_role import ROLE_ATTR
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import Meta, arguments, declared_attrs, lookup
+from hpcdist.graph.registry import Meta, arguments, attrs_of, gives_open, lookup
 from hpcdist.ops.optimize.mixed_precision import ROUNDINGS
 from hpcdist.ops.optimize.update import UPDATES
 from hpcdist.ops.torch_forms import EXACT_FAMILIES, forms
@@ -115,7 +115,7 @@ def _rounded(ops: Sequence[Operator]) -> dict[str, str]:
 def inputs_of(op: Operator, values: Mapping[str, object]) -> list[object]:
     """Return what stands in an operator's input slots, in the order of its definition."""
     operands = {slot: [values.get(n) for n in names] for slot, names in op.inputs.items()}
-    return arguments(lookup(op.type).inputs, operands)
+    return arguments(lookup(op.type).operands, operands)
 
 
 def _has_form(op: Operator, metas: Mapping[str, Meta]) -> bool:
@@ -133,7 +133,9 @@ def _has_form(op: Operator, metas: Mapping[str, Meta]) -> bool:
     exact = op.type in _EXACT or (form.family in _EXACT_FAMILIES and op.type not in _ROUNDING)
     if not exact and not any(dtype.startswith("float") for dtype in outs):
         return False
-    return form.holds(inputs_of(op, metas), declared_attrs(definition, op.attrs))
+    if gives_open(op.type, op.inputs, metas):
+        return False
+    return form.holds(inputs_of(op, metas), attrs_of(op.type, op.attrs, op.inputs, metas))
 
 
 def _dense(meta: Meta | None) -> bool:

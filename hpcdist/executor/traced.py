@@ -22,7 +22,7 @@ from hpcdist.errors import FeedError
 from hpcdist.executor.segments import MOVES, TYPE, Segment, inputs_of
 from hpcdist.graph.names import EMPTY
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import arguments, declared_attrs, define, lookup
+from hpcdist.graph.registry import arguments, attrs_of, define, lookup
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.by_torch import tensor_on, torch_for
 from hpcdist.ops.optimize.mixed_precision import ROUNDINGS
@@ -204,7 +204,7 @@ def _compute(
     elif op.type in _CONVOLUTIONS:  # the order of elements that tensor cores take
         last = torch.channels_last
         read |= {n: read[n].contiguous(memory_format=last) for n in halves if read[n].dim() == 4}
-    attrs = declared_attrs(definition, op.attrs)
+    attrs = attrs_of(op.type, op.attrs, op.inputs, segment.metas)
     inputs = inputs_of(op, read)
     operands = {
         slot: [None if n == EMPTY else segment.metas.get(n) for n in names]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,7 +24,8 @@ class Meta:
     A SELECTED_ROWS value has ``shape`` (height, width) and ``rows`` present rows. ``lod`` tells how
     rows group into sequences. ``lengths``: the value is known when a Program is compiled, as the
     lengths of these sequences, so that shapes may depend on it. ``numbers``: likewise, as a few
-    integers that follow from shapes and constants.
+    integers that follow from shapes and constants; in the step, also the numbers (floats, too)
+    by which an attribute is `Given`.
     """
 
     shape: tuple[int, ...]
@@ -32,7 +34,7 @@ class Meta:
     rows: int = -1
     lod: Lod | None = field(default=None, compare=False)
     lengths: Lod | None = field(default=None, compare=False)
-    numbers: tuple[int, ...] | None = field(default=None, compare=False)
+    numbers: tuple[Any, ...] | None = field(default=None, compare=False)
 
     @property
     def sequences(self) -> Lod | None:
@@ -63,6 +65,29 @@ class Slot:
 
 
 @dataclass(frozen=True)
+class Given:
+    """Where an attribute may be given as values: all its numbers in ``tensor``, or one in each
+    value of ``listed``; "" where an operator has no such slot.
+
+    ``read``: they are operands, too. ``mark``: what the attribute says in place of a listed value.
+    """
+
+    tensor: str = ""
+    listed: str = ""
+    read: bool = False
+    mark: int = -1
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The slots that there are."""
+        return tuple(slot for slot in (self.tensor, self.listed) if slot)
+
+    def holder(self, slots: Mapping[str, Sequence[Any]]) -> str:
+        """Return the slot that is filled; "" if the attribute says all itself."""
+        return next((slot for slot in self.slots if slots.get(slot)), "")
+
+
+@dataclass(frozen=True)
 class OpDef:
     """What there is to know of an operator type.
 
@@ -84,6 +109,10 @@ class OpDef:
     measures: input slots that hold lengths of sequences; of these the Lods, as with ``lods``.
     values: values(*inputs, **attrs) -> results, instead of a kernel, for an operator whose results
         have shapes that only the step knows: Values in and out, see `hpcdist.graph.values`.
+    given: attributes that may be given as values (extents, bounds, a depth, k, sections, axes) and
+        the slots that hold these. ``infer``, ``kernel`` and ``bind`` get the numbers as if the
+        attribute had them, ``infer`` None in place of one that only the step knows; not the slots.
+        An operator whose results have open shapes for it is interpreted (`executor.dynamic`).
     folds: its results are known when a Program is compiled if its operands are, see `Meta.numbers`.
     acts: it does something that nobody reads, so it runs even if nobody wants its results.
     flops: flops(*inputs, *outputs, **attrs) -> how many multiplications and additions the products
@@ -107,10 +136,21 @@ class OpDef:
     lods: Sequence[str] = ()
     measures: Sequence[str] = ()
     values: Callable[..., Any] | None = None
+    given: Mapping[str, Given] = field(default_factory=dict)
     folds: bool = False
     acts: bool = False
     flops: Callable[..., int | None] | None = None
     rows: Treatment | None = None
+
+    @functools.cached_property
+    def giving(self) -> tuple[str, ...]:
+        """The input slots that hold attributes."""
+        return tuple(slot for places in self.given.values() for slot in places.slots)
+
+    @functools.cached_property
+    def operands(self) -> tuple[Slot, ...]:
+        """The input slots that ``infer``, ``kernel`` and ``bind`` get."""
+        return operand_slots(self.inputs, self.given)
 
     def may_overwrite(self, slot: str) -> bool:
         """Return whether an output may be the operand itself: declared, or like ``ParamOut``."""
@@ -146,6 +186,12 @@ def parse_signature(signature: str) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]
         return tuple(Slot(w.rstrip("*?"), w.endswith("*"), w.endswith(("?", "*"))) for w in words)
 
     return side(left), side(right)
+
+
+def operand_slots(inputs: Sequence[Slot], given: Mapping[str, Given]) -> tuple[Slot, ...]:
+    """Leave out the slots that give attributes."""
+    giving = {slot for places in given.values() if not places.read for slot in places.slots}
+    return tuple(slot for slot in inputs if slot.name not in giving)
 
 
 def define(type: str, signature: str, **parts: Any) -> OpDef:
@@ -184,9 +230,8 @@ def infer_outputs(
     definition = lookup(type)
     if definition.infer is None:
         return {}
-    result = definition.infer(
-        *arguments(definition.inputs, inputs), **declared_attrs(definition, attrs)
-    )
+    known = known_attrs(definition, attrs, inputs)
+    result = definition.infer(*arguments(definition.operands, inputs), **known)
     per_slot = result if isinstance(result, tuple) else (result,)
     outputs = {
         slot.name: list(metas) if slot.many else [metas]
@@ -220,12 +265,12 @@ def _folded(
         for s, metas in inputs.items()
     }
     results = {s: [np.empty(m.shape, m.dtype) for m in metas] for s, metas in outputs.items()}
-    arrays = arguments(definition.inputs, values) + arguments(definition.outputs, results)
-    declared = declared_attrs(definition, attrs)
+    arrays = arguments(definition.operands, values) + arguments(definition.outputs, results)
+    known = known_attrs(definition, attrs, inputs)
     if definition.bind is not None:
-        definition.bind(np, *arrays, **declared)()
+        definition.bind(np, *arrays, **known)()
     elif definition.kernel is not None:
-        definition.kernel(np, *arrays, **declared)
+        definition.kernel(np, *arrays, **known)
     return {
         s: [replace(m, numbers=tuple(a.reshape(-1).tolist())) for m, a in zip(metas, results[s])]
         for s, metas in outputs.items()
@@ -252,3 +297,55 @@ def arguments(slots: Sequence[Slot], values: Mapping[str, Sequence[Any]]) -> lis
 def declared_attrs(definition: OpDef, attrs: Mapping[str, Any]) -> dict[str, Any]:
     """Keep the attributes an operator declares, defaults filled in."""
     return {name: attrs.get(name, default) for name, default in definition.attrs.items()}
+
+
+def known_attrs(
+    definition: OpDef, attrs: Mapping[str, Any], inputs: Mapping[str, Sequence[Meta]]
+) -> dict[str, Any]:
+    """Return the declared attributes, those that are given as values with the values' numbers.
+
+    None stands in place of a number that is not known; of a list given as one value with an
+    attribute beside it, this says what all but the first are until then.
+    """
+    known = declared_attrs(definition, attrs)
+    for name, places in definition.given.items():
+        default = definition.attrs.get(name)
+        slot = places.holder(inputs)
+        if not slot:
+            known.setdefault(name, None)
+        elif slot == places.listed:
+            certain = [flag == 1 for flag in attrs.get("infer_flags", ())]
+            own = itertools.zip_longest(known.get(name) or (), certain)
+            sure = [number if number != places.mark or flag else None for number, flag in own]
+            known[name] = [
+                meta.numbers[0] if meta.numbers else number
+                for meta, number in itertools.zip_longest(inputs[slot], sure[: len(inputs[slot])])
+            ]
+        elif isinstance(default, (tuple, list)) or places.listed:
+            (meta,) = inputs[slot]
+            rest = (known.get(name) or ())[1:] or (None,) * (meta.size - 1)
+            known[name] = [None, *rest] if meta.numbers is None else list(meta.numbers)
+        else:
+            numbers = inputs[slot][0].numbers
+            known[name] = numbers[0] if numbers else None
+    return known
+
+
+def attrs_of(
+    type: str,
+    attrs: Mapping[str, Any],
+    inputs: Mapping[str, Sequence[str]],
+    metas: Mapping[str, Meta],
+) -> dict[str, Any]:
+    """Return the attributes of one use of an operator, as `known_attrs`."""
+    definition = lookup(type)
+    giving = {
+        slot: [metas[n] for n in inputs[slot]] for slot in definition.giving if slot in inputs
+    }
+    return known_attrs(definition, attrs, giving)
+
+
+def gives_open(type: str, inputs: Mapping[str, Sequence[str]], metas: Mapping[str, Meta]) -> bool:
+    """Return whether a value gives an attribute of an operator numbers that are not known."""
+    giving = (name for slot in lookup(type).giving for name in inputs.get(slot, ()))
+    return any(metas[name].numbers is None for name in giving)

@@ -75,6 +75,9 @@ class Operand:
 class Applied:
     """One use of an operator: its attributes with defaults, and its operands by slot.
 
+    Attributes that are given as values (`OpDef.given`) have None in place of each number; these
+    values do not depend on the batch, and are not among the operands.
+
     ``align(a, b)`` notes that two data variables ("": the samples) must be fed with equally many
     rows of every sample; it raises MixesRows if that cannot be checked.
     """
@@ -179,7 +182,8 @@ def off_rows(attr: str, more_dims: int = 0) -> Apart:
     def apart(op: Applied) -> bool:
         axes = op.attrs[attr]
         rank = op.rank + more_dims
-        return all(axis % rank for axis in ([axes] if isinstance(axes, int) else axes))
+        several = axes if isinstance(axes, (list, tuple)) else [axes]
+        return all(axis is not None and axis % rank for axis in several)
 
     return apart
 
@@ -211,13 +215,13 @@ def broadcast(totals: Treatment | None = None) -> Treatment:
 def reshaped(op: Applied) -> OfRows:
     """The same elements in the same order; ``shape`` 0 keeps an extent, -1 is what is left."""
     (x,), (out,) = op.inputs["X"], op.outputs["Out"]
-    for operand in op.operands[1:]:
-        expect_rows(operand, False)
     if x.of.how in _TOTALS:
         return x.of
     of = common_rows(op, [x], {How.ROWS, How.RAGGED})
     if op.attrs["shape"][:1] == [0]:
         return of
+    if None in op.attrs["shape"][:1]:
+        raise MixesRows("the number of rows of the result is a value")
     old, new = x.shape[1:], out.shape[1:]
     if out.shape[:1] != (-1,) or -1 in new:
         raise MixesRows("the result's dimension 0 is not that of the rows")
@@ -383,13 +387,6 @@ def quotient(op: Applied) -> OfRows:
 
 def constant(op: Applied) -> OfRows:
     """The values do not matter, only the shape."""
-    return SAME
-
-
-def sized(op: Applied) -> OfRows:
-    """A constant, the extents of which may be values."""
-    for operand in op.moving:
-        raise MixesRows(f"{operand.name!r}, an extent of the result, depends on the batch")
     return SAME
 
 

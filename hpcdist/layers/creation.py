@@ -10,7 +10,8 @@ import numpy as np
 from hpcdist.errors import GraphError
 from hpcdist.graph.dtypes import DTypeLike, canonical
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, append, append_all, into, refuse_variables
+from hpcdist.layers.extents import as_extents, has_variables
+from hpcdist.layers.helper import LayerHelper, append, append_all, into
 from hpcdist.layers.tensor import assign, cast, expand, fill_constant, reshape
 
 __all__ = [
@@ -67,10 +68,17 @@ def arange(
     return range(start, end, step, "float32" if dtype is None else dtype)
 
 
-def linspace(start: float, stop: float, num: int, dtype: DTypeLike) -> Variable:
-    """Return ``num`` numbers at equal distances, both ends included."""
-    refuse_variables("linspace", "start, stop and num", start, stop, num)
-    return _constant(np.linspace(start, stop, int(num)), dtype)
+def linspace(start: Any, stop: Any, num: Any, dtype: DTypeLike) -> Variable:
+    """Return ``num`` numbers at equal distances, both ends included; there may be Variables."""
+    if not has_variables([start, stop, num]):
+        return _constant(np.linspace(start, stop, int(num)), dtype)
+    kinds = {"Start": dtype, "Stop": dtype, "Num": "int32"}
+    slots = {
+        slot: value if isinstance(value, Variable) else fill_constant([1], kinds[slot], value)
+        for slot, value in zip(kinds, (start, stop, num))
+    }
+    slots["Num"].stop_gradient = True
+    return append("linspace", slots)
 
 
 def eye(
@@ -138,8 +146,7 @@ def randint(
     """Draw integers of [low, high), or of [0, low); int64."""
     least, bound = (0, low) if high is None else (low, high)
     kind = canonical("int64" if dtype is None else dtype)
-    refuse_variables("randint", "shape", shape)
-    sizes = [1] if shape is None else list(shape)
+    sizes = [1] if shape is None else as_extents(shape)
     attrs = {"shape": sizes, "low": least, "high": bound, "dtype": kind, "seed": seed}
     tensor = LayerHelper("randint", name).apply("randint", {}, attrs, dtype=kind)
     tensor.stop_gradient = stop_gradient
@@ -156,7 +163,7 @@ def randn(
 ) -> Variable:
     """Draw normal numbers of mean 0 and deviation 1."""
     kind = canonical("float32" if dtype is None else dtype)
-    attrs = {"shape": [int(d) for d in shape], "mean": 0.0, "std": 1.0, "seed": 0, "dtype": kind}
+    attrs = {"shape": as_extents(shape), "mean": 0.0, "std": 1.0, "seed": 0, "dtype": kind}
     tensor = LayerHelper("randn", name).apply("gaussian_random", {}, attrs, dtype=kind)
     tensor.stop_gradient = stop_gradient
     return into(out, tensor)

@@ -98,14 +98,16 @@ def _padding(name: str, padding_idx: int | None, rows: int, *, any_id: bool) -> 
     return padding_idx % rows
 
 
-def one_hot(input: Variable, depth: int, allow_out_of_range: bool = False) -> Variable:
+def one_hot(input: Variable, depth: int | Variable, allow_out_of_range: bool = False) -> Variable:
     """Return [..., depth] with 1 at each id of ``input`` [..., 1]; an id out of range gives zeros
     where that is allowed, else an error at run time."""
     attrs = {"depth": depth, "allow_out_of_range": allow_out_of_range}
     return LayerHelper("one_hot").apply("one_hot", {"X": input}, attrs, stop_gradient=True)
 
 
-def one_hot_v2(input: Variable, depth: int, allow_out_of_range: bool = False) -> Variable:
+def one_hot_v2(
+    input: Variable, depth: int | Variable, allow_out_of_range: bool = False
+) -> Variable:
     """Return [..., depth] with 1 at each id of ``input`` [...] (`fluid.one_hot`)."""
     attrs = {"depth": depth, "allow_out_of_range": allow_out_of_range}
     return LayerHelper("one_hot_v2").apply("one_hot_v2", {"X": input}, attrs, stop_gradient=True)

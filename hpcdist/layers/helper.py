@@ -10,21 +10,12 @@ from hpcdist.graph import names
 from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.program import Program, default_main_program, default_startup_program
 from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.layers.extents import from_variables
 from hpcdist.layers.param_attr import ParamAttr, ParamLike
 
 # By type of ParamAttr: what makes a parameter that is itself computed by layers. It is called
 # with the helper, the attr, a name, the initializer, shape and dtype.
 MAKERS: dict[type[ParamAttr], Callable[..., Variable]] = {}
-
-
-def refuse_variables(layer: str, argument: str, *values: Any) -> None:
-    """Refuse Variables, also in a list, in place of what is part of a compiled Program."""
-    lists = (value if isinstance(value, (list, tuple)) else [value] for value in values)
-    if any(isinstance(value, Variable) for listed in lists for value in listed):
-        raise GraphError(
-            f"layers.{layer}: {argument} must be known before the step, got a Variable: shapes are "
-            "fixed when a Program is compiled"
-        )
 
 
 class LayerHelper:
@@ -47,10 +38,19 @@ class LayerHelper:
     def append_op(
         self, type: str, inputs: Any = None, outputs: Any = None, attrs: Any = None
     ) -> Any:
-        """Append an operator to the current block of the main program."""
-        for name, value in (attrs or {}).items():
-            refuse_variables(self.layer_type, name, value)
-        return self.main_program.current_block().append_op(type, inputs, outputs, attrs)
+        """Append an operator to the current block of the main program.
+
+        Variables among the attributes go to the slots that hold them.
+        """
+        slots, attributes = self.slots_of(type, attrs or {})
+        block = self.main_program.current_block()
+        return block.append_op(type, {**(inputs or {}), **slots}, outputs, attributes)
+
+    def slots_of(
+        self, type: str, attrs: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the input slots that Variables among the attributes go to, and the attributes."""
+        return from_variables(self.main_program.current_block(), self.layer_type, type, attrs)
 
     def new_var(self, dtype: DTypeLike = "float32", stop_gradient: bool = False) -> Variable:
         """Create a value ``<layer>.tmp_<n>``; the operator that writes it sets its shape."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, append, named, refuse_variables
+from hpcdist.layers.extents import refuse_variables
+from hpcdist.layers.helper import LayerHelper, append, named
 
 __all__ = [
     "argmax",

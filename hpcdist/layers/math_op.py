@@ -14,7 +14,6 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import DTypeLike, canonical, is_float
 from hpcdist.graph.program import program_of
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.extents import extents
 from hpcdist.layers.helper import LayerHelper
 
 
@@ -166,13 +165,12 @@ def _getitem(self: Variable, item: Any) -> Variable:
         type = "slice" if set(strides) == {1} else "strided_slice"
         key = f"{self.name}_{type}"
         helper = LayerHelper(type, key)
-        at, begins = extents(helper, starts, "StartsTensor", "StartsTensorList")
-        to, limits = extents(helper, ends, "EndsTensor", "EndsTensorList")
-        attrs = {"axes": axes, "starts": begins, "ends": limits, "decrease_axis": dropped}
+        bounded, attrs = helper.slots_of(type, {"starts": list(starts), "ends": list(ends)})
+        attrs |= {"axes": axes, "decrease_axis": dropped}
         attrs["infer_flags"] = [-1 if _in_values(*pair) else 1 for *pair, _ in bounds]
         if type == "strided_slice":
             attrs["strides"] = list(strides)
-        inputs = {"Input": self, **at, **to}
+        inputs = {"Input": self, **bounded}
         result = _append(_block(self), type, self.dtype, inputs, attrs, key)
     if turned:
         key = f"{self.name}_slice_reverse"

@@ -12,7 +12,7 @@ from hpcdist.layers.helper import LayerHelper, append_all
 __all__ = ["accuracy", "auc", "topk"]
 
 
-def topk(input: Variable, k: int, name: str | None = None) -> tuple[Variable, ...]:
+def topk(input: Variable, k: int | Variable, name: str | None = None) -> tuple[Variable, ...]:
     """Return the ``k`` largest values of the last dimension, descending, and their indices.
 
     input: [..., n]. Returns [..., k] of its type, and int64 [..., k].

@@ -8,7 +8,7 @@ from typing import Any
 from hpcdist.errors import GraphTypeError
 from hpcdist.graph.dtypes import DTypeLike, canonical, is_float
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.extents import extents
+from hpcdist.layers.extents import as_extents
 from hpcdist.layers.helper import LayerHelper
 
 __all__ = [
@@ -79,9 +79,6 @@ def _draw(
     if not is_float(canonical(dtype)):
         raise GraphTypeError(f"{type}: random values are floats, got dtype {dtype!r}")
     helper = LayerHelper(type)
-    if like is None:
-        inputs, numbers = extents(helper, shape, "ShapeTensor", "ShapeTensorList")
-    else:
-        inputs, numbers = {"Input": like}, [int(d) for d in shape]
-    attrs = {"shape": numbers, "dtype": canonical(dtype), "seed": int(seed)}
+    inputs = {} if like is None else {"Input": like}
+    attrs = {"shape": as_extents(shape), "dtype": canonical(dtype), "seed": int(seed)}
     return helper.apply(type, inputs, {**attrs, **facts}, dtype=dtype, stop_gradient=True)

@@ -10,7 +10,8 @@ import numpy as np
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.activation import apply
-from hpcdist.layers.helper import LayerHelper, append, refuse_variables
+from hpcdist.layers.extents import as_extents, refuse_variables
+from hpcdist.layers.helper import LayerHelper, append
 from hpcdist.layers.tensor import assign
 
 __all__ = [
@@ -132,7 +133,7 @@ def pad(
 
 def pad2d(
     input: Variable,
-    paddings: Sequence[int] = (0, 0, 0, 0),
+    paddings: Variable | Sequence[int] = (0, 0, 0, 0),
     mode: str = "constant",
     pad_value: float = 0.0,
     data_format: str = "NCHW",
@@ -142,7 +143,7 @@ def pad2d(
     if mode not in ("constant", "reflect", "edge"):
         raise GraphError(f"layers.pad2d: mode must be constant, reflect or edge, got {mode!r}")
     attrs = {
-        "paddings": _ints("pad2d", "paddings", paddings),
+        "paddings": as_extents(paddings),
         "mode": mode,
         "pad_value": float(pad_value),
         "data_format": data_format,
@@ -162,13 +163,13 @@ def pad_constant_like(
 def crop(
     x: Variable,
     shape: Variable | Sequence[int] | None = None,
-    offsets: Sequence[int] | None = None,
+    offsets: Variable | Sequence[int] | None = None,
     name: str | None = None,
 ) -> Variable:
     """Cut out a piece: of a shape, or of another value's shape, at offsets (0)."""
     helper = LayerHelper("crop", name)
-    inputs, attrs = {"X": x}, {"offsets": _ints("crop", "offsets", offsets or [])}
-    attrs["offsets"] = attrs["offsets"] or [0] * len(x.shape)
+    inputs: dict[str, Any] = {"X": x}
+    attrs = {"offsets": _offsets(x, offsets)}
     if isinstance(shape, Variable):
         inputs["Y"] = shape
     elif shape is None:
@@ -183,14 +184,20 @@ def crop_tensor(
 ) -> Variable:
     """Return the piece of ``shape`` (-1: all that is left) that begins at ``offsets`` (default 0).
 
-    Both have an integer for each dimension of ``x``; the dtype stays. Raises GraphError if the
-    piece reaches beyond ``x``.
+    Both have an integer or a Variable for each dimension of ``x``, or are a Variable that has all;
+    the dtype stays. Raises GraphError if the piece reaches beyond ``x``.
     """
     attrs = {
-        "shape": _ints("crop_tensor", "shape", list(x.shape) if shape is None else shape),
-        "offsets": _ints("crop_tensor", "offsets", offsets or [0] * len(x.shape)),
+        "shape": as_extents(x.shape if shape is None else shape),
+        "offsets": _offsets(x, offsets),
     }
-    return apply("crop_tensor", x, name, **attrs)
+    return append("crop_tensor", {"X": x}, name, **attrs)
+
+
+def _offsets(x: Variable, offsets: Any) -> Any:
+    if isinstance(offsets, Variable):
+        return offsets
+    return as_extents(offsets or [0] * len(x.shape))
 
 
 def expand_as(x: Variable, target_tensor: Variable, name: str | None = None) -> Variable:

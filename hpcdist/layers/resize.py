@@ -7,8 +7,8 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper, named, refuse_variables
-from hpcdist.layers.tensor import cast, concat, fill_constant
+from hpcdist.layers.extents import as_extents, has_variables, refuse_variables
+from hpcdist.layers.helper import LayerHelper, named
 
 __all__ = [
     "image_resize",
@@ -25,7 +25,7 @@ _KINDS = {"BILINEAR": "bilinear", "NEAREST": "nearest", "TRILINEAR": "trilinear"
 def image_resize(
     input: Variable,
     out_shape: Variable | Sequence[int | Variable] | None = None,
-    scale: float | None = None,
+    scale: float | Variable | None = None,
     name: str | None = None,
     resample: str = "BILINEAR",
     actual_shape: Variable | None = None,
@@ -37,12 +37,10 @@ def image_resize(
 
     resample: BILINEAR, NEAREST, or TRILINEAR of volumes. align_corners: corners stay corners;
     without it, align_mode 0 lets the centers of pixels, 1 their beginnings lie on each other.
-    ``actual_shape``, like Variables in ``out_shape``, is computed from shapes and constants, and
-    goes before the others.
+    ``actual_shape`` goes before the others. There may be Variables in all of them.
     """
     if resample not in _KINDS:
         raise GraphError(f"image_resize: resample must be one of {[*_KINDS]}, got {resample!r}")
-    refuse_variables("image_resize", "scale", scale)
     if out_shape is None and scale is None:
         raise GraphError("image_resize: one of out_shape and scale must be given")
     kind = _KINDS[resample]
@@ -58,39 +56,29 @@ def image_resize(
     inputs: dict[str, Any] = {"X": input}
     if out_shape is None:
         assert scale is not None
-        if scale <= 0:
+        if not isinstance(scale, Variable) and scale <= 0:
             raise GraphError(f"image_resize: scale must be positive, got {scale}")
-        attrs["scale"] = float(scale)
+        attrs["scale"] = scale if isinstance(scale, Variable) else float(scale)
     elif isinstance(out_shape, Variable):
-        inputs["OutSize"] = out_shape
+        attrs["size"] = out_shape
     else:
         if len(out_shape) != len(input.shape) - 2:
             raise GraphError(f"image_resize: out_shape {out_shape} does not fit {input.shape}")
-        sizes = [int(size) for size in out_shape if not isinstance(size, Variable)]
-        if len(sizes) < len(out_shape):
-            inputs["OutSize"] = concat([_one(size) for size in out_shape])
+        if has_variables(out_shape):
+            attrs["size"] = as_extents(out_shape)
         else:
-            attrs |= dict(zip(("out_w", "out_h", "out_d"), sizes[::-1]))
+            attrs |= dict(zip(("out_w", "out_h", "out_d"), as_extents(out_shape)[::-1]))
     if actual_shape is not None:
-        inputs["OutSize"] = actual_shape
-    if "OutSize" in inputs:
-        inputs["OutSize"].stop_gradient = True
+        attrs["size"] = actual_shape
     helper = LayerHelper(f"{kind}_interp", name)
     return helper.apply(helper.layer_type, inputs, attrs, dtype=input.dtype)
-
-
-def _one(size: int | Variable) -> Variable:
-    """Return an extent as int32 of shape (1,)."""
-    if isinstance(size, Variable):
-        return cast(size, "int32")
-    return fill_constant([1], "int32", size, force_cpu=True)
 
 
 def _resized(resample: str, layout: str, images: str) -> Callable[..., Variable]:
     def layer(
         input: Variable,
         out_shape: Variable | Sequence[int | Variable] | None = None,
-        scale: float | None = None,
+        scale: float | Variable | None = None,
         name: str | None = None,
         actual_shape: Variable | None = None,
         align_corners: bool = True,
@@ -113,7 +101,7 @@ resize_trilinear = _resized("TRILINEAR", "NCDHW", "volumes [N, C, D, H, W]")
 def resize_nearest(
     input: Variable,
     out_shape: Variable | Sequence[int | Variable] | None = None,
-    scale: float | None = None,
+    scale: float | Variable | None = None,
     name: str | None = None,
     actual_shape: Variable | None = None,
     align_corners: bool = True,

@@ -172,19 +172,12 @@ def sequence_mask(
 ) -> Variable:
     """Return [..., maxlen] with 1 at places before each length of ``x``, 0 behind.
 
-    ``maxlen`` is a number, or a Variable that follows from shapes; None: the largest of the
-    lengths, which then are fed or come from `sequence_pad`.
+    ``maxlen`` is a number or a Variable; None: the largest of the lengths.
     """
     helper = LayerHelper("sequence_mask", name)
     out = helper.new_var(dtype, stop_gradient=True)
-    attrs: dict[str, Any] = {"maxlen": -1, "out_dtype": out.dtype}
-    slots = {"X": x}
-    if isinstance(maxlen, Variable):
-        maxlen.stop_gradient = True
-        slots["MaxLenTensor"] = maxlen
-    elif maxlen is not None:
-        attrs["maxlen"] = maxlen
-    helper.append_op("sequence_mask", slots, {"Y": out}, attrs)
+    attrs = {"maxlen": -1 if maxlen is None else maxlen, "out_dtype": out.dtype}
+    helper.append_op("sequence_mask", {"X": x}, {"Y": out}, attrs)
     return out
 
 

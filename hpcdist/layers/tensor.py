@@ -15,8 +15,8 @@ from hpcdist.graph.dtypes import DTypeLike, canonical
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.initializer import ConstantInitializer
 from hpcdist.layers.checks import check_shape
-from hpcdist.layers.extents import extents
-from hpcdist.layers.helper import LayerHelper, append, refuse_variables
+from hpcdist.layers.extents import as_extents, has_variables, refuse_variables
+from hpcdist.layers.helper import LayerHelper, append
 from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.ops.tensor.constant import VALUE_ATTRS
 
@@ -110,17 +110,16 @@ def fill_constant(
     if isinstance(value, Variable):
         return _filled(fill_constant(shape, dtype, 0.0, force_cpu), value, out)
     helper = LayerHelper("fill_constant", name)
-    inputs, numbers = extents(helper, shape, "ShapeTensor", "ShapeTensorList")
     if out is None:
         out = helper.new_var(dtype)
     out.stop_gradient = True
     attrs = {
-        "shape": numbers,
+        "shape": as_extents(shape),
         "dtype": canonical(dtype),
         "value": float(value),
         "force_cpu": force_cpu,
     }
-    helper.append_op("fill_constant", inputs, {"Out": out}, attrs)
+    helper.append_op("fill_constant", {}, {"Out": out}, attrs)
     return out
 
 
@@ -247,10 +246,12 @@ def reshape(
     """
     check_shape("reshape", x, shape)
     helper = LayerHelper("reshape2", name)
-    inputs, numbers = extents(helper, shape, "Shape", "ShapeTensor")
-    if actual_shape is not None:
-        inputs = extents(helper, actual_shape, "Shape", "ShapeTensor")[0]
-    out = _reshaping(helper, "reshape2", x, {"shape": numbers}, inputs)
+    attrs, inputs = {"shape": as_extents(shape)}, {}
+    if actual_shape is not None:  # what shape says is known until the step
+        known = attrs["shape"] if not isinstance(shape, Variable) else []
+        attrs["shape"] = [-1 if isinstance(d, Variable) else d for d in known]
+        inputs = helper.slots_of("reshape2", {"shape": actual_shape})[0]
+    out = _reshaping(helper, "reshape2", x, attrs, inputs)
     return helper.activate(out, act)
 
 
@@ -272,18 +273,18 @@ def squeeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Va
     return _reshaping(LayerHelper("squeeze", name), "squeeze2", input, {"axes": list(axes)})
 
 
-def unsqueeze(input: Variable, axes: int | Sequence[int], name: str | None = None) -> Variable:
-    """Insert dimensions of extent 1 at ``axes``, places in the result; the dtype stays.
-
-    The axes are integers: a Variable is refused with GraphError.
-    """
-    refuse_variables("unsqueeze", "axes", axes)
-    axis_list = [axes] if isinstance(axes, int) else list(axes)
+def unsqueeze(
+    input: Variable, axes: int | Variable | Sequence[int | Variable], name: str | None = None
+) -> Variable:
+    """Insert dimensions of extent 1 at ``axes``, places in the result; the dtype stays."""
+    axis_list = [axes] if isinstance(axes, int) else as_extents(axes)
     return _reshaping(LayerHelper("unsqueeze2", name), "unsqueeze2", input, {"axes": axis_list})
 
 
 # -- joined and cut --------------------------------------------------------------------------------
-def concat(input: Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:
+def concat(
+    input: Sequence[Variable], axis: int | Variable = 0, name: str | None = None
+) -> Variable:
     """Join values along a dimension.
 
     input: values of one type whose shapes agree except along ``axis``. Returns their sum along it.
@@ -294,23 +295,24 @@ def concat(input: Sequence[Variable], axis: int = 0, name: str | None = None) ->
 
 def split(
     input: Variable,
-    num_or_sections: int | Sequence[int],
-    dim: int = -1,
+    num_or_sections: int | Sequence[int | Variable],
+    dim: int | Variable = -1,
     name: str | None = None,
 ) -> list[Variable]:
     """Cut into equal parts, or into parts of given extents, along a dimension.
 
     num_or_sections: a number of parts, or their extents (one may be -1). Returns a list of values.
     """
-    refuse_variables("split", "num_or_sections", num_or_sections)
-    refuse_variables("split", "dim", dim)
+    if isinstance(num_or_sections, Variable):
+        refuse_variables("split", "num_or_sections", num_or_sections)
+    sections: list[int | Variable]
     if isinstance(num_or_sections, int):
         num, sections, count = num_or_sections, [], num_or_sections
     else:
         num, sections, count = 0, list(num_or_sections), len(num_or_sections)
     helper = LayerHelper("split", name)
     outs = [helper.new_var(input.dtype) for _ in builtins.range(count)]
-    axis = dim if dim >= 0 else len(input.shape) + dim
+    axis = dim if isinstance(dim, Variable) or dim >= 0 else len(input.shape) + dim
     attrs = {"num": num, "sections": sections, "axis": axis}
     helper.append_op("split", {"X": input}, {"Out": outs}, attrs)
     return outs
@@ -330,21 +332,18 @@ def slice(input: Variable, axes: Sequence[int], starts: Places, ends: Places) ->
 
     There may be Variables in both.
     """
-    return _part("slice", input, axes, starts, ends, {})
+    return _part("slice", input, axes, starts, ends)
 
 
 def _part(
-    type: str, input: Variable, axes: Sequence[int], starts: Places, ends: Places, facts: Any
+    type: str, input: Variable, axes: Sequence[int], starts: Places, ends: Places, **steps: Places
 ) -> Variable:
-    helper = LayerHelper(type)
-    at, begins = extents(helper, starts, "StartsTensor", "StartsTensorList")
-    to, limits = extents(helper, ends, "EndsTensor", "EndsTensorList")
-    flags = [
-        -1 if isinstance(s, Variable) or isinstance(e, Variable) else 1
-        for _, s, e in zip(axes, _each(starts), _each(ends))
-    ]
-    attrs = {"axes": list(axes), "starts": begins, "ends": limits, "infer_flags": flags, **facts}
-    return helper.apply(type, {"Input": input, **at, **to}, attrs, dtype=input.dtype)
+    attrs = {"starts": starts, "ends": ends, **steps}
+    each = zip(axes, *(_each(places) for places in attrs.values()))
+    flags = [-1 if has_variables(places) else 1 for _, *places in each]
+    attrs = {name: as_extents(places) for name, places in attrs.items()}
+    attrs |= {"axes": list(axes), "infer_flags": flags}
+    return LayerHelper(type).apply(type, {"Input": input}, attrs, dtype=input.dtype)
 
 
 def _each(places: Places) -> Iterable[int | Variable]:
@@ -356,10 +355,10 @@ def strided_slice(
     axes: Sequence[int],
     starts: Places,
     ends: Places,
-    strides: Sequence[int],
+    strides: Places,
 ) -> Variable:
     """Take every ``strides``-th element of a part along some dimensions, backwards if negative."""
-    return _part("strided_slice", input, axes, starts, ends, {"strides": list(strides)})
+    return _part("strided_slice", input, axes, starts, ends, strides=strides)
 
 
 def reverse(x: Variable, axis: int | Sequence[int]) -> Variable:
@@ -370,9 +369,7 @@ def reverse(x: Variable, axis: int | Sequence[int]) -> Variable:
 
 def expand(x: Variable, expand_times: Places, name: str | None = None) -> Variable:
     """Repeat along every dimension, as often as numbers or Variables say."""
-    helper = LayerHelper("expand", name)
-    inputs, times = extents(helper, expand_times, "ExpandTimes", "expand_times_tensor")
-    return helper.apply("expand", {"X": x, **inputs}, {"expand_times": times}, dtype=x.dtype)
+    return append("expand", {"X": x}, name, expand_times=as_extents(expand_times))
 
 
 def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable:

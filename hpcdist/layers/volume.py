@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.layers import windows
+from hpcdist.layers.extents import as_extents
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.image import adaptive_pool, convolution, pool, transposed_convolution
 from hpcdist.layers.param_attr import ParamLike
@@ -36,11 +36,11 @@ def grid_sampler(x: Variable, grid: Variable, name: str | None = None) -> Variab
     return helper.apply("grid_sampler", inputs, slot="Output", dtype=x.dtype)
 
 
-def affine_grid(theta: Variable, out_shape: Sequence[int], name: str | None = None) -> Variable:
+def affine_grid(
+    theta: Variable, out_shape: Variable | Sequence[int], name: str | None = None
+) -> Variable:
     """Return places for `grid_sampler`, from 2 x 3 matrices and a shape NCHW."""
-    if isinstance(out_shape, Variable):
-        raise GraphError("layers.affine_grid: out_shape must be known before the step")
-    helper, attrs = LayerHelper("affine_grid", name), {"output_shape": [int(d) for d in out_shape]}
+    helper, attrs = LayerHelper("affine_grid", name), {"output_shape": as_extents(out_shape)}
     return helper.apply("affine_grid", {"Theta": theta}, attrs, slot="Output", dtype=theta.dtype)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from hpcdist import settings
 from hpcdist.errors import GraphError, HpcdistError
 from hpcdist.graph.names import GRAD_SUFFIX
-from hpcdist.graph.registry import Meta, define, parse_signature
+from hpcdist.graph.registry import Given, Meta, define, operand_slots, parse_signature
 from hpcdist.graph.rows import Treatment
 from hpcdist.ops.common import grad_by, like_inputs
 from hpcdist.ops.types import Array, Attrs, Call, GradRule, Metas
@@ -133,6 +133,7 @@ def define_by_torch(
     wrt: Sequence[str] = (),
     infer: Callable[..., Any] | None = None,
     lods: Sequence[str] = (),
+    given: Mapping[str, Given] | None = None,
     second: GradRule | None = None,
     unordered: Callable[..., bool] | None = None,
 ) -> None:
@@ -142,11 +143,12 @@ def define_by_torch(
     of its gradient's gradient. ``unordered``: tells by the attributes whether torch has no kernel
     for its gradient that adds in the same order in every run.
     """
-    inputs, outputs = parse_signature(signature)
+    all_inputs, outputs = parse_signature(signature)
+    inputs = operand_slots(all_inputs, given or {})
     attributes = attrs or {}
     gradients = ", ".join(f"{name}{GRAD_SUFFIX}?" for name in wrt)
     first = outputs[0].name
-    input_names = ", ".join(map(str, inputs))
+    input_names = ", ".join(map(str, all_inputs))
     grad_signature = f"{input_names}, {first}{GRAD_SUFFIX} -> {gradients}"
     _defined[type] = function
 
@@ -205,6 +207,7 @@ def define_by_torch(
         return inferred(type, function, metas, attributes)
 
     sequences: dict[str, Any] = {"lods": lods} if lods else {}
+    sequences["given"] = given or {}
     define(
         type,
         signature,
@@ -220,7 +223,7 @@ def define_by_torch(
             f"{type}_grad",
             grad_signature,
             attrs=attributes,
-            infer=like_inputs(grad_signature),
+            infer=like_inputs(grad_signature, given),
             bind=grad_bind,
             grad=second,
             **sequences,

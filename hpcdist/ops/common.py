@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import GradOp, Meta, Slot, define, parse_signature
+from hpcdist.graph.registry import Given, GradOp, Meta, Slot, define, operand_slots, parse_signature
 from hpcdist.ops.types import ArrayModule, Attrs, Call, GradRule, Metas
 
 Wanted = Callable[[str], bool]
@@ -28,24 +28,15 @@ def shaped_like_batch(
     return Meta(tuple(extents), dtype)
 
 
-def shape_given(
-    shape: Sequence[int], tensor: Meta | None, listed: Sequence[Meta]
-) -> tuple[int, ...]:
-    """Return a shape that may be in a value, or have values as extents; -1 where not known yet.
-
-    ``listed`` has a value for each extent of ``shape``, which says -1 where it was a Variable.
-    """
-    if tensor is not None:
-        return tensor.numbers or (-1,) * max(tensor.size, 1)
-    if not listed:
-        return tuple(shape)
-    numbers = (of.numbers[0] if of.numbers else -1 for of in listed)
-    return tuple(d if d != -1 else number for d, number in zip(shape, numbers))
+def open_shape(shape: Sequence[int | None]) -> tuple[int, ...]:
+    """Return a shape, with -1 for extents that only the step knows."""
+    return tuple(-1 if extent is None else int(extent) for extent in shape)
 
 
-def like_inputs(signature: str) -> Callable[..., Metas]:
+def like_inputs(signature: str, given: Mapping[str, Given] | None = None) -> Callable[..., Metas]:
     """Shape rule of a gradient: output ``S@GRAD`` is like input ``S``, else like the first one."""
-    inputs, outputs = parse_signature(signature)
+    all_inputs, outputs = parse_signature(signature)
+    inputs = operand_slots(all_inputs, given or {})
     position = {slot.name: i for i, slot in enumerate(inputs)}
 
     def infer(*metas, **_) -> Metas:
@@ -102,17 +93,25 @@ def define_with_grad(
 ) -> None:
     """Enter an operator, and its gradient ``<type>_grad``, whose parts are called ``grad_...``.
 
-    Unless they are given, the gradient has the operator's attributes and, where it has a ``bind``,
-    its sequences (``lods``), and its results are like the inputs (`like_inputs`).
+    Unless they are given, the gradient has the operator's attributes, also those that are ``given``
+    as values (in slots that are added to its signature), and, where it has a ``bind``, its
+    sequences (``lods``), and its results are like the inputs (`like_inputs`).
     A gradient that nobody wants is None for ``grad_kernel`` if its slot has a ``?``.
     """
     grad = {k.removeprefix("grad_"): parts.pop(k) for k in [*parts] if k.startswith("grad_")}
-    both = {"attrs": attrs or {}, "lods": parts.pop("lods", ())}
+    grad_signature = _with_given(signature, grad_signature, parts.get("given", {}))
+    both = {"attrs": attrs or {}, "lods": parts.pop("lods", ()), "given": parts.pop("given", {})}
     define(type, signature, grad=grad_by(f"{type}_grad", grad_signature), **both, **parts)
     if "bind" not in grad:
         both["lods"] = ()
-    grad = {**both, "infer": like_inputs(grad_signature), **grad}
+    grad = {**both, "infer": like_inputs(grad_signature, both["given"]), **grad}
     define(f"{type}_grad", grad_signature, **grad)
+
+
+def _with_given(signature: str, grad_signature: str, given: Mapping[str, Given]) -> str:
+    inputs = parse_signature(signature)[0]
+    giving = set(inputs) - set(operand_slots(inputs, given))
+    return ", ".join([*(str(slot) for slot in inputs if slot in giving), grad_signature])
 
 
 def _names(op: Operator, slot: Slot) -> list[str]:

@@ -7,8 +7,8 @@ expression is drawn. Inputs are texts: a kind and a shape, then perhaps ``lod`` 
     f 2 3        normal numbers           p 2 3   numbers in [0.2, 2]
     u 2 3        numbers in [0.05, 0.95]  a 2 3   numbers that lie apart: nothing ties
     i7 2 1       whole numbers below 7    b 2 3   truth values
-    j7 2 1       the same, as int32       l 4     [2, 3, ...]: constants, see `_given`
-    h 2 3        -2, -1.5, ..., 2
+    j7 2 1       the same, as int32       h 2 3   -2, -1.5, ..., 2
+    n 2 3        the numbers 2 and 3, as int32; m 2 3 as int64; e 0.5 as float32
 """
 
 from __future__ import annotations
@@ -56,7 +56,11 @@ def needs_torch(family):
 
 def _array(spec, rng):
     words, _, lod = spec.partition(" lod ")
-    kind, shape = words.split()[0], [int(w) for w in words.split()[1:]]
+    kind, rest = words.split()[0], words.split()[1:]
+    if kind in "nme":
+        dtype = {"n": "int32", "m": "int64", "e": "float32"}[kind]
+        return np.array([float(w) for w in rest]).astype(dtype), None
+    shape = [int(w) for w in rest]
     if kind == "f":
         value = rng.normal(size=shape)
     elif kind in "pu":
@@ -79,9 +83,8 @@ def _lengths(lod):
     return [[int(w) for w in lod.split()]] if lod else None
 
 
-def run(fluid, expression, inputs):
-    """Return what a case gives: {name: array or None}, outputs first, then gradients."""
-    rng = np.random.RandomState(7)
+def built(fluid, expression, inputs, rng):
+    """Return a case as Programs, main and startup, with its feed, outputs and gradients."""
     main, startup = fluid.Program(), fluid.Program()
     feed, values = {}, {}
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
@@ -92,7 +95,7 @@ def run(fluid, expression, inputs):
             known[name] = fluid.data(
                 name, shape, dtype=value.dtype.name, lod_level=1 if lengths else 0
             )
-            known[name].stop_gradient = value.dtype.kind != "f"
+            known[name].stop_gradient = value.dtype.kind != "f" or inputs[name][0] == "e"
             feed[name] = value
             if lengths:
                 feed[name] = fluid.create_lod_tensor(value, lengths, fluid.CPUPlace())
@@ -119,10 +122,18 @@ def run(fluid, expression, inputs):
                 square = fluid.layers.reduce_sum(fluid.layers.square(out))
                 parts += [fluid.layers.scale(square, 0.5), fluid.layers.reduce_sum(out)]
         parameters = [p for p in main.global_block().all_parameters() if p.trainable]
-        wanted = [known[n] for n in sorted(inputs) if values[n].dtype.kind == "f"] + parameters
+        floats = [n for n in sorted(inputs) if values[n].dtype.kind == "f" and inputs[n][0] != "e"]
+        wanted = [known[n] for n in floats] + parameters
         gradients = []
         if parts and wanted:
             gradients = fluid.gradients([fluid.layers.sum(parts)], wanted)
+    return main, startup, feed, outputs, list(zip(wanted, gradients))
+
+
+def run(fluid, expression, inputs):
+    """Return what a case gives: {name: array or None}, outputs first, then gradients."""
+    rng = np.random.RandomState(7)
+    main, startup, feed, outputs, gradients = built(fluid, expression, inputs, rng)
     scope = fluid.Scope()
     with fluid.scope_guard(scope):
         executor = fluid.Executor(fluid.CPUPlace())
@@ -132,7 +143,7 @@ def run(fluid, expression, inputs):
             scope.find_var(parameter.name).get_tensor().set(drawn, fluid.CPUPlace())
         names = ["out%d" % i for i in range(len(outputs))]
         fetch = list(outputs)
-        for variable, gradient in zip(wanted, gradients):
+        for variable, gradient in gradients:
             if gradient is not None:
                 fetch.append(gradient)
                 names.append("grad of " + variable.name)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 
+import numpy as np
 import pytest
 
 import hpcdist as fluid
+from hpcdist.graph.registry import defined, lookup
 from tests.fluid_ops import replay
 
 
@@ -34,3 +37,16 @@ def test_family(family: str) -> None:
             if difference:
                 wrong.append(f"{expression}: {name}: {difference}")
     assert not wrong, f"{len(wrong)} of {len(drawn)} differ:\n" + "\n".join(wrong)
+
+
+def test_every_attribute_that_may_be_a_value_is_tried_in_every_slot() -> None:
+    tried = {("crop_tensor", "Offsets")}  # for which Fluid fails: see tests/unit/test_extents.py
+    for expression, inputs in itertools.chain(*map(replay.cases, replay.families())):
+        if not any(spec.startswith(("n ", "m ", "e ")) for spec in inputs.values()):
+            continue
+        main = replay.built(fluid, expression, inputs, np.random.RandomState(7))[0]
+        for op in main.global_block().ops:
+            tried |= {(op.type, slot) for slot in lookup(op.type).giving if op.input(slot)}
+    declared = {(type, slot) for type in defined() for slot in lookup(type).giving}
+    assert not {(type, slot) for type, slot in declared - tried if not type.endswith("_grad")}
+    assert not {type for type, _ in declared} - {type for type, _ in tried}

@@ -17,7 +17,7 @@ from hpcdist.errors import FeedError, GraphError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.graph import Program, Variable, lookup, program_guard, registry
-from hpcdist.graph.rows import How, by_row, constant, not_on_rows, sized
+from hpcdist.graph.rows import How, by_row, constant, not_on_rows
 from hpcdist.lod_tensor import LoDTensor
 from hpcdist.runtime.batches.gather_batch import pack, unpack
 from hpcdist.runtime.batches.scatter_batch import batched_names, cut_feed
@@ -61,9 +61,7 @@ def _of_rows() -> list[str]:
     """Operators that are meant for rows of a batch."""
     table = {type: registry.lookup(type).rows for type in registry.defined()}
     in_loops = "hpcdist.ops.tensor.tensor_array"  # tests/mpi/test_ragged.py runs loops on trainers
-    known = [
-        (t, rows) for t, rows in table.items() if rows not in (None, not_on_rows, constant, sized)
-    ]
+    known = [(t, rows) for t, rows in table.items() if rows not in (None, not_on_rows, constant)]
     return [t for t, rows in known if rows.__module__ != in_loops]
 
 
@@ -73,7 +71,7 @@ def test_every_operator_declares_how_it_treats_rows() -> None:
     # What gradients are of the rows follows from what their operators are, and is tested with them.
     assert all(registry.lookup(type).rows not in (None, not_on_rows) for type in forward)
     constants = [t for t in registry.defined() if registry.lookup(t).rows is constant]
-    assert not any(registry.lookup(type).inputs for type in constants)
+    assert not any(registry.lookup(type).operands for type in constants)
     assert sorted(set(_of_rows()) - set(ALL) - ELSEWHERE) == []
 
 

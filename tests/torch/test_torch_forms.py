@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 import tests  # noqa: E402
 from hpcdist.backward import gradients  # noqa: E402
 from hpcdist.graph.names import EMPTY  # noqa: E402
-from hpcdist.graph.registry import Meta, arguments, declared_attrs, defined, lookup  # noqa: E402
+from hpcdist.graph.registry import Meta, arguments, defined, known_attrs, lookup  # noqa: E402
 from hpcdist.lod_tensor import LoDTensor  # noqa: E402
 from hpcdist.ops.optimize.mixed_precision import ROUNDINGS  # noqa: E402
 from hpcdist.ops.optimize.update import UPDATES  # noqa: E402
@@ -166,9 +166,9 @@ class Values:
         if not self.arrays.keys() >= set(op.input_arg_names):
             return  # made from sparse gradients
         definition = lookup(op.type)
-        attrs = declared_attrs(definition, op.attrs)
+        attrs = known_attrs(definition, op.attrs, {})
         held = {slot: [self.arrays[name] for name in op.input(slot)] for slot in op.inputs}
-        inputs = arguments(definition.inputs, held)
+        inputs = arguments(definition.operands, held)
         metas = [_each(lambda array: Meta(array.shape, array.dtype.name), v) for v in inputs]
         inferred = definition.infer(*metas, **attrs)
         outs = inferred if isinstance(inferred, tuple) else (inferred,)

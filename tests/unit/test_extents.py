@@ -11,6 +11,7 @@ import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.backward import gradients
 from hpcdist.errors import GraphError, GraphTypeError
+from hpcdist.graph.registry import defined, lookup
 
 X = np.arange(18, dtype=np.float32).reshape(6, 3)
 
@@ -101,14 +102,45 @@ def test_ragged_batches_of_other_lengths_are_sized_anew():
         assert value.shape == (sum(lengths), 2)
 
 
-def test_a_shape_of_floats_and_a_fed_one_are_refused_by_name():
+def test_a_shape_of_floats_is_refused_by_name():
     x = layers.data("x", [3])
-    with pytest.raises(GraphTypeError, match="is float32, expected int32 or int64 for a shape"):
+    with pytest.raises(GraphTypeError, match="is float32, expected int32 or int64: use"):
         layers.ones([layers.reduce_sum(x), 2], "float32")
-    fed = layers.data("rows", [1], dtype="int32", append_batch_size=False)
-    ones = layers.ones([fed, 2], "float32")
-    with pytest.raises(GraphError, match="is not known before the step"):
-        run(ones, rows=np.array([3], np.int32))
+
+
+def test_a_fed_extent_may_be_another_one_in_every_step():
+    x = layers.data("x", [3])
+    rows = layers.data("rows", [1], dtype="int64", append_batch_size=False)
+    ones, tail = layers.ones([rows, 2], "float32"), layers.slice(x, [0], [rows], [6])
+    exe, scope = fluid.Executor(), fluid.Scope()
+    for count in (3, 1, 5, 3):
+        feed = {"x": X, "rows": np.array([count])}
+        values = exe.run(feed=feed, fetch_list=[ones, tail], scope=scope)
+        assert values[0].shape == (count, 2)
+        np.testing.assert_array_equal(values[1], X[count:])
+
+
+def test_a_part_of_known_shape_stays_compiled_and_moves_with_its_number():
+    x = layers.data("x", [3])
+    place = layers.data("place", [1], dtype="int32", append_batch_size=False)
+    row = x[place]
+    assert tuple(row.shape) == (3,)
+    exe, scope = fluid.Executor(), fluid.Scope()
+    for number in (2, 0, 5):
+        feed = {"x": X, "place": np.array([number], np.int32)}
+        (value,) = exe.run(feed=feed, fetch_list=[row], scope=scope)
+        np.testing.assert_array_equal(value, X[number])
+    feed = {"x": X, "place": np.array([9], np.int32)}
+    with pytest.raises(GraphError, match=r"op #\d+ slice.*is empty"):
+        exe.run(feed=feed, fetch_list=[row], scope=scope)
+
+
+def test_a_piece_begins_where_a_value_says():
+    x = layers.data("x", [3])
+    at = layers.data("at", [2], dtype="int32", append_batch_size=False)
+    piece = layers.crop_tensor(x, [2, 2], at)
+    (value,) = run(piece, at=np.array([3, 1], np.int32))
+    np.testing.assert_array_equal(value, X[3:5, 1:])
 
 
 def test_images_take_the_size_that_is_computed_from_shapes():
@@ -125,20 +157,9 @@ def test_images_take_the_size_that_is_computed_from_shapes():
 
 
 NUMBERS: dict[str, Any] = {
-    "split": lambda x, k: layers.split(x, [2, k], 1),
     "split: num_or_sections": lambda x, k: layers.split(x, k, 1),
-    "split: dim": lambda x, k: layers.split(x, 2, k),
-    "concat: axis": lambda x, k: layers.concat([x, x], k),
-    "one_hot: depth": lambda x, k: layers.one_hot(layers.cast(x, "int64"), k),
-    "one_hot_v2: depth": lambda x, k: fluid.one_hot(layers.cast(x, "int64"), k),
-    "unsqueeze": lambda x, k: layers.unsqueeze(x, [k]),
-    "unsqueeze: axes": lambda x, k: layers.unsqueeze(x, k),
     "reduce_sum: dim": lambda x, k: layers.reduce_sum(x, k),
-    "top_k: k": lambda x, k: layers.topk(x, k),
     "eye": lambda x, k: layers.eye(k),
-    "crop_tensor: shape": lambda x, k: layers.crop_tensor(x, [k, 2]),
-    "linspace": lambda x, k: layers.linspace(0, 1, k, "float32"),
-    "image_resize: scale": lambda x, k: layers.resize_nearest(image(x), scale=k),
     "image_resize_short": lambda x, k: layers.image_resize_short(image(x), k),
 }
 
@@ -152,3 +173,30 @@ def test_variables_in_place_of_other_numbers_are_refused_by_name(name):
     words = f"layers.{name}.* must be known before the step, got a Variable"
     with pytest.raises(GraphError, match=words):
         NUMBERS[name](layers.data("x", [3]), two())
+
+
+# The slots of Fluid 1.8.5's operators that hold what is also an attribute, or decide a shape.
+FLUIDS = """
+affine_grid OutputShape | bilinear_interp OutSize SizeTensor Scale | concat AxisTensor
+crop Offsets | crop_tensor Shape Offsets ShapeTensor OffsetsTensor
+expand ExpandTimes expand_times_tensor | fill_constant ShapeTensor ShapeTensorList
+gaussian_random ShapeTensor ShapeTensorList | linspace Num
+nearest_interp OutSize SizeTensor Scale | one_hot depth_tensor | one_hot_v2 depth_tensor
+pad2d Paddings | randint ShapeTensor ShapeTensorList | range Start End Step
+reshape2 Shape ShapeTensor | sequence_mask MaxLenTensor
+slice StartsTensor EndsTensor StartsTensorList EndsTensorList | split AxisTensor SectionsTensorList
+strided_slice StartsTensor EndsTensor StartsTensorList EndsTensorList
+strided_slice StridesTensor StridesTensorList
+top_k K | trilinear_interp OutSize SizeTensor Scale | uniform_random ShapeTensor ShapeTensorList
+unsqueeze2 AxesTensor AxesTensorList
+"""
+
+
+def test_every_slot_of_fluid_that_gives_an_attribute_is_declared():
+    wanted = {
+        (words[0], slot)
+        for words in (entry.split() for entry in FLUIDS.replace("\n", "|").split("|"))
+        for slot in words[1:]
+    }
+    forward = [t for t in defined() if not t.endswith("_grad")]
+    assert {(t, slot) for t in forward for slot in lookup(t).giving} == wanted

@@ -79,7 +79,7 @@ def result(type, filling):
     ins, outs = {}, {}
     forward = type.removesuffix("_grad")
     moved, made, attrs = MOVED.get(forward, (IN, OUT.get(forward, IN), ATTRS.get(forward, {})))
-    for slot in definition.inputs:
+    for slot in definition.operands:
         # None of these: the whole batch is here, and numbers say where parts begin and end.
         if slot.name == "Rows" or slot.name.startswith(("Starts", "Ends")):
             ins[slot.name] = []
@@ -94,7 +94,7 @@ def result(type, filling):
     for slot in definition.outputs:
         shape = moved if type != forward else made
         outs[slot.name] = [np.full(shape, 77, np.float32)]
-    order = [*arguments(definition.inputs, ins), *arguments(definition.outputs, outs)]
+    order = [*arguments(definition.operands, ins), *arguments(definition.outputs, outs)]
     attrs = declared_attrs(definition, attrs)
     if definition.state is not None:
         attrs["state"] = definition.state(type)
@@ -112,7 +112,7 @@ def result_of_sequences(type, filling):
         return [make(one) for one in given] if isinstance(given, list) else make(given)
 
     ins = []
-    for slot, shape in zip(definition.inputs, shapes, strict=True):
+    for slot, shape in zip(definition.operands, shapes, strict=True):
         array = each(lambda s: s and rng.uniform(-1, 1, s).astype(np.float32), shape)
         if slot.name == "Label":
             array = np.zeros(shape, np.int64)

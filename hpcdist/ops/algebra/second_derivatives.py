@@ -53,7 +53,8 @@ def joining(forward: str) -> GradRule:
             joined.append(f"{_unique_name(op)}@ZEROS{len(joined)}")
             grad_ops.append(GradOp("fill_zeros_like", {"X": [x]}, {"Out": [joined[-1]]}, {}))
         outputs = {"Out": [grad_name(dout)]}
-        return [*grad_ops, GradOp(forward, {"X": joined}, outputs, dict(op.attrs))]
+        more = {s: names for s, names in op.inputs.items() if s not in ("X", "Out@GRAD")}
+        return [*grad_ops, GradOp(forward, {"X": joined, **more}, outputs, dict(op.attrs))]
 
     return rule
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta
+from hpcdist.graph.registry import Given, Meta
 from hpcdist.graph.rows import by_row
-from hpcdist.ops.common import define_with_grad
+from hpcdist.ops.common import define_with_grad, open_shape
 from hpcdist.ops.embedding.run_kernels import add_at
 from hpcdist.ops.types import Array, ArrayModule
 
@@ -69,20 +69,23 @@ def _sizes(extents: Sequence[int], out_d: int, out_h: int, out_w: int, scale: fl
 def _infer(
     rank: int,
     x: Meta,
-    size: Meta | None,
     data_layout: str,
     out_d: int,
     out_h: int,
     out_w: int,
-    scale: float,
+    scale: float | None,
+    size: Sequence[int | None] | None,
     **_,
 ) -> Meta:
     if len(x.shape) != rank:
         raise GraphError(f"expected images of {rank} dimensions, got shape {x.shape}")
     axes = _spatial(rank, data_layout)
-    sizes = _sizes([x.shape[a] for a in axes], out_d, out_h, out_w, scale)
-    if size is not None:  # it goes before the attributes; -1 until the Program is compiled
-        sizes = list(size.numbers or [-1] * len(axes))
+    if size:  # it goes before the attributes
+        sizes = list(open_shape(size if len(size) == len(axes) else [None] * len(axes)))
+    elif scale is None:
+        sizes = [-1] * len(axes)
+    else:
+        sizes = _sizes([x.shape[a] for a in axes], out_d, out_h, out_w, scale)
     if len(sizes) != len(axes):
         raise GraphError(f"the new size must have {len(axes)} numbers, got {len(sizes)}")
     if any(size == 0 or size < -1 for size in sizes):
@@ -108,7 +111,7 @@ def _column(xp: ArrayModule, taps: _Taps, axis: int, like) -> Array:
 
 
 def _resize(linear: bool) -> Any:
-    def kernel(xp: ArrayModule, x, size, out, data_layout: str, **how) -> None:
+    def kernel(xp: ArrayModule, x, out, data_layout: str, **how) -> None:
         value = x
         for axis, taps in interpolation(x, out, linear, data_layout, **how):
             low = xp.take(value, xp.asarray(taps.low), axis=axis)
@@ -151,7 +154,7 @@ def _resize_grad(linear: bool) -> Any:
 
 
 def _rule(rank: int) -> Any:
-    return lambda x, size, **facts: _infer(rank, x, size, **facts)
+    return lambda x, **facts: _infer(rank, x, **facts)
 
 
 for _type, _rank, _linear in (
@@ -161,10 +164,11 @@ for _type, _rank, _linear in (
 ):
     define_with_grad(
         _type,
-        "X, OutSize? -> Out",
+        "X, OutSize?, SizeTensor*, Scale? -> Out",
         "X, Out@GRAD -> X@GRAD",
         rows=by_row("X"),
         attrs=_ATTRS,
+        given={"size": Given("OutSize", "SizeTensor"), "scale": Given("Scale")},
         infer=_rule(_rank),
         kernel=_resize(_linear),
         grad_kernel=_resize_grad(_linear),

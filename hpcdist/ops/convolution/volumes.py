@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Given, Meta
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.algebra.second_derivatives import bilinear
 from hpcdist.ops.by_torch import adds_in_order, define_by_torch
+from hpcdist.ops.common import open_shape
 from hpcdist.ops.types import Array
 
 Pairs = list[tuple[int, int]]
@@ -247,13 +249,21 @@ def _affine_grid(torch, theta, output_shape: Sequence[int]) -> Array:
     return torch.nn.functional.affine_grid(theta, size, align_corners=True)
 
 
+def _affine_grid_infer(theta: Meta, output_shape: Sequence[int | None]) -> Meta:
+    if len(output_shape) != 4:
+        raise GraphError(f"affine_grid: expected an output shape NCHW, got {list(output_shape)}")
+    return Meta((theta.shape[0], *open_shape(output_shape[2:]), 2), theta.dtype)
+
+
 define_by_torch("grid_sampler", "X, Grid -> Output", grid_sampler, rows=by_row(), wrt=("X", "Grid"))
 define_by_torch(
     "affine_grid",
-    "Theta -> Output",
+    "Theta, OutputShape? -> Output",
     _affine_grid,
     rows=by_row(),
     attrs={"output_shape": ()},
+    given={"output_shape": Given("OutputShape")},
+    infer=_affine_grid_infer,
     wrt=("Theta",),
 )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcdist.device import on_host
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Given, Meta, define
 from hpcdist.graph.rows import by_element
 from hpcdist.ops.common import define_with_grad, in_sequence
 from hpcdist.ops.embedding.selected_rows import SelectedRows
@@ -145,10 +145,10 @@ define(
 )
 
 
-def _one_hot_infer(last_is_one: bool, x: Meta, depth: int, dtype: str, **_) -> Meta:
-    if depth < 1:
+def _one_hot_infer(last_is_one: bool, x: Meta, depth: int | None, dtype: str, **_) -> Meta:
+    if depth is not None and depth < 1:
         raise GraphError(f"depth must be at least 1, got {depth}")
-    return Meta((*ids_shape(x, last_is_one), depth), dtype)
+    return Meta((*ids_shape(x, last_is_one), -1 if depth is None else depth), dtype)
 
 
 def _one_hot_bind(
@@ -165,9 +165,10 @@ _ONE_HOT_ATTRS = {"depth": 1, "dtype": "float32", "allow_out_of_range": False}
 for _type, _last_is_one in (("one_hot", True), ("one_hot_v2", False)):
     define(
         _type,
-        "X -> Out",
+        "X, depth_tensor? -> Out",
         rows=by_element(),
         attrs=_ONE_HOT_ATTRS,
+        given={"depth": Given("depth_tensor")},
         infer=partial(_one_hot_infer, _last_is_one),
         bind=partial(_one_hot_bind, _type),
     )

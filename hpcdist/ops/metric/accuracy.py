@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from hpcdist.errors import FeedError, GraphError
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Given, Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, by_row, common_rows, of_matrices
 from hpcdist.ops.common import in_sequence
 from hpcdist.ops.host_loops import compiled
@@ -17,9 +17,15 @@ FEW = 32  # so many numbers are found in one pass
 LARGEST_OF = (np.dtype("float32"), np.dtype("float64"), np.dtype("int32"), np.dtype("int64"))
 
 
-def _top_k_infer(x: Meta, k: int) -> Metas:
+def _top_k_infer(x: Meta, k: int | None) -> Metas:
+    if k is None:
+        return _k_largest(x, -1)
     if not x.shape or k < 1 or 0 <= x.shape[-1] < k:
         raise GraphError(f"cannot take the {k} largest of the last dimension of {x.shape}")
+    return _k_largest(x, k)
+
+
+def _k_largest(x: Meta, k: int) -> Metas:
     shape = (*x.shape[:-1], k)
     return Meta(shape, x.dtype), Meta(shape, "int64")
 
@@ -53,9 +59,10 @@ def _top_k_bind(xp: ArrayModule, x, out, indices, k: int) -> Call:
 
 define(
     "top_k",
-    "X -> Out, Indices",
+    "X, K? -> Out, Indices",
     rows=by_row(apart=of_matrices),
     attrs={"k": 1},
+    given={"k": Given("K")},
     infer=_top_k_infer,
     bind=_top_k_bind,
 )

@@ -16,9 +16,9 @@ import numpy as np
 
 from hpcdist import settings
 from hpcdist.device import upload
-from hpcdist.graph.registry import Meta, define
-from hpcdist.graph.rows import like_batch, sized
-from hpcdist.ops.common import shape_given, shaped_like_batch
+from hpcdist.graph.registry import Given, Meta, define
+from hpcdist.graph.rows import constant, like_batch
+from hpcdist.ops.common import open_shape, shaped_like_batch
 from hpcdist.ops.random.counter import Draws, filler, key_of, part_of
 from hpcdist.ops.types import ArrayModule, Attrs, Call
 
@@ -44,15 +44,13 @@ def jump(state: int, steps: int) -> int:
     return state * pow(MULTIPLIER, steps, MODULUS) % MODULUS
 
 
-def _infer(tensor, listed, shape, dtype: str, **_) -> Meta:
-    return Meta(shape_given(shape, tensor, listed), dtype)
+def _infer(shape, dtype: str, **_) -> Meta:
+    return Meta(open_shape(shape), dtype)
 
 
 def _bind(
     draw: Callable[..., np.ndarray],
     xp: ArrayModule,
-    tensor,
-    listed,
     out,
     seed: int,
     stream: str,
@@ -135,11 +133,13 @@ _UNIFORM = {"min": -1.0, "max": 1.0}
 _NORMAL = {"mean": 0.0, "std": 1.0}
 
 
-def _define(type: str, draw: Callable[..., np.ndarray], attrs: Attrs) -> None:
+def _define(
+    type: str, draw: Callable[..., np.ndarray], attrs: Attrs, signature: str = " -> Out", **parts
+) -> None:
     bind = partial(_bind, draw)
     attrs = {**_SHAPED, **_OF_STREAM, **attrs}
-    signature = "ShapeTensor?, ShapeTensorList* -> Out"
-    define(type, signature, rows=sized, attrs=attrs, infer=_infer, bind=bind, state=Draws)
+    facts = {"infer": _infer, "bind": bind, "state": Draws, **parts}
+    define(type, signature, rows=constant, attrs=attrs, **facts)
 
 
 def _define_like(type: str, draw: Callable[..., np.ndarray], attrs: Attrs) -> None:
@@ -155,8 +155,10 @@ def _define_like(type: str, draw: Callable[..., np.ndarray], attrs: Attrs) -> No
     )
 
 
-_define("uniform_random", uniform, _UNIFORM)
-_define("gaussian_random", normal, _NORMAL)
+_BY_VALUES = "ShapeTensor?, ShapeTensorList* -> Out"
+_GIVEN = {"shape": Given("ShapeTensor", "ShapeTensorList")}
+_define("uniform_random", uniform, _UNIFORM, _BY_VALUES, given=_GIVEN)
+_define("gaussian_random", normal, _NORMAL, _BY_VALUES, given=_GIVEN)
 _define("truncated_gaussian_random", truncated_normal, _NORMAL)
 _define_like("uniform_random_batch_size_like", uniform, _UNIFORM)
 _define_like("gaussian_random_batch_size_like", normal, _NORMAL)

@@ -9,8 +9,8 @@ import numpy as np
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
-from hpcdist.graph.registry import Meta, define
-from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, common_rows
+from hpcdist.graph.registry import Given, Meta, define
+from hpcdist.graph.rows import Applied, How, OfRows, common_rows
 from hpcdist.graph.sequence_rows import expect_ragged
 from hpcdist.ops.common import define_with_grad, in_sequence
 from hpcdist.ops.sequence.pool_softmax_conv import like_first, rowwise, sequences_of
@@ -32,11 +32,8 @@ def _unpadded_rows(op: Applied) -> OfRows:
 
 def _mask_rows(op: Applied) -> OfRows:
     of = common_rows(op, op.inputs["X"], {How.ROWS})
-    tensors = op.inputs.get("MaxLenTensor", ())
-    for operand in tensors:
-        if operand.of.how is not How.SAME:
-            raise MixesRows(f"{operand.name!r}, an extent of the result, depends on the batch")
-    return of if tensors or op.attrs["maxlen"] > 0 else replace(of, how=How.PADDED)
+    maxlen = op.attrs["maxlen"]
+    return of if maxlen is None or maxlen > 0 else replace(of, how=How.PADDED)
 
 
 _PAD = {"padded_length": -1}
@@ -134,15 +131,15 @@ define_with_grad(
 )
 
 
-def _mask_infer(x: Meta, tensor: Meta | None, maxlen: int, out_dtype: str) -> Meta:
-    if tensor is not None:
-        maxlen = tensor.numbers[0] if tensor.numbers else -1
+def _mask_infer(x: Meta, maxlen: int | None, out_dtype: str) -> Meta:
+    if maxlen is None:
+        maxlen = -1
     elif maxlen < 0:
         maxlen = -1 if x.lengths is None else int(x.lengths.lengths.max(initial=0))
     return Meta((*x.shape, maxlen), out_dtype)
 
 
-def _mask_bind(xp: ArrayModule, x, tensor, out, **_) -> Call:
+def _mask_bind(xp: ArrayModule, x, out, **_) -> Call:
     places = xp.arange(out.shape[-1])
     return partial(xp.less, places, x[..., None], out, casting="unsafe")
 
@@ -152,6 +149,7 @@ define(
     "X, MaxLenTensor? -> Y",
     rows=_mask_rows,
     attrs={"maxlen": -1, "out_dtype": "int64"},
+    given={"maxlen": Given("MaxLenTensor")},
     infer=_mask_infer,
     bind=_mask_bind,
     measures=("X",),

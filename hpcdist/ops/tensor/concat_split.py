@@ -8,13 +8,14 @@ from functools import partial
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import GradOp, Meta, define
+from hpcdist.graph.registry import Given, GradOp, Meta, define
 from hpcdist.graph.rows import by_row, moved, off_rows
 from hpcdist.ops.algebra.second_derivatives import joining
 from hpcdist.ops.common import (
     Wanted,
     define_with_grad,
     in_sequence,
+    open_shape,
     resolve_axis,
 )
 from hpcdist.ops.embedding.selected_rows import SelectedRows
@@ -23,10 +24,12 @@ from hpcdist.ops.types import ArrayModule, Call, DeviceArray, Operands
 
 
 # -- concat and split ------------------------------------------------------------------------------
-def _concat_infer(xs: Sequence[Meta], axis: int) -> Meta:
+def _concat_infer(xs: Sequence[Meta], axis: int | None) -> Meta:
     if not xs:
         raise GraphError("concat: expected at least one input")
     shape = list(xs[0].shape)
+    if axis is None:
+        return Meta((-1,) * len(shape), xs[0].dtype)
     axis = resolve_axis(axis, len(shape))
     for x in xs[1:]:
         if len(x.shape) != len(shape) or any(
@@ -64,15 +67,20 @@ def _concat_grad_bind(xp: ArrayModule, xs: Operands, dout, dxs: Operands, axis: 
     return _copy_parts(xp, dout, dxs, [x.shape[axis] for x in xs], axis)
 
 
-def split_extents(extent: int, num: int, sections: Sequence[int]) -> list[int]:
-    """Return the extents of the parts; -1 in ``sections`` is what the others leave."""
+def split_extents(extent: int, num: int, sections: Sequence[int | None]) -> list[int]:
+    """Return the extents of the parts; -1 in ``sections`` is what the others leave.
+
+    Where one of them is None, it is -1 in the result, as what is left beside it.
+    """
     if not sections:
         if extent == -1:
             return [-1] * num
         if num < 1 or extent % num:
             raise GraphError(f"split: {extent} cannot be cut into {num} equal parts")
         return [extent // num] * num
-    sizes = list(sections)
+    sizes = list(open_shape(sections))
+    if None in sections:
+        return sizes
     if extent != -1 and sizes.count(-1) == 1:
         sizes[sizes.index(-1)] = extent - sum(sizes) - 1
     if extent != -1 and (sum(sizes) != extent or min(sizes) < 0):
@@ -80,7 +88,11 @@ def split_extents(extent: int, num: int, sections: Sequence[int]) -> list[int]:
     return sizes
 
 
-def _split_infer(x: Meta, num: int, sections: Sequence[int], axis: int) -> tuple[list[Meta]]:
+def _split_infer(
+    x: Meta, num: int, sections: Sequence[int | None], axis: int | None
+) -> tuple[list[Meta]]:
+    if axis is None:
+        return ([Meta((-1,) * len(x.shape), x.dtype)] * (num or len(sections)),)
     axis = resolve_axis(axis, len(x.shape))
     extents = split_extents(x.shape[axis], num, sections)
     return ([Meta((*x.shape[:axis], e, *x.shape[axis + 1 :]), x.dtype) for e in extents],)
@@ -94,17 +106,20 @@ def _split_bind(
 
 
 def _split_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
-    douts = [grad_name(out) for out in op.output("Out")]
+    operands = {"X": [grad_name(out) for out in op.output("Out")]}
+    if op.input("AxisTensor"):
+        operands["AxisTensor"] = op.input("AxisTensor")
     (x,) = op.input("X")
-    return [GradOp("concat", {"X": douts}, {"Out": [grad_name(x)]}, {"axis": op.attr("axis")})]
+    return [GradOp("concat", operands, {"Out": [grad_name(x)]}, {"axis": op.attr("axis")})]
 
 
 define_with_grad(
     "concat",
-    "X* -> Out",
+    "X*, AxisTensor? -> Out",
     "X*, Out@GRAD -> X@GRAD*",
     rows=by_row(apart=off_rows("axis"), totals=moved),
     attrs={"axis": 0},
+    given={"axis": Given("AxisTensor")},
     infer=_concat_infer,
     bind=_concat_bind,
     folds=True,
@@ -114,9 +129,10 @@ define_with_grad(
 )
 define(
     "split",
-    "X -> Out*",
+    "X, AxisTensor?, SectionsTensorList* -> Out*",
     rows=by_row(apart=off_rows("axis"), totals=moved),
     attrs={"num": 0, "sections": (), "axis": 0},
+    given={"axis": Given("AxisTensor"), "sections": Given(listed="SectionsTensorList")},
     infer=_split_infer,
     bind=_split_bind,
     grad=_split_grad,

@@ -7,7 +7,7 @@ from functools import partial
 
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import GradOp, Meta, define
+from hpcdist.graph.registry import Given, GradOp, Meta, define
 from hpcdist.graph.rows import (
     How,
     by_element,
@@ -16,21 +16,20 @@ from hpcdist.graph.rows import (
     moved,
     not_on_rows,
     reduces,
-    sized,
 )
 from hpcdist.graph.values import ARRAY
 from hpcdist.ops.common import (
     Wanted,
     in_sequence,
+    open_shape,
     same,
     same_buffer,
-    shape_given,
     shaped_like_batch,
 )
 from hpcdist.ops.types import ArrayModule, Call
 
 
-def _fill_bind(xp: ArrayModule, tensor, listed, out, value: float, **_) -> Call:
+def _fill_bind(xp: ArrayModule, out, value: float, **_) -> Call:
     return partial(out.fill, value)
 
 
@@ -38,9 +37,10 @@ def _fill_bind(xp: ArrayModule, tensor, listed, out, value: float, **_) -> Call:
 define(
     "fill_constant",
     "ShapeTensor?, ShapeTensorList* -> Out",
-    rows=sized,
+    rows=constant,
     attrs={"shape": (1,), "dtype": "float32", "value": 0.0, "force_cpu": False},
-    infer=lambda tensor, listed, shape, dtype, **_: Meta(shape_given(shape, tensor, listed), dtype),
+    given={"shape": Given("ShapeTensor", "ShapeTensorList")},
+    infer=lambda shape, dtype, **_: Meta(open_shape(shape), dtype),
     bind=_fill_bind,
     folds=True,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -9,10 +10,10 @@ from functools import partial
 import numpy as np
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta, define
-from hpcdist.graph.rows import Applied, How, OfRows, by_row, constant, not_on_rows, sized
+from hpcdist.graph.registry import Given, Meta, define
+from hpcdist.graph.rows import Applied, How, OfRows, by_row, constant, not_on_rows
 from hpcdist.graph.sequence_rows import by_row_of_sequence
-from hpcdist.ops.common import define_with_grad, same
+from hpcdist.ops.common import define_with_grad, open_shape, same
 from hpcdist.ops.random.counter import Draw, Draws, filler, key_of, part_of
 from hpcdist.ops.types import Array, ArrayModule, Call, Metas, Operands
 
@@ -35,26 +36,48 @@ define(
 )
 
 
-def _range_infer(start: Meta, end: Meta, step: Meta) -> Meta:
-    if start.numbers is None or end.numbers is None or step.numbers is None:
+def _range_infer(start: Meta, end: Meta, step: Meta, begin, limit, distance) -> Meta:
+    if None in (begin, limit, distance):
         return Meta((-1,), start.dtype)
-    if not step.numbers[0]:
+    if not distance:
         raise GraphError("range: step must not be 0")
-    count = len(range(start.numbers[0], end.numbers[0], step.numbers[0]))
-    return Meta((count,), start.dtype)
+    kind = np.dtype(start.dtype).type
+    count = math.ceil((kind(limit) - kind(begin)) / kind(distance))
+    return Meta((max(count, 0),), start.dtype)
 
 
-def _range(xp: ArrayModule, start, end, step, out) -> None:
+def _range(xp: ArrayModule, start, end, step, out, **_) -> None:
     out[...] = xp.arange(len(out), dtype=out.dtype) * step + start
 
 
 define(
     "range",
     "Start, End, Step -> Out",
-    rows=sized,
+    rows=not_on_rows,
+    given={
+        "begin": Given("Start", read=True),
+        "limit": Given("End", read=True),
+        "distance": Given("Step", read=True),
+    },
     infer=_range_infer,
     kernel=_range,
     folds=True,
+)
+
+
+def _linspace(xp: ArrayModule, start, stop, out, num: int) -> None:
+    """Numbers at equal distances, each computed as Fluid does: start + distance * i."""
+    distance = (stop - start) / max(num - 1, 1)
+    out[...] = start + distance * xp.arange(num, dtype=out.dtype)
+
+
+define(
+    "linspace",
+    "Start, Stop, Num -> Out",
+    rows=not_on_rows,
+    given={"num": Given("Num")},
+    infer=lambda start, stop, num: Meta((-1 if num is None else num,), start.dtype),
+    kernel=_linspace,
 )
 
 
@@ -75,17 +98,18 @@ def _randint_bind(
     return run
 
 
-def _randint_infer(shape: Sequence[int], low: int, high: int, dtype: str, seed: int) -> Meta:
+def _randint_infer(shape: Sequence[int | None], low: int, high: int, dtype: str, seed: int) -> Meta:
     if low >= high:
         raise GraphError(f"no integer is at least {low} and less than {high}")
-    return Meta(tuple(shape), dtype)
+    return Meta(open_shape(shape), dtype)
 
 
 define(
     "randint",
-    " -> Out",
+    "ShapeTensor?, ShapeTensorList* -> Out",
     rows=constant,
     attrs={"shape": (1,), "low": 0, "high": 1, "dtype": "int64", "seed": 0},
+    given={"shape": Given("ShapeTensor", "ShapeTensorList")},
     infer=_randint_infer,
     bind=_randint_bind,
     state=Draws,

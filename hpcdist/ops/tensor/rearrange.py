@@ -7,15 +7,15 @@ every element went (0: nowhere, padding).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta, parse_signature
+from hpcdist.graph.registry import Given, Meta, operand_slots, parse_signature
 from hpcdist.graph.rows import Applied, Treatment, by_row, linear, off_rows
-from hpcdist.ops.common import define_with_grad, resolve_axis
+from hpcdist.ops.common import define_with_grad, open_shape, resolve_axis
 from hpcdist.ops.embedding.run_kernels import add_at
 from hpcdist.ops.types import ArrayModule, Call, DeviceArray
 
@@ -30,10 +30,16 @@ def _move(
     rows: Treatment,
     signature: str = "X -> Out",
     moves: str = "X",
+    rule: Callable[..., Meta] | None = None,
+    given: Mapping[str, Given] | None = None,
     **attrs,
 ) -> None:
-    """Enter an operator that moves the elements of ``moves``; of other inputs it reads shapes."""
-    inputs, outputs = parse_signature(signature)
+    """Enter an operator that moves the elements of ``moves``; of other inputs it reads shapes.
+
+    ``rule``: its shape rule, if to try it out does not tell what there is to know.
+    """
+    all_inputs, outputs = parse_signature(signature)
+    inputs = operand_slots(all_inputs, given or {})
     names = [slot.name for slot in inputs]
     (out,) = (slot.name for slot in outputs)
     at = names.index(moves)
@@ -83,7 +89,8 @@ def _move(
         grad_signature,
         rows=rows,
         attrs=attrs,
-        infer=infer,
+        given=given or {},
+        infer=rule or infer,
         bind=bind,
         shape_only=[name for name in names if name != moves],
         grad_infer=lambda *metas, **_: Meta(metas[at].shape, metas[at].dtype),
@@ -227,13 +234,38 @@ def _crop(
     return x[tuple(map(slice, begins, ends))]
 
 
+def _pad2d_rule(x: Meta, paddings, mode, pad_value, data_format) -> Meta:
+    if len(x.shape) != 4 or (None not in paddings and len(paddings) != 4):
+        raise GraphError(f"expected images and 4 paddings, got {x.shape} and {list(paddings)}")
+    first = 1 if data_format == "NHWC" else 2
+    shape = list(x.shape)
+    for axis, pair in enumerate(_pairs(paddings) if None not in paddings else [None, None]):
+        extent = shape[first + axis]
+        shape[first + axis] = -1 if pair is None or extent < 0 else extent + sum(pair)
+    return Meta(tuple(shape), x.dtype)
+
+
+def _crop_rule(x: Meta, like: Meta | None, offsets, shape: Sequence[int | None]) -> Meta:
+    extents = open_shape(shape) if like is None else like.shape
+    begins = list(offsets) or [0] * len(x.shape)
+    if not len(extents) == len(begins) == len(x.shape):
+        raise GraphError(f"cannot crop {list(extents)} at {begins} from shape {x.shape}")
+    left = [-1 if b is None or d < 0 else d - b for d, b in zip(x.shape, begins)]
+    wanted = [None] * len(left) if like is not None else list(shape)
+    for extent, rest, whole in zip(extents, left, x.shape):
+        if extent > (rest if rest >= 0 else whole) >= 0:
+            raise GraphError(f"cannot crop {list(extents)} at {begins} from shape {x.shape}")
+    return Meta(tuple(r if w == -1 else e for e, r, w in zip(extents, left, wanted)), x.dtype)
+
+
 def _no_padded_rows(op: Applied) -> bool:
     return not any(op.attrs["paddings"][:2])
 
 
 def _all_rows(op: Applied) -> bool:
     first = (list(op.attrs["offsets"]) or [0])[0]
-    return first == 0 and op.inputs.get("Y") is None and op.attrs["shape"][0] == -1
+    every = list(op.attrs["shape"])[:1] == [-1]
+    return first == 0 and op.inputs.get("Y") is None and every
 
 
 _move("pad", _pad, by_row(apart=_no_padded_rows), paddings=(), pad_value=0.0)
@@ -241,17 +273,35 @@ _move(
     "pad2d",
     _pad2d,
     by_row(),
+    "X, Paddings? -> Out",
+    rule=_pad2d_rule,
+    given={"paddings": Given("Paddings")},
     paddings=(0, 0, 0, 0),
     mode="constant",
     pad_value=0.0,
     data_format="NCHW",
 )
 _move("pad_constant_like", _pad_constant_like, by_row(), "X, Y -> Out", "Y", pad_value=0.0)
-_move("crop", _crop, by_row(apart=_all_rows), "X, Y? -> Out", offsets=(), shape=())
+_move(
+    "crop",
+    _crop,
+    by_row(apart=_all_rows),
+    "X, Y?, Offsets? -> Out",
+    rule=_crop_rule,
+    given={"offsets": Given("Offsets")},
+    offsets=(),
+    shape=(),
+)
 _move(
     "crop_tensor",
     lambda xp, x, offsets, shape: _crop(xp, x, None, offsets, shape),
     by_row(apart=_all_rows),
+    "X, Shape?, Offsets?, ShapeTensor*, OffsetsTensor* -> Out",
+    rule=lambda x, offsets, shape: _crop_rule(x, None, offsets, shape),
+    given={
+        "shape": Given("Shape", "ShapeTensor", mark=0),
+        "offsets": Given("Offsets", "OffsetsTensor"),
+    },
     offsets=(),
     shape=(),
 )
@@ -263,7 +313,14 @@ def _expand_as(xp: ArrayModule, x, like: Sequence[int]) -> DeviceArray:
     return xp.tile(x, tuple(b // a for a, b in zip(x.shape, like)))
 
 
-_move("expand_as", _expand_as, by_row(), "X, target_tensor -> Out")
+def _expand_as_rule(x: Meta, like: Meta) -> Meta:
+    pairs = [(a, b) for a, b in zip(x.shape, like.shape) if -1 not in (a, b)]
+    if len(like.shape) != len(x.shape) or any(b % a for a, b in pairs if a):
+        raise GraphError(f"cannot repeat {x.shape} to make {like.shape}")
+    return Meta(like.shape, x.dtype)
+
+
+_move("expand_as", _expand_as, by_row(), "X, target_tensor -> Out", rule=_expand_as_rule)
 
 
 # -- pixels and channels ---------------------------------------------------------------------------

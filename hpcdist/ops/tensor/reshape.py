@@ -11,15 +11,15 @@ from functools import partial
 
 from hpcdist.errors import GraphError
 from hpcdist.graph import rows
-from hpcdist.graph.registry import Meta
+from hpcdist.graph.registry import Given, Meta
 from hpcdist.graph.rows import by_row, moved
 from hpcdist.ops.algebra import second_derivatives
 from hpcdist.ops.common import (
     define_with_grad,
     in_sequence,
+    open_shape,
     resolve_axis,
     same_buffer,
-    shape_given,
 )
 from hpcdist.ops.types import ArrayModule, Call, DeviceArray
 
@@ -61,9 +61,12 @@ def _squeezed(x: Shape, axes: Sequence[int]) -> Shape:
     return tuple(d for i, d in enumerate(x) if i not in drop)
 
 
-def _unsqueezed(x: Shape, axes: Sequence[int]) -> Shape:
+def _unsqueezed(x: Shape, axes: Sequence[int | None]) -> Shape:
     out = list(x)
+    if None in axes:
+        return (-1,) * (len(x) + len(axes))
     for axis in axes:
+        assert axis is not None
         out.insert(resolve_axis(axis, len(out) + 1), 1)
     return tuple(out)
 
@@ -91,42 +94,29 @@ def _squeezes_others(op: rows.Applied) -> bool:
 
 
 def _puts_none_before(op: rows.Applied) -> bool:
+    if None in op.attrs["axes"]:
+        return False
     ranks = range(op.rank + 1, op.rank + 1 + len(op.attrs["axes"]))
     return all(axis % rank for axis, rank in zip(op.attrs["axes"], ranks))
 
 
-def _reshape_infer(
-    x: Meta, tensor: Meta | None, listed: Sequence[Meta], shape: Sequence[int]
-) -> tuple[Meta, Meta]:
-    """Reshape x as the first given one of Shape, ShapeTensor and the attribute says."""
-    new_shape: Sequence[int] = shape
-    open_ = False
-    if tensor is not None:
-        # Until the numbers are known, the attribute says what all but the first extent may be.
-        new_shape = tensor.numbers or (-1, *(shape[1:] or (-1,) * (tensor.size - 1)))
-        open_ = tensor.numbers is None
-    elif listed:
-        new_shape = [of.numbers[0] if of.numbers else d for of, d in zip(listed, shape)]
-        open_ = any(of.numbers is None for of in listed)
-    if open_:  # until the Program is compiled
-        out = tuple(x.shape[i] if d == 0 else d for i, d in enumerate(new_shape))
+def _reshape_infer(x: Meta, shape: Sequence[int | None]) -> tuple[Meta, Meta]:
+    if None in shape:  # a -1 beside it is open, too: what the others leave
+        out = open_shape([x.shape[i] if d == 0 else d for i, d in enumerate(shape)])
     else:
-        out = reshaped(x.shape, new_shape)
+        out = reshaped(x.shape, open_shape(shape))
     return Meta(out, x.dtype), Meta((0, *x.shape), x.dtype)
-
-
-def _reshape_bind(xp: ArrayModule, x, tensor, listed, out, xshape, **_) -> Call:
-    return _copy_bind(xp, x, out)
 
 
 define_with_grad(
     "reshape2",
     "X, Shape?, ShapeTensor* -> Out, XShape?",
-    "XShape, Shape?, ShapeTensor*, Out@GRAD -> X@GRAD",
+    _SHAPE_GRAD,
     rows=rows.reshaped,
     attrs={"shape": ()},
+    given={"shape": Given("Shape", "ShapeTensor")},
     infer=_reshape_infer,
-    bind=_reshape_bind,
+    bind=_copy_bind,
     folds=True,
     alias={"Out": "X"},
     grad_infer=_before,
@@ -135,17 +125,25 @@ define_with_grad(
     grad_alias={"X@GRAD": "Out@GRAD"},
     grad_shape_only=("XShape",),
 )
-for _type, _rule, _attrs, _rows in (
-    ("flatten2", _flattened, {"axis": 1}, rows.flattened),
-    ("squeeze2", _squeezed, {"axes": ()}, by_row(apart=_squeezes_others, totals=moved)),
-    ("unsqueeze2", _unsqueezed, {"axes": ()}, by_row(apart=_puts_none_before, totals=moved)),
+_UNSQUEEZED_BY = {"axes": Given("AxesTensor", "AxesTensorList")}
+for _type, _rule, _attrs, _given, _rows in (
+    ("flatten2", _flattened, {"axis": 1}, {}, rows.flattened),
+    ("squeeze2", _squeezed, {"axes": ()}, {}, by_row(apart=_squeezes_others, totals=moved)),
+    (
+        "unsqueeze2",
+        _unsqueezed,
+        {"axes": ()},
+        _UNSQUEEZED_BY,
+        by_row(apart=_puts_none_before, totals=moved),
+    ),
 ):
     define_with_grad(
         _type,
-        "X -> Out, XShape?",
+        "X, AxesTensor?, AxesTensorList* -> Out, XShape?" if _given else "X -> Out, XShape?",
         _SHAPE_GRAD,
         rows=_rows,
         attrs=_attrs,
+        given=_given,
         infer=lambda x, _rule=_rule, **attrs: (
             Meta(_rule(x.shape, *attrs.values()), x.dtype),
             Meta((0, *x.shape), x.dtype),
@@ -198,13 +196,12 @@ define_with_grad(
 
 
 # -- expand: repeat along every dimension ----------------------------------------------------------
-def _expand_infer(
-    x: Meta, tensor: Meta | None, listed: Sequence[Meta], expand_times: Sequence[int]
-) -> Meta:
-    expand_times = shape_given(expand_times, tensor, listed)
+def _expand_infer(x: Meta, expand_times: Sequence[int | None]) -> Meta:
     if len(expand_times) != len(x.shape):
         raise GraphError(f"expand: {list(expand_times)} must be as long as the shape {x.shape}")
-    shape = tuple(-1 if -1 in (d, n) else d * n for d, n in zip(x.shape, expand_times))
+    shape = tuple(
+        -1 if d == -1 or n is None or n < 0 else d * n for d, n in zip(x.shape, expand_times)
+    )
     return Meta(shape, x.dtype)
 
 
@@ -215,13 +212,11 @@ def _tiles(big, small) -> tuple[DeviceArray, DeviceArray]:
     return big.reshape(pairs), small.reshape(singles)
 
 
-def _expand_bind(xp: ArrayModule, x, tensor, listed, out, expand_times: Sequence[int]) -> Call:
+def _expand_bind(xp: ArrayModule, x, out, expand_times: Sequence[int]) -> Call:
     return partial(xp.copyto, *_tiles(out, x))
 
 
-def _expand_grad_bind(
-    xp: ArrayModule, x, tensor, listed, dout, dx, expand_times: Sequence[int]
-) -> Call:
+def _expand_grad_bind(xp: ArrayModule, x, dout, dx, expand_times: Sequence[int]) -> Call:
     big, small = _tiles(dout, dx)
     return partial(big.sum, axis=tuple(range(0, big.ndim, 2)), out=small, keepdims=True)
 
@@ -229,9 +224,10 @@ def _expand_grad_bind(
 define_with_grad(
     "expand",
     "X, ExpandTimes?, expand_times_tensor* -> Out",
-    "X, ExpandTimes?, expand_times_tensor*, Out@GRAD -> X@GRAD",
+    "X, Out@GRAD -> X@GRAD",
     rows=by_row("X", apart=lambda op: op.attrs["expand_times"][:1] == [1], totals=moved),
     attrs={"expand_times": ()},
+    given={"expand_times": Given("ExpandTimes", "expand_times_tensor")},
     infer=_expand_infer,
     bind=_expand_bind,
     grad_bind=_expand_grad_bind,

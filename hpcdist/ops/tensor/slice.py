@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import GradOp, Meta, define
+from hpcdist.graph.registry import Given, GradOp, Meta, define
 from hpcdist.graph.rows import by_row, moved, off_rows
 from hpcdist.ops.algebra import second_derivatives
 from hpcdist.ops.common import (
@@ -18,7 +18,7 @@ from hpcdist.ops.common import (
     resolve_axis,
     same,
 )
-from hpcdist.ops.types import ArrayModule, Call, DeviceArray
+from hpcdist.ops.types import ArrayModule, Call
 
 # -- slice, strided_slice --------------------------------------------------------------------------
 _SLICE = {"axes": (), "starts": (), "ends": (), "decrease_axis": (), "infer_flags": ()}
@@ -39,25 +39,12 @@ def slices(rank: int, axes: Sequence[int], starts, ends, strides=()) -> tuple[sl
     return tuple(index)
 
 
-def _slice_infer(
-    x: Meta,
-    starts_tensor: Meta | None,
-    ends_tensor: Meta | None,
-    starts_list: Sequence[Meta],
-    ends_list: Sequence[Meta],
-    axes,
-    starts,
-    ends,
-    decrease_axis,
-    infer_flags,
-    strides=(),
-) -> Meta:
-    begins = _known_numbers(starts, starts_tensor, starts_list, len(axes), infer_flags)
-    limits = _known_numbers(ends, ends_tensor, ends_list, len(axes), infer_flags)
-    open_ = {
-        resolve_axis(a, len(x.shape)) for a, *pair in zip(axes, begins, limits) if None in pair
-    }
-    index = slices(len(x.shape), axes, begins, limits, strides)
+def _slice_infer(x: Meta, axes, starts, ends, decrease_axis, infer_flags=(), strides=()) -> Meta:
+    rank, steps = len(x.shape), strides or [1] * len(axes)
+    bounds = zip(axes, starts, ends, steps)
+    open_ = {resolve_axis(axis, rank) for axis, *place in bounds if None in place}
+    known = [1 if step is None else step for step in steps]
+    index = slices(rank, axes, starts, ends, known)
     shape = [
         -1 if d == -1 or n in open_ else len(range(*i.indices(d)))
         for n, (i, d) in enumerate(zip(index, x.shape))
@@ -72,85 +59,34 @@ def _slice_infer(
     return Meta(tuple(extents) or (1,), x.dtype)
 
 
-def _known_numbers(
-    numbers: Sequence[int],
-    tensor: Meta | None,
-    listed: Sequence[Meta],
-    count: int,
-    flags: Sequence[int],
-) -> list[int | None]:
-    """Return starts or ends that may be in values; None where not known yet.
-
-    Where a flag is 1, what is given is what is in the values.
-    """
-    if tensor is not None:
-        return list(tensor.numbers or [None] * count)
-    if not listed:
-        return list(numbers)
-    certain = [n if flag == 1 else None for n, flag in zip(numbers, flags)] or [None] * count
-    return [of.numbers[0] if of.numbers else n for of, n in zip(listed, certain)]
-
-
-def _numbers(numbers: Sequence[int], tensor, listed: Sequence[DeviceArray]) -> list[int]:
-    """Return starts or ends as they are in this step."""
-    if tensor is not None:
-        return [int(number) for number in tensor.reshape(-1)]
-    return [int(value.reshape(-1)[0]) for value in listed] if listed else list(numbers)
-
-
-def _part_of(axes, starts, ends, strides, values) -> Callable[[DeviceArray], DeviceArray]:
-    """Return what takes the part of an array; ``values``: starts and ends that are in values."""
-    starts_tensor, ends_tensor, starts_list, ends_list = values
-
-    def part(array) -> DeviceArray:
-        begins = _numbers(starts, starts_tensor, starts_list)
-        limits = _numbers(ends, ends_tensor, ends_list)
-        return array[slices(array.ndim, axes, begins, limits, strides)]
-
-    return part
-
-
-def _are_fixed(values) -> bool:
-    return all(value is None or (isinstance(value, list) and not value) for value in values)
-
-
-def _slice_bind(xp: ArrayModule, x, *operands, axes, starts, ends, strides=(), **_) -> Call:
-    *values, out = operands
-    part_of = _part_of(axes, starts, ends, strides, values)
-
-    def copy() -> None:
-        part = part_of(x)
-        xp.copyto(out.reshape(part.shape), part)
-
-    if not _are_fixed(values):
-        return copy
-    part = part_of(x)
+def _slice_bind(xp: ArrayModule, x, out, axes, starts, ends, strides=(), **_) -> Call:
+    part = x[slices(x.ndim, axes, starts, ends, strides)]
     return partial(xp.copyto, out.reshape(part.shape), part)
 
 
-def _slice_grad_bind(xp: ArrayModule, x, *operands, axes, starts, ends, strides=(), **_) -> Call:
-    *values, dout, dx = operands
-    part_of = _part_of(axes, starts, ends, strides, values)
-
-    def copy() -> None:
-        part = part_of(dx)
-        xp.copyto(part, dout.reshape(part.shape))
-
-    if _are_fixed(values):
-        part = part_of(dx)
-        copy = partial(xp.copyto, part, dout.reshape(part.shape))
-    return in_sequence(partial(dx.fill, 0), copy)
+def _slice_grad_bind(xp: ArrayModule, x, dout, dx, axes, starts, ends, strides=(), **_) -> Call:
+    part = dx[slices(dx.ndim, axes, starts, ends, strides)]
+    return in_sequence(partial(dx.fill, 0), partial(xp.copyto, part, dout.reshape(part.shape)))
 
 
 _PLACES = "StartsTensor?, EndsTensor?, StartsTensorList*, EndsTensorList*"
-_SLICE_GRAD = f"Input, {_PLACES}, Out@GRAD -> Input@GRAD"
-for _type, _attrs in (("slice", _SLICE), ("strided_slice", _STRIDED)):
+_BY_PLACES = {
+    "starts": Given("StartsTensor", "StartsTensorList"),
+    "ends": Given("EndsTensor", "EndsTensorList"),
+}
+_STEPS = "StridesTensor?, StridesTensorList*"
+_BY_STEPS = {**_BY_PLACES, "strides": Given("StridesTensor", "StridesTensorList")}
+for _type, _slots, _attrs, _given in (
+    ("slice", _PLACES, _SLICE, _BY_PLACES),
+    ("strided_slice", f"{_PLACES}, {_STEPS}", _STRIDED, _BY_STEPS),
+):
     define_with_grad(
         _type,
-        f"Input, {_PLACES} -> Out",
-        _SLICE_GRAD,
+        f"Input, {_slots} -> Out",
+        "Input, Out@GRAD -> Input@GRAD",
         rows=by_row("Input", apart=off_rows("axes"), totals=moved),
         attrs=_attrs,
+        given=_given,
         infer=_slice_infer,
         bind=_slice_bind,
         folds=True,

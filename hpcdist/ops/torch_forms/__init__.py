@@ -187,9 +187,9 @@ def _differentiated(
     type: str, torch, *arrays, wanted: Sequence[bool], **attrs
 ) -> tuple[Array, ...]:
     forward, gradient = lookup(type), lookup(f"{type}_grad")
-    by_slot = {slot.name: value for slot, value in zip(gradient.inputs, arrays)}
-    inputs = [by_slot.get(slot.name) for slot in forward.inputs]
-    places = {slot.name: i for i, slot in enumerate(forward.inputs)}
+    by_slot = {slot.name: value for slot, value in zip(gradient.operands, arrays)}
+    inputs = [by_slot.get(slot.name) for slot in forward.operands]
+    places = {slot.name: i for i, slot in enumerate(forward.operands)}
     of_slot = [
         places[slot.name.removesuffix(GRAD_SUFFIX)] if want else None
         for slot, want in zip(gradient.outputs, wanted)

@@ -173,7 +173,7 @@ def fill_constant_batch_size_like(torch, x, value, outs, **_):
 
 
 @form("fill_constant", outs=True)
-def fill_constant(torch, tensor, listed, value, outs, **_):
+def fill_constant(torch, value, outs, **_):
     return _full(torch, outs[0], value)
 
 

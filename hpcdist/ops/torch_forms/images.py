@@ -134,7 +134,7 @@ def max_pool2d_with_index_grad(torch, x, index, dout, **_):
 
 # -- another size ----------------------------------------------------------------------------------
 def _resized(linear):
-    def form_function(torch, x, size, data_layout, outs, **how):
+    def form_function(torch, x, data_layout, outs, **how):
         for axis, taps in interpolation(x, outs[0], linear, data_layout, **how):
             low = torch.index_select(x, axis, torch.tensor(taps.low, device=x.device))
             if linear:

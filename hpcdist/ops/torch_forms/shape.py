@@ -14,7 +14,7 @@ def _xshape(torch, x, outs):
 
 
 @form("reshape2", "flatten2", "squeeze2", "unsqueeze2", outs=True)
-def reshaped(torch, x, *_, outs, **__):
+def reshaped(torch, x, outs, **_):
     return x.reshape(outs[0].shape), _xshape(torch, x, outs)
 
 
@@ -66,22 +66,17 @@ def unstack_grad(torch, douts, axis, num):
 
 
 @form("expand", outs=True)
-def expand(torch, x, *_, outs, **__):
+def expand(torch, x, outs, **_):
     return x.repeat([n // d if d else 1 for n, d in zip(outs[0].shape, x.shape)])
 
 
 @form("expand_grad")
-def expand_grad(torch, x, *operands, **_):
-    pairs = [p for n, d in zip(operands[-1].shape, x.shape) for p in (n // d if d else 1, d)]
-    return operands[-1].reshape(pairs).sum(tuple(range(0, len(pairs), 2)))
+def expand_grad(torch, x, dout, **_):
+    pairs = [p for n, d in zip(dout.shape, x.shape) for p in (n // d if d else 1, d)]
+    return dout.reshape(pairs).sum(tuple(range(0, len(pairs), 2)))
 
 
 # -- slice, strided_slice, reverse -----------------------------------------------------------------
-def _fixed(x, *values, **_):
-    """Return whether starts and ends are attributes, so that they are the same in every step."""
-    return not any(values[:4])
-
-
 def _part(torch, x, places):
     for axis, place in enumerate(places):
         indices = range(*place.indices(x.shape[axis]))
@@ -93,12 +88,12 @@ def _part(torch, x, places):
     return x
 
 
-@form("slice", "strided_slice", when=_fixed, outs=True)
-def slice_(torch, x, *_, axes, starts, ends, outs, strides=(), **__):
+@form("slice", "strided_slice", outs=True)
+def slice_(torch, x, axes, starts, ends, outs, strides=(), **_):
     return _part(torch, x, slices(x.ndim, axes, starts, ends, strides)).reshape(outs[0].shape)
 
 
-by_autograd("slice", "strided_slice", when=_fixed)
+by_autograd("slice", "strided_slice")
 
 
 @form("reverse")

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcdist.errors import FeedError, PlanError
+from hpcdist.graph.block import block_of
 from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.registry import declared_attrs, lookup
+from hpcdist.graph.registry import attrs_of, lookup
 from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows, Operand
 from hpcdist.graph.values import RANK_TABLE
 from hpcdist.lod_tensor import LoDTensor
@@ -187,8 +188,15 @@ class RowTreatment:
         def operands(slots: dict[str, list[str]]) -> dict[str, list[Operand]]:
             return {slot: [self._operand(op, n) for n in names] for slot, names in slots.items()}
 
-        attrs = declared_attrs(lookup(op.type), op.attrs)
-        return Applied(attrs, operands(op.inputs), operands(op.outputs), self._align)
+        giving = {slot: op.input(slot) for slot in lookup(op.type).giving}
+        block, given_names = block_of(op), [name for names in giving.values() for name in names]
+        for name in given_names:
+            if self.of(name).how is not How.SAME:
+                raise MixesRows(f"{name!r}, which gives an extent, depends on the batch")
+        metas = {name: block._var_recursive(name).meta for name in given_names}
+        attrs = attrs_of(op.type, op.attrs, op.inputs, metas)
+        inputs = operands({slot: n for slot, n in op.inputs.items() if slot not in giving})
+        return Applied(attrs, inputs, operands(op.outputs), self._align)
 
     def _operand(self, op: Operator, name: str) -> Operand:
         var = op.block.find_var(name)

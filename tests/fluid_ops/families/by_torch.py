@@ -43,6 +43,7 @@ CASES = [
     ("layers.adaptive_pool3d(x, 2, 'max', True)[0]", VOLUME),
     ("layers.grid_sampler(x, g)", {"x": "f 2 3 4 5", "g": "f 2 4 5 2"}),
     ("layers.affine_grid(t, [2, 3, 4, 5])", {"t": "f 2 2 3"}),
+    ("layers.affine_grid(t, s)", {"t": "f 2 2 3", "s": "n 2 3 4 5"}),
     (
         "layers.deformable_conv(x, o, m, 4, 3, 1, 1, 1, {g}, {d}, 1)",
         {"x": "f 2 4 4 5", "o": "u 2 36 4 5", "m": "u 2 18 4 5"},
