@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from hpcdist.checkpoint.checkpoint import Checkpoint
+from hpcdist.checkpoint.divided import SUMMED, Combined
 from hpcdist.checkpoint.local_shards import SNAPSHOT, LocalPiece, array_of
 from hpcdist.checkpoint.manifest import part_entry_attrs, variable_attrs
-from hpcdist.checkpoint.metadata import OPTIMIZER, PARAMETER, Part, PartFile, Piece, TablePart
+from hpcdist.checkpoint.metadata import OPTIMIZER, PARAMETER, Part, PartFile, TablePart
 from hpcdist.checkpoint.read import Job, run
 from hpcdist.checkpoint.rows import check_fits, check_order, runs_of, stretch
 from hpcdist.checkpoint.sources import Source
@@ -24,6 +26,7 @@ from hpcdist.errors import CheckpointError
 from hpcdist.executor.scope import Scope
 from hpcdist.ps.batch import owners_of
 from hpcdist.ps.table import SparseTable
+from hpcdist.transpiler.plan import Plan
 
 Runs = Callable[[SparseTable], Iterator[tuple[TablePart, Any]]]
 COPIED_BYTES = 16 << 20  # of an array that one thread copies in a row
@@ -157,7 +160,7 @@ def take_up(checkpoint: Source, variables: Sequence[LocalPiece], scope: Scope) -
         array = array_of(scope, h.local)
         ready = isinstance(array, np.ndarray) and array.flags.c_contiguous and array.flags.writeable
         target = array if ready else np.empty(h.piece.shape, h.piece.dtype)
-        jobs += _jobs_for(checkpoint, h.piece, target.reshape(h.piece.shape))
+        jobs += _jobs_for(checkpoint, h, target.reshape(h.piece.shape))
         if not ready:
             uploads.append((h, target))
     run(jobs)
@@ -166,13 +169,15 @@ def take_up(checkpoint: Source, variables: Sequence[LocalPiece], scope: Scope) -
         scope.var(h.local).take(target if shape is None else target.reshape(shape))
 
 
-def _jobs_for(checkpoint: Source, piece: Piece, out: np.ndarray) -> Any:
+def _jobs_for(checkpoint: Source, variable: LocalPiece, out: np.ndarray) -> Any:
+    piece = variable.piece
+    if variable.combined is not None:
+        return _combined(checkpoint, variable.combined, out)
     is_saved = checkpoint.has(piece.name)
-    base = piece.name.rpartition(".trainer_")[0] or piece.name.removesuffix(SNAPSHOT)
-    if not is_saved and base and base != piece.name and checkpoint.has(base):
-        if piece.name.endswith(SNAPSHOT):  # the parameter when trainers last averaged it
-            return checkpoint.jobs(base, piece.begin, piece.end, out)
-        return _counted(checkpoint, piece, base, out)
+    base = piece.name.removesuffix(SNAPSHOT)
+    if not is_saved and base != piece.name and checkpoint.has(base):
+        # The parameter when trainers last averaged it.
+        return checkpoint.jobs(base, piece.begin, piece.end, out)
     saved = checkpoint.saved(piece.name)
     if saved.shape != piece.whole:
         raise CheckpointError(
@@ -184,18 +189,43 @@ def _jobs_for(checkpoint: Source, piece: Piece, out: np.ndarray) -> Any:
     return checkpoint.jobs(piece.name, piece.begin, piece.end, out)
 
 
-def _counted(checkpoint: Source, piece: Piece, base: str, out: np.ndarray) -> Any:
-    """Assign all steps counted so far to trainer 0: asynchronous schedules add trainers' counts."""
-    if piece.name == f"{base}.trainer_0":
-        return checkpoint.jobs(base, 0, piece.whole[0], out)
-    return [lambda: out.fill(0)]
+def counted(source: Source, variable: LocalPiece, plan: Plan | None) -> LocalPiece:
+    """Return what a trainer has counted of an asynchronous schedule: servers add that up.
+
+    Where other trainers had counted, or servers, the first one has all steps.
+    """
+    if plan is None or plan.counter is None or variable.local not in plan.counters:
+        return variable
+    names = (f"{plan.counter}.trainer_{k}" for k in itertools.count())
+    saved = tuple(itertools.takewhile(source.has, names))
+    if len(saved) == len(plan.counters):
+        return variable
+    first = variable.local == plan.counters[0]
+    return replace(variable, combined=Combined(saved or (plan.counter,), SUMMED, first))
+
+
+def _combined(checkpoint: Source, combined: Combined, out: np.ndarray) -> list[Job]:
+    """Return the call that makes one value of several saved ones, of which each is read whole."""
+    values = [np.empty_like(out) for _ in combined.names]
+    reads = [
+        job
+        for name, value in zip(combined.names, values)
+        for job in checkpoint.jobs(name, 0, len(value), value)
+    ]
+
+    def combine() -> None:
+        for job in reads:
+            job()
+        np.copyto(out, combined.of(values))
+
+    return [combine]
 
 
 def check_take_up(source: Source, variables: Sequence[LocalPiece], *, data: bool) -> None:
     """Raise the error that `take_up` would; with ``data`` also that of data which is damaged."""
     for h in variables:
         out = np.empty(h.piece.shape, h.piece.dtype)
-        jobs = _jobs_for(source, h.piece, out)
+        jobs = _jobs_for(source, h, out)
         if data:
             run(jobs)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.checkpoint.divided import Combined, name_of_own
 from hpcdist.checkpoint.layout import path_of
 from hpcdist.checkpoint.metadata import COUNTER, OPTIMIZER, OTHER, PARAMETER, RATE, Piece
 from hpcdist.errors import CheckpointError
@@ -37,6 +38,7 @@ class LocalPiece:
 
     local: str
     piece: Piece
+    combined: Combined | None = None  # of several saved values, instead of `piece`'s
 
 
 def array_of(scope: Scope, name: str) -> Any:
@@ -139,7 +141,7 @@ def _follow(program: Program, names: set[str]) -> set[str]:
 
 def individually(variable: LocalPiece, trainer: int) -> LocalPiece:
     """Return a variable as this trainer's own; without a number it is what all begin with."""
-    name = f"{variable.piece.name}@trainer_{trainer}"
+    name = name_of_own(variable.piece.name, trainer)
     return LocalPiece(variable.local, replace(variable.piece, name=name, path=path_of(name)))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.checkpoint.divided import KINDS
 from hpcdist.checkpoint.layout import BUCKETS, MAX_FACTS, VERSION, ChunkCut
 from hpcdist.errors import CheckpointError
 from hpcdist.plain_data import MAX_INTEGER, no_number, typed
@@ -54,7 +55,8 @@ class Piece:
     """Rows ``begin:end`` of a variable of shape ``whole``, in the dataset ``path`` of a part.
 
     A ``copy`` is a whole variable that belongs to rows ``begin:end`` of a parameter: the beta
-    powers of Adam, of which every block of a parameter has its own.
+    powers of Adam, of which every block of a parameter has its own. Of what trainers ``divided``
+    each has a piece, under its own name.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Piece:
     end: int
     path: str
     copy: bool = False
+    divided: str = ""  # how trainers divide it, see `divided.KINDS`; "": earlier releases' files
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -180,7 +183,11 @@ def _check(facts: Part | Manifest) -> None:
     """Raise ValueError for facts that cannot be true."""
     for piece in facts.pieces:
         _check_array(piece.whole, piece.dtype)
-        if not piece.begin <= piece.end or not piece.role.isprintable():
+        if (
+            not piece.begin <= piece.end
+            or not piece.role.isprintable()
+            or piece.divided not in {"", *KINDS}
+        ):
             raise ValueError(f"piece {piece}")
     for table in facts.tables:
         if (

@@ -29,6 +29,7 @@ class Saved:
     shape: tuple[int, ...]
     pieces: tuple[int, ...]
     copies: tuple[int, ...] = ()
+    divided: str = ""
 
 
 def variables_of(pieces: Sequence[Piece], file: str) -> dict[str, Saved]:
@@ -63,7 +64,7 @@ def _joined(name: str, numbers: Sequence[int], pieces: Sequence[Piece], file: st
         raise CheckpointError(
             f"{file}: {name!r} has {first.whole[0]} rows, but its parts hold {reached}"
         )
-    return Saved(name, *facts[:3], pieces=tuple(rows))
+    return Saved(name, *facts[:3], pieces=tuple(rows), divided=first.divided)
 
 
 def _words(piece: Piece) -> str:

@@ -34,6 +34,7 @@ class OnlyTrainer:
     servers = 0
     deadline_s = 180.0
     group = None
+    shares_batches = True
 
     def program(self, program: Program) -> Program:
         """Return the Program itself."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hpcdist.checkpoint.checkpoint import Checkpoint, latest
+from hpcdist.checkpoint.divided import OWN, SAME, divisions, name_of_own, taken_up
 from hpcdist.checkpoint.layout import MANIFEST, path_of
-from hpcdist.checkpoint.local import check_table, check_take_up, take_up, take_up_table
+from hpcdist.checkpoint.local import check_table, check_take_up, counted, take_up, take_up_table
 from hpcdist.checkpoint.local_shards import (
     LocalPiece,
     array_of,
     individual,
-    individually,
     persistables,
     program_of_job,
     tables_of,
@@ -30,6 +30,7 @@ from hpcdist.checkpoint.save import wait
 from hpcdist.checkpoint.serving import CHECK, LOAD
 from hpcdist.checkpoint.sources import Source
 from hpcdist.errors import CheckpointError
+from hpcdist.executor.control import Peers
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.merging import merged_steps
 from hpcdist.executor.position import here
@@ -43,6 +44,7 @@ from hpcdist.trace.events import EventKind
 from hpcdist.trace.recorder import recorder
 from hpcdist.transpiler.compressed import compressed_updates
 from hpcdist.transpiler.hybrid import served_plan
+from hpcdist.transpiler.plan import trainer_plan
 from hpcdist.transpiler.sharded_updates import not_here
 from hpcdist.transpiler.table_metadata import is_distributed_lookup, read_tables
 
@@ -97,8 +99,7 @@ def restore(
         _check_merged(checkpoint, program, peers.trainers)
         _check_compressed(checkpoint, program, peers.trainers)
         pieces = wanted(checkpoint, persistables(program), scope, _kept_elsewhere(program))
-        if len(checkpoint.facts.trainers) == peers.trainers:
-            pieces = _as_saved_by(checkpoint, pieces, individual(program), peers.trainer)
+        pieces = _divided(checkpoint, pieces, program, peers)
         check_take_up(checkpoint, pieces, data=here.step > 0)
         for table in tables:
             check_table(checkpoint, table, peers.trainer, peers.trainers)
@@ -188,18 +189,33 @@ def wanted(
     return list(pieces.values())
 
 
-def _as_saved_by(
-    checkpoint: Checkpoint,
-    variables: Iterable[LocalPiece],
-    individually_kept: set[str],
-    trainer: int,
+def _divided(
+    checkpoint: Checkpoint, variables: Iterable[LocalPiece], program: Program, peers: Peers
 ) -> list[LocalPiece]:
-    """Restore the values that this trainer saved separately."""
+    """Restore what trainers divide as this one's share of it, whoever had saved which."""
+    kinds = dict.fromkeys(individual(program), OWN)
+    if peers.trainers > 1:
+        kinds |= divisions(program, shared=peers.shares_batches)
+    numbers = range(max(1, len(checkpoint.facts.trainers)))
     chosen = []
     for h in variables:
-        as_saved = individually(h, trainer)
-        is_saved = h.local in individually_kept and checkpoint.has(as_saved.piece.name)
-        chosen.append(as_saved if is_saved else h)
+        name = h.piece.name
+        now = kinds.get(h.local, SAME)
+        saved = [own for k in numbers if checkpoint.has(own := name_of_own(name, k))]
+        if checkpoint.has(name) and name_of_own(name, 0) not in saved:
+            saved.insert(0, name)
+        if not saved or (now == SAME and saved == [name]):
+            chosen.append(counted(checkpoint, h, trainer_plan(program)))
+            continue
+        before = checkpoint.saved(saved[0]).divided
+        if not before:  # an earlier release's file, which does not say
+            before = SAME if len(saved) == 1 else OWN if now == SAME else now
+        common = name if checkpoint.has(name) else saved[0]
+        taken = taken_up(common, saved, before, now, peers.trainer, peers.trainers)
+        if isinstance(taken, str):
+            chosen.append(replace(h, piece=replace(h.piece, name=taken, path=path_of(taken))))
+        else:
+            chosen.append(replace(h, combined=taken))
     return chosen
 
 

@@ -17,6 +17,7 @@ from hpcdist.checkpoint.local import (
     Label,
     check_table,
     check_take_up,
+    counted,
     take_up,
     take_up_table,
 )
@@ -68,6 +69,7 @@ class ServerStore:
         self._servers = servers
         plan = server_plan(program)
         assert plan is not None, "a server serves the Program that has one"
+        self._plan = plan
         self._index = plan.index
         self._group = group
         self._memory: dict[str, np.ndarray] = {}
@@ -158,7 +160,7 @@ class ServerStore:
         pieces = pieces_of_server(self._program, self._scope)
         anew = recomputed(self._program)
         return [
-            h
+            counted(source, h, self._plan.plan)
             for h in pieces
             if (names is None or h.piece.name in names)
             and (source.has(h.piece.name) or h.local not in anew)

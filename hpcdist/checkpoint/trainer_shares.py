@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hpcdist.checkpoint.divided import OWN, divisions
 from hpcdist.checkpoint.layout import path_of
 from hpcdist.checkpoint.local_shards import LocalPiece, individual, individually, whole_variables
 from hpcdist.checkpoint.manifest import check_names
@@ -57,9 +58,12 @@ def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[LocalPi
                 piece = replace(by_name[name].piece, begin=begin, end=end, path=path_of(name))
                 pieces[k].append(LocalPiece(name, piece))
     plain = {h.local for h in variables}
+    kinds = divisions(program, shared=peers.shares_batches) if peers.trainers > 1 else {}
     for k, share in enumerate(pieces):
         for h in every:
             if h.local in individually_kept:
+                kind = kinds.get(h.local, OWN)
+                h = replace(h, piece=replace(h.piece, divided=kind))
                 share.append(individually(h, k) if k or h.local not in plain else h)
     return pieces
 

@@ -68,6 +68,10 @@ class Peers(Protocol):
     def group(self) -> Any:
         """The transport of all trainers; None for a process alone."""
 
+    @property
+    def shares_batches(self) -> bool:
+        """Whether trainers share the batches of a plain script, so that each has some rows."""
+
     def program(self, program: Program) -> Program:
         """Return the Program that this rank runs in place of ``program``."""
 

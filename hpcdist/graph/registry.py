@@ -117,6 +117,8 @@ class OpDef:
     acts: it does something that nobody reads, so it runs even if nobody wants its results.
     flops: flops(*inputs, *outputs, **attrs) -> how many multiplications and additions the products
         take that it computes, by its arrays; None: something else takes it longer.
+    sums: output slots of what it keeps from step to step and adds up over the rows of all trainers:
+        each keeps the sum of its rows.
     rows: how it treats the rows of a batch, see `hpcdist.graph.rows`; None: a Program that applies
         it to values of the batch is refused where trainers share batches.
     """
@@ -140,6 +142,7 @@ class OpDef:
     folds: bool = False
     acts: bool = False
     flops: Callable[..., int | None] | None = None
+    sums: Sequence[str] = ()
     rows: Treatment | None = None
 
     @functools.cached_property

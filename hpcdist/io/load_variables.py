@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hpcdist.checkpoint.local import check_table, check_take_up, take_up, take_up_table
+from hpcdist.checkpoint.divided import Combined, left_to_first
+from hpcdist.checkpoint.local import check_table, check_take_up, counted, take_up, take_up_table
 from hpcdist.checkpoint.local_shards import (
     array_of,
     pieces_of_server,
@@ -29,6 +31,7 @@ from hpcdist.io.selection import (
     is_parameter,
     is_persistable,
 )
+from hpcdist.transpiler.plan import Plan, trainer_plan
 from hpcdist.transpiler.pserver import server_plan
 from hpcdist.transpiler.sharded_updates import not_here
 
@@ -69,8 +72,18 @@ def load_vars(
     with open_saved(directory, filename, names) as source:
         if served is not None:
             pieces = [h for h in pieces_of_server(program, scope) if h.local in names]
+            plan: Plan | None = served.plan
         else:
             pieces = wanted(source, chosen, scope, frozenset(not_here(program)))
+            sums = left_to_first(program, peers_here().trainer)
+            pieces = [
+                replace(h, combined=Combined((h.piece.name,), sums[h.local], holds=False))
+                if h.local in sums
+                else h
+                for h in pieces
+            ]
+            plan = trainer_plan(program)
+        pieces = [counted(source, h, plan) for h in pieces]
     # A file of all variables has no names: it must be read with those that it was written with.
     all_names = names if served is None else [h.piece.name for h in pieces]
     with open_saved(directory, filename, all_names) as source:

@@ -12,6 +12,7 @@ import numpy as np
 
 from hpcdist.checkpoint.attempt import fingerprint
 from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
+from hpcdist.checkpoint.divided import Combined, left_to_first
 from hpcdist.checkpoint.fluid_files import tensor_of, tensors_of
 from hpcdist.checkpoint.layout import MANIFEST, name_of, path_of
 from hpcdist.checkpoint.local_shards import array_of, state_of_tables
@@ -98,7 +99,11 @@ def _load(
     for var in variables:
         if var.name not in state:
             raise CheckpointError(f"{prefix}: has no variable {var.name!r}")
-    _assign({var.name: state[var.name] for var in variables}, str(prefix))
+    values = {var.name: state[var.name] for var in variables}
+    for name, how in left_to_first(program, peers_here().trainer).items():
+        if name in values:
+            values[name] = Combined((name,), how, holds=False).of([values[name]])
+    _assign(values, str(prefix))
 
 
 def load_program_state(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from hpcdist.checkpoint.attempt import fingerprint
 from hpcdist.checkpoint.checkpoint import is_checkpoint
+from hpcdist.checkpoint.divided import sums_of
 from hpcdist.checkpoint.fluid_files import write_tensors
 from hpcdist.checkpoint.layout import MANIFEST, path_of
 from hpcdist.checkpoint.local_shards import (
@@ -46,7 +48,20 @@ from hpcdist.transpiler.hybrid import served_plan
 from hpcdist.transpiler.sharded_updates import owners_of
 from hpcdist.transpiler.table_metadata import tables_looked_up
 
+logger = logging.getLogger("hpcdist.checkpoint")
 Remote = tuple[int, str, Piece]
+
+
+def _say_what_is_partial(peers: Peers, program: Program, names: Iterable[str]) -> None:
+    """Warn of sums over the rows of all trainers, of which trainer 0, which saves, has its own."""
+    sums = [name for name in sums_of(program) if name in set(names)]
+    if sums and peers.trainers > 1 and peers.trainer == 0:
+        logger.warning(
+            "%s: each of %d trainers counts its rows, and trainer 0 saves its own counts only: "
+            "checkpoint.save saves those of all",
+            ", ".join(sums),
+            peers.trainers,
+        )
 
 
 def save_vars(
@@ -86,6 +101,7 @@ def save_vars(
             "checkpoint.save has each write its part; fluid.io.save_params saves the parameters"
         )
 
+    _say_what_is_partial(peers, program, names)
     peers.complete(names, global_scope())
 
     def save() -> None:
@@ -147,6 +163,7 @@ def save_persistables(
         return
     format = checked_format(format, compression, program, tables_looked_up(program))
     refuse_averages(peers, peers.program(program), global_scope())
+    _say_what_is_partial(peers, program, [v.name for v in persistables(program)])
 
     def save() -> None:
         if format == "hdf5":

@@ -149,6 +149,7 @@ define(
     "auc",
     "Predict, Label, StatPos, StatNeg, Weight? -> AUC, StatPosOut, StatNegOut",
     rows=_counted_rows,
+    sums=("StatPosOut", "StatNegOut"),
     attrs={"curve": "ROC", "num_thresholds": 2**12 - 1, "slide_steps": 1},
     infer=_infer,
     bind=_bind,

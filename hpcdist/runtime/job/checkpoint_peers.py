@@ -40,6 +40,7 @@ class JobPeers:
     resume: Callable[[Program, Mapping[str, int], Scope], None]
     trained: Collection[Scope]  # the scopes in which Programs train
     complete: Callable[[Sequence[str], Scope], None]
+    shares_batches: bool = False
 
     @property
     def living(self) -> tuple[int, ...]:

@@ -305,6 +305,7 @@ class Job(Control):
             resume=link.resume,
             trained=self._trained,
             complete=link.complete,
+            shares_batches=not self._batch_steps.by_script,
         )
 
     def table_statistics(self) -> list[TableStatistics]:
