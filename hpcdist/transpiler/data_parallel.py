@@ -17,6 +17,7 @@ from hpcdist.graph.names import EMPTY
 from hpcdist.graph.op_role import MERGED_STEPS, ROLE_ATTR, ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
+from hpcdist.transpiler.dependences import access_of, following, swapped
 from hpcdist.transpiler.grad_allreduce import RING_OPS, refuse_operators, sum_over_trainers
 from hpcdist.transpiler.group import Group, group_of
 from hpcdist.transpiler.table_metadata import tables_looked_up
@@ -106,9 +107,20 @@ def _on_devices(program: Program, devices: int) -> DataParallel:
                 f"{op.place} {op} runs a sub-block: such a program cannot be repeated on {devices} "
                 "devices of one process; set CPU_NUM=1 and start more ranks"
             )
+    late = _late(ops, repeated)
+    repeated = [op for op in repeated if op not in late]
     gradients = [g for op in repeated for g in (op.attrs.get(ROLE_VAR_ATTR) or ())[1::2]]
-    shared = _shared_by_devices(block, repeated)
-    names = dict.fromkeys(n for op in repeated for n in (*op.input_arg_names, *op.output_arg_names))
+    for op in repeated:
+        parts = [] if op.role & OpRole.BACKWARD else [*{*gradients} & {*op.input_arg_names}]
+        if parts:
+            raise PlanError(
+                f"{op.place} {op} reads {min(parts)!r}, of which each of the {devices} devices of "
+                "this process has a part: set CPU_NUM=1 and start more ranks"
+            )
+    shared = _shared_by_devices(block, [*repeated, *late])
+    names = dict.fromkeys(
+        n for op in (*repeated, *late) for n in (*op.input_arg_names, *op.output_arg_names)
+    )
     of = {
         name: [_on(name, d, first_too=name in gradients) for d in range(devices)]
         for name in names
@@ -138,8 +150,37 @@ def _on_devices(program: Program, devices: int) -> DataParallel:
     for op in ops:
         if op.role & _ONCE and op not in at_head:
             block.add_op(op)
-    fetched = {name: on_devices for name, on_devices in of.items() if name not in gradients}
-    return DataParallel(program, devices, fetched, copied)
+    summed = {name: on_devices for name, on_devices in of.items() if name not in gradients}
+    for device in range(devices):
+        for op in late:
+            block.add_op(_copy(op, block, summed, device))
+    return DataParallel(program, devices, summed, copied)
+
+
+def _late(ops: Sequence[Operator], repeated: Sequence[Operator]) -> list[Operator]:
+    """Return what devices repeat after the updates: it stands behind them, and uses what they move.
+
+    PlanError where an update needs it: devices compute all gradients before one of them.
+    """
+    accesses = [access_of(op) for op in ops]
+    once = {i: accesses[i].writes for i, op in enumerate(ops) if op.role & _ONCE}
+    first = min(i for i in range(len(ops)) if i not in once)
+    moving = {i: writes if i > first else frozenset[str]() for i, writes in once.items()}
+    found = following(accesses, moving)
+    head, middle, update, last = range(4)
+    phases = [last if i in found else middle for i in range(len(ops))]
+    for i in once:
+        phases[i] = update if i > first else head
+    pair = swapped(accesses, phases)
+    if pair is not None:
+        earlier, later = ops[pair.earlier], ops[pair.later]
+        how = "writes" if pair.written else "reads"
+        raise PlanError(
+            f"{later.place} {later} comes after {earlier.place} {earlier}, which {how} "
+            f"{pair.name!r}; but several devices of a process compute forward and backward before "
+            "all updates: minimize once, or set CPU_NUM=1 and start more ranks"
+        )
+    return [ops[i] for i in found]
 
 
 def _shared_by_devices(block: Block, repeated: Sequence[Operator]) -> set[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
-from hpcdist.graph.op_role import MERGED_STEPS, ROLE_ATTR, ROLE_VAR_ATTR, OpRole
+from hpcdist.graph.op_role import AFTER_UPDATES, MERGED_STEPS, ROLE_ATTR, ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import (
     Program,
@@ -24,6 +24,7 @@ from hpcdist.graph.program import (
 )
 from hpcdist.graph.variable import Parameter
 from hpcdist.ops.optimize.local_sgd import INTERVAL_OP
+from hpcdist.transpiler.dependences import access_of
 from hpcdist.transpiler.group import Group, collective_group
 from hpcdist.transpiler.table_metadata import tables_looked_up
 
@@ -189,6 +190,7 @@ def average_parameters(main: Program, group: Group) -> Program:
     """Return a program that updates by itself, then averages what the updates have changed.
 
     With s the parameter all had and p this trainer's new one: s - p is summed, p = s - sum / n.
+    What else reads or moves p after its update comes before that; what keeps averages comes last.
     """
     _refuse_distributed_tables(main, "local SGD lets trainers update by themselves")
     refuse_operators(
@@ -207,21 +209,31 @@ def average_parameters(main: Program, group: Group) -> Program:
     new = main.clone()
     block = new.global_block()
     ring = count()
+    averages = [op for op in block.ops if AFTER_UPDATES in op.attrs]
+    block.ops = [op for op in block.ops if AFTER_UPDATES not in op.attrs]
+    updated = {
+        op.input("Param")[0]
+        for op in block.ops
+        if op.input("Param") and op.input("Grad") and op.input("LearningRate")
+    }
+    last: dict[int, list[str]] = {}  # by position: the parameters that no later operator uses
+    for i, op in reversed(list(enumerate(block.ops))):
+        access = access_of(op)
+        names = [n for n in dict.fromkeys(op.input_arg_names) if n in updated]
+        names += sorted(updated & (access.reads | access.writes) - {*names})
+        last[i], updated = names, updated - {*names}
     moved: list[str] = []
-    for i in reversed(range(len(block.ops))):
-        op = block.ops[i]
-        if not (op.input("Param") and op.input("Grad") and op.input("LearningRate")):
-            continue
-        (name,) = op.input("Param")
-        _create_snapshot(block, name)
-        added = [
-            _difference(block, name),
-            _op(block, "c_sync_calc_stream", name, name, OpRole.OPTIMIZE),
-            _sum_op(block, name, next(ring) % group.rings, OpRole.OPTIMIZE),
-        ]
-        for offset, op in enumerate(added):
-            block.add_op(op, i + 1 + offset)
-        moved.insert(0, name)
+    for i, names in last.items():
+        for name in names:
+            _create_snapshot(block, name)
+            added = [
+                _difference(block, name),
+                _op(block, "c_sync_calc_stream", name, name, OpRole.OPTIMIZE),
+                _sum_op(block, name, next(ring) % group.rings, OpRole.OPTIMIZE),
+            ]
+            for offset, op in enumerate(added):
+                block.add_op(op, i + 1 + offset)
+            moved.insert(0, name)
     if not moved:
         return new
     _sync_rings(block, len(block.ops), moved[0], OpRole.OPTIMIZE, group.rings)
@@ -230,6 +242,8 @@ def average_parameters(main: Program, group: Group) -> Program:
         block.add_op(_op(block, "scale", name, name, OpRole.OPTIMIZE, **mean))
         block.add_op(_difference(block, name))
         block.add_op(_op(block, "assign", name, name + SNAPSHOT, OpRole.OPTIMIZE))
+    for op in averages:
+        block.add_op(op)
     return new
 
 
@@ -237,14 +251,14 @@ def without_average(program: Program) -> Program:
     """Return what local SGD runs in a step that updates only: a copy without the average."""
     new = program.clone()
     block = new.global_block()
-    averaged = {name for op in block.ops if op.type == "c_allreduce_sum" for name in op.input("X")}
-    written = averaged | {name + SNAPSHOT for name in averaged}
-    block.ops = [
-        op
-        for op in block.ops
-        if op.type not in (*RING_OPS, INTERVAL_OP)
-        and (op.input("Grad") or not written & {*op.output_arg_names})
-    ]
+    averaged: set[str] = set()  # from the difference on, what writes a parameter averages it
+    ops, block.ops = block.ops, []
+    for op in ops:
+        averaged |= {n for n in op.output_arg_names if n + SNAPSHOT in op.input_arg_names}
+        averaged |= {n for n in op.input_arg_names if op.type == "c_allreduce_sum"}
+        averages = not averaged.isdisjoint(n.removesuffix(SNAPSHOT) for n in op.output_arg_names)
+        if op.type not in (*RING_OPS, INTERVAL_OP) and not averages:
+            block.add_op(op)
     return new
 
 

@@ -3,7 +3,8 @@
 In Fluid each trainer clips its gradient; if trainers share batches, that is only a part of the
 batch's gradient. So the operators between gradients and updates run on servers, on their blocks,
 after the mean over trainers. If an operator sums over a complete gradient, or over several, servers
-add up their partial sums: operators that need such a sum are in a later stage.
+add up their partial sums: operators that need such a sum are in a later stage, and so is what moves
+a value that they read (`Stages`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.op_role import ROLE_ATTR, ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
+from hpcdist.transpiler.dependences import Stages, access_of
 from hpcdist.transpiler.program_roles import BY_ROWS, ON_SERVERS, program_roles
 
 STAGE = "stage"  # attribute: how many sums over servers come before this operator
@@ -39,16 +41,13 @@ class ServerSum:
 class ServerSums:
     """All sums of a Program, alike on all servers but for their parts.
 
-    ``scalars`` is the index of the block that computes with them.
+    ``scalars`` is the index of the block that computes with them, in front of the others' operators
+    of each of the ``stages``.
     """
 
     sums: tuple[ServerSum, ...]
     scalars: int
-
-    @property
-    def stages(self) -> int:
-        """Number of stages: one more than there are exchanges among the servers."""
-        return max(s.stage for s in self.sums) + 2
+    stages: int
 
 
 def of_mean_gradient(main: Program, servers: int) -> Program:
@@ -64,11 +63,12 @@ def of_mean_gradient(main: Program, servers: int) -> Program:
     block = new.global_block()
     gradients = _gradients(block)
     flow = _Flow(block, {g: p for p, g in gradients.items()}, servers)
-    for i in roles.clip:
-        flow.place(block.ops[i])
-    for update in roles.updates:
-        for i in update.on_server:
+    updating = {i for update in roles.updates for i in update.on_server}
+    for i in sorted({*roles.clip, *updating}):
+        if i in updating:
             flow.place_update(block.ops[i])
+        else:
+            flow.place(block.ops[i])
     for i in (*roles.clip, *(i for update in roles.updates for i in update.ops)):
         op = block.ops[i]
         parameter = flow.parameter_of(op) or op.attrs[ROLE_VAR_ATTR][0]
@@ -94,7 +94,7 @@ class _Flow:
     block: Block
     owner: dict[str, str]
     servers: int
-    stage: dict[str, int] = field(default_factory=dict)
+    stages: Stages = field(default_factory=Stages)
 
     def parameter_of(self, op: Operator) -> str | None:
         """Return whose gradient an operator computes with; None if with scalars alone."""
@@ -108,43 +108,44 @@ class _Flow:
 
     def place(self, op: Operator) -> None:
         """Find the stage of an operator that clips, and note what its results are."""
-        parameter, stage = self.parameter_of(op), self._stage_of(op)
-        op.attrs |= {ON_SERVERS: True, STAGE: stage}
+        parameter = self.parameter_of(op)
+        op.attrs[ON_SERVERS] = True
         if parameter is None:
             op.attrs[SCALARS] = True
         elif op.type == "reduce_sum" and op.attrs.get("reduce_all"):
             op.attrs[SUMMED] = True
-            self.stage.update(dict.fromkeys(op.output_arg_names, stage + 1))
-            return
         elif op.type == "clip_by_norm":
-            if self.servers > 1:
-                op.attrs[SUMMED] = True
-                stage += 1
+            self._sum_over_servers(op)
         elif op.type not in BY_ROWS:
             raise PlanError(
                 f"{op.place} {op}: servers that hold parts of gradients cannot compute this; train "
                 "without servers, or clip by value or norms"
             )
-        for name in op.output_arg_names:
-            self.stage[name] = stage
-            if parameter is not None:
-                self.owner[name] = parameter
+        self._stage(op)
+        if parameter is not None and is_local(op):
+            self.owner.update(dict.fromkeys(op.output_arg_names, parameter))
 
     def place_update(self, op: Operator) -> None:
         """Find the stage of a regularizer, an optimizer, what they read or what follows it."""
-        stage = self._stage_of(op)
-        op.attrs[STAGE] = stage
-        if op.type == "lars_momentum" and self.servers > 1:
-            op.attrs[SUMMED] = True
-            stage += 1
-        owners = op.attrs.get(ROLE_VAR_ATTR)  # a copy has none: several updates may read it
-        for name in op.output_arg_names:
-            self.stage[name] = stage
-            if owners:
+        if op.type == "lars_momentum":
+            self._sum_over_servers(op)
+        self._stage(op)
+        if owners := op.attrs.get(ROLE_VAR_ATTR):  # a copy has none: several updates may read it
+            for name in op.output_arg_names:
                 self.owner.setdefault(name, owners[0])
 
-    def _stage_of(self, op: Operator) -> int:
-        return max((self.stage.get(name, 0) for name in op.input_arg_names), default=0)
+    def _sum_over_servers(self, op: Operator) -> None:
+        if self.servers > 1:  # one has complete gradients
+            op.attrs[SUMMED] = True
+
+    def _stage(self, op: Operator) -> None:
+        """Note the first stage in which servers may run an operator, or take what it sums up."""
+        access, ahead = access_of(op), SCALARS in op.attrs
+        stage = op.attrs[STAGE] = self.stages.stage_of(access, ahead=ahead)
+        if SUMMED in op.attrs:
+            self.stages.note(access, stage + 1, result_ahead=op.type == "reduce_sum")
+        else:
+            self.stages.note(access, stage, ahead=ahead)
 
 
 # -- on a server -----------------------------------------------------------------------------------
@@ -214,26 +215,27 @@ def summing_ops(
 def add_scalars(
     new: Program, parent: int, program: Program, parts: Sequence[tuple[str, str]]
 ) -> ServerSums | None:
-    """Add the block that computes with sums over servers; None if there are no sums.
+    """Add the block that computes with sums over servers; None if nothing is computed there.
 
     ``parts`` are the (total, part) of this server's blocks.
     """
-    sums = totals(program)
-    if not sums:
-        return None
     origin, home = program.global_block(), new.global_block()
+    sums, scalars = totals(program), [op for op in origin.ops if op.attrs.get(SCALARS)]
+    if not (sums or scalars):
+        return None
     block = new.create_block(parent)
-    for op in origin.ops:
-        if op.attrs.get(SCALARS):
-            block.add_op(op.copied_to(block))
+    for op in scalars:
+        block.add_op(op.copied_to(block))
     written = [name for op in block.ops for name in op.output_arg_names]
     for name in dict.fromkeys([*written, *(s.total for s in sums), *(p for _, p in parts)]):
         var = origin.find_var(name)
         home.create_var(name, shape=(1,), dtype="float32" if var is None else var.dtype)
+    last = (op.attrs[STAGE] + op.attrs.get(SUMMED, False) for op in origin.ops if STAGE in op.attrs)
     return ServerSums(
         tuple(
             ServerSum(s.total, s.stage, tuple(p for total, p in parts if total == s.total))
             for s in sums
         ),
         block.idx,
+        max(last) + 1,
     )

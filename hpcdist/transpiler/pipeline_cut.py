@@ -14,6 +14,7 @@ from hpcdist.graph.registry import lookup
 from hpcdist.graph.variable import Parameter
 from hpcdist.ops.optimize.mixed_precision import ROUNDINGS
 from hpcdist.recompute import AGAIN
+from hpcdist.transpiler.dependences import access_of, swapped
 
 
 class Phase(Enum):
@@ -84,6 +85,22 @@ def refuse_uncuttable(block: Block, phases: Sequence[Phase], several_parts: bool
                 "out of the program that trains (batch_norm: use layer_norm or group_norm), or "
                 "train without the pipeline"
             )
+
+
+def refuse_other_order(block: Block, phases: Sequence[Phase]) -> None:
+    """Raise PlanError where phases would run operators in an order that computes something else."""
+    order = list(Phase)
+    ops = block.ops
+    pair = swapped([access_of(op) for op in ops], [order.index(phase) for phase in phases])
+    if pair is not None:
+        earlier, later = ops[pair.earlier], ops[pair.later]
+        how = "writes" if pair.written else "reads"
+        raise PlanError(
+            f"pipeline: {later.place} {later} comes after {earlier.place} {earlier}, which {how} "
+            f"{pair.name!r}, but stages run schedules, forward and backward passes, then updates: "
+            "minimize once, after all that belongs to the forward pass, or train without the "
+            "pipeline"
+        )
 
 
 # -- the forward pass ----------------------------------------------------------------------------

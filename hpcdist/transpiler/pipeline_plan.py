@@ -21,6 +21,7 @@ from hpcdist.graph.program import Program
 from hpcdist.transpiler.pipeline_cut import (
     Phase,
     phase_of,
+    refuse_other_order,
     refuse_uncuttable,
     stages_by_cuts,
     stages_by_devices,
@@ -66,6 +67,7 @@ def make_pipeline_plan(program: Program, cut: PipelineCut, several_parts: bool) 
     block = program.global_block()
     phases = [phase_of(op) for op in block.ops]
     refuse_uncuttable(block, phases, several_parts)
+    refuse_other_order(block, phases)
     forward = [op for op, phase in zip(block.ops, phases) if phase is Phase.FORWARD]
     if cut.cuts is None:
         stages, by_forward = stages_by_devices(forward)

@@ -21,7 +21,7 @@ from hpcdist.transpiler.config import DistributeTranspilerConfig, dispatcher_cla
 from hpcdist.transpiler.counters import step_counter
 from hpcdist.transpiler.group import Participants
 from hpcdist.transpiler.mode import Mode
-from hpcdist.transpiler.program_roles import program_roles, refuse_uncut, refuse_unserved
+from hpcdist.transpiler.program_roles import program_roles
 from hpcdist.transpiler.scheduled import ScheduledValue, scheduled_values
 from hpcdist.transpiler.slicing import Slice, slice_variables
 from hpcdist.transpiler.table_metadata import (
@@ -32,6 +32,7 @@ from hpcdist.transpiler.table_metadata import (
     read_tables,
 )
 from hpcdist.transpiler.turns import refuse_partial_counts, turns_of
+from hpcdist.transpiler.unserved import refuse_other_order, refuse_uncut, refuse_unserved
 
 
 @dataclass(frozen=True)
@@ -205,14 +206,17 @@ def make_plan(
 ) -> Plan:
     """Cut the parameters of a training program and hand their blocks to the servers."""
     roles = program_roles(program)
-    if roles.following and not mode.lockstep:
-        wrapper = program.global_block().ops[roles.following[0]].attrs[AFTER_UPDATES]
+    if roles.averages and not mode.lockstep:
+        wrapper = program.global_block().ops[roles.averages[0]].attrs[AFTER_UPDATES]
         raise PlanError(
             f"{wrapper} needs the parameters after every step, which with servers only synchronous "
             "training has: pass sync_mode=True, or train without servers (no --pservers)"
         )
+    turns = turns_of(program, roles)
     if not mode.geo:
         refuse_unserved(program, roles)
+    if not (mode.geo or turns):  # in GEO trainers update; turns have been looked at one by one
+        refuse_other_order(program, roles)
     block = program.global_block()
     remote = _remote_tables(program)
     servers = len(participants.endpoints) if config.slice_var_up else 1
@@ -249,7 +253,6 @@ def make_plan(
         # servers. This is the stream of np.random.seed and np.random.shuffle, as in Fluid.
         np.random.RandomState(program.random_seed).shuffle(order)
     routes = _dispatch(program, routes, order, participants, config)
-    turns = turns_of(program, roles)
     homes = {route.parameter: route.endpoints for route in routes}
     refuse_partial_counts(program, [[e for p in turn for e in homes[p]] for turn in turns])
     return Plan(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block
 from hpcdist.graph.op_role import AFTER_UPDATES, ROLE_VAR_ATTR, WITHOUT_SERVERS, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.variable import Parameter
+from hpcdist.transpiler.dependences import access_of, following
 
 # Optimizers that a server can run on a block of rows: none looks across elements, except that
 # lars_momentum takes its norms over the block (where trainers share batches, over the parameter).
@@ -76,13 +76,21 @@ class ProgramRoles:
     """Positions in block 0 of what does not belong to forward and backward.
 
     ``updates`` are in the order in which parameters are first met, which fixes all placements.
-    ``following`` is what keeps averages of the parameters behind their updates, on trainers.
+    ``averages`` is what keeps averages of the parameters behind their updates, on trainers.
+    ``late`` is what else trainers run that needs parameters as updates leave them: by position, the
+    variable that it must wait for.
     """
 
     schedule: tuple[int, ...]
     clip: tuple[int, ...]
     updates: tuple[ParameterUpdate, ...]
-    following: tuple[int, ...] = ()
+    averages: tuple[int, ...] = ()
+    late: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def following(self) -> tuple[int, ...]:
+        """What trainers run once they have the parameters of this step, in Program order."""
+        return tuple(sorted({*self.averages, *self.late}))
 
 
 def program_roles(program: Program) -> ProgramRoles:
@@ -109,10 +117,8 @@ def program_roles(program: Program) -> ProgramRoles:
                 "has a part: train without servers (no --pservers), or in single precision"
             )
     schedule = tuple(i for i, op in enumerate(ops) if op.role in _SCHEDULE_ROLES)
-    following = _following(program.global_block(), schedule)
-    optimizing = [
-        i for i, op in enumerate(ops) if op.role == OpRole.OPTIMIZE and i not in following
-    ]
+    averages = _averages(program.global_block(), schedule)
+    optimizing = [i for i, op in enumerate(ops) if op.role == OpRole.OPTIMIZE and i not in averages]
     copyable, server_only = _copyable(program.global_block())
     clip = _clip_ops(program, optimizing, server_only)
     by_parameter: dict[str, list[int]] = {}
@@ -137,132 +143,44 @@ def program_roles(program: Program) -> ProgramRoles:
             "the program has no optimizer operators: call optimizer.minimize(loss) "
             "before transpile(), and transpile the program that it was called for"
         )
-    return ProgramRoles(schedule, tuple(clip), updates, following)
+    return ProgramRoles(
+        schedule, tuple(clip), updates, averages, _late(ops, schedule, updates, averages)
+    )
 
 
-def _following(block: Block, schedule: Sequence[int]) -> tuple[int, ...]:
-    """Return what follows the updates, and what it alone reads of the schedule: a count of steps.
+def _late(
+    ops: Sequence[Operator],
+    schedule: Sequence[int],
+    updates: Sequence[ParameterUpdate],
+    averages: Sequence[int],
+) -> dict[int, str]:
+    """Return what trainers run behind updates in the Program, and cannot run before them."""
+    accesses = [access_of(op) for op in ops]
+    moving = dict.fromkeys(schedule, frozenset[str]())
+    moving |= {i: accesses[i].writes for update in updates for i in update.ops}
+    moving |= {i: accesses[i].writes for i in averages}
+    return following(accesses, moving)
+
+
+def _averages(block: Block, schedule: Sequence[int]) -> tuple[int, ...]:
+    """Return what averages parameters, and what it alone reads of the schedule: a count of steps.
 
     The latter stands in front of them in one process, where the schedule has been run already.
     """
     ops = block.ops
-    following = {i for i, op in enumerate(ops) if AFTER_UPDATES in op.attrs}
+    averages = {i for i, op in enumerate(ops) if AFTER_UPDATES in op.attrs}
     scheduled = {name for op in nested([ops[i] for i in schedule]) for name in op.output_arg_names}
     counting = []
-    for i, op in enumerate(ops if following else ()):
+    for i, op in enumerate(ops if averages else ()):
         if op.role == OpRole.FORWARD and not scheduled.isdisjoint(op.input_arg_names):
             scheduled.update(op.output_arg_names)
             counting.append(i)
     for i in reversed(counting):
         written = set(ops[i].output_arg_names)
         readers = {j for j, op in enumerate(ops) if not written.isdisjoint(op.input_arg_names)}
-        if readers and readers <= following and not any(map(block.is_persistable, written)):
-            following.add(i)
-    return tuple(sorted(following))
-
-
-def refuse_unserved(program: Program, roles: ProgramRoles) -> None:
-    """Refuse optimizers that servers cannot run, and updates that read what only trainers have."""
-    block = program.global_block()
-    for update in roles.updates:
-        kind = block.ops[update.optimizer].type
-        if kind not in OPTIMIZERS:
-            raise PlanError(f"Not supported optimizer for distributed training: {kind}")
-    _refuse_counting_on_trainers(block, roles)
-    served = {*roles.schedule, *(i for update in roles.updates for i in update.ops)}
-    trainers = [op for i, op in enumerate(block.ops) if i not in served]
-    moved = {name for op in nested(trainers) for name in op.output_arg_names}
-    _refuse_moving_parameters(block, roles)
-    schedule = [block.ops[i] for i in roles.schedule]
-    on_servers = {name for op in nested(schedule) for name in op.output_arg_names}
-    for op in schedule:
-        _refuse_trainer_values(op, on_servers, moved)
-    on_servers.update(
-        n for op in block.ops if op.attrs.get(ON_SERVERS) for n in op.output_arg_names
-    )
-    for update in roles.updates:
-        updated = {update.parameter, update.gradient}
-        for i in update.on_server:
-            _refuse_trainer_values(block.ops[i], on_servers | updated, moved)
-            updated.update(block.ops[i].output_arg_names)
-
-
-def _refuse_moving_parameters(block: Block, roles: ProgramRoles) -> None:
-    """Refuse other operators than updates that write a parameter: servers would go on without."""
-    served = {update.parameter for update in roles.updates}
-    allowed = {*roles.following, *(i for update in roles.updates for i in update.ops)}
-    for i, op in enumerate(block.ops):
-        written = {name for inner in nested([op]) for name in inner.output_arg_names} & served
-        if written and i not in allowed:
-            raise PlanError(
-                f"{op.place} {op} writes parameter {min(written)!r}, which the parameter servers "
-                "hold and update: they would continue with another value; let an optimizer, or "
-                "its regularization, move it, or train without servers (no --pservers)"
-            )
-
-
-def _refuse_counting_on_trainers(block: Block, roles: ProgramRoles) -> None:
-    """Refuse forward operators that read a count of steps: it is kept where the schedule runs."""
-    schedule = [block.ops[i] for i in roles.schedule]
-    counters = {
-        n for op in nested(schedule) for n in op.output_arg_names if block.is_persistable(n)
-    }
-    copied = {i for update in roles.updates for i in update.copies}
-    for i, op in enumerate(block.ops):
-        read = counters.intersection(op.input_arg_names)
-        forward = op.role & ~OpRole.LOSS == OpRole.FORWARD
-        if read and forward and i not in {*roles.following, *copied}:
-            raise PlanError(
-                f"{op.place} {op} reads {min(read)!r}, which the learning rate's schedule moves: "
-                "that runs on the parameter servers, so trainers would read its first value; count "
-                "with layers.autoincreased_step_counter under another name, or train without "
-                "servers (no --pservers)"
-            )
-
-
-def _refuse_trainer_values(op: Operator, on_servers: set[str], moved: set[str]) -> None:
-    """Refuse an operator for servers that reads what is neither ``on_servers`` nor kept there."""
-    inner = {name for i in nested([op]) for name in i.output_arg_names}
-    for name in dict.fromkeys(name for i in nested([op]) for name in i.input_arg_names):
-        var = op.block.find_var(name)
-        if name in on_servers or name in inner or var is None:
-            continue
-        if var.is_data:
-            reason = "is fed"
-        elif isinstance(var, Parameter):
-            reason = "is another parameter, maybe on another server"
-        elif name in moved or not var.persistable:
-            reason = "trainers compute"
-        else:
-            continue
-        raise PlanError(
-            f"{op.place} {op} would run on parameter servers, but reads {name!r}, which {reason}: "
-            "they have a parameter, its gradient, constants, what element-wise operators make of "
-            "these, and learning rates of layers.learning_rate_scheduler; change this, or train "
-            "without servers (no --pservers)"
-        )
-
-
-def refuse_uncut(block: Block, update: ParameterUpdate) -> None:
-    """Refuse what follows the optimizer of a parameter and cannot be computed on a part of it."""
-    shape, ops = block.var(update.parameter).shape, [block.ops[i] for i in update.on_server]
-    moved = {update.parameter, update.gradient, *(n for op in ops for n in op.output_arg_names)}
-    for i in update.on_server:
-        op = block.ops[i]
-        reason = ""
-        if i > update.optimizer and op.type not in ELEMENTWISE:
-            reason = "computes with all of it"
-        if op.type == "fill_constant" and block.var(op.output("Out")[0]).shape == shape:
-            reason = "fills as many rows as the parameter has"
-        for name in op.input_arg_names:
-            var = block.find_var(name)
-            if name not in moved and var is not None and var.shape == shape:
-                reason = f"reads {name!r}, which is not cut with it"
-        if reason:
-            raise PlanError(
-                f"{op.place} {op}: servers hold parts of {update.parameter!r}, but this {reason}; "
-                "use one server, config.slice_var_up = False, or no servers"
-            )
+        if readers and readers <= averages and not any(map(block.is_persistable, written)):
+            averages.add(i)
+    return tuple(sorted(averages))
 
 
 def _copyable(block: Block) -> tuple[dict[str, int], set[str]]:

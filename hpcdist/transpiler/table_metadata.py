@@ -236,6 +236,12 @@ def _read(program: Program, name: str, lookups: Sequence[Operator]) -> Table:
         raise PlanError(f"{prefix}: it must be trained, with is_sparse=True")
     if len(updates) > 1:
         raise PlanError(f"{prefix}: {len(updates)} optimizers would move it, expected one")
+    if late := [op for op in lookups if op.idx > updates[0].idx]:
+        raise PlanError(
+            f"{prefix}: {late[0].place} {late[0]} stands behind the table's update, but its rows "
+            "are looked up once in a step, before that; build what evaluates in a Program of its "
+            "own, such as clone(for_test=True) before minimize"
+        )
     _check_dtype(var)
     for op in _others(program, name, lookups, updates[0]):
         if op.role & OpRole.OPTIMIZE:

@@ -23,7 +23,8 @@ def trainer_program(program: Program, plan: Plan) -> Program:
     """Return what a trainer runs in place of ``program``.
 
     Updates and schedules are gone; clipping stays. Behind the last operator that writes a gradient
-    it is cut and sent; at the end the parameters are received, and what averages them follows.
+    it is cut and sent; at the end the parameters are received, and what needs them as they are then
+    follows: what averages them, and what stands behind their updates.
     """
     complete, plan = plan, plan.of_this_turn()
     roles = program_roles(program)
@@ -38,8 +39,10 @@ def trainer_program(program: Program, plan: Plan) -> Program:
         _append_receives(block, plan, list(sent.values()))
     else:
         _append_receives_as_sent(block, plan, sent)
-    _append_following(block, plan, following)
     _look_up_remotely(block, plan)
+    received = len(block.ops)
+    _append_following(block, plan, following)
+    _look_up_remotely(block, plan, received)  # rows as updates have left them
     table_steps |= fetch_rows(block, plan)
     for name in optimizer_vars(program, roles):
         if block.has_var(name):
@@ -180,7 +183,7 @@ def _append_receives(block: Block, plan: Plan, sent: Sequence[str]) -> None:
 
 
 def _append_following(block: Block, plan: Plan, following: Sequence[Operator]) -> None:
-    """Append what averages the received parameters, behind what it reads of the servers' schedule.
+    """Append what needs the received parameters, behind what it reads of the servers' schedule.
 
     Such as the counter of steps: it stays the servers', who have this step's value now.
     """
@@ -257,10 +260,10 @@ def concat_op(block: Block, route: Route, role: OpRole) -> Operator:
     return Operator(block, "concat", {"X": names}, {"Out": route.parameter}, attrs)
 
 
-def _look_up_remotely(block: Block, plan: Plan) -> bool:
+def _look_up_remotely(block: Block, plan: Plan, begin: int = 0) -> bool:
     """Replace all look-ups in a sparse table by one that asks the servers for the rows.
 
-    Tell whether there are any.
+    It is at position ``begin`` or later. Tell whether there are any.
     """
     asks = False
     for route in (route for route in plan.routes if route.remote):
@@ -277,7 +280,7 @@ def _look_up_remotely(block: Block, plan: Plan) -> bool:
                 f"padding_idx, got {sorted(paddings)} (-1: none); use one for all of them, or "
                 "is_sparse=False"
             )
-        moved = at_once(block.ops, lookups)
+        moved = at_once(block.ops, lookups, begin)
         if moved is None:
             raise PlanError(
                 f"table {route.parameter!r}: its look-ups cannot be made at once, because ids of "

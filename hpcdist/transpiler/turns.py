@@ -15,14 +15,11 @@ from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
-from hpcdist.transpiler.mean_gradient import SUMMED, of_mean_gradient
+from hpcdist.transpiler.mean_gradient import SCALARS, SUMMED, of_mean_gradient
 from hpcdist.transpiler.own_rates import with_rates_scheduled
-from hpcdist.transpiler.program_roles import (
-    ProgramRoles,
-    program_roles,
-    refuse_unserved,
-)
+from hpcdist.transpiler.program_roles import ProgramRoles, program_roles
 from hpcdist.transpiler.table_metadata import LOOKUPS
+from hpcdist.transpiler.unserved import refuse_other_order, refuse_unserved
 
 # Attribute of updates and schedules: which of the Programs they belong to.
 TURN = "turn"
@@ -60,6 +57,7 @@ def _conflict(mains: Sequence[Program]) -> str | None:
         block = main.global_block()
         roles = program_roles(main)
         refuse_unserved(main, roles)
+        refuse_other_order(main, roles)
         if both := sorted(moved & _moved(main)):
             return f"{both[0]!r} is updated by two of them; see parameter_list of minimize"
         moved |= _moved(main)
@@ -71,7 +69,7 @@ def _conflict(mains: Sequence[Program]) -> str | None:
                 return f"{op.input('W')[0]!r} is a distributed table"
         at_server = _at_server(block, roles)
         for op in at_server:
-            if op.attrs.get(SUMMED):
+            if op.attrs.get(SUMMED) or op.attrs.get(SCALARS):
                 return f"{op.place} {op} needs sums over servers: clip by value instead"
         names = _written_by(at_server)
         rates = _written_by(_schedule(main))

@@ -126,6 +126,18 @@ def test_local_sgd_averages_in_some_steps_only():
     assert kinds(without_average(main)) == kinds(alone)
 
 
+def test_steps_between_averages_keep_what_moves_parameters():
+    strategy = fleet2.DistributedStrategy()
+    strategy.localsgd = True
+    strategy.localsgd_configs = {"k_steps": 3, "begin_step": 2}
+    decaying = fluid.contrib.extend_with_decoupled_weight_decay(fluid.optimizer.Momentum)
+    main, _, _ = minimized(started(), decaying(0.1, learning_rate=0.1, momentum=0.9), strategy)
+    alone, _, loss = network()
+    decaying(0.1, learning_rate=0.1, momentum=0.9).minimize(loss)
+    assert kinds(without_average(main)) == kinds(alone)
+    assert "assign" in kinds(alone)
+
+
 def test_grad_allreduce():
     strategy = fleet1.DistributedStrategy()
     strategy.mode, strategy.collective_mode = "collective", "grad_allreduce"

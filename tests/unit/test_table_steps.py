@@ -61,6 +61,18 @@ def test_one_prefetch_asks_for_rows_of_all_tables() -> None:
     assert [len(op.input("X")) for op in sends] == [2, 2]
 
 
+def test_a_distributed_table_is_not_looked_up_behind_its_update() -> None:
+    def build() -> Any:
+        loss = two_tables()()
+        table(ids_input("c"), "u")
+        return loss
+
+    with pytest.raises(
+        PlanError, match="'u' has is_distributed=True: .* behind the table's update"
+    ):
+        transpile(built(build), 0, TWO, 2)
+
+
 @pytest.mark.parametrize("kind", ["Adam", "Ftrl", "Adagrad"])
 def test_servers_have_every_table_with_its_optimizer(kind: str) -> None:
     transpiler = transpile(built(two_tables(getattr(optimizer, kind)(0.1))), 0, TWO, 2)

@@ -89,17 +89,14 @@ class _Merged:
         self.since = 0.0  # when the first came, in seconds of the monotonic clock
 
     def add(self, dense: Mapping[str, Array], sparse: Mapping[str, SelectedRows]) -> None:
-        """Add a step's gradients."""
+        """Add a step's gradients; the rows of sparse ones are kept, not copied."""
         for name, summed in self.dense.items():
             if self.steps:
                 summed += dense[name]
             else:
                 np.copyto(summed, dense[name])
         for name, queued in self.rows.items():
-            gradient = sparse[name]
-            if not isinstance(gradient.rows, np.ndarray):
-                gradient = gradient.get()
-            queued.append((np.array(gradient.rows), np.array(gradient.value)))
+            queued.append((sparse[name].rows, sparse[name].value))
         self.steps += 1
 
     def clear(self) -> None:

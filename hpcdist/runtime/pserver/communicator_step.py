@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from hpcdist.comm.base import Array
 from hpcdist.errors import CommError
 from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
+from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.runtime.pserver.communicator import Communicator, check_answered, read_settings
 from hpcdist.runtime.pserver.connection import StepProtocol
 from hpcdist.runtime.pserver.row_partition import cuts_of
@@ -35,11 +39,16 @@ class CommunicatorStep(StepProtocol):
             communicator.attach(client, staging.up(trained))
             self._communicator = communicator
         dense = {c.gradient: staging.host(c.gradient) for c in cuts if c.parameters}
-        sparse = {c.gradient: arrays[c.gradient] for c in cuts if not c.parameters}
-        end = functools.partial(communicator.end_step, dense, sparse)
+        rows: dict[str, SelectedRows] = {}  # a sparse gradient's memory is another's after its send
+        end = functools.partial(communicator.end_step, dense, rows)
+        pushed = {c.gradient for c in cuts if not c.parameters}
         calls: list[Call | None] = [None] * len(ops)
+        for i, op in enumerate(ops):
+            if op.type == "send":
+                taken = [_take(n, arrays[n], rows) for n in op.input("X") if n in pushed]
+                calls[i] = in_order(*taken)
         last = max(i for i, op in enumerate(ops) if op.type in ENDS)
-        calls[last] = in_order(staging.down(dense), end)
+        calls[last] = in_order(calls[last], staging.down(dense), end)
         return calls
 
     def _new_communicator(self, trained: dict[str, Array]) -> Communicator:
@@ -64,3 +73,13 @@ class CommunicatorStep(StepProtocol):
     def flush(self) -> None:
         if self._communicator is not None:
             self._communicator.flush()
+
+
+def _take(name: str, gradient: Any, rows: dict[str, SelectedRows]) -> Call:
+    """Return what copies a sparse gradient into ``rows``, from a device if need be."""
+
+    def take() -> None:
+        on_host = isinstance(gradient.rows, np.ndarray)
+        rows[name] = gradient.copy() if on_host else gradient.get()
+
+    return take

@@ -26,7 +26,7 @@ from hpcdist.ps.messages import Hello
 from hpcdist.ps.server import PsServer
 from hpcdist.runtime.job.failure_policy import FailurePolicy
 from hpcdist.runtime.job.link import Link
-from hpcdist.runtime.pserver.exchange_plan import ServerExchange, server_exchange
+from hpcdist.runtime.pserver.exchange_plan import ServerExchange, refuse_unpushed, server_exchange
 from hpcdist.runtime.pserver.optimize_block import (
     Apply,
     OptimizeBlock,
@@ -130,6 +130,7 @@ class Server(Link):
 
     def _prepared(self, plan: ServerPlan, binding: Binding) -> ServerBinding:
         """Bind what arrives to the optimize blocks, as the startup Program has left them."""
+        refuse_unpushed(plan.plan)
         exchange = server_exchange(plan.plan, plan.endpoint)
         blocks = [optimize_block(binding.program, block) for block in plan.blocks]
         self.served_tables = [

@@ -89,6 +89,8 @@ class StagedUpdates:
     def _add_up(self, stage: int) -> None:
         """Make totals of the parts of a stage. Collective among the servers."""
         sums = [s for s in self._sums.sums if s.stage == stage]
+        if not sums:
+            return
         totals = np.array([sum(float(self._arrays[p][0]) for p in s.parts) for s in sums])
         if self._servers is not None:
             awaited = f"the other servers' sums of the gradients of step {here.step}"
