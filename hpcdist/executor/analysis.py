@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from hpcdist.errors import FeedError, GraphError
+from hpcdist.errors import FeedError, GraphError, HpcdistError
 from hpcdist.executor.memory import Lifetime
 from hpcdist.graph.block import Block
 from hpcdist.graph.names import EMPTY
@@ -201,6 +201,10 @@ def _inferred(op: Operator, inputs: Mapping[str, Sequence[Meta]]) -> dict[str, l
         return infer_outputs(op.type, inputs, op.attrs)
     except GraphError as error:
         raise GraphError(f"{op.place} {op}: {error}") from None
+    except HpcdistError:
+        raise
+    except Exception as error:  # attributes or operands that no layer gives it
+        raise GraphError(f"{op.place} {op}: {type(error).__name__}: {error}") from error
 
 
 def changed_metas(

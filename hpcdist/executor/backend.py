@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import numpy as np
 
 from hpcdist import device, settings
 from hpcdist.array_types import ArrayModule
-from hpcdist.errors import HpcdistError
+from hpcdist.errors import GraphError, HpcdistError
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class CUDAPlace:
 
 
 Place = CPUPlace | CUDAPlace
+# More is never there; the kernel might promise it, and end the process when it is written.
+_HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def place(name: str) -> Place:
@@ -135,6 +138,12 @@ class NumpyBackend(Backend):
         return array if isinstance(array, np.ndarray) else device.download(array)
 
     def bytes(self, count: int) -> Any:
+        if count > _HOST_BYTES:
+            raise GraphError(
+                f"the program needs arrays of {count / 2**30:.4g} GiB together, and this machine "
+                f"has {_HOST_BYTES / 2**30:.4g} GiB of memory: feed smaller batches, or use more "
+                "machines"
+            )
         raw = np.empty(count + 64, np.uint8)
         start = -raw.ctypes.data % 64
         return raw[start : start + count]

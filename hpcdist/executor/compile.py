@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist import settings
-from hpcdist.errors import GraphError
+from hpcdist.errors import GraphError, HpcdistError
 from hpcdist.executor import control
 from hpcdist.executor.analysis import (
     View,
@@ -324,7 +324,12 @@ class Compiler:
     def _bind_one(self, op: Operator, metas: Mapping[str, Meta]) -> Call:
         if "sub_block" in op.attrs:
             return self._bind_conditional(op, metas)
-        return bind_kernel(op, metas, self.arrays, self.states, self.backend)
+        try:
+            return bind_kernel(op, metas, self.arrays, self.states, self.backend)
+        except HpcdistError:
+            raise
+        except Exception as error:  # attributes or operands that no layer gives it
+            raise GraphError(f"{op.place} {op}: {type(error).__name__}: {error}") from error
 
     def _bind_conditional(self, op: Operator, metas: Mapping[str, Meta]) -> Call:
         """Bind a conditional_block: its condition is the first element of ``Cond``."""

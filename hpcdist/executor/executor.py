@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist import settings
-from hpcdist.errors import GraphError, GraphTypeError
+from hpcdist.errors import GraphError, GraphTypeError, HpcdistError
 from hpcdist.executor import control
 from hpcdist.executor.backend import Backend, CPUPlace, Place, backend_of
 from hpcdist.executor.compile import Compiler
@@ -313,7 +313,9 @@ class Executor:
             else:
                 compiled = self._measured.compiled(origin, kernels, compiled_by)
         except ValueError as error:  # GraphError, or NumPy's
-            raise of_other_extents(program, values, error) or error from None
+            raise of_other_extents(program, values, error) or _refused(error) from None
+        except (LookupError, TypeError, AttributeError, ArithmeticError, MemoryError) as error:
+            raise _refused(error) from error
         forms = self._forms.get(program)
         if forms is None:
             forms = self._forms.put(program, {})
@@ -361,6 +363,13 @@ class Executor:
         return self._compile(
             key, program, scope, values, fetches, lods, entry.origin, fitting.reserve
         )
+
+
+def _refused(error: Exception) -> Exception:
+    """Return the error about a Program that cannot be compiled: itself, if it says so."""
+    if isinstance(error, HpcdistError):
+        return error
+    return GraphError(f"the program cannot be compiled: {type(error).__name__}: {error}")
 
 
 def _rows(values: Mapping[str, np.ndarray], lods: Mapping[str, Lod]) -> int:

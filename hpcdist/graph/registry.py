@@ -119,6 +119,8 @@ class OpDef:
         take that it computes, by its arrays; None: something else takes it longer.
     sums: output slots of what it keeps from step to step and adds up over the rows of all trainers:
         each keeps the sum of its rows.
+    by_number: it calls what this process has registered, such as a Python function, by its number;
+        a stored Program has no such operator.
     rows: how it treats the rows of a batch, see `hpcdist.graph.rows`; None: a Program that applies
         it to values of the batch is refused where trainers share batches.
     """
@@ -141,6 +143,7 @@ class OpDef:
     given: Mapping[str, Given] = field(default_factory=dict)
     folds: bool = False
     acts: bool = False
+    by_number: bool = False
     flops: Callable[..., int | None] | None = None
     sums: Sequence[str] = ()
     rows: Treatment | None = None

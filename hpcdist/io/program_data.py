@@ -113,6 +113,12 @@ def _operator(op: Operator) -> dict[str, Any]:
 
 def _as_operator(block: Block, plain: Mapping[str, Any]) -> Operator:
     definition = lookup(plain["type"])
+    if definition.by_number:
+        raise GraphError(
+            f"operator {plain['type']} calls a function, or a module, of the process that built "
+            "the program; a stored program cannot have it: build the program in the script, and "
+            "load its parameters only"
+        )
     attrs = {str(name): _value(value) for name, value in plain["attrs"].items()}
     if "sub_block" in attrs:
         inner = attrs["sub_block"]
@@ -125,9 +131,30 @@ def _as_operator(block: Block, plain: Mapping[str, Any]) -> Operator:
     for slot in definition.inputs:
         if not slot.optional and len(inputs.get(slot.name, ())) != 1:
             raise ValueError(f"operator {plain['type']} with {slot.name} = {inputs.get(slot.name)}")
+    for name, default in definition.attrs.items():
+        if name in attrs and not _fits(attrs[name], default):
+            kind = type(default).__name__
+            raise ValueError(
+                f"operator {plain['type']} with {name}={attrs[name]!r:.80}, expected {kind}"
+            )
     typed(tuple[str, ...], attrs.get(ROLE_VAR_ATTR, []))
     typed(int, attrs.get(ROLE_ATTR, 0))
     return Operator(block, str(plain["type"]), inputs, outputs, attrs)
+
+
+def _fits(value: object, default: object) -> bool:
+    """Return whether an attribute may be a value, by its default. Lists may hold anything plain."""
+    if default is None:
+        return True
+    if isinstance(default, (list, tuple)):
+        return isinstance(value, (list, tuple))
+    if isinstance(default, bool):
+        return isinstance(value, bool) or (isinstance(value, int) and value in (0, 1))
+    if isinstance(default, int):
+        return isinstance(value, int) and abs(value) < 1 << 63
+    if isinstance(default, float):
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, type(default))
 
 
 def _plain(value: object) -> Any:

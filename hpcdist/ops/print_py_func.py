@@ -155,6 +155,7 @@ define(
     values=_py_func,
     grad=_py_func_grad,
     acts=True,
+    by_number=True,
 )
 define(
     "py_func_grad",
@@ -162,4 +163,5 @@ define(
     attrs=_PY_FUNC,
     infer=lambda x, *_, **__: [Meta(m.shape, m.dtype, lod=m.lod) for m in x],
     values=_py_func_backward,
+    by_number=True,
 )

@@ -235,4 +235,6 @@ define_with_grad(
         [Meta(m.shape, m.dtype) for m in params],
     ),
     grad_bind=_grad_bind,
+    by_number=True,
+    grad_by_number=True,
 )

@@ -168,3 +168,42 @@ def test_mutated_programs_are_built_or_refused():
             from_data(mutated(luck, said), "f")
         except CheckpointError as error:
             assert str(error).startswith("f: ")
+
+
+# -- operators that call Python, attributes that no layer gives ------------------------------------
+@pytest.mark.parametrize("kind", ["py_func", "py_func_grad", "torch_module", "torch_module_grad"])
+def test_operators_that_call_python_are_refused_by_every_loader(tmp_path, kind):
+    said = model()
+    x = said["blocks"][0]["ops"][0]["inputs"]["X"]
+    attrs = {"forward_callable_id": 0, "number": 0}
+    forged = {"type": kind, "inputs": {"X": x}, "outputs": {"Out": x}, "attrs": attrs}
+    said["blocks"][0]["ops"].insert(0, forged)
+    with pytest.raises(CheckpointError, match=f"f: .*operator {kind} calls a function"):
+        from_data(said, "f")
+
+
+def test_a_program_in_fluids_bytes_that_calls_python_is_refused():
+    main = fluid.Program()
+    with fluid.program_guard(main, fluid.Program()):
+        x = fluid.data("x", [None, 3])
+        out = main.global_block().create_var(name="out", shape=[-1, 3], dtype="float32")
+        fluid.layers.py_func(lambda value: value, x, out)
+    with pytest.raises(CheckpointError, match="operator py_func calls a function"):
+        fluid.Program.parse_from_string(main.desc.serialize_to_string())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("x_num_col_dims", "one"), ("x_num_col_dims", 1 << 70), ("y_num_col_dims", [1]),
+     ("x_num_col_dims", 99), ("x_num_col_dims", -7)],
+)  # fmt: skip
+def test_attributes_that_no_layer_gives_are_refused(name, value):
+    said = model()
+    said["blocks"][0]["ops"][0]["attrs"][name] = value
+    out = said["blocks"][0]["ops"][-1]["outputs"]["Out"]
+    with fluid.scope_guard(fluid.Scope()), pytest.raises(fluid.HpcdistError):
+        program = from_data(said, "f")
+        for var in program.all_parameters():
+            scope = fluid.global_scope()
+            scope.var(var.name).get_tensor().set(np.ones(var.shape, np.float32), None)
+        fluid.Executor().run(program, {"x": np.ones((2, 3), np.float32)}, out)
