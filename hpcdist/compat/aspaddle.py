@@ -90,7 +90,7 @@ class _Finder(MetaPathFinder, Loader):
         module = _module(alias) if alias else _Package(fullname)
         if module is not None and (alias.startswith(PADDLE2) or fullname == DATASET):
             module = _Package(fullname, module)
-        if module is not None and alias.startswith(DATASETS):
+        elif module is not None and fullname in ELSEWHERE:
             modules.guard(module, "hpcdist" + fullname.removeprefix(ROOT))
         if module is None:
             above, _, name = fullname.rpartition(".")
@@ -142,8 +142,9 @@ def install() -> None:
     if ROOT in sys.modules:
         raise LaunchError("--as-paddle: the real paddle is already imported in this process")
     sys.meta_path.insert(0, _Finder())
-    # Found by the finder, the module would take the place of the layer that has its name.
-    sys.modules[f"{FLUID}.layers.rnn"] = sys.modules["hpcdist.layers.rnn"]
+    # Found by the finder, a module would take the place of the function that has its name.
+    for name in modules.CALLED:
+        sys.modules[FLUID + name.removeprefix(modules.HERE)] = sys.modules[name]
     settings.put_on_childrens_path(CHILDREN, True)
     selection.save_as("fluid")  # scripts look for the file of a variable before they load it
 

@@ -1,11 +1,12 @@
 """The names of Fluid 1.8.5, and what to use instead of those that hpcdist does not have.
 
-``fluid_names.txt`` lists the names of each of Fluid's modules, whether hpcdist has them or not:
-names that hpcdist has are resolved before this table is consulted.
+``fluid_names.txt`` lists every name of each of Fluid's modules, whether hpcdist has it or not, and
+for names that a module has only imported, from where: such a name is found where its home is.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import re
@@ -76,6 +77,11 @@ _INSTEAD: dict[str, tuple[str, ...]] = {
         r"fluid\.core\.(Op|Block|Program|VarDesc|prune|get_grad|has_grad|has_infer|infer_no|has_non)",
         r"fluid\.(proto|backward|framework)",
     ),
+    "custom layers are made with fluid.layer_helper.LayerHelper": (r"fluid\.layer_helper_base",),
+    "fluid.cpu_places() and fluid.cuda_places() return places": (r"fluid\.layers\.device",),
+    "values are summed among ranks by what training does, docs/collective.md says how": (
+        r"fluid\.layers\.collective",
+    ),
     "it is a part of Fluid's compiled core; fluid.* has what scripts need": (
         r"fluid\.core(_avx)?\b",
     ),
@@ -103,12 +109,35 @@ _EARLIER = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class Home:
+    """Where a name comes from that a module of Fluid's has imported."""
+
+    module: str
+    name: str  # empty: the module itself
+
+
 @functools.cache
-def table() -> dict[str, frozenset[str]]:
-    """Return what each of Fluid's modules holds, by the module's name."""
+def table() -> dict[str, dict[str, Home | None]]:
+    """Return what each of Fluid's modules holds by name, None for what is the module's own."""
     text = (resources.files(__package__) / "fluid_names.txt").read_text("utf-8")
     sections = re.findall(r"^\[(.*)\]\n([^[]*)", text, re.MULTILINE)
-    return {module: frozenset(names.split()) for module, names in sections}
+    return {module: dict(map(_entry, names.split())) for module, names in sections}
+
+
+def _entry(entry: str) -> tuple[str, Home | None]:
+    name, _, home = entry.partition("@")
+    if not home:
+        return name, None
+    if home.endswith(":"):
+        return name, Home(home[:-1], "")
+    module, _, its_name = home.rpartition(".")
+    return name, Home(module, its_name)
+
+
+def home(module: str, name: str) -> Home | None:
+    """Return where a module of Fluid's has imported a name from; None if it is its own."""
+    return table().get(module, {}).get(name)
 
 
 def is_known(module: str, name: str) -> bool:

@@ -24,6 +24,12 @@ from hpcdist.graph.program import (
 )
 from hpcdist.graph.variable import Parameter, Variable
 
+
+def _get_var(name: str, program: Program | None = None) -> Variable:
+    """Return a variable of the global block of a Program, by default of the main program."""
+    return (program or default_main_program()).global_block().var(name)
+
+
 __all__ = [
     "GRAD_SUFFIX",
     "Block",

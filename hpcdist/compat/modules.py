@@ -7,7 +7,6 @@ of that name here, or another (`ALIASES`), or an empty one whose names are resol
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -65,6 +64,8 @@ ALIASES = {
     f"{_BY_TRANSPILER}.distributed_strategy": "hpcdist.fleet.strategy",
     "hpcdist.transpiler.collective": "hpcdist.transpiler.grad_allreduce",
     "hpcdist.transpiler.details": f"{_COMPAT}.program_code",
+    "hpcdist.transpiler.details.checkport": f"{_COMPAT}.program_code",
+    "hpcdist.transpiler.details.program_utils": f"{_COMPAT}.program_code",
     "hpcdist.transpiler.ps_dispatcher": "hpcdist.transpiler.dispatch",
     "hpcdist.layers.metric_op": "hpcdist.layers.metric",
     "hpcdist.layers.rnn": "hpcdist.layers.recurrent",
@@ -77,11 +78,13 @@ SOURCES = {
     "hpcdist.compiler": ("hpcdist",),
     "hpcdist.contrib": (f"{_COMPAT}.program_statistics",),
     "hpcdist.contrib.extend_optimizer": ("hpcdist.contrib",),
+    "hpcdist.contrib.extend_optimizer.extend_optimizer_with_weight_decay": ("hpcdist.contrib",),
     "hpcdist.contrib.layers": ("hpcdist.contrib", "hpcdist.layers"),
     "hpcdist.contrib.layers.metric_op": ("hpcdist.contrib", "hpcdist.layers"),
     "hpcdist.contrib.layers.nn": ("hpcdist.contrib", "hpcdist.layers"),
     "hpcdist.contrib.layers.rnn_impl": ("hpcdist.contrib",),
     "hpcdist.core": ("hpcdist", f"{_COMPAT}.predictor", "hpcdist.io.descs"),
+    "hpcdist.data": ("hpcdist",),
     "hpcdist.data_feed_desc": ("hpcdist",),
     "hpcdist.data_feeder": (f"{_COMPAT}.data_checks",),
     "hpcdist.dataset": ("hpcdist", "hpcdist.multi_slot.datasets"),
@@ -95,7 +98,12 @@ SOURCES = {
     "hpcdist.reader": ("hpcdist.io",),
     "hpcdist.trainer_desc": ("hpcdist",),
     "hpcdist.transpiler.distribute_transpiler": ("hpcdist.transpiler",),
+    "hpcdist.transpiler.memory_optimization_transpiler": ("hpcdist.transpiler",),
 }
+
+
+# Modules of Fluid's beside functions of the same name, which importing them must not replace.
+CALLED = ("hpcdist.data", "hpcdist.layers.rnn")
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -109,9 +117,7 @@ class _Finder(MetaPathFinder, Loader):
         if fullname in ALIASES:
             module = importlib.import_module(ALIASES[fullname])
         elif _is_fluids(fullname):
-            module = ModuleType(
-                fullname, f"What hpcdist has of Fluid's module {_fluids(fullname)}."
-            )
+            module = _empty_module(fullname)
         else:
             above, _, name = fullname.rpartition(".")
             if _is_fluids(above):
@@ -145,6 +151,15 @@ def install() -> None:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == HERE and _is_fluids(name):
             guard(module, name)
+    for name in CALLED:
+        if name not in sys.modules:
+            sys.modules[name] = _empty_module(name)
+
+
+def _empty_module(fullname: str) -> ModuleType:
+    module = ModuleType(fullname, f"What hpcdist has of Fluid's module {_fluids(fullname)}.")
+    guard(module, fullname)
+    return module
 
 
 def guard(module: ModuleType, fullname: str) -> None:
@@ -177,8 +192,8 @@ class _Guard:
             return value
         for module in self.names:
             if _holder([module], name) or f"{module}.{name}" in ALIASES:
-                with contextlib.suppress(MissingModuleError):
-                    value = importlib.import_module(f"{module}.{name}")
+                value = _submodule(f"{module}.{name}")
+                if value is not None:
                     guard(value, f"{module}.{name}")
                     return value
         raise MissingNameError(_refusal(self.names, name, dir(self._module)))
@@ -190,12 +205,42 @@ class _Guard:
                 namespace = vars(importlib.import_module(source))
                 if name in namespace:
                     return namespace[name]
+            imported = _imported(self._module, module, name)
+            if imported is not None:
+                return imported
         return None
 
     def _sources(self, module: str, name: str) -> Sequence[str]:
         if module.startswith(_LAYERS):
             return ["hpcdist.layers"]
         return SOURCES.get(module, ()) if fluid_names.is_known(_fluids(module), name) else ()
+
+
+def _submodule(fullname: str) -> ModuleType | None:
+    try:
+        return importlib.import_module(fullname)
+    except ModuleNotFoundError as error:
+        if isinstance(error, MissingModuleError) or error.name == fullname:
+            return None
+        raise  # it is there, but not what it imports
+
+
+def _imported(asked: ModuleType, module: str, name: str) -> Any:
+    """Return what Fluid's module has imported under this name; None if it is not to be had."""
+    home = fluid_names.home(_fluids(module), name)
+    if home is None:
+        return None
+    inside = home.module == FLUID or home.module.startswith(FLUID + ".")
+    if home.module.partition(".")[0] == ROOT and not inside:
+        return None
+    found = HERE + home.module.removeprefix(FLUID) if inside else home.module
+    try:
+        held = importlib.import_module(found)
+        if held is asked:
+            return None
+        return getattr(held, home.name) if home.name else held
+    except (ImportError, AttributeError):  # refused there, or a package that is not installed
+        return None
 
 
 def _refusal(modules: Sequence[str], name: str, names: Sequence[str]) -> str:

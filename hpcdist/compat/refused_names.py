@@ -9,9 +9,10 @@ from hpcdist.errors import MissingModuleError
 
 
 def refused() -> dict[str, tuple[int, list[str]]]:
-    """Return for each module of Fluid's how many names it has, and which are refused."""
+    """Return for each module of Fluid's how many public names it defines, and which are refused."""
     refused_by_module = {}
-    for module, names in sorted(fluid_names.table().items()):
+    for module, entries in sorted(fluid_names.table().items()):
+        names = [name for name, home in entries.items() if home is None and name[0] != "_"]
         try:
             namespace = importlib.import_module(module)
         except MissingModuleError:

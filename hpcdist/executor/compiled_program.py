@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +19,11 @@ from hpcdist.executor.backend import CPUPlace, CUDAPlace, Place
 from hpcdist.executor.reading import parts_read, sources, with_read
 from hpcdist.executor.scope import Scope
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
-from hpcdist.graph.names import grad_name
 from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import as_names
 from hpcdist.graph.program import Program
 from hpcdist.lod_tensor import LoDTensor, concatenated
-from hpcdist.transpiler.data_parallel import RUNNING, DataParallel, data_parallel, loss_gradients
+from hpcdist.transpiler.data_parallel import RUNNING, DataParallel, data_parallel
 from hpcdist.transpiler.group import group_of
 from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm
 
@@ -84,8 +84,9 @@ class CompiledProgram:
     ) -> CompiledProgram:
         """Run on several devices: ``places``, or CPU_NUM of a CPU (1), or one GPU. Returns itself.
 
-        ``loss_name`` is needed if the Program trains. Programs of one scope share their values
-        anyway, so ``share_vars_from`` is only checked.
+        ``loss_name`` is needed if the Program trains; as in Fluid, any variable's name will do: the
+        Program knows what it minimizes. Programs of one scope share their values anyway, so
+        ``share_vars_from`` is only checked.
         """
         if self._parallel:
             raise PlanAssertionError("with_data_parallel: this program is data parallel already")
@@ -105,15 +106,15 @@ class CompiledProgram:
     def _check_loss(self, loss: str | None) -> None:
         if not self._has_backward():
             return
-        if loss is None:
+        if not loss:
             raise PlanAssertionError(
                 "with_data_parallel: this program trains, so loss_name must be given"
             )
-        losses = [name.removesuffix(grad_name("")) for name in loss_gradients(self.program)]
-        scaled = _scaled(self.program)
-        if losses and loss not in {*losses, *scaled.values()}:
-            minimized = ", ".join(scaled.get(name, name) for name in losses)
-            raise PlanError(f"loss_name: the program minimizes {minimized}, got {loss!r}")
+        variables = self.program.global_block().vars
+        if loss not in variables:
+            near = difflib.get_close_matches(loss, variables, 3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise PlanError(f"loss_name: the program has no variable {loss!r}{hint}")
 
     def _has_backward(self) -> bool:
         return any(op.role & OpRole.BACKWARD for op in self.program.global_block().ops)
@@ -263,17 +264,6 @@ class CompiledProgram:
             raise PlanError(
                 f"trainer_id: transpile() was told {group.trainer_id}, got {trainer_id}"
             )
-
-
-def _scaled(program: Program) -> dict[str, str]:
-    """Return scaled loss -> loss, of training in mixed precision."""
-    ops = program.global_block().ops
-    scales = {n for op in ops if op.type == "check_finite_and_unscale" for n in op.input("Scale")}
-    return {
-        op.output("Out")[0]: op.input("X")[0]
-        for op in ops
-        if op.type == "elementwise_mul" and scales.intersection(op.input("Y"))
-    }
 
 
 def _places(value: Any) -> list[Place]:

@@ -86,7 +86,10 @@ def _fed_meta(program: Program, name: str, value: np.ndarray, lod: Lod | None) -
             f"feed {name!r}: expected {_declared_as(var)}, "
             f"got {value.dtype.name}{list(value.shape)}; convert it with .astype({var.dtype!r})"
         )
-    if len(value.shape) != len(var.shape) or (var.checks_feed and not _fits(var, value)):
+    shapeless = not var.shape and not var.checks_feed  # declared without a shape: any
+    if not shapeless and (
+        len(value.shape) != len(var.shape) or (var.checks_feed and not _fits(var, value))
+    ):
         raise FeedError(
             f"feed {name!r}: expected {_declared_as(var)}, got shape {list(value.shape)}"
         )

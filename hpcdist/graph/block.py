@@ -148,8 +148,12 @@ class Block:
         inputs: Mapping[str, Any] | None = None,
         outputs: Mapping[str, Any] | None = None,
         attrs: Mapping[str, Any] | None = None,
+        stop_gradient: bool = False,
     ) -> Operator:
-        """Add an operator at the end; its shape rule sets its outputs' shapes and types."""
+        """Add an operator at the end; its shape rule sets its outputs' shapes and types.
+
+        ``stop_gradient`` is for Fluid's imperative mode, and has no meaning in a Program.
+        """
         if type is None:
             raise GraphError(
                 "`type` to initialized an Operator can not be None."

@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcdist import runtime, settings
 from hpcdist.checkpoint import preemption
-from hpcdist.compat import aspaddle
+from hpcdist.compat import aspaddle, one_element
 from hpcdist.executor.position import here
 from hpcdist.launch import (
     logs,
@@ -70,6 +70,7 @@ def run_script(chosen: Options) -> None:
     else:
         random.seed(chosen.seed)
         np.random.seed(chosen.seed)
+        one_element.install()
     if chosen.as_paddle:
         aspaddle.install()
     else:

@@ -78,6 +78,8 @@ class MultiSlotDataGenerator(DataGenerator):
             )
         names, parts = [], []
         for name, values in line:
+            if isinstance(values, str) and len(values) == 1 and str in self._kinds:
+                values = [values]  # Fluid joins the characters of a string
             if not isinstance(values, (list, tuple)) or not values:
                 raise DataError(
                     f"slot {name!r}: expected a list of at least one value, got {values!r:.80}; "

@@ -3,6 +3,7 @@ operators."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -52,14 +53,20 @@ class Minimizer:
         """Append all that a training step needs; return (update operators, (param, grad) pairs).
 
         ``loss`` has shape (1,). Every rank builds the same program. Raises GraphAssertionError for
-        another loss, GraphError if it depends on no trainable parameter.
+        another loss. A loss that depends on no trainable parameter trains nothing, as in Fluid: a
+        warning says so.
         """
         if not isinstance(loss, Variable):
             raise GraphAssertionError(f"minimize: the loss must be a Variable, got {loss!r}")
         _check_clip(grad_clip)
         pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
         if not pairs:
-            raise GraphError(f"minimize: the loss {loss.name!r} depends on no trainable parameter")
+            warnings.warn(
+                f"minimize: the loss {loss.name!r} depends on no trainable parameter: nothing is "
+                "trained",
+                stacklevel=2,
+            )
+            return [], []
         ops = self.apply_optimize(loss, startup_program, pairs, grad_clip)
         program_of(loss).startup = startup_program or default_startup_program()
         return ops, pairs

@@ -2,69 +2,96 @@
 
     python names.py > fluid_names.txt
 
-For each public module what scripts find in it: what it exports, what it defines, its submodules.
+Every module of paddle, and every name in it: names of its own as they are, names that it has
+imported as ``name@module.name``, where they are to be found (``name@module:`` is a module).
 """
 
 import importlib
+import pkgutil
 import sys
 import textwrap
 import types
 
-MODULES = """
-fluid fluid.average fluid.backward fluid.clip fluid.communicator fluid.compiler fluid.contrib
-fluid.contrib.decoder fluid.contrib.layers fluid.contrib.layers.rnn_impl
-fluid.contrib.layers.nn fluid.contrib.layers.metric_op
-fluid.contrib.mixed_precision fluid.contrib.reader fluid.contrib.slim
-fluid.contrib.utils fluid.contrib.extend_optimizer fluid.contrib.memory_usage_calc
-fluid.contrib.model_stat fluid.contrib.op_frequence fluid.core fluid.data_feed_desc
-fluid.data_feeder fluid.dataset fluid.debugger fluid.default_scope_funcs fluid.device_worker
-fluid.dygraph fluid.evaluator fluid.executor fluid.framework fluid.graphviz fluid.incubate
-fluid.incubate.data_generator fluid.incubate.fleet fluid.incubate.fleet.base
-fluid.incubate.fleet.base.fleet_base fluid.incubate.fleet.base.role_maker
-fluid.incubate.fleet.collective fluid.incubate.fleet.parameter_server
-fluid.incubate.fleet.parameter_server.distribute_transpiler
-fluid.incubate.fleet.parameter_server.distribute_transpiler.distributed_strategy
-fluid.incubate.fleet.parameter_server.pslib fluid.incubate.fleet.utils fluid.initializer
-fluid.input fluid.install_check fluid.io fluid.layer_helper fluid.layers fluid.layers.collective
-fluid.layers.control_flow fluid.layers.detection fluid.layers.device fluid.layers.distributions
-fluid.layers.io fluid.layers.learning_rate_scheduler fluid.layers.loss fluid.layers.metric_op
-fluid.layers.nn fluid.layers.ops fluid.layers.rnn fluid.layers.sequence_lod fluid.layers.tensor
-fluid.layers.utils fluid.lod_tensor fluid.log_helper fluid.metrics fluid.net_drawer fluid.nets
-fluid.optimizer fluid.parallel_executor fluid.param_attr fluid.profiler fluid.reader
-fluid.regularizer fluid.trainer_desc fluid.transpiler fluid.transpiler.distribute_transpiler
-fluid.transpiler.ps_dispatcher fluid.unique_name compat dataset dataset.common dataset.image
-distributed reader version
-"""
+ROOT = "paddle"
+CORE = ("paddle.fluid.core", "paddle.fluid.core_avx")
 
 
-def public(module):
-    exported = set(getattr(module, "__all__", None) or ())
-    for name, value in vars(module).items():
-        if name.startswith("_") or name == "print_function":
+def walk(package):
+    """Yield the names of all modules of a package that can be imported here."""
+    yield package.__name__
+    for found in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):
+        name = package.__name__ + "." + found.name
+        if name.endswith(("__main__", "core_noavx", "paddle.fluid.core_avx")):
             continue
-        if isinstance(value, types.ModuleType):
-            ours = value.__name__.startswith(module.__name__ + ".")
+        try:
+            module = importlib.import_module(name)
+        except Exception as error:
+            print(name, error, file=sys.stderr)
+            sys.modules.setdefault(name, types.ModuleType(name))  # it fails in Fluid, too
+            yield name
+            continue
+        if found.ispkg:
+            yield from walk(module)
         else:
-            home = str(getattr(value, "__module__", None) or "")
-            package = hasattr(module, "__path__") and home.startswith(module.__name__ + ".")
-            ours = home == module.__name__ or package or home.endswith("core_avx")
-        if ours:
-            exported.add(name)
-    return exported
+            yield name
+
+
+def homes(modules):
+    """Return for each function and class the module that defines it and exports it by its name."""
+    found = {}
+    for name in modules:
+        for key, value in vars(sys.modules[name]).items():
+            if getattr(value, "__module__", None) == name:
+                found[id(value)] = (name, key)
+    for key, value in vars(sys.modules["paddle.fluid.core"]).items():
+        found.setdefault(id(value), ("paddle.fluid.core", key))
+    return found
+
+
+def entry(module, name, value, exported, found):
+    """Return how a name of a module is listed; None if it is not."""
+    if name.startswith("__") or type(value).__name__ == "_Feature" or name in exported:
+        return None if name not in exported else name
+    if isinstance(value, types.ModuleType):
+        home = value.__name__.replace("core_avx", "core")
+        return name if home == module + "." + name else name + "@" + home + ":"
+    home = found.get(id(value))
+    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)) or home:
+        if home is None:
+            home = (str(getattr(value, "__module__", "")), getattr(value, "__name__", name))
+        if (
+            home[0] in sys.modules
+            and home[0] != module
+            and home[1].isidentifier()
+            and home[1][:2] != "__"
+        ):
+            return name + "@" + home[0] + "." + home[1]
+    return name
 
 
 def main():
-    top = importlib.import_module("paddle")
-    above = public(importlib.import_module("paddle.fluid.layers"))
+    top = importlib.import_module(ROOT)
+    importlib.import_module("paddle.fluid.incubate.fleet.parameter_server.pslib")
+    modules = [name for name in walk(top) if name in sys.modules]
+    found = homes(modules)
+    layers = set(sys.modules["paddle.fluid.layers"].__all__)
     print("# What the modules of PaddlePaddle Fluid 1.8.5 hold; made by tests/fluid_1_8/names.py.")
-    for name in ["", *MODULES.split()]:
-        module = importlib.import_module("paddle." + name) if name else top
-        names = public(module)
-        if name.startswith("fluid.layers."):
-            names -= above  # they are listed once
-        print("\n[" + ("paddle." + name).rstrip(".") + "]")
-        if names:
-            print(textwrap.fill(" ".join(sorted(names)), 100, break_on_hyphens=False))
+    for name in modules:
+        module = sys.modules[name]
+        exported = set(getattr(module, "__all__", None) or ())
+        entries = [
+            entry(name, key, value, exported, found) for key, value in sorted(vars(module).items())
+        ]
+        listed = {one for one in entries if one} | {one for one in exported if one.isidentifier()}
+        if name.startswith("paddle.fluid.layers."):
+            listed -= layers  # they are listed once
+        print("\n[" + name + "]")
+        if listed:
+            print(
+                textwrap.fill(
+                    " ".join(sorted(listed)), 100, break_on_hyphens=False, break_long_words=False
+                )
+            )
 
 
 if __name__ == "__main__":

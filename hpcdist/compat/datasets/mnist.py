@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from hpcdist.compat.datasets.common import kept_by_fluid
 from hpcdist.dataset import mnist
 from hpcdist.dataset.mnist import available, feature_num
 
-__all__ = ["available", "feature_num", "test", "train"]
+__all__ = ["available", "feature_num", "reader_creator", "test", "train"]
+
+
+def reader_creator(
+    image_filename: str, label_filename: str, buffer_size: int = 100
+) -> Callable[[], Iterator[Any]]:
+    """Return a reader of the samples in two files of MNIST's format; it needs no buffer."""
+    return mnist.reader_of(Path(image_filename), Path(label_filename))
 
 
 def train() -> Callable[[], Iterator[Any]]:
