@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdist.checkpoint.checkpoint import begin_step, drop_attempts, finish_step, next_attempt
+from hpcdist.checkpoint.described import Described
 from hpcdist.checkpoint.layout import MANIFEST
 from hpcdist.checkpoint.local import Label
 from hpcdist.checkpoint.manifest import joined, part_name, write_manifest
@@ -96,6 +97,7 @@ def complete(
     states: Sequence[Any],
     extra: object,
     program: str = "",
+    described: Described | None = None,
 ) -> None:
     """Wait for all parts, then write the manifest; ``program`` is for one without parts."""
     parts = [_await(path, deadline_s) for path in awaited]
@@ -103,6 +105,7 @@ def complete(
     manifest = Manifest(0, program, extra=extra)
     if parts:
         manifest = joined(_without_repeats(parts), states, extra)
+        manifest = replace(manifest, described=described)
     write_manifest(directory / target.manifest, manifest)
     finish_step(directory)
     drop_attempts(directory, target.attempt, target.manifest)

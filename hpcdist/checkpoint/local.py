@@ -16,9 +16,9 @@ from hpcdist.checkpoint.checkpoint import Checkpoint
 from hpcdist.checkpoint.divided import SUMMED, Combined
 from hpcdist.checkpoint.local_shards import SNAPSHOT, LocalPiece, array_of
 from hpcdist.checkpoint.manifest import part_entry_attrs, variable_attrs
-from hpcdist.checkpoint.metadata import OPTIMIZER, PARAMETER, Part, PartFile, TablePart
+from hpcdist.checkpoint.metadata import OPTIMIZER, PARAMETER, Part, PartFile, Piece, TablePart
 from hpcdist.checkpoint.read import Job, run
-from hpcdist.checkpoint.rows import check_fits, check_order, runs_of, stretch
+from hpcdist.checkpoint.rows import adapted, check_fits, check_order, runs_of, stretch
 from hpcdist.checkpoint.sources import Source
 from hpcdist.checkpoint.write import Entry, write_part
 from hpcdist.device import on_host
@@ -160,6 +160,8 @@ def take_up(checkpoint: Source, variables: Sequence[LocalPiece], scope: Scope) -
         array = array_of(scope, h.local)
         ready = isinstance(array, np.ndarray) and array.flags.c_contiguous and array.flags.writeable
         target = array if ready else np.empty(h.piece.shape, h.piece.dtype)
+        if h.overlaps and not ready and array is not None:
+            target[...] = on_host(array).reshape(target.shape)
         jobs += _jobs_for(checkpoint, h, target.reshape(h.piece.shape))
         if not ready:
             uploads.append((h, target))
@@ -173,6 +175,8 @@ def _jobs_for(checkpoint: Source, variable: LocalPiece, out: np.ndarray) -> Any:
     piece = variable.piece
     if variable.combined is not None:
         return _combined(checkpoint, variable.combined, out)
+    if variable.overlaps:
+        return _overlapping(checkpoint, piece, out)
     is_saved = checkpoint.has(piece.name)
     base = piece.name.removesuffix(SNAPSHOT)
     if not is_saved and base != piece.name and checkpoint.has(base):
@@ -204,6 +208,24 @@ def counted(source: Source, variable: LocalPiece, plan: Plan | None) -> LocalPie
     return replace(variable, combined=Combined(saved or (plan.counter,), SUMMED, first))
 
 
+def _overlapping(checkpoint: Source, piece: Piece, out: np.ndarray) -> list[Job]:
+    """Return the call that fills as much of a value as was saved in another shape."""
+    shape = checkpoint.saved(piece.name).shape
+    end = min(piece.end, shape[0])
+    if end <= piece.begin:
+        return []
+    values = np.empty((end - piece.begin, *shape[1:]), piece.dtype)
+    reads = checkpoint.jobs(piece.name, piece.begin, end, values)
+
+    def copy() -> None:
+        for job in reads:
+            job()
+        both = tuple(slice(0, min(pair)) for pair in zip(values.shape, out.shape))
+        out[both] = values[both]
+
+    return [copy]
+
+
 def _combined(checkpoint: Source, combined: Combined, out: np.ndarray) -> list[Job]:
     """Return the call that makes one value of several saved ones, of which each is read whole."""
     values = [np.empty_like(out) for _ in combined.names]
@@ -231,15 +253,18 @@ def check_take_up(source: Source, variables: Sequence[LocalPiece], *, data: bool
 
 
 # -- tables ----------------------------------------------------------------------------------------
-def check_table(source: Source, table: SparseTable, server: int, servers: int) -> None:
-    """Raise the error that `take_up_table` would.
+def check_table(
+    source: Source, table: SparseTable, server: int, servers: int, *, partial: bool = False
+) -> None:
+    """Raise the error that `take_up_table` would; with ``partial`` rows need not be the same.
 
     Data is compared with its checksums only if the table has rows: they shall not be lost for
     others that turn out to be damaged.
     """
     checkpoint, parts = _parts_of(source, table)
     for home, part in parts:
-        check_fits(table, part, str(checkpoint.files[home].path))
+        if not partial:
+            check_fits(table, part, str(checkpoint.files[home].path))
     if len(table):
         count = sum(len(ids) for ids, _, _ in _rows_of_server(checkpoint, parts, server, servers))
         if table.dict_size is not None and count > table.dict_size:
@@ -257,8 +282,8 @@ def take_up_table(source: Source, table: SparseTable, server: int, servers: int)
     checkpoint, parts = _parts_of(source, table)
     table.clear()
     try:
-        for rows in _rows_of_server(checkpoint, parts, server, servers):
-            table.load(*rows)
+        for ids, rows, state in _rows_of_server(checkpoint, parts, server, servers):
+            table.load(ids, *adapted(table, parts[0][1], ids, rows, state))
     except BaseException:
         table.clear()
         raise
@@ -266,7 +291,7 @@ def take_up_table(source: Source, table: SparseTable, server: int, servers: int)
     shared = [part.shared for home, part in parts]
     if len(writers) == servers:
         shared = [part.shared for home, part in parts if home == writers[server]]
-    if len(table.shared):
+    if len(table.shared) and all(len(values) == len(table.shared) for values in shared):
         table.shared[...] = np.min(np.array(shared, np.float32), axis=0)
 
 
@@ -274,11 +299,16 @@ def _parts_of(source: Source, table: SparseTable) -> tuple[Checkpoint, list[tupl
     """Return who has written which rows of a table: (number of the file, facts)."""
     if not isinstance(source, Checkpoint):
         raise CheckpointError(f"{source.manifest}: holds no rows of table {table.name!r}")
-    facts = source.facts
-    parts = [(h, t) for h, t in zip(facts.table_homes, facts.tables) if t.name == table.name]
+    parts = table_parts(source, table.name)
     if not parts:
         raise CheckpointError(f"{source.manifest}: has no table {table.name!r}")
     return source, parts
+
+
+def table_parts(checkpoint: Checkpoint, name: str) -> list[tuple[int, TablePart]]:
+    """Return who has written which rows of a table: (number of the file, facts)."""
+    facts = checkpoint.facts
+    return [(h, t) for h, t in zip(facts.table_homes, facts.tables) if t.name == name]
 
 
 def _rows_of_server(

@@ -39,6 +39,7 @@ class LocalPiece:
     local: str
     piece: Piece
     combined: Combined | None = None  # of several saved values, instead of `piece`'s
+    overlaps: bool = False  # only as far as both reach is taken of another shape
 
 
 def array_of(scope: Scope, name: str) -> Any:

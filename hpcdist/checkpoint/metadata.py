@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.checkpoint.described import Described
 from hpcdist.checkpoint.divided import KINDS
 from hpcdist.checkpoint.layout import BUCKETS, MAX_FACTS, VERSION, ChunkCut
 from hpcdist.errors import CheckpointError
@@ -132,7 +133,7 @@ class Manifest:
     """What joins the parts. ``pieces`` are of all parts: ``homes[i]`` holds ``pieces[i]``.
 
     ``trainers[k]`` is what trainer k keeps for itself (random state, reader position); ``extra`` is
-    the user's.
+    the user's, and ``described`` is the Program, if it can be compared with others.
     """
 
     step: int
@@ -144,6 +145,7 @@ class Manifest:
     table_homes: tuple[int, ...] = ()
     trainers: tuple[Mapping[str, Any], ...] = ()
     extra: Any = None
+    described: Described | None = None
 
 
 def to_json(facts: Part | Manifest) -> bytes:

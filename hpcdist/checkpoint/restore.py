@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hpcdist.checkpoint.checkpoint import Checkpoint, latest
+from hpcdist.checkpoint.described import describe, differences, listed
 from hpcdist.checkpoint.divided import OWN, SAME, divisions, name_of_own, taken_up
 from hpcdist.checkpoint.layout import MANIFEST, path_of
 from hpcdist.checkpoint.local import check_table, check_take_up, counted, take_up, take_up_table
@@ -18,10 +20,12 @@ from hpcdist.checkpoint.local_shards import (
     individual,
     persistables,
     program_of_job,
+    roles_of,
     tables_of,
     unsliced,
 )
-from hpcdist.checkpoint.metadata import Piece
+from hpcdist.checkpoint.metadata import RATE, Piece
+from hpcdist.checkpoint.partial import Fitting, fitting
 from hpcdist.checkpoint.plan import Saved
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.recent import note
@@ -48,14 +52,22 @@ from hpcdist.transpiler.plan import trainer_plan
 from hpcdist.transpiler.sharded_updates import not_here
 from hpcdist.transpiler.table_metadata import is_distributed_lookup, read_tables
 
+logger = logging.getLogger("hpcdist.checkpoint")
+SAVED, SCRIPT = "saved", "script"  # whose learning rates count
+
 
 @dataclass(frozen=True)
 class Restored:
-    """What was restored: after which step it was saved, the user's ``extra``, and from where."""
+    """What was restored: after which step it was saved, the user's ``extra``, and from where.
+
+    With ``partial``, ``taken`` says what of each variable was, and ``left`` why others were not.
+    """
 
     step: int
     extra: Any
     path: Path
+    taken: Mapping[str, str] = field(default_factory=dict)
+    left: Mapping[str, str] = field(default_factory=dict)
 
 
 @recorder.span(EventKind.CHECKPOINT, "restore a checkpoint")
@@ -67,19 +79,28 @@ def restore(
     *,
     reader: Reading | None = None,
     scope: Scope | None = None,
+    partial: bool = False,
+    rates: str = SAVED,
 ) -> Restored | None:
     """Take up a saved job; return what it was, or None if there is no checkpoint yet.
 
     ``dirname`` is a directory of checkpoints, of which the newest complete one is taken, or one
     checkpoint. Every trainer calls this after the startup program, or later, to go back; servers
     are asked. It does not matter how many servers or trainers had saved it, or whether there were
-    servers at all. Raises CheckpointError, on all trainers, if something is missing, damaged, or
-    does not fit. Then nothing has changed on any rank, unless damaged data is found before the
-    first step: a job that has trained reads twice, and compares all checksums first.
+    servers at all. With ``partial`` another network takes up what fits of it, by name. ``rates``:
+    whether learning rates that the script sets are those "saved", or the "script"'s.
+
+    Raises CheckpointError, on all trainers, if something is missing or damaged, or if it is of
+    another network, with all differences; other numbers are warnings. Then nothing has changed on
+    any rank, unless damaged data is found before the first step: a job that has trained reads
+    twice, and compares all checksums first.
     """
+    if rates not in (SAVED, SCRIPT):
+        raise CheckpointError(f"rates: expected {SAVED!r} or {SCRIPT!r}, got {rates!r}")
     peers = peers_here()
     wait()
-    program = peers.program(program_of_job(main_program))
+    main = program_of_job(main_program)
+    program = peers.program(main)
     scope = scope if scope is not None else global_scope()
     (directory, *_) = together(
         peers, lambda: _chosen(Path(dirname)) if peers.trainer == 0 else None
@@ -88,40 +109,105 @@ def restore(
     if directory is None:
         return None
 
-    request = {"path": str(Path(directory).resolve())}
-    opened: list[tuple[Checkpoint, list[LocalPiece]]] = []
+    leave = sorted(n for n, role in roles_of(main).items() if role == RATE and rates == SCRIPT)
+    request = {"path": str(Path(directory).resolve()), "partial": partial, "leave": leave}
+    opened: list[tuple[Checkpoint, Fitting]] = []
     tables = [] if peers.servers else tables_of(program, scope)
 
-    def check() -> None:
-        if peers.trainer == 0:
-            peers.ask({"do": CHECK, "data": here.step > 0, **request})
+    def check() -> list[Any]:
         checkpoint = stack.enter_context(Checkpoint(directory))
+        _check_described(checkpoint, main, partial=partial, rates=rates, tell=peers.trainer == 0)
+        reports = []
+        if peers.trainer == 0:
+            reports = peers.ask({"do": CHECK, "data": here.step > 0, **request})
         _check_merged(checkpoint, program, peers.trainers)
         _check_compressed(checkpoint, program, peers.trainers)
-        pieces = wanted(checkpoint, persistables(program), scope, _kept_elsewhere(program))
-        pieces = _divided(checkpoint, pieces, program, peers)
-        check_take_up(checkpoint, pieces, data=here.step > 0)
-        for table in tables:
-            check_table(checkpoint, table, peers.trainer, peers.trainers)
+        variables = [v for v in persistables(program) if v.name not in leave]
+        if partial:
+            variables = [v for v in variables if _may_fit(checkpoint, v, scope)]
+        pieces = wanted(checkpoint, variables, scope, _kept_elsewhere(program))
+        fit = Fitting(tuple(_divided(checkpoint, pieces, program, peers)), tuple(tables), {}, {})
+        if partial:
+            fit = fitting(checkpoint, fit.pieces, fit.tables)
+        check_take_up(checkpoint, fit.pieces, data=here.step > 0)
+        for table in fit.tables:
+            check_table(checkpoint, table, peers.trainer, peers.trainers, partial=partial)
         check_state(checkpoint.facts.trainers, reader, str(checkpoint.manifest))
-        opened.append((checkpoint, pieces))
+        opened.append((checkpoint, fit))
+        return [*reports, [fit.taken, fit.left]]
 
     def load() -> Any:
         if peers.trainer == 0:
             peers.ask({"do": LOAD, **request})
-        ((checkpoint, pieces),) = opened
-        take_up(checkpoint, pieces, scope)
-        for table in tables:
+        ((checkpoint, fit),) = opened
+        take_up(checkpoint, fit.pieces, scope)
+        for table in fit.tables:
             take_up_table(checkpoint, table, peers.trainer, peers.trainers)
         facts, file = checkpoint.facts, str(checkpoint.manifest)
         counted = take_up_state(facts.trainers, peers.trainer, executor, reader, file)
         return [facts.step, facts.extra, counted]
 
     with ExitStack() as stack:
-        together(peers, check)  # on all ranks, before anything changes on one
+        checked = together(peers, check)  # on all ranks, before anything changes on one
+        taken, left = _report(opened[0][0], checked, main) if partial else ({}, {})
         step, extra, counted = together(peers, load)[peers.trainer]
     together(peers, lambda: peers.resume(program, counted, scope))
-    return Restored(step, extra, Path(directory))
+    return Restored(step, extra, Path(directory), taken, left)
+
+
+def _may_fit(checkpoint: Checkpoint, var: Variable, scope: Scope) -> bool:
+    """Return whether there is a value to be replaced, or else a saved one as declared."""
+    if array_of(scope, var.name) is not None:
+        return True
+    return checkpoint.has(var.name) and _is_as_declared(var, checkpoint.saved(var.name))
+
+
+def _check_described(
+    checkpoint: Checkpoint, main: Program, *, partial: bool, rates: str, tell: bool
+) -> None:
+    """Refuse another network, with all differences; warn of other numbers, naming both."""
+    saved, now = checkpoint.facts.described, describe(main)
+    if saved is None or now is None:
+        return
+    found = differences(saved, now)
+    if found.network and not partial:
+        raise CheckpointError(
+            f"{checkpoint.manifest}: the program differs from the one that was saved:"
+            f"{listed(found.network)}\nbuild it as it was, or take what fits by name: "
+            "restore(..., partial=True)"
+        )
+    if not tell:
+        return
+    for what, then, script in found.numbers:
+        logger.warning(
+            "%s: %s: the script says %s, the checkpoint %s: the script's counts",
+            *(checkpoint.manifest, what, script, then),
+        )
+    for name, then, script in found.rates:
+        logger.warning(
+            "%s: learning rate %r: the script says %s, the checkpoint %s: %s",
+            *(checkpoint.manifest, name, script, then),
+            "the script's counts, as rates='script' says"
+            if rates == SCRIPT
+            else "the checkpoint's counts; for the script's: restore(..., rates='script')",
+        )
+
+
+def _report(
+    checkpoint: Checkpoint, checked: Sequence[Any], main: Program
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what all ranks together have taken, and what was left, of saved variables too."""
+    taken: dict[str, str] = {}
+    left: dict[str, str] = {}
+    for ranks in checked:
+        for rank_taken, rank_left in ranks:
+            taken |= rank_taken
+            left |= rank_left
+    saved = checkpoint.facts.described
+    names = saved.variables if saved is not None else checkpoint.variables
+    known = {var.name for var in persistables(main)}
+    left |= {n: "not in the program" for n in names if n not in known and n not in taken}
+    return taken, {name: why for name, why in left.items() if name not in taken}
 
 
 def _check_merged(checkpoint: Checkpoint, program: Program, trainers: int) -> None:
@@ -221,14 +307,18 @@ def _divided(
 
 def check_declared(checkpoint: Source, var: Variable, saved: Saved) -> None:
     """Refuse values of another shape or dtype than the Program declares."""
-    fits = len(var.shape) == len(saved.shape) and all(
-        declared in (-1, got) for declared, got in zip(var.shape, saved.shape)
-    )
-    if not fits or var.dtype != saved.dtype:
+    if not _is_as_declared(var, saved):
         raise CheckpointError(
             f"{checkpoint.manifest}: {var.name!r} is {saved.dtype}{list(saved.shape)}, expected "
             f"{var.dtype}{list(var.shape)}: the program differs from the one that was saved"
         )
+
+
+def _is_as_declared(var: Variable, saved: Saved) -> bool:
+    fits = len(var.shape) == len(saved.shape) and all(
+        declared in (-1, got) for declared, got in zip(var.shape, saved.shape)
+    )
+    return fits and var.dtype == saved.dtype
 
 
 def is_table(scope: Scope, name: str) -> bool:

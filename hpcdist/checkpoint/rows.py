@@ -6,6 +6,7 @@ the server of a row, so each server's rows are contiguous in every run, for any 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -20,6 +21,7 @@ from hpcdist.ps.batch import owners_of, sort_by_mix
 from hpcdist.ps.table import SparseTable
 from hpcdist.transpiler.table_metadata import DECAYS
 
+logger = logging.getLogger("hpcdist.checkpoint")
 SORTED = 1 << 16  # the bits that rows are sorted by
 RUN_BYTES = 256 << 20
 EXPORTED_ROWS = 1 << 16  # rows whose ids are asked for at a time
@@ -134,13 +136,76 @@ def check_fits(table: SparseTable, part: TablePart, file: str) -> None:
         )
     ours = facts_of(table)
     for fact, saved in part.facts.items():
-        if fact in ours and ours[fact] != saved:
+        if fact in ours and not _alike(fact, ours[fact], saved, file, table.name):
             raise CheckpointError(
                 f"{file}: table {table.name!r} was saved with {fact} {saved}, the program has "
                 f"{ours[fact]}: "
                 + (
                     "start the job with the same --seed"
                     if fact == "seed"
-                    else "build it as it was saved"
+                    else "build it as it was saved, or take what fits with partial=True"
                 )
             )
+
+
+def _alike(fact: str, ours: Any, saved: Any, file: str, table: str) -> bool:
+    """Return whether rows may be exchanged; numbers of an optimizer may be others: the program's.
+
+    A warning names both.
+    """
+    if fact != "optimizer" or not isinstance(saved, dict):
+        return bool(ours == saved)
+    for name in sorted(ours.keys() | saved.keys()):
+        now, then = ours.get(name), saved.get(name)
+        if now != then and not (_is_number(now) and _is_number(then)):
+            return False
+        if now != then:
+            logger.warning(
+                "%s: table %r: the program says %s %s, the checkpoint %s: the program's counts",
+                *(file, table, name, now, then),
+            )
+    return True
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+
+
+def fits_in_part(table: SparseTable, part: TablePart) -> str:
+    """Return, in words, what a table takes up of saved rows that may be others."""
+    if part.dim != table.dim:
+        both = min(part.dim, table.dim)
+        return f"{both} elements of rows of {table.dim}, saved as {part.dim}, without their state"
+    return "whole" if _has_state(table, part) else "rows without their state"
+
+
+def _has_state(table: SparseTable, part: TablePart) -> bool:
+    return (part.dim, part.state_width, part.facts.get("state_names")) == (
+        table.dim,
+        table.optimizer.state_width(table.dim),
+        list(table.optimizer.state_names),
+    )
+
+
+def adapted(
+    table: SparseTable,
+    part: TablePart,
+    ids: np.ndarray,
+    rows: np.ndarray,
+    state: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows and state as a table has them; what was not saved is as of new rows."""
+    if part.dim != table.dim:
+        saved, rows = rows, np.empty((len(ids), table.dim), np.float32)
+        table.read(ids, rows)
+        both = min(part.dim, table.dim)
+        rows[:, :both] = saved[:, :both]
+    if not _has_state(table, part):
+        state = new_state(table, len(ids))
+    return rows, state
+
+
+def new_state(table: SparseTable, count: int) -> np.ndarray:
+    """Return the state that rows of a table begin with."""
+    width = table.optimizer.state_width(table.dim)
+    return np.full((count, width), table.optimizer.first_state, np.float32)

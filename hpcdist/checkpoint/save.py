@@ -12,6 +12,7 @@ from hpcdist.checkpoint import lock
 from hpcdist.checkpoint.attempt import AttemptTarget, complete, fingerprint, new_target, request
 from hpcdist.checkpoint.background import Background
 from hpcdist.checkpoint.checkpoint import directory_of, drop_attempts, drop_unfinished, prune
+from hpcdist.checkpoint.described import describe
 from hpcdist.checkpoint.layout import MANIFEST
 from hpcdist.checkpoint.local import Content, Label
 from hpcdist.checkpoint.local_shards import program_of_job, tables_of
@@ -111,7 +112,8 @@ def save(
     def finish() -> None:
         if peers.trainer == 0:
             lock.check(Path(dirname))
-            complete(target, awaited, peers.deadline_s, states, extra)
+            described = describe(main)
+            complete(target, awaited, peers.deadline_s, states, extra, described=described)
             if keep is not None:
                 prune(dirname, keep, step)
 

@@ -13,7 +13,7 @@ from hpcdist import settings
 from hpcdist.checkpoint import preemption
 from hpcdist.checkpoint.checkpoint import Checkpoint, latest
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
-from hpcdist.checkpoint.restore import Restored, restore
+from hpcdist.checkpoint.restore import SAVED, Restored, restore
 from hpcdist.checkpoint.resume_state import Reading
 from hpcdist.checkpoint.save import save, wait
 from hpcdist.errors import CheckpointError, NotFiniteError
@@ -100,14 +100,17 @@ class Saver:
         if kind is None:
             self.close()
 
-    def restore(self, *, best: bool = False) -> Restored | None:
+    def restore(
+        self, *, best: bool = False, partial: bool = False, rates: str = SAVED
+    ) -> Restored | None:
         """Restore the latest checkpoint, after the startup program; None if there is none yet.
 
-        With ``best`` that which `save_best` has saved.
+        With ``best`` that which `save_best` has saved. ``partial`` and ``rates`` as of `restore`.
         """
         self._best = self._best_so_far()
         directory = self._dirname / BEST if best else self._dirname
-        resumed = restore(self._executor, directory, self._program, **self._common)
+        how = {"partial": partial, "rates": rates, **self._common}
+        resumed = restore(self._executor, directory, self._program, **how)
         if resumed is None:
             return None
         now = time.monotonic()

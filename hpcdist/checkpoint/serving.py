@@ -32,6 +32,7 @@ from hpcdist.checkpoint.local_shards import (
 )
 from hpcdist.checkpoint.manifest import part_name
 from hpcdist.checkpoint.one_file import check_possible, write_together
+from hpcdist.checkpoint.partial import Fitting, fitting
 from hpcdist.checkpoint.recent import note
 from hpcdist.checkpoint.rows import inference_runs
 from hpcdist.checkpoint.sources import Source, open_saved
@@ -131,18 +132,40 @@ class ServerStore:
         pieces = server_variables(self._program, self._scope)
         return Content(pieces, self._scope, tables_of(self._program, self._scope))
 
-    def _check(self, path: str, data: bool, filename: str | None = None, names: Any = None) -> None:
-        """Raise the error that loading would; ``data`` as for `check_take_up`."""
-        with open_saved(Path(path), filename, names or []) as source:
-            check_take_up(source, self._pieces_of(source, names), data=data)
-            for table in self._tables(names):
-                check_table(source, table, self._index, self._servers)
+    def _check(
+        self,
+        path: str,
+        data: bool,
+        filename: str | None = None,
+        names: Any = None,
+        partial: bool = False,
+        leave: Sequence[str] = (),
+    ) -> list[Any]:
+        """Raise the error that loading would; ``data`` as for `check_take_up`.
 
-    def _load(self, path: str, filename: str | None = None, names: Any = None) -> None:
+        Returns what is taken and what is not, by name, if it may be ``partial``. Variables in
+        ``leave`` stay as they are.
+        """
+        with open_saved(Path(path), filename, names or []) as source:
+            fit = self._fitting(source, names, partial, leave)
+            check_take_up(source, fit.pieces, data=data)
+            for table in fit.tables:
+                check_table(source, table, self._index, self._servers, partial=partial)
+            return [fit.taken, fit.left]
+
+    def _load(
+        self,
+        path: str,
+        filename: str | None = None,
+        names: Any = None,
+        partial: bool = False,
+        leave: Sequence[str] = (),
+    ) -> None:
         """Load what is held here, or as much of it as is among ``names`` of whole variables."""
         with open_saved(Path(path), filename, names or []) as source:
-            take_up(source, self._pieces_of(source, names), self._scope)
-            for table in self._tables(names):
+            fit = self._fitting(source, names, partial, leave)
+            take_up(source, fit.pieces, self._scope)
+            for table in fit.tables:
                 take_up_table(source, table, self._index, self._servers)
         for parameter, copies in backups_of(self._program).items():
             for copy in copies:
@@ -155,6 +178,13 @@ class ServerStore:
             array = array_of(self._scope, name)
             if array is not None:
                 array[...] = value
+
+    def _fitting(self, source: Source, names: Any, partial: bool, leave: Sequence[str]) -> Fitting:
+        pieces = [h for h in self._pieces_of(source, names) if h.local not in leave]
+        tables = self._tables(names)
+        if partial:
+            return fitting(source, pieces, tables)
+        return Fitting(tuple(pieces), tuple(tables), {}, {})
 
     def _pieces_of(self, source: Source, names: Any) -> list[LocalPiece]:
         pieces = pieces_of_server(self._program, self._scope)

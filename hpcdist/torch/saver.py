@@ -20,6 +20,7 @@ from hpcdist import checkpoint, runtime
 from hpcdist.checkpoint import Checkpoint, Restored, latest
 from hpcdist.checkpoint.layout import MANIFEST
 from hpcdist.checkpoint.ranks import agreed, peers_here
+from hpcdist.checkpoint.restore import SAVED
 from hpcdist.checkpoint.saver import BEST
 from hpcdist.errors import CheckpointError, HpcdistError, NotFiniteError
 from hpcdist.executor.backend import CPUPlace
@@ -106,11 +107,19 @@ class Saver(checkpoint.Saver):
             Executor(CPUPlace()), dirname, main_program=Program(), scope=self._scope, **options
         )
 
-    def restore(self, *, best: bool = False) -> Restored | None:
+    def restore(
+        self, *, best: bool = False, partial: bool = False, rates: str = SAVED
+    ) -> Restored | None:
         """Take up the latest checkpoint, or the best; None if there is none yet. Collective.
 
+        ``partial`` and ``rates`` are for Programs: modules take what fits by `load_state_dict`.
         CheckpointError, on all trainers, for a model or optimizer that differs from the saved one.
         """
+        if partial or rates != SAVED:
+            raise CheckpointError(
+                "restore: partial= and rates= are for Programs; load what fits into modules with "
+                "load_state_dict(..., strict=False), and set rates in the optimizer's groups"
+            )
         directory = self._dirname / BEST if best else self._dirname
         path, plain = _met(lambda: _chosen(directory))[0]
         if path is None:

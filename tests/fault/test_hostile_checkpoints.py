@@ -94,6 +94,10 @@ def put(*path):
         (False, put("tables", [dict(TABLE_FACTS, shared=[10**400])])),
         (False, put("pieces", 0, None)),
         (False, put("trainers", ["x"])),
+        (False, put("pieces", 0, "divided", "evenly")),
+        (False, put("described", ["x"])),
+        (False, put("described", "ops", [{"text": 3, "numbers": {}}])),
+        (False, put("described", "rates", {"learning_rate_0": 0.1})),
         (True, put("stored", "fc_0.w_0", "axis", 9)),
         (True, put("stored", "fc_0.w_0", "chunk", [0, 0])),
         (True, put("stored", "fc_0.w_0", "chunk", [])),
@@ -258,6 +262,20 @@ def test_what_a_file_says_is_shown_as_text(net, saved, capsys):
     shown = capsys.readouterr().out
     assert "\x1b" not in shown and "\x07" not in shown
     assert r"\x1b]0;owned\x07[red]w[/red]" in shown.replace("\n", "")
+
+
+def test_what_a_file_says_of_its_program_is_shown_as_text_and_not_all_of_it(net, saved):
+    def describe(said):
+        op = {"text": "\x1b]0;owned\x07" + 10**6 * "x", "numbers": {}}
+        said["described"]["ops"] = [{**op, "text": f"{k}{op['text']}"} for k in range(60)]
+        said["described"]["variables"]["\x1b"] = "\x1b"
+
+    forge(saved, describe)
+    with pytest.raises(CheckpointError, match="differs") as caught:
+        net.restore(saved)
+    text = str(caught.value)
+    assert len(text) < 20_000
+    assert all(c.isprintable() or c == "\n" for c in text)
 
 
 def test_facts_come_back_as_they_were_written(saved):
