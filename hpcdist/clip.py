@@ -135,15 +135,15 @@ class GradientClipByGlobalNorm(GradientClipBase):
     def __str__(self) -> str:
         return f"Gradient Clip By GlobalNorm, global_norm={self.clip_norm:f}"
 
-    def _limit(self) -> Variable:
-        return layers.fill_constant([1], "float32", self.clip_norm)
+    def _limit(self, like: Variable) -> Variable:
+        return layers.fill_constant([1], like.dtype, self.clip_norm)
 
     def _clip(self, pairs: ParamGrads) -> ParamGrads:
         squares = [_as_optimizer(p, g, _sum_of_squares, g) for p, g in pairs]
 
         def scale_of_all() -> Variable:
             norm = layers.sqrt(layers.sums(squares))
-            limit = self._limit()
+            limit = self._limit(norm)
             return layers.elementwise_div(limit, layers.elementwise_max(limit, norm))
 
         scale = _as_optimizer(*pairs[-1], scale_of_all)
@@ -152,7 +152,7 @@ class GradientClipByGlobalNorm(GradientClipBase):
     def _process(self, context: dict[str, Any], param: Parameter, grad: Variable) -> None:
         group = context.get(self.group_name)
         if group is None:
-            group = context[self.group_name] = _Group(self.clip_norm, self._limit())
+            group = context[self.group_name] = _Group(self.clip_norm, self._limit(grad))
         elif group.clip_norm != self.clip_norm:
             raise GraphError(
                 f"GradientClipByGlobalNorm: group {self.group_name!r} has clip_norm "

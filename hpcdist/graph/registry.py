@@ -29,7 +29,7 @@ class Meta:
     """
 
     shape: tuple[int, ...]
-    dtype: str = "float32"
+    dtype: str
     type: str = "LOD_TENSOR"
     rows: int = -1
     lod: Lod | None = field(default=None, compare=False)

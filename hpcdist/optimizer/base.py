@@ -202,7 +202,9 @@ class Optimizer(Minimizer):
         start = len(block.ops)
         for param, _ in pairs:
             self._add_accumulators(param)
-        self._global_rate()
+        # As in Fluid: of the loss's type, so that 0.1 is not 0.1 to eight digits only.
+        alone = all(param.dtype == "float64" for param, _ in pairs)
+        self._global_rate("float64" if alone else "float32")
         for param, grad in pairs:
             with program_of(param).role_guard(OpRole.OPTIMIZE, (param, grad)):
                 self._append_update(block, param, grad)
@@ -236,14 +238,14 @@ class Optimizer(Minimizer):
         """Append what follows the updates of all parameters."""
 
     # -- variables ---------------------------------------------------------------------------
-    def _global_rate(self) -> Variable:
+    def _global_rate(self, dtype: str = "float32") -> Variable:
         """Return the learning rate's variable in the main program, made at the first call."""
         if isinstance(self.learning_rate, Variable):
             return self.learning_rate
         program = default_main_program()
         if program not in self._rates:
             name = names.generate("learning_rate")
-            self._rates[program] = create_persistable(name, (1,), float(self.learning_rate))
+            self._rates[program] = create_persistable(name, (1,), float(self.learning_rate), dtype)
         return self._rates[program]
 
     def _global_learning_rate(self, program: Program | None = None) -> Variable | None:

@@ -226,10 +226,11 @@ def add_scalars(
     block = new.create_block(parent)
     for op in scalars:
         block.add_op(op.copied_to(block))
-    written = [name for op in block.ops for name in op.output_arg_names]
-    for name in dict.fromkeys([*written, *(s.total for s in sums), *(p for _, p in parts)]):
-        var = origin.find_var(name)
-        home.create_var(name, shape=(1,), dtype="float32" if var is None else var.dtype)
+    dtypes = {n: origin.var(n).dtype for op in block.ops for n in op.output_arg_names}
+    dtypes |= {total: dtype for op in origin.ops for total, dtype in _summed_dtypes(origin, op)}
+    dtypes |= {part: dtypes[total] for total, part in parts}
+    for name, dtype in dtypes.items():
+        home.create_var(name, shape=(1,), dtype=dtype)
     last = (op.attrs[STAGE] + op.attrs.get(SUMMED, False) for op in origin.ops if STAGE in op.attrs)
     return ServerSums(
         tuple(
@@ -239,3 +240,11 @@ def add_scalars(
         block.idx,
         max(last) + 1,
     )
+
+
+def _summed_dtypes(block: Block, op: Operator) -> list[tuple[str, str]]:
+    """Return (total, its type) of what an operator sums over servers: that of what it adds up."""
+    if not op.attrs.get(SUMMED):
+        return []
+    (added,) = op.input("Param") or op.input("X")
+    return [(total, block.var(added).dtype) for total in totals_of(op)]

@@ -75,7 +75,8 @@ def receive_parameters(block: Block, plan: Plan, control: int) -> None:
 def _fake_init(block: Block, table: str) -> None:
     """Replace a table's initializer by one that leaves its values open."""
     block.ops = [op for op in block.ops if table not in op.output_arg_names]
-    attrs = {"shape": list(block.var(table).shape), ROLE_ATTR: int(OpRole.FORWARD)}
+    var = block.var(table)
+    attrs = {"shape": list(var.shape), "dtype": var.dtype, ROLE_ATTR: int(OpRole.FORWARD)}
     block.add_op(Operator(block, "fake_init", {}, {"Out": table}, attrs))
 
 

@@ -194,7 +194,7 @@ def _pull_infer(
     ids: Sequence[Meta], lookups: Sequence[Array], widths: Sequence[int], create: bool
 ) -> tuple[list[Meta]]:
     leads = [ids_shape(m, p.kind == "lookup_table") for m, p in zip(ids, lookups)]
-    return (_as_ids([Meta((*lead, width)) for lead, width in zip(leads, widths)], ids),)
+    return (_as_ids([Meta((*lead, width), "float32") for lead, width in zip(leads, widths)], ids),)
 
 
 define(

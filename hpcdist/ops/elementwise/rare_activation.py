@@ -181,7 +181,7 @@ def _prelu_infer(x: Meta, alpha: Meta, mode: str) -> Meta:
     if mode not in ("all", "channel", "element"):
         raise GraphError(f"mode must be all, channel or element, got {mode!r}")
     if expected is None:
-        expected = Meta(x.shape[1:]).size
+        expected = Meta(x.shape[1:], x.dtype).size
     if expected >= 0 and alpha.size != expected:
         raise GraphError(f"mode {mode!r} needs {expected} slopes, got {alpha.size}")
     return same(x)

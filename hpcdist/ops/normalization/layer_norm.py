@@ -22,11 +22,11 @@ def _layer_norm_infer(
             f"begin_norm_axis {begin_norm_axis} must be within 1..{len(x.shape) - 1} for an input "
             f"of shape {x.shape}"
         )
-    columns = Meta(x.shape[begin_norm_axis:]).size
+    columns = Meta(x.shape[begin_norm_axis:], x.dtype).size
     for name, vector in (("scale", scale), ("bias", bias)):
         if vector is not None and columns >= 0 and vector.shape != (columns,):
             raise GraphError(f"the {name} must be of shape ({columns},), got {vector.shape}")
-    per_row = Meta((Meta(x.shape[:begin_norm_axis]).size,), x.dtype)
+    per_row = Meta((Meta(x.shape[:begin_norm_axis], x.dtype).size,), x.dtype)
     return same(x), per_row, per_row
 
 

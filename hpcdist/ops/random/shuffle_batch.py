@@ -29,7 +29,7 @@ def _shuffle_grad(xp: ArrayModule, order, dout, dx, startup_seed: int) -> None:
 
 
 def _shuffle_infer(x: Meta, startup_seed: int) -> tuple[Meta, Meta]:
-    rows = Meta((*x.shape[:-1], 1)).size
+    rows = Meta((*x.shape[:-1], 1), x.dtype).size
     return Meta(x.shape, x.dtype, lod=x.lod), Meta((max(rows, -1),), "int64")
 
 

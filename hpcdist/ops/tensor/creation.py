@@ -314,7 +314,7 @@ define(
     rows=not_on_rows,
     attrs={"num_classes": 2},
     infer=lambda predicted, truth, num_classes: (
-        Meta((1,)),
+        Meta((1,), "float32"),
         Meta((num_classes,), "int32"),
         Meta((num_classes,), "int32"),
     ),

@@ -21,7 +21,9 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.lod_tensor import LoDTensor
 
-WEIGHT = "@ROWS_WEIGHT@"  # fed to a shared Program: this trainer's rows * trainers / all rows
+# Fed to a shared Program for its losses of each type: this trainer's rows * trainers / all rows.
+# A float64 loss whose weight were float32 would be that of one process to 1e-8 only.
+WEIGHTS = {"float32": "@ROWS_WEIGHT@", "float64": "@ROWS_WEIGHT_64@"}
 COUNTED = "@ROWS_COUNTED@"  # fed to one with `auc`: 0 if this trainer's rows are not to be counted
 
 
@@ -210,19 +212,38 @@ def _sizes(arrays: Mapping[str, Any], batched: frozenset[str]) -> dict[str, int]
     }
 
 
+def weight_dtypes(program: Program) -> tuple[str, ...]:
+    """Return the types of the weights that a shared Program is fed: those of its losses."""
+    ops = program.global_block().ops
+    found = {_weight_dtype(op) for op in ops if is_loss_gradient(op)}
+    return tuple(sorted(found)) or ("float32",)
+
+
+def _weight_dtype(op: Operator) -> str:
+    """Return the type of the weight of a loss whose gradient ``op`` starts: at least float32."""
+    return "float64" if op.attrs["dtype"] == "float64" else "float32"
+
+
+def fed_weights(dtypes: Sequence[str], weight: float) -> dict[str, np.ndarray]:
+    """Return what a Program with losses of these types is fed of a trainer's weight."""
+    return {WEIGHTS[dtype]: np.array([weight], dtype) for dtype in dtypes}
+
+
 def weighted(program: Program) -> Program:
     """Return a copy whose loss gradient is multiplied by the fed weight of this trainer's rows."""
     new = program.clone()
     block = new.global_block()
-    block.create_var(WEIGHT, shape=(1,), dtype="float32", is_data=True, stop_gradient=True)
+    flags: dict[str, Any] = {"shape": (1,), "is_data": True, "stop_gradient": True}
+    for dtype in weight_dtypes(program):
+        block.create_var(WEIGHTS[dtype], dtype=dtype, **flags)
     for index, op in enumerate(block.ops):
         if is_loss_gradient(op):
-            slots = {"X": [WEIGHT]}, {"Out": op.output("Out")}
+            slots = {"X": [WEIGHTS[_weight_dtype(op)]]}, {"Out": op.output("Out")}
             facts = {"scale": op.attrs["value"], "bias": 0.0, "bias_after_scale": True}
             facts |= {ROLE_ATTR: op.attrs[ROLE_ATTR]}
             block.ops[index] = Operator(block, "scale", *slots, facts)
         elif op.type == "auc":
-            block.create_var(COUNTED, shape=(1,), dtype="float32", is_data=True, stop_gradient=True)
+            block.create_var(COUNTED, dtype="float32", **flags)
             op.inputs["Weight"] = [COUNTED]
     return new
 

@@ -24,6 +24,7 @@ from hpcdist.runtime.batches.scatter_batch import (
     batched_names,
     is_loss_gradient,
     losses,
+    weight_dtypes,
 )
 
 _IN_ROWS = {How.ROWS, How.RAGGED, How.PADDED}
@@ -258,6 +259,7 @@ class SharedProgram:
         self._program = program
         self.batched = batched_names(program)
         self._rows = RowTreatment(program, self.batched)
+        self.weight_dtypes = weight_dtypes(program)
         self._several = trainers > 1
         self._alike = sorted(self._rows.alike)
         self.counted = sorted(self._rows.counted)

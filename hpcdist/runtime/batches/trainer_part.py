@@ -12,11 +12,7 @@ from hpcdist.errors import PlanError
 from hpcdist.executor.control import Feed, Join
 from hpcdist.runtime.batches.distributed_auc import DistributedAuc
 from hpcdist.runtime.batches.joined_fetch import JoinedFetch
-from hpcdist.runtime.batches.scatter_batch import (
-    COUNTED,
-    WEIGHT,
-    Division,
-)
+from hpcdist.runtime.batches.scatter_batch import COUNTED, Division, fed_weights
 from hpcdist.runtime.batches.shared_program import SharedProgram
 
 
@@ -69,7 +65,7 @@ class SharedFacts:
 
 def weights(rows: SharedProgram, weight: float, counted: bool) -> dict[str, np.ndarray]:
     """Return what a Program is fed of how this trainer's rows count."""
-    variables = {WEIGHT: np.array([weight], np.float32)}
+    variables = fed_weights(rows.weight_dtypes, weight)
     if rows.counts_areas:
         variables[COUNTED] = np.array([counted], np.float32)
     return variables

@@ -6,7 +6,7 @@ import numpy as np
 
 from hpcdist import settings
 from hpcdist.graph.program import Program
-from hpcdist.runtime.batches.scatter_batch import WEIGHT, Share, weighted
+from hpcdist.runtime.batches.scatter_batch import WEIGHTS, Share, weighted
 from hpcdist.runtime.batches.shared_program import SharedProgram
 from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm
 
@@ -21,7 +21,7 @@ def of_whole_batch(program: Program, shared: SharedProgram, trainers: int) -> Pr
     """
     new = of_own_rows(program, shared)
     if trainers > 1 and settings.BATCH_NORM.read() == "batch":
-        synchronize_batch_norm(new.global_block(), WEIGHT)
+        synchronize_batch_norm(new.global_block(), WEIGHTS[shared.weight_dtypes[0]])
     return new
 
 

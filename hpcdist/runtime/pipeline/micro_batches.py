@@ -19,7 +19,7 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import SAME, How, OfRows
 from hpcdist.runtime.batches.gather_batch import pack, unpack
-from hpcdist.runtime.batches.scatter_batch import WEIGHT, Division, cut_feed
+from hpcdist.runtime.batches.scatter_batch import Division, cut_feed, fed_weights
 from hpcdist.runtime.batches.shared_program import SharedProgram, loss_weight
 from hpcdist.runtime.batches.whole_batch import ROWS, of_own_rows, rows_here
 from hpcdist.transpiler.pipeline_cut import Phase
@@ -67,7 +67,7 @@ class MicroBatches:
             loss = rows.loss
             weight = loss_weight(loss, division.counts[loss.sequences], number)
             weight = weight if division.share.weight else 0.0
-        variables = {WEIGHT: np.array([weight / self.count], np.float32)}
+        variables = fed_weights(rows.weight_dtypes, weight / self.count)
         if self._draws:
             variables[ROWS] = rows_here(None if division is None else division.share)
         return MicroBatch({**cut, **variables}, division)
