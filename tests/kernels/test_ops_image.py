@@ -272,7 +272,7 @@ def test_lrn_divides_by_the_neighbouring_channels():
 
 
 def inferred(type, slot, attrs, **inputs):
-    metas = {name: [Meta(shape)] for name, shape in inputs.items()}
+    metas = {name: [Meta(shape, "float32")] for name, shape in inputs.items()}
     return infer_outputs(type, metas, attrs)[slot][0].shape
 
 

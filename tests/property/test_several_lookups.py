@@ -68,7 +68,7 @@ def test_slots_with_as_many_rows_keep_their_sequences():
 def test_rows_are_grouped_as_their_own_ids():
     lods = [Lod.of_lengths([[2, 1]]), None, Lod.of_lengths([[1, 2]])]
     ids = [Meta((3, 1), "int64", lod=lod) for lod in lods]
-    table, rows = Meta((9, 2)), Meta((3, 2))
+    table, rows = Meta((9, 2), "float32"), Meta((3, 2), "float32")
     lookups = [SimpleNamespace(kind="lookup_table")] * 3
     asked = [
         ("distributed_lookup_table", {"Ids": ids, "W": [table]}, {}, "Outputs"),

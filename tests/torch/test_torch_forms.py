@@ -299,7 +299,7 @@ def test_integers_outside_their_range_are_found_on_the_device() -> None:
         tensor = torch.tensor(ids)
         (check,) = form.checked([w, tensor], attrs)
         assert (check.count, int(check.worst(torch))) == (4, worst)
-        (out,) = form(torch, [w, tensor], attrs, [Meta((2, 2))])
+        (out,) = form(torch, [w, tensor], attrs, [Meta((2, 2), "float32")])
         assert all(row.tolist() in w.tolist() for row in out)
 
 
@@ -308,7 +308,7 @@ def test_masks_follow_from_where_rows_are_in_the_batch(begin: int, rows: int) ->
     form, draw = forms()["dropout"], torch.tensor(DRAWN)
     attrs = {**lookup("dropout").attrs, "dropout_prob": 0.4, "seed": 9}
     x = torch.ones(5, 7)
-    outs = [Meta((5, 7)), Meta((5, 7), "uint8")]
+    outs = [Meta((5, 7), "float32"), Meta((5, 7), "uint8")]
     whole = form(torch, [x, None], attrs, outs, draw=draw)[1]
     here = x[begin : begin + rows], torch.tensor([begin, rows])
     assert torch.equal(form(torch, here, attrs, outs, draw=draw)[1], whole[begin : begin + rows])

@@ -183,7 +183,11 @@ def test_pieces_that_arrive_for_a_concat_are_rows_of_it():
         block.create_var(f"w.block{i}", shape=(rows, 2))
     block.append_op("recv", {}, {"Out": ["w.block0", "w.block1"]}, {"epmap": ["a", "b"]})
     block.append_op("concat", {"X": ["w.block0", "w.block1"]}, {"Out": "w"}, {"axis": 0})
-    metas = {"w": Meta((5, 2)), "w.block0": Meta((3, 2)), "w.block1": Meta((2, 2))}
+    metas = {
+        "w": Meta((5, 2), "float32"),
+        "w.block0": Meta((3, 2), "float32"),
+        "w.block1": Meta((2, 2), "float32"),
+    }
     views = find_views(block.ops, metas)
     assert [(views[f"w.block{i}"].begin, views[f"w.block{i}"].end) for i in (0, 1)] == [
         (0, 3),
@@ -194,7 +198,7 @@ def test_pieces_that_arrive_for_a_concat_are_rows_of_it():
 def test_small_variables_of_one_message_are_moved_together(ready):
     _, _, scope = ready
     backend = backend_of(CPUPlace())
-    metas = {"w": Meta((3, 1)), "b": Meta((1,))}
+    metas = {"w": Meta((3, 1), "float32"), "b": Meta((1,), "float32")}
     lay_contiguous([["b", "w"]], metas, scope, backend, NetworkOperators().memory)
     b, w = scope.find_var("b").value, scope.find_var("w").value
     assert w.ctypes.data == b.ctypes.data + b.nbytes

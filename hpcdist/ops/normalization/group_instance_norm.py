@@ -106,7 +106,7 @@ define_with_grad(
 def _instance_infer(x: Meta, scale: Meta, bias: Meta, epsilon: float) -> Metas:
     if len(x.shape) < 3:
         raise GraphError(f"an instance norm needs images, got shape {x.shape}")
-    each = Meta((Meta(x.shape[:2]).size,), x.dtype)
+    each = Meta((Meta(x.shape[:2], x.dtype).size,), x.dtype)
     return same(x), each, each
 
 
