@@ -7,6 +7,7 @@ means, and so on.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,7 +97,10 @@ def _minimize(b: Builder, loss: Variable) -> None:
             lambda clip: fluid.optimizer.Adam(rate, epsilon=0.1, grad_clip=clip),
         ]
     )(b.of(clips))
-    optimizer.minimize(loss)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that nothing is trained
+        if not optimizer.minimize(loss)[0]:
+            raise GraphError("no gradient reaches a parameter")
 
 
 def _is_sparse(parameter: Variable) -> bool:

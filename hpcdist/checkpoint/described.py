@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from hpcdist.executor.merging import merge_counter, merged_gradients
 from hpcdist.graph.distribution import NOT_DISTRIBUTED
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.op_role import OpRole
@@ -76,10 +77,14 @@ def describe(program: Program) -> Described | None:
     trains = any(op.input("Param") for op in program.global_block().ops)
     if program.distribution is not NOT_DISTRIBUTED or not trains:
         return None
+    # How many steps make an update may change between updates: `restore` compares the numbers.
+    merging = {*merged_gradients(program), merge_counter(program)}
     kept = {
         var.name: f"{var.dtype}{list(var.shape)}"
         for var in program.list_vars()
-        if var.persistable and var.type in (VarType.LOD_TENSOR, VarType.SELECTED_ROWS)
+        if var.persistable
+        and var.type in (VarType.LOD_TENSOR, VarType.SELECTED_ROWS)
+        and var.name not in merging
     }
     ops = list(_that_count(program))
     made: dict[str, str] = {}  # what computes a value: operator and slot

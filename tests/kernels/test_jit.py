@@ -23,7 +23,7 @@ def package(tmp_path: Path) -> Path:
     (copy / "ops/optimize").mkdir(parents=True)
     for empty in ("__init__.py", "ops/__init__.py", "ops/optimize/__init__.py"):
         (copy / empty).touch()
-    for name in ("jit.py", "update_rules.py", "ops/optimize/update_kernels.py"):
+    for name in ("jit.py", "replaced.py", "update_rules.py", "ops/optimize/update_kernels.py"):
         shutil.copy(source / name, copy / name)
     return copy
 

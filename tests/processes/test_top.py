@@ -110,7 +110,7 @@ def test_a_status_is_read_as_it_was_written(tmp_path):
     assert status.read_all(tmp_path) == [told, HEALTHY[2]]
     json.loads((tmp_path / "status.0.json").read_text(), parse_constant=pytest.fail)
     # Another job, with fewer ranks, is not taken for this one; files of others stay.
-    (tmp_path / "status.0.json.77.tmp").touch()
+    (tmp_path / "status.0.json.0123456789abcdef.tmp").touch()
     (tmp_path / "status.mine.json").touch()
     status.begin_job(tmp_path, replace(JOB, ranks=1))
     assert status.read_all(tmp_path) == []
