@@ -11,7 +11,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -233,6 +233,9 @@ def _imported(asked: ModuleType, module: str, name: str) -> Any:
     inside = home.module == FLUID or home.module.startswith(FLUID + ".")
     if home.module.partition(".")[0] == ROOT and not inside:
         return None
+    paths = getattr(asked, "__path__", None)
+    if paths and PathFinder.find_spec(f"{asked.__name__}.{name}", paths) is not None:
+        return None  # hpcdist has a module of its own there, such as hpcdist.fleet
     found = HERE + home.module.removeprefix(FLUID) if inside else home.module
     try:
         held = importlib.import_module(found)

@@ -112,6 +112,11 @@ def test_what_is_refused_can_be_listed():
     assert found["paddle.fluid.regularizer"][1] == [] and found["paddle.fluid.dygraph"][1]
 
 
+def test_modules_of_hpcdist_are_not_hidden_by_what_fluid_imports_under_their_names(monkeypatch):
+    monkeypatch.delattr(fluid, "fleet")
+    assert fluid.fleet is importlib.import_module("hpcdist.fleet") and callable(fluid.fleet.init)
+
+
 def test_a_layer_that_is_called_as_its_module_stays_a_layer():
     module = importlib.import_module("paddle.fluid.layers.rnn")
     assert module.LSTMCell is fluid.layers.LSTMCell and module.dynamic_gru
