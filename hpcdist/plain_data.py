@@ -11,6 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 MAX_INTEGER = 1 << 62
 MAX_FLOAT = sys.float_info.max
+MAX_LINE_BYTES = 64 << 20  # of a text file: a longer one has no end of line, or is no text
 
 
 def typed(kind: Any, plain: Any) -> Any:

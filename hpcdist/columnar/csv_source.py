@@ -31,7 +31,7 @@ class CsvSource(TextSource):
 
     def _begin(self) -> None:
         self._mark = "\t" if self._path.lower().endswith(".tsv") else ","
-        header = self._file.readline()
+        header = self._rest_of_line()
         self._first = len(header)
         words = io.StringIO(header.decode("utf-8-sig").rstrip("\r\n"))
         self._names = next(csv.reader(words, delimiter=self._mark), [])

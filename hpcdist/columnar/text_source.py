@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 
 from hpcdist.columnar.files import Faults, FileBlock, RawBlock
 from hpcdist.errors import DataError
+from hpcdist.plain_data import MAX_LINE_BYTES
 
 BLOCK_BYTES = 8 << 20
 
@@ -36,7 +37,7 @@ class TextSource:
 
     def _inferred(self) -> pa.Schema:
         self._file.seek(self._first)
-        lines = self._lines(_read_lines(self._file, BLOCK_BYTES))
+        lines = self._lines(self._read_lines())
         if not lines:
             raise DataError(f"data.read: {self._path} has no rows, so its columns have no types")
         try:
@@ -50,7 +51,7 @@ class TextSource:
     def has_rows(self) -> bool:
         """Return whether the beginning shows a row."""
         self._file.seek(self._first)
-        return any(True for _ in self._rows(_read_lines(self._file, BLOCK_BYTES)))
+        return any(True for _ in self._rows(self._read_lines()))
 
     def _types(self, lines: list[bytes]) -> pa.Schema:
         raise NotImplementedError
@@ -63,7 +64,7 @@ class TextSource:
         """Cut the file at ends of lines, and count the rows."""
         blocks, begin = [], self._first
         self._file.seek(begin)
-        while data := _read_lines(self._file, BLOCK_BYTES):
+        while data := self._read_lines():
             rows = sum(1 for _ in self._rows(data))
             blocks.append(FileBlock(rows, begin, begin + len(data)))
             begin += len(data)
@@ -97,11 +98,20 @@ class TextSource:
     ) -> tuple[Mapping[str, Any], Faults]:
         raise NotImplementedError
 
+    def _read_lines(self) -> bytes:
+        """Read about `BLOCK_BYTES`, up to the end of a line."""
+        return self._file.read(BLOCK_BYTES) + self._rest_of_line()
+
+    def _rest_of_line(self) -> bytes:
+        """Read up to the end of a line; DataError if that is too far."""
+        rest = self._file.readline(MAX_LINE_BYTES)
+        if len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
+            raise DataError(
+                f"data.read: {self._path}: a line has more than {MAX_LINE_BYTES >> 20} MiB: "
+                "is it a text file?"
+            )
+        return rest
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def _read_lines(file: IO[bytes], size: int) -> bytes:
-    """Read about ``size`` bytes, up to the end of a line."""
-    return file.read(size) + file.readline()

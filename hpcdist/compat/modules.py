@@ -84,7 +84,6 @@ SOURCES = {
     "hpcdist.contrib.layers.nn": ("hpcdist.contrib", "hpcdist.layers"),
     "hpcdist.contrib.layers.rnn_impl": ("hpcdist.contrib",),
     "hpcdist.core": ("hpcdist", f"{_COMPAT}.predictor", "hpcdist.io.descs"),
-    "hpcdist.data": ("hpcdist",),
     "hpcdist.data_feed_desc": ("hpcdist",),
     "hpcdist.data_feeder": (f"{_COMPAT}.data_checks",),
     "hpcdist.dataset": ("hpcdist", "hpcdist.multi_slot.datasets"),
@@ -101,8 +100,7 @@ SOURCES = {
     "hpcdist.transpiler.memory_optimization_transpiler": ("hpcdist.transpiler",),
 }
 
-
-# Modules of Fluid's beside functions of the same name, which importing them must not replace.
+# Modules beside functions of the same name, which importing them must not replace.
 CALLED = ("hpcdist.data", "hpcdist.layers.rnn")
 
 
@@ -117,7 +115,9 @@ class _Finder(MetaPathFinder, Loader):
         if fullname in ALIASES:
             module = importlib.import_module(ALIASES[fullname])
         elif _is_fluids(fullname):
-            module = _empty_module(fullname)
+            module = ModuleType(
+                fullname, f"What hpcdist has of Fluid's module {_fluids(fullname)}."
+            )
         else:
             above, _, name = fullname.rpartition(".")
             if _is_fluids(above):
@@ -151,15 +151,6 @@ def install() -> None:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == HERE and _is_fluids(name):
             guard(module, name)
-    for name in CALLED:
-        if name not in sys.modules:
-            sys.modules[name] = _empty_module(name)
-
-
-def _empty_module(fullname: str) -> ModuleType:
-    module = ModuleType(fullname, f"What hpcdist has of Fluid's module {_fluids(fullname)}.")
-    guard(module, fullname)
-    return module
 
 
 def guard(module: ModuleType, fullname: str) -> None:

@@ -176,7 +176,7 @@ class Executor:
         begin = monotonic_ns()
         if not feed.keys() <= program.global_block().vars.keys():
             feed = declared(program, feed)
-        feed = {name: plain(value) for name, value in feed.items()}
+        feed = {n: v if type(v) is np.ndarray else plain(v) for n, v in feed.items()}
         origin = program
         kernels = None if self._measured is None else self._measured.of_this_step(origin, job)
         if job is not None:
@@ -186,14 +186,20 @@ class Executor:
         turn: Callable[[control.Fetched], list[Any]] | None = None
         if job is not None:
             fetches, turn = job.shared_fetch(origin, requested)
-        values = {
-            n: v if type(v) is np.ndarray else as_host(n, v, program) for n, v in feed.items()
-        }
-        lods = {n: v.sequences for n, v in feed.items() if type(v) is LoDTensor and v.sequences}
-        shapes = [
-            (n, v.shape, v.dtype) if n not in lods else ragged_key(n, v, lods[n])
-            for n, v in values.items()
-        ]
+        values: dict[str, np.ndarray] = {}
+        lods: dict[str, Lod] = {}
+        shapes: list[tuple[object, ...]] = []
+        for name, value in feed.items():
+            if type(value) is np.ndarray:
+                values[name] = value
+                shapes.append((name, value.shape, value.dtype))
+                continue
+            array = values[name] = as_host(name, value, program)
+            if type(value) is LoDTensor and value.sequences:
+                lods[name] = value.sequences
+                shapes.append(ragged_key(name, array, value.sequences))
+            else:
+                shapes.append((name, array.shape, array.dtype))
         key = (id(scope), fetches, tuple(shapes), kernels)
         forms = self._forms.get(program)
         entry = None if forms is None else forms.get(key)
@@ -242,8 +248,7 @@ class Executor:
         kind, called = (EventKind.STEP, _STEP) if entry.trains else (EventKind.RUN, _RUN)
         recorder.record(kind, called, begin, monotonic_ns(), 0.0, -1, here.step)
         if return_numpy:
-            arrays: list[Any] = [v.value if isinstance(v, LoDTensor) else v for v in results]
-            return [v if isinstance(v, list) else as_fetched(v) for v in arrays]
+            return [as_fetched(v.value if isinstance(v, LoDTensor) else v) for v in results]
         return [LoDTensor(v) if isinstance(v, np.ndarray) else v for v in results]
 
     def train_from_dataset(

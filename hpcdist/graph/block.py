@@ -11,7 +11,7 @@ from hpcdist.graph.op_role import DEVICE_ATTR, ROLE_ATTR, ROLE_VAR_ATTR
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.owner import OwningProgram
 from hpcdist.graph.printing import block_text
-from hpcdist.graph.registry import infer_outputs, lookup
+from hpcdist.graph.registry import check_read, infer_outputs, lookup
 from hpcdist.graph.variable import Parameter, Variable
 
 
@@ -185,6 +185,7 @@ class Block:
         op = Operator(self, type, inputs or {}, outputs or {}, merged)
         self.ops.insert(index, op)
         try:
+            check_read(definition, op.inputs)
             self._infer(op)
         except GraphError as error:
             place = op.place

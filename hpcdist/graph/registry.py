@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
+from hpcdist.graph.names import EMPTY
 from hpcdist.graph.rows import Treatment
 
 Call = Callable[[], object]  # what a step calls; nobody reads what it returns
@@ -215,6 +217,22 @@ def lookup(type: str) -> OpDef:
         return operators[type]
     except KeyError:
         raise GraphError(f'Operator "{type}" has not been registered.') from None
+
+
+def check_read(definition: OpDef, inputs: Mapping[str, Sequence[str]]) -> None:
+    """Raise GraphError for a filled slot that the operator does not read: it would be ignored.
+
+    Fluid has some that are not here, most of which replace an attribute by a value.
+    """
+    read = [slot.name for slot in definition.inputs]
+    for slot, names in inputs.items():
+        if slot not in read and any(name != EMPTY for name in names):
+            near = difflib.get_close_matches(slot, read, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise GraphError(
+                f"operator {definition.type} does not read slot {slot!r}, given {list(names)}: it "
+                f"reads {', '.join(read) or 'nothing'}{hint}"
+            )
 
 
 def default_attrs(type: str) -> Mapping[str, Any]:

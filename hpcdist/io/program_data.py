@@ -15,7 +15,7 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.op_role import ROLE_ATTR, ROLE_VAR_ATTR
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.registry import lookup
+from hpcdist.graph.registry import check_read, lookup
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.plain_data import typed
 
@@ -128,6 +128,7 @@ def _as_operator(block: Block, plain: Mapping[str, Any]) -> Operator:
         {str(slot): [str(n) for n in names] for slot, names in plain[side].items()}
         for side in ("inputs", "outputs")
     )
+    check_read(definition, inputs)
     for slot in definition.inputs:
         if not slot.optional and len(inputs.get(slot.name, ())) != 1:
             raise ValueError(f"operator {plain['type']} with {slot.name} = {inputs.get(slot.name)}")

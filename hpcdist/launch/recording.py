@@ -15,7 +15,7 @@ from types import FrameType
 from hpcdist.comm.clock_offset import ClockOffset, drift_between
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.progress import waiting_cause
-from hpcdist.errors import TraceError
+from hpcdist.errors import LaunchError, TraceError
 from hpcdist.executor.position import here
 from hpcdist.launch import status_writer
 from hpcdist.launch.options import Options
@@ -55,15 +55,23 @@ class RankRecorder:
     def begin(self, first_of_host: bool = True) -> None:
         """Begin to record, and listen to the signal that asks for what there is.
 
-        Every rank calls it before any one calls `compared`.
+        Every rank calls it before any one calls `compared`. LaunchError if a file of somebody
+        else's is where this rank would write.
         """
         if self.trace is not None:
             self.of = replace(self.of, **asdict(rates.measured()))
             recorder.begin(TRACE_MIB * MIB, always=True)
         else:
             recorder.start()
-        if self.directory is not None and self.of.rank == 0:
-            files.remove_all(self.directory)
+        if self.directory is not None:
+            try:
+                files.refuse_others_files(self.directory, self.of.rank)
+                if self.of.rank == 0:
+                    if self.trace is not None:
+                        chrome.refuse_others_file(Path(self.trace, chrome.NAME))
+                    files.remove_all(self.directory)
+            except (OSError, TraceError) as error:
+                raise LaunchError(f"{self.of} cannot record: {error}") from error
         if self.watch is not None:
             self.watch.prepare(first_of_host)
         if threading.current_thread() is threading.main_thread():
@@ -101,7 +109,7 @@ class RankRecorder:
             return
         try:
             ranks = files.read_all(self.trace)
-            path = chrome.write(Path(self.trace, "trace.json"), ranks)
+            path = chrome.write(Path(self.trace, chrome.NAME), ranks)
         except (OSError, TraceError) as error:
             logger.warning("the trace of the job cannot be written: %s", error)
             return

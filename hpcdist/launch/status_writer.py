@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from hpcdist import settings
 from hpcdist.comm.process_manager import slurm_job
 from hpcdist.comm.progress import waiting_cause
-from hpcdist.errors import LaunchError, MetricError
+from hpcdist.errors import LaunchError, MetricError, TraceError
 from hpcdist.executor.position import here
 from hpcdist.launch import logs
 from hpcdist.launch.doctor.stale_files import sees_all
@@ -97,7 +97,7 @@ class Watch:
                 status.begin_job(self._directory, self._facts)
             if self._scraped is not None and first_of_host:
                 prometheus.remove_dead(self._scraped, sees_all())
-        except OSError as error:
+        except (OSError, TraceError) as error:
             raise LaunchError(f"{self._of} cannot write its first status: {error}") from error
 
     def begin(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import signal
@@ -12,6 +13,7 @@ from gzip import GzipFile
 from typing import IO
 
 from hpcdist.errors import DataError
+from hpcdist.plain_data import MAX_LINE_BYTES
 
 CHUNK_BYTES = 1 << 20  # at once: enough that the work around a chunk does not count
 # Without a seed hash("text") is another number for each file, and on each trainer.
@@ -43,9 +45,9 @@ def lines_of(path: str, command: str, within_s: float | None = None) -> Iterator
                 yield from _piped(file, path, command, within_s, at_end)
             elif packed:
                 with GzipFile(fileobj=file) as unpacked:
-                    yield from _complete_lines(lambda: unpacked.read(CHUNK_BYTES), at_end)
+                    yield from _complete_lines(lambda: unpacked.read(CHUNK_BYTES), path, at_end)
             else:
-                yield from _complete_lines(lambda: _read(file, path, "it", within_s), at_end)
+                yield from _complete_lines(lambda: _read(file, path, "it", within_s), path, at_end)
     except (OSError, EOFError) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
 
@@ -89,7 +91,8 @@ def _piped(
             at_end()
 
         try:
-            yield from _complete_lines(lambda: _read(output, path, called, within_s), command_ended)
+            chunks = functools.partial(_read, output, path, called, within_s)
+            yield from _complete_lines(chunks, path, command_ended)
         except BaseException:  # the rest is not read
             output.close()
             process.terminate()
@@ -125,16 +128,27 @@ def _read(file: IO[bytes], path: str, called: str, within_s: float | None) -> by
     return b"".join(pieces)
 
 
-def _complete_lines(read: Callable[[], bytes], at_end: Callable[[], None]) -> Iterator[bytes]:
-    """Yield what is read as complete lines; ``at_end`` says first whether the last one is whole."""
-    begun = b""  # of a line whose end is to come
+def _complete_lines(
+    read: Callable[[], bytes], path: str, at_end: Callable[[], None]
+) -> Iterator[bytes]:
+    """Yield what is read as complete lines; ``at_end`` says first whether the last one is whole.
+
+    DataError for a line of more than MAX_LINE_BYTES.
+    """
+    begun: list[bytes] = []  # of a line whose end is to come
+    length = 0
     while chunk := read():
         end = chunk.rfind(b"\n") + 1
         if end:
-            yield begun + chunk[:end]
-            begun = chunk[end:]
+            yield b"".join((*begun, chunk[:end]))
+            begun, length = [chunk[end:]], len(chunk) - end
         else:
-            begun += chunk
+            begun.append(chunk)
+            length += len(chunk)
+        if length > MAX_LINE_BYTES:
+            raise DataError(
+                f"{path}: a line has more than {MAX_LINE_BYTES >> 20} MiB: is it a text file?"
+            )
     at_end()
-    if begun:
-        yield begun
+    if rest := b"".join(begun):
+        yield rest

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcdist.errors import TraceError
 from hpcdist.replaced import in_place_of
 from hpcdist.trace.events import EventKind
 from hpcdist.trace.files import RankRecording
@@ -37,6 +39,8 @@ WORDS = {
     EventKind.WAIT: "wait: ",
 }
 MIB = 2**20
+NAME = "trace.json"  # of the trace of a job, in its directory
+_BEGIN = '{"displayTimeUnit": "ms", "otherData": '
 
 Event = dict[str, Any]
 Packet = tuple[int, int, str, int]  # from, to, name, number
@@ -54,6 +58,18 @@ def trace_events(ranks: Sequence[RankRecording]) -> Iterator[Event]:
         yield from _of_rank(rank, origin, flows)
 
 
+def refuse_others_file(path: Path) -> None:
+    """Raise TraceError if a trace would take the place of a file that `write` has not made."""
+    if os.path.lexists(path):
+        with open(path, "rb") as file:
+            if file.read(len(_BEGIN)) == _BEGIN.encode():
+                return
+        raise TraceError(
+            f"{path} is in the way: the trace of the job would be written under this name, and "
+            "hpcdist has not written that file; move it, or name another directory"
+        )
+
+
 def write(path: str | Path, ranks: Sequence[RankRecording]) -> Path:
     """Write the trace of a job, completely or not at all."""
     path = Path(path)
@@ -61,7 +77,7 @@ def write(path: str | Path, ranks: Sequence[RankRecording]) -> Path:
         in_place_of(path, durable=False) as new,
         open(new, "w", encoding="utf-8", closefd=False) as file,
     ):
-        file.write('{"displayTimeUnit": "ms", "otherData": ')
+        file.write(_BEGIN)
         json.dump(_facts(ranks), file)
         file.write(', "traceEvents": [\n')
         separator = ""

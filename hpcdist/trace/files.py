@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hpcdist import plain_data
 from hpcdist.errors import TraceError
-from hpcdist.replaced import in_place_of, write_whole
+from hpcdist.replaced import TEMPORARY, in_place_of, write_whole
 from hpcdist.trace import programs
 from hpcdist.trace.events import EVENT, EventKind
 from hpcdist.trace.recorder import Recording
@@ -24,6 +24,9 @@ FORMAT = 1
 MOST = plain_data.MAX_INTEGER  # of times in nanoseconds, and of other numbers
 _NAME = re.compile(r"events\.(\d+)\.npz")
 _FAILURE = re.compile(r"failure\.(\d+)\.txt")
+_LEFT = re.compile(rf"(events\.\d+\.npz|failure\.\d+\.txt|trace\.json){TEMPORARY}")
+_FIRST_ENTRY = b"about.npy"  # of the archive that `write` makes
+_HEAD = b"hpcdist: what this rank says about the end of its job\n"  # of the file of a failure
 
 
 @dataclass(frozen=True)
@@ -138,31 +141,77 @@ def _check_events(events: NDArray[Any], names: int) -> None:
 
 def write_failure(directory: str | Path, rank: int, text: str) -> None:
     """Write what a rank says about the end of its job."""
-    path = Path(directory, f"failure.{rank}.txt")
+    path = _failure_path(directory, rank)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, text)
+    write_whole(path, _HEAD.decode() + text)
+
+
+def _failure_path(directory: str | Path, rank: int) -> Path:
+    return Path(directory, f"failure.{rank}.txt")
 
 
 def failures(directory: str | Path) -> dict[int, str]:
     """Return what ranks have said about the end of their job, by rank."""
     texts = {}
     for path in Path(directory).glob("failure.*.txt"):
-        if name := _FAILURE.fullmatch(path.name):
-            texts[int(name[1])] = path.read_text(encoding="utf-8", errors="replace")
+        if (name := _FAILURE.fullmatch(path.name)) and _is_failure(path):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            texts[int(name[1])] = text.removeprefix(_HEAD.decode())
     return dict(sorted(texts.items()))
 
 
+# -- whose files they are --------------------------------------------------------------------------
+def _is_recording(path: Path) -> bool:
+    """Return whether `write` has made a file, which may be damaged since."""
+    head = _beginning(path)  # of a zip archive: the name of the first entry is at byte 30
+    return head.startswith(b"PK\x03\x04") and head[30:].startswith(_FIRST_ENTRY)
+
+
+def _is_failure(path: Path) -> bool:
+    return _beginning(path).startswith(_HEAD)
+
+
+def _beginning(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(64)
+    except (FileNotFoundError, IsADirectoryError):
+        return b""
+
+
+def refuse_others_files(directory: str | Path, rank: int) -> None:
+    """Raise TraceError if what a rank would write takes the place of a file that is not ours."""
+    for path, is_ours in (
+        (path_of(directory, rank), _is_recording),
+        (_failure_path(directory, rank), _is_failure),
+    ):
+        if os.path.lexists(path) and not is_ours(path):
+            raise TraceError(
+                f"{path} is in the way: rank {rank} would write its recording under this name, and "
+                "hpcdist has not written that file; move it, or name another directory"
+            )
+
+
 def remove_all(directory: str | Path) -> None:
-    """Remove what an earlier job has written: the next one may have other ranks."""
-    for pattern in ("events.*.npz", "events.*.tmp", "trace.json.*.tmp", "failure.*.txt"):
-        for path in Path(directory).glob(pattern):
+    """Remove what an earlier job has written: the next one may have other ranks.
+
+    Files of others stay, whatever their names are.
+    """
+    for path in Path(directory).glob("*"):
+        name = path.name
+        if (
+            (_NAME.fullmatch(name) and _is_recording(path))
+            or (_FAILURE.fullmatch(name) and _is_failure(path))
+            or _LEFT.fullmatch(name)
+        ):
             path.unlink(missing_ok=True)
 
 
 def read_all(directory: str | Path, *, required: bool = True) -> list[RankRecording]:
     """Return a directory's recordings, by rank; TraceError if there is none and ``required``."""
     folder = Path(directory)
-    paths = [path for path in folder.glob("events.*.npz") if _NAME.fullmatch(path.name)]
+    named = [path for path in folder.glob("events.*.npz") if _NAME.fullmatch(path.name)]
+    paths = [path for path in named if _is_recording(path)] or named  # `read` says what those are
     if required and not paths:
         raise TraceError(
             f"{folder} has no recordings (events.*.npz): they are written by --trace DIR at the "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable
@@ -25,7 +26,7 @@ PER_SECOND = 50  # files that all ranks of a job write together
 JOB = "job.json"
 MOST_RANKS = 1 << 20  # those that have not written yet are listed
 _NAME = re.compile(r"status\.(\d+)\.json")
-_LEFT = re.compile(rf"status\.\d+\.json({TEMPORARY})?")  # the latter by ranks that were killed
+_LEFT = re.compile(rf"status\.\d+\.json{TEMPORARY}")  # by ranks that were killed
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,20 @@ def pace(every_s: float, ranks: int) -> float:
 
 # -- files -----------------------------------------------------------------------------------------
 def begin_job(directory: str | Path, facts: JobFacts) -> None:
-    """Say which job this is; what an earlier one, with other ranks, has left is removed."""
+    """Say which job this is; what an earlier one, with other ranks, has left is removed.
+
+    Files of others stay. TraceError if one of them is in the way.
+    """
     for path in Path(directory).glob("status.*.json*"):
-        if _LEFT.fullmatch(path.name):
+        if _LEFT.fullmatch(path.name) or (_NAME.fullmatch(path.name) and _is(path, _status)):
             path.unlink(missing_ok=True)
-    _write(Path(directory, JOB), asdict(facts))
+    job = Path(directory, JOB)
+    if os.path.lexists(job) and not _is(job, _job_facts):
+        raise TraceError(
+            f"{job} is in the way: hpcdist writes there which job this is, and has not written "
+            "that file; move it, or name another directory"
+        )
+    _write(job, asdict(facts))
 
 
 def write(directory: str | Path, status: RankStatus) -> None:
@@ -163,6 +173,15 @@ def _status(plain: dict[str, Any]) -> RankStatus:
 
 def _write(path: Path, facts: dict[str, Any]) -> None:
     write_whole(path, json.dumps(facts | {"format": FORMAT}))
+
+
+def _is(path: Path, facts_of: Callable[[dict[str, Any]], object]) -> bool:
+    """Return whether this module has written a file."""
+    try:
+        _read(path, facts_of)
+    except (OSError, TraceError):
+        return False
+    return True
 
 
 def _read(path: Path, facts_of: Callable[[dict[str, Any]], T]) -> T:

@@ -173,12 +173,9 @@ def _late(ops: Sequence[Operator], repeated: Sequence[Operator]) -> list[Operato
         phases[i] = update if i > first else head
     pair = swapped(accesses, phases)
     if pair is not None:
-        earlier, later = ops[pair.earlier], ops[pair.later]
-        how = "writes" if pair.written else "reads"
         raise PlanError(
-            f"{later.place} {later} comes after {earlier.place} {earlier}, which {how} "
-            f"{pair.name!r}; but several devices of a process compute forward and backward before "
-            "all updates: minimize once, or set CPU_NUM=1 and start more ranks"
+            f"{pair.among(ops)}; but several devices of a process compute forward and backward "
+            "before all updates: minimize once, or set CPU_NUM=1 and start more ranks"
         )
     return [ops[i] for i in found]
 

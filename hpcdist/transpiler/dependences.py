@@ -34,6 +34,15 @@ class Swapped:
     name: str
     written: bool
 
+    def among(self, ops: Sequence[Operator]) -> str:
+        """Return which two of these operators they are, and what both use, for an error."""
+        earlier, later = ops[self.earlier], ops[self.later]
+        how = "writes" if self.written else "reads"
+        return (
+            f"{later.place} {later} comes after {earlier.place} {earlier}, which {how} "
+            f"{self.name!r}"
+        )
+
 
 def access_of(op: Operator) -> Access:
     """Return what an operator reads and writes."""

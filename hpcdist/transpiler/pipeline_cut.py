@@ -93,13 +93,10 @@ def refuse_other_order(block: Block, phases: Sequence[Phase]) -> None:
     ops = block.ops
     pair = swapped([access_of(op) for op in ops], [order.index(phase) for phase in phases])
     if pair is not None:
-        earlier, later = ops[pair.earlier], ops[pair.later]
-        how = "writes" if pair.written else "reads"
         raise PlanError(
-            f"pipeline: {later.place} {later} comes after {earlier.place} {earlier}, which {how} "
-            f"{pair.name!r}, but stages run schedules, forward and backward passes, then updates: "
-            "minimize once, after all that belongs to the forward pass, or train without the "
-            "pipeline"
+            f"pipeline: {pair.among(ops)}, but stages run schedules, forward and backward passes, "
+            "then updates: minimize once, after all that belongs to the forward pass, or train "
+            "without the pipeline"
         )
 
 

@@ -174,13 +174,10 @@ def refuse_other_order(program: Program, roles: ProgramRoles) -> None:
             phases[i] = phase
     pair = swapped(accesses, phases)
     if pair is not None:
-        earlier, later = ops[pair.earlier], ops[pair.later]
-        how = "writes" if pair.written else "reads"
         raise PlanError(
-            f"{later.place} {later} comes after {earlier.place} {earlier}, which {how} "
-            f"{pair.name!r}; with servers it would come before: schedules of the learning rate run "
-            "first in a step, then forward and backward, then updates; change the order, or train "
-            "without servers (no --pservers)"
+            f"{pair.among(ops)}; with servers it would come before: schedules of the learning rate "
+            "run first in a step, then forward and backward, then updates; change the order, or "
+            "train without servers (no --pservers)"
         )
 
 

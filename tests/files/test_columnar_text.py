@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="pip install hpcdist[data]")
 
 import hpcdist as fluid
+from hpcdist.columnar import text_source
 from hpcdist.errors import DataError
 from tests.columnar_files import hashed, variables
 
@@ -224,3 +225,12 @@ def test_words_for_nothing_are_text_in_text_and_nulls_in_numbers(write):
     rows = fluid.data.read(path, batch=9, nulls=0, types={"n": "int64"}, on_bad="skip")
     assert column(rows, "word") == expected
     assert [skip.begin for skip in rows.skipped] == [6]
+
+
+@pytest.mark.parametrize("lines", ["x" * 300, "a,b\n1,2\n" + "3" * 300])
+def test_a_line_without_an_end_is_bounded(write, monkeypatch, lines):
+    monkeypatch.setattr(text_source, "MAX_LINE_BYTES", 200)
+    monkeypatch.setattr(text_source, "BLOCK_BYTES", 50)
+    path = write("clicks.csv", lines)
+    with pytest.raises(DataError, match=r"clicks.csv: a line has more than .* is it a text file"):
+        list(fluid.data.read(path, batch=1)())

@@ -35,6 +35,20 @@ def parsed(*chunks):
     return list(samples_of([chunk.encode() for chunk in chunks], SLOTS, "part-0"))
 
 
+@pytest.mark.parametrize("command", ["cat", "cat | cat"])
+@pytest.mark.parametrize("name", ["part", "part.gz"])
+def test_a_line_without_an_end_is_bounded(tmp_path, monkeypatch, command, name):
+    monkeypatch.setattr(pipe, "MAX_LINE_BYTES", 3 * pipe.CHUNK_BYTES)
+    path = tmp_path / name
+    line = b"1 " * (2 * pipe.CHUNK_BYTES)
+    path.write_bytes(gzip.compress(line, 1) if name.endswith(".gz") else line)
+    with pytest.raises(DataError, match=rf"{name}: a line has more than 3 MiB: is it a text file"):
+        list(pipe.lines_of(str(path), command))
+    line = b"1 " * (pipe.CHUNK_BYTES + 7) + b"\n2\n3"
+    path.write_bytes(gzip.compress(line, 1) if name.endswith(".gz") else line)
+    assert b"".join(pipe.lines_of(str(path), command)) == line
+
+
 # text
 
 

@@ -112,9 +112,17 @@ def test_a_status_is_read_as_it_was_written(tmp_path):
     # Another job, with fewer ranks, is not taken for this one; files of others stay.
     (tmp_path / "status.0.json.0123456789abcdef.tmp").touch()
     (tmp_path / "status.mine.json").touch()
+    (tmp_path / "status.2024.json").write_text("[]")
     status.begin_job(tmp_path, replace(JOB, ranks=1))
-    assert status.read_all(tmp_path) == []
-    assert {path.name for path in tmp_path.iterdir()} == {"job.json", "status.mine.json"}
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"job.json", "status.mine.json", "status.2024.json"}
+
+
+def test_a_file_of_somebody_elses_is_not_replaced(tmp_path):
+    (tmp_path / "job.json").write_text('{"mine": 1}')
+    with pytest.raises(TraceError, match=r"job.json is in the way: .*move it, or name another"):
+        status.begin_job(tmp_path, JOB)
+    assert (tmp_path / "job.json").read_text() == '{"mine": 1}'
 
 
 MANY = json.dumps(

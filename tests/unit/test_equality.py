@@ -34,8 +34,8 @@ def words(page: str) -> str:
 @cache
 def rows() -> list[tuple[str, str, list[str]]]:
     """Return page, sentence and names of tests of each row."""
-    lines = [line for line in LIST.read_text().splitlines() if line.startswith("|")]
-    cells = [line.strip("| ").split(" | ") for line in lines[2:]]
+    table = LIST.read_text().partition("| page | sentence | tests |\n|---|---|---|\n")[2]
+    cells = [line.strip("| ").split(" | ") for line in table.splitlines()]
     return [(page, said, re.findall(r"`([^`]+)`", by)) for page, said, by in cells]
 
 

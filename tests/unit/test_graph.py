@@ -5,8 +5,9 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist.compat.framework import Operator, Parameter, switch_main_program
-from hpcdist.errors import GraphError
+from hpcdist.errors import CheckpointError, GraphError
 from hpcdist.graph import ROLE_VAR_ATTR, OpRole
+from hpcdist.io.program_data import from_data, to_data
 from tests.classifiers import classifier, types
 
 
@@ -274,3 +275,34 @@ def test_unknown_operators_variables_and_dtypes_are_refused(programs):
     with pytest.raises(GraphError, match="unknown dtype 'complex1000'"):
         block.create_var("v", dtype="complex1000")
     assert not block.ops and not block.vars
+
+
+UNREAD = {  # what Fluid's operators read in place of an attribute
+    "scale": ("X", "ScaleTensor"),
+    "clip": ("X", "Min"),
+    "pow": ("X", "FactorTensor"),
+    "batch_norm": ("X", "MomentumTensor"),
+    "relu": ("X", "x"),
+}
+
+
+@pytest.mark.parametrize("type", UNREAD)
+def test_a_filled_slot_that_an_operator_does_not_read_is_refused(programs, type):
+    slot, unread = UNREAD[type]
+    block = programs[0].global_block()
+    x, number = block.create_var("x", shape=[3]), block.create_var("n", shape=[1])
+    with pytest.raises(GraphError, match=rf"{type} does not read slot '{unread}', given \['n'\]"):
+        block.append_op(type, {slot: x, unread: number}, {"Out": block.create_var("out")})
+    assert not block.ops
+
+
+def test_stored_operators_read_all_their_slots(programs):
+    block = programs[0].global_block()
+    x = fluid.data("x", [3])
+    fluid.layers.scale(x, 2.0)
+    data = to_data(programs[0])
+    data["blocks"][0]["ops"][0]["inputs"]["ScaleTensor"] = ["x"]
+    with pytest.raises(CheckpointError, match="scale does not read slot 'ScaleTensor'"):
+        from_data(data, "model")
+    data["blocks"][0]["ops"][0]["inputs"]["ScaleTensor"] = []  # as Fluid writes empty slots
+    assert from_data(data, "model").global_block().ops[0].type == block.ops[0].type

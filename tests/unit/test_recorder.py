@@ -24,7 +24,7 @@ from hpcdist.ps.packet_log import PacketLog
 from hpcdist.ps.packets import Packet, VarSpec
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 from hpcdist.ps.table_rpc import move
-from hpcdist.trace import files
+from hpcdist.trace import chrome, files
 from hpcdist.trace import recorder as module
 from hpcdist.trace.events import EVENT, Cause, Count, EventKind, waits_for_cause
 from hpcdist.trace.files import RankOfJob, RankRecording
@@ -312,10 +312,40 @@ def test_what_was_written_in_part_is_removed(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         files.write(tmp_path, RankRecording(OF, Recorder(4096).taken()))
     assert not list(tmp_path.iterdir())
-    for name in ("events.0.npz.77.tmp", "trace.json.77.tmp"):  # of one killed while it wrote
-        (tmp_path / name).touch()
+    for name in ("events.0.npz", "trace.json"):  # of one killed while it wrote
+        (tmp_path / f"{name}.0123456789abcdef.tmp").touch()
     files.remove_all(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+OTHERS = {
+    "events.7.npz": b"",  # named as a recording would be
+    "events.8.npz": b"PK\x03\x04 an archive of somebody's",
+    "failure.7.txt": b"my notes",
+    "events.2024.npz": b"mine",
+    "failure.analysis.txt": b"mine",
+    "events.0.npz.77.tmp": b"mine",
+    "trace.json": b"[]",
+}
+
+
+def test_files_of_others_stay_and_are_not_read(tmp_path):
+    for name, content in OTHERS.items():
+        (tmp_path / name).write_bytes(content)
+    files.write(tmp_path, RankRecording(OF, Recorder(4096).taken()))
+    files.write_failure(tmp_path, 0, "rank 0 failed")
+    assert [found.of for found in files.read_all(tmp_path)] == [OF]
+    assert files.failures(tmp_path) == {0: "rank 0 failed"}
+    files.refuse_others_files(tmp_path, 0)  # what hpcdist has written may be replaced
+    files.remove_all(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == OTHERS
+    with pytest.raises(TraceError, match=r"events.7.npz is in the way: rank 7 would write .*move"):
+        files.refuse_others_files(tmp_path, 7)
+    with pytest.raises(TraceError, match=r"trace.json is in the way"):
+        chrome.refuse_others_file(tmp_path / "trace.json")
+    chrome.write(tmp_path / "other.json", [])
+    chrome.refuse_others_file(tmp_path / "other.json")
+    chrome.refuse_others_file(tmp_path / "none.json")
 
 
 def test_the_garbage_collector_is_noted_if_it_takes_long(recorder, monkeypatch):
