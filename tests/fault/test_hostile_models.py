@@ -145,7 +145,11 @@ def test_operators_around_themselves_are_refused(inner):
 
 def test_operators_without_an_input_are_refused():
     said = model()
-    said["blocks"][0]["ops"][0]["inputs"] = {"x": said["blocks"][0]["ops"][0]["inputs"]["X"]}
+    inputs = said["blocks"][0]["ops"][0]["inputs"]
+    inputs["x"] = inputs.pop("X")
+    with pytest.raises(CheckpointError, match="operator mul does not read slot 'x'"):
+        from_data(said, "f")
+    del inputs["x"]
     with pytest.raises(CheckpointError, match="operator mul with X = None"):
         from_data(said, "f")
 
