@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
@@ -90,6 +91,7 @@ class Job(Control):
         self._steps: BatchSteps | StageSteps = self._batch_steps
         self._gone: set[int] = set()  # trainers that had died when all made a checkpoint
         self._trained: WeakSet[Scope] = WeakSet()  # the scopes in which Programs train
+        self._last_trained: Callable[[], Scope | None] = lambda: None  # of these
         self._training: WeakSet[Any] = WeakSet()  # Executors that train, and are not closed
         self._thread = StepThread(transport.rank)
         self._meetings: ProgramCache[bool] = ProgramCache()
@@ -101,11 +103,9 @@ class Job(Control):
             self._thread.enter()
 
     def _meets_others(self, program: Program, substitute: Program) -> bool:
-        """Return whether a Program exchanges values with other ranks when it is run."""
+        """Return whether a Program that does not train exchanges values with other ranks."""
         return (
-            program.trains
-            or program.main is not None
-            or isinstance(self._steps, StageSteps)
+            isinstance(self._steps, StageSteps)
             or self._batches.adds_up(program)
             or self._meetings.of(substitute, lambda: _has_control(substitute))
         )
@@ -132,12 +132,17 @@ class Job(Control):
     ) -> tuple[Program, Feed]:
         """Return the Program that this rank runs in place of ``program``, and what it feeds."""
         substitute = self._substitute_of(program)
-        if self._meets_others(program, substitute):
+        meets = program.trains or program.main is not None  # so that `admit` has been asked
+        if not meets and self._meets_others(program, substitute):
             self._thread.enter()
-            if self.closed and not self._serves:
-                raise HpcdistError(self._left())
-        if substitute.trains or program.main is not None or _is_startup(substitute):
+            meets = True
+        if meets and self.closed and not self._serves:
+            raise HpcdistError(self._left())
+        if self._last_trained() is not scope and (
+            substitute.trains or program.main is not None or _is_startup(substitute)
+        ):
             self._trained.add(scope)
+            self._last_trained = weakref.ref(scope)
         return self._steps.begin_step(program, substitute, feed, scope, fetches)
 
     def _left(self) -> str:
