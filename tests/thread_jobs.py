@@ -39,9 +39,10 @@ class _OfThread:
 
 
 @contextmanager
-def ranks_as_threads() -> Iterator[Callable[[int, int, list[Script]], list[Any]]]:
+def ranks_as_threads(**asked: Any) -> Iterator[Callable[[int, int, list[Script]], list[Any]]]:
     """Give a function that runs one script for each rank, trainers first; it returns what the
-    trainers' scripts return, or raises the first error that a rank ended with."""
+    trainers' scripts return, or raises the first error that a rank ended with. ``asked`` goes to
+    each rank's `Job`."""
     own = _Own()
 
     def run(trainers: int, servers: int, scripts: list[Script]) -> list[Any]:
@@ -54,7 +55,7 @@ def ranks_as_threads() -> Iterator[Callable[[int, int, list[Script]], list[Any]]
         def rank(transport: Any, script: Script) -> None:
             try:
                 own.scope = Scope()
-                own.job = Job(transport, cluster, seed=0, deadline_s=60)
+                own.job = Job(transport, cluster, seed=0, deadline_s=60, **asked)
                 results[transport.rank] = script()
                 own.job.close()
             except SystemExit as end:

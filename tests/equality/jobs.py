@@ -1,0 +1,183 @@
+"""One choice of features trained by one process and by a job, and what came of it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcdist.errors import HpcdistError
+from hpcdist.executor.scope import Scope, scope_guard
+from tests.equality import features as f
+from tests.equality.programs import SAVED, AfterSteps, Rank, Values, build, train
+from tests.thread_jobs import ranks_as_threads
+
+EQUAL, REFUSED, DIFFERENT, FAILED = "equal", "refused", "DIFFERENT", "FAILED"
+# Of the largest element of a value, or of 1: sums are made in another order on several ranks.
+NEAR = {"float32": 2e-5, "float64": 1e-13}
+HALF = {"bfloat16": 4e-2, "float16": 1e-2}  # each trainer rounds its part of a gradient
+
+Job = Callable[[f.Choice, f.Shape, Callable[[int, bool], Rank]], list[list[Values]]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a choice: how far the worst value was off, or why there is none."""
+
+    kind: str
+    off: float = 0.0
+    why: str = ""
+
+
+def near(choice: f.Choice) -> float:
+    """Return to what part of the largest element a job's values equal those of one process."""
+    return max(NEAR[f.DTYPE.of(choice)], HALF.get(choice.get("strategy", ""), 0.0))
+
+
+def in_threads(
+    choice: f.Choice, shape: f.Shape, rank_of: Callable[[int, bool], Rank]
+) -> list[list[Values]]:
+    """Run a job whose ranks are threads of this process."""
+    size = shape.trainers + shape.servers
+    ranks = [
+        rank_of(k if k < shape.trainers else k - shape.trainers, k >= shape.trainers)
+        for k in range(size)
+    ]
+    scripts = [build(choice) for _ in ranks]
+    bodies = [lambda s=s, r=r: train(s, r) for s, r in zip(scripts, ranks)]
+    with ranks_as_threads(local_feed=f.MODE.of(choice).local) as run:
+        return run(shape.trainers, shape.servers, bodies)
+
+
+def compare(choice: f.Choice, job: Job = in_threads) -> Outcome:
+    """Train a choice by one process and by a job; say whether both have the same values."""
+    with _surroundings(choice) as root:
+        try:
+            alone = _alone(choice, root / "alone")
+        except HpcdistError as error:
+            return Outcome(REFUSED, why=f"by one process: {_line(error)}")
+        except Exception as error:
+            return Outcome(FAILED, why=f"by one process: {_line(error)}")
+        try:
+            steps = _job(choice, root / "job", job)
+        except HpcdistError as error:
+            return Outcome(REFUSED, why=_line(error))
+        except AfterSteps as error:
+            return Outcome(FAILED, why=_line(error))
+        except BaseException as error:
+            return Outcome(FAILED, why=_line(error) + _place(error))
+    return _compared(choice, steps, alone)
+
+
+def _alone(choice: f.Choice, root: Path, begin: int = 0, end: int | None = None) -> list[Values]:
+    with scope_guard(Scope()):
+        return train(build(choice), Rank(0, f.ALONE, False, root, begin, end, alone=True))
+
+
+def _job(choice: f.Choice, root: Path, job: Job) -> list[list[Values]]:
+    """Run the job, or two of which the second goes on where the first one was saved."""
+    resume, shape = f.SAVE.of(choice), f.shape_of(choice)
+
+    def run(where: f.Shape | None, begin: int, end: int | None) -> list[list[Values]]:
+        if where == f.ALONE:
+            return [_alone(choice, root, begin, end)]
+        here = _of_mode(choice, where or shape)
+        return job(choice, here, lambda k, serves: Rank(k, here, serves, root, begin, end))
+
+    if resume is None:
+        return run(None, 0, None)
+    first = run(resume.saver, 0, SAVED)
+    rest = run(resume.goes_on, SAVED, None)
+    return [first[0] + later for later in rest]
+
+
+def _of_mode(choice: f.Choice, shape: f.Shape) -> f.Shape:
+    mode = f.MODE.of(choice)
+    trainers = 1 if mode.fields is not None else shape.trainers
+    return f.Shape(trainers, shape.servers if mode.served else 0)
+
+
+def _compared(choice: f.Choice, steps: list[list[Values]], alone: list[Values]) -> Outcome:
+    worst, limit = 0.0, near(choice)
+    wanted = {name: value for values in alone for name, value in values.items()}
+    for trainer, of_trainer in enumerate(steps):
+        got = {name: value for values in of_trainer for name, value in values.items()}
+        for name, value in wanted.items():
+            if f"{name}.trainer_0" in got:
+                value = value + 1  # asynchronous trainers keep the number of the next step
+            if "_gradient_merge_" in name:
+                continue  # each trainer adds up what its own rows give
+            if name not in got:
+                if name.startswith("saved: "):
+                    continue  # what one process keeps, and a job has no use for
+                return Outcome(DIFFERENT, np.inf, f"trainer {trainer} has no {name}")
+            local = f.MODE.of(choice).local
+            off = _distance(got[name], value, local, trainer, len(steps))
+            if not off <= limit:
+                return Outcome(
+                    DIFFERENT, off, f"trainer {trainer}, {name}: {_both(got[name], value)}"
+                )
+            worst = max(worst, off)
+    return Outcome(EQUAL, worst)
+
+
+def _both(got: Any, wanted: Any) -> str:
+    if got.shape != wanted.shape or got.dtype != wanted.dtype:
+        return f"{got.dtype}{got.shape} for {wanted.dtype}{wanted.shape}"
+    at = np.unravel_index(np.argmax(np.abs(got.astype("float64") - wanted)), wanted.shape)
+    return f"{got[at]} for {wanted[at]}"
+
+
+def _distance(got: Any, wanted: Any, local: bool, trainer: int, trainers: int) -> float:
+    """Return how far two values are apart, in parts of the largest element or of 1."""
+    if local and got.shape != wanted.shape and got.shape[1:] == wanted.shape[1:]:
+        rows = len(wanted)
+        wanted = wanted[rows * trainer // trainers : rows * (trainer + 1) // trainers]
+    if got.shape != wanted.shape or got.dtype != wanted.dtype:
+        return np.inf
+    if wanted.size == 0:
+        return 0.0
+    if wanted.dtype.kind not in "f":
+        return 0.0 if np.array_equal(got, wanted) else np.inf
+    if not np.isfinite(wanted).all():
+        return 0.0 if np.array_equal(got, wanted, equal_nan=True) else np.inf
+    scale = max(1.0, float(np.abs(wanted).max()))
+    return float(np.abs(got.astype("float64") - wanted).max()) / scale
+
+
+@contextmanager
+def _surroundings(choice: f.Choice) -> Iterator[Path]:
+    """Set what a mode sets, and give a directory for checkpoints."""
+    settings: Mapping[str, str] = {
+        "HPCDIST_SPARSE_ROWS": "exact",  # Fluid loses rows, by how ids are ordered and repeated
+        **f.MODE.of(choice).settings,
+        **f.KERNELS.of(choice),
+    }
+    directory = tempfile.mkdtemp(prefix="equality-", dir="/dev/shm")
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        try:
+            yield Path(directory)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {text}"
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return " at " + " < ".join(f"{Path(x.filename).name}:{x.lineno}" for x in frames[-3:][::-1])
