@@ -30,11 +30,15 @@ _EXTREMES = {"elementwise_max": LARGEST, "elementwise_min": SMALLEST}
 
 @dataclass(frozen=True)
 class Combined:
-    """A value that is made of several saved ones; who does not hold it begins with zeros."""
+    """A value that is made of several saved ones; who does not hold it begins with zeros.
+
+    ``further``: what is added to it.
+    """
 
     names: tuple[str, ...]
     how: str
     holds: bool = True
+    further: int = 0
 
     def of(self, values: Sequence[np.ndarray]) -> np.ndarray:
         """Return what this trainer takes up of the values called `names`."""
@@ -43,6 +47,7 @@ class Combined:
             made = stack.max(0) if self.how == LARGEST else stack.min(0)
         else:
             made = stack.sum(0, dtype=stack.dtype)
+        made = made + made.dtype.type(self.further) if self.further else made
         if not self.holds:
             made = np.zeros_like(made)
         if self.how == WINDOWED:

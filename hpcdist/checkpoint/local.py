@@ -194,18 +194,28 @@ def _jobs_for(checkpoint: Source, variable: LocalPiece, out: np.ndarray) -> Any:
 
 
 def counted(source: Source, variable: LocalPiece, plan: Plan | None) -> LocalPiece:
-    """Return what a trainer has counted of an asynchronous schedule: servers add that up.
+    """Return what is taken up of a schedule's steps, which asynchronous trainers count otherwise.
 
-    Where other trainers had counted, or servers, the first one has all steps.
+    Each holds its part of the number of the next step, which servers add up; elsewhere the counter
+    has that of the last step. Where other trainers had counted, or nobody, the first one has all.
     """
-    if plan is None or plan.counter is None or variable.local not in plan.counters:
+    if plan is None or plan.counter is None:
+        saved = _saved_counts(source, variable.local)
+        if not saved or variable.piece.dtype != "int64":
+            return variable
+        return replace(variable, combined=Combined(saved, SUMMED, further=-1))
+    saved = _saved_counts(source, plan.counter)
+    if variable.local not in plan.counters or len(saved) == len(plan.counters):
         return variable
-    names = (f"{plan.counter}.trainer_{k}" for k in itertools.count())
-    saved = tuple(itertools.takewhile(source.has, names))
-    if len(saved) == len(plan.counters):
-        return variable
+    names, further = (saved, 0) if saved else ((plan.counter,), 1)
     first = variable.local == plan.counters[0]
-    return replace(variable, combined=Combined(saved or (plan.counter,), SUMMED, first))
+    return replace(variable, combined=Combined(names, SUMMED, first, further))
+
+
+def _saved_counts(source: Source, counter: str) -> tuple[str, ...]:
+    """Return the names of what asynchronous trainers had counted."""
+    names = (f"{counter}.trainer_{k}" for k in itertools.count())
+    return tuple(itertools.takewhile(source.has, names))
 
 
 def _overlapping(checkpoint: Source, piece: Piece, out: np.ndarray) -> list[Job]:
