@@ -12,6 +12,7 @@ from hpcdist.runtime.batches.shared_batches import Batches
 from hpcdist.runtime.job.links import Links
 from hpcdist.runtime.job.server_side import NOTHING_ON_SERVERS, ServerSide, fed_rates
 from hpcdist.runtime.job.set_values import SetValues
+from hpcdist.transpiler.hybrid import served_plan
 
 TellServers = Callable[[Mapping[str, float], str], None]
 
@@ -67,15 +68,12 @@ class BatchSteps:
             if also:
                 link.settle(substitute)
                 self._feed_servers(substitute, {name: feed[name] for name in also})
-            self._note_run(program, scope)
+            self._note_run(program, substitute, scope)
             if not program.trains:
                 self._note_fed(program, feed, scope)
         link.begin(substitute, scope)
-        if self._changed.some and program.trains and not self.by_script:
-            by_hand, everything = self._changed.take(scope)
-            self._server_side.refuse_changed(variable.name for variable in everything)
-            link.expect_on_servers(everything)
-            self._batches.note_set(by_hand)
+        if self._changed.some and (program.trains or (self.by_script and _is_step(substitute))):
+            self._take_changed(substitute, scope)
         if substitute.trains and self._batches.counts_rows(program):
             with_rows, without = link.variants(substitute)
             rows, has_rows = self._batches.meet(substitute, feed)
@@ -86,12 +84,22 @@ class BatchSteps:
             rows = {name: value for name, value in rows.items() if name not in on_servers}
         return link.of_this_step(substitute, scope), rows
 
-    def _note_run(self, program: Program, scope: Scope) -> None:
+    def _take_changed(self, substitute: Program, scope: Scope) -> None:
+        """Refuse what was changed here and would count on servers only; compare the rest."""
+        by_hand, everything = self._changed.take(scope)
+        side = ServerSide.planned(substitute) if self.by_script else self._server_side
+        side.refuse_changed(variable.name for variable in everything)
+        if not self.by_script:  # there parameters last until the servers' come, as in Fluid
+            self._links.current.expect_on_servers(everything)
+            self._batches.note_set(by_hand)
+
+    def _note_run(self, program: Program, substitute: Program, scope: Scope) -> None:
         """Where servers have the parameters: notice what changes them here only."""
         if program.trains:
             self._has_trained = True
         elif program.main is None:
-            self._changed.note_run(program, scope)
+            if served_plan(substitute) is None:  # what servers send does not change here only
+                self._changed.note_run(program, scope)
         elif self._has_trained and not self.by_script:
             raise PlanError(
                 "the startup program is run again after the first step: servers keep their "
@@ -130,3 +138,9 @@ class BatchSteps:
             return fetched, scheduled.completing(names, join)
         self._server_side.refuse_fetched(names)
         return names, self._batches.join(program, names)
+
+
+def _is_step(substitute: Program) -> bool:
+    """Return whether a Program is what a trainer runs of a step, and has no optimizer itself."""
+    plan = served_plan(substitute)
+    return plan is not None and not plan.startup

@@ -31,6 +31,17 @@ class ServerSide:
         used = frozenset[str]().union(*map(_used, mains))
         return cls(frozenset[str]().union(*written), used.difference(*map(_used, on_trainers)))
 
+    @classmethod
+    def planned(cls, substitute: Program) -> ServerSide:
+        """Return what servers have, beside parameters, of a script that transpiles by itself."""
+        plan = served_plan(substitute)
+        if plan is None or plan.mode.geo or plan.records is None:
+            return NOTHING_ON_SERVERS  # with GEO trainers have all of it, too
+        rates = {value.name for value in plan.scheduled}
+        kept = {record.origin.name for record in plan.records.distributed_vars}
+        kept -= {route.parameter for route in plan.routes}
+        return cls(unused=frozenset((rates | kept) - _used(substitute)))
+
     def fed(self, program: Program, substitute: Program, feed: Feed) -> list[str]:
         """Return what is fed that servers have: parameters, and what trainers do not, as rates."""
         variables, remaining = program.global_block().vars, substitute.global_block().vars
