@@ -10,6 +10,7 @@ import numpy as np
 
 from hpcdist import settings
 from hpcdist.errors import PlanError
+from hpcdist.graph.block import Block
 from hpcdist.graph.distribution import Distribution
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.op_role import AFTER_UPDATES, OpRole
@@ -17,11 +18,12 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.ops.optimize.update import UPDATES
 from hpcdist.transpiler.config import DistributeTranspilerConfig, dispatcher_class
 from hpcdist.transpiler.counters import step_counter
 from hpcdist.transpiler.group import Participants
 from hpcdist.transpiler.mode import Mode
-from hpcdist.transpiler.program_roles import program_roles
+from hpcdist.transpiler.program_roles import ParameterUpdate, program_roles
 from hpcdist.transpiler.scheduled import ScheduledValue, scheduled_values
 from hpcdist.transpiler.slicing import Slice, slice_variables
 from hpcdist.transpiler.table_metadata import (
@@ -39,8 +41,9 @@ from hpcdist.transpiler.unserved import refuse_other_order, refuse_uncut, refuse
 class Route:
     """Where one parameter goes: its blocks and, one for each, the servers' endpoints.
 
-    ``sparse``: its gradient is SelectedRows. ``remote``: trainers do not receive the parameter but
-    ask servers for the rows they look up.
+    ``sparse``: its gradient is SelectedRows; ``moved_whole``: its update also moves rows which that
+    does not list. ``remote``: trainers do not receive the parameter but ask servers for the rows
+    they look up.
     """
 
     parameter: str
@@ -51,6 +54,7 @@ class Route:
     endpoints: tuple[str, ...]
     sparse: bool = False
     remote: bool = False
+    moved_whole: bool = False
 
     @property
     def cut(self) -> bool:
@@ -245,6 +249,7 @@ def make_plan(
                 (),
                 sparse,
                 remote=sparse and var.name in remote and not mode.geo,
+                moved_whole=sparse and _moves_all(block, update),
             )
         )
     order = list(range(len(routes)))
@@ -301,6 +306,15 @@ def _dispatch(
         endpoints = tuple(next(remaining) for _ in routes[i].slices)
         placed[i] = replace(routes[i], endpoints=endpoints)
     return placed
+
+
+def _moves_all(block: Block, update: ParameterUpdate) -> bool:
+    """Return whether what moves a table with a sparse gradient moves rows that were not looked up.
+
+    Momentum goes on in all rows, for example, and so does whatever else is done to the table.
+    """
+    op = block.ops[update.optimizer]
+    return len(update.ops) > 1 or UPDATES[op.type].sparse(op.attrs) == "all"
 
 
 def _remote_tables(program: Program) -> set[str]:

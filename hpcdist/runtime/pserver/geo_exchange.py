@@ -136,9 +136,11 @@ class GeoExchange:
         synced += delta
 
     def _push(self, client: PsClient, route: Route) -> None:
-        """Send each server its rows that were looked up, though there be none."""
+        """Send each server its rows that were looked up, or that moved, though there be none."""
         trained, synced = self._trained[route.parameter], self._synced[route.parameter]
         touched = self._touched[route.parameter]
+        if route.moved_whole:
+            touched |= (trained != synced).reshape(len(touched), -1).any(1)
         for piece, endpoint in zip(route.slices, route.endpoints):
             rows = piece.begin + np.flatnonzero(touched[piece.begin : piece.end])
             delta = (trained[rows] - synced[rows]) / trained.dtype.type(self._trainers)

@@ -1,0 +1,35 @@
+"""What the array has found: choices that trained otherwise than one process without a word."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.equality.jobs import EQUAL, REFUSED, compare
+
+ASYNCHRONOUS = ["asynchronous", "communicator", "half-asynchronous"]
+
+
+@pytest.mark.parametrize("mode", ASYNCHRONOUS)
+@pytest.mark.parametrize("save", ["same ranks", "on one process", "of one process"])
+@pytest.mark.parametrize("schedule", ["exponential", "Noam"])
+def test_a_schedule_goes_on_in_another_mode(mode, save, schedule):
+    """Asynchronous trainers count the next step, all others the last one."""
+    outcome = compare({"mode": mode, "schedule": schedule, "save": save})
+    assert outcome.kind == EQUAL, outcome
+
+
+@pytest.mark.parametrize("mode", ["transpiled", *ASYNCHRONOUS])
+def test_a_rate_that_a_transpiled_script_sets_is_refused(mode):
+    """Servers have a value of their own, and went on with it."""
+    outcome = compare({"mode": mode, "schedule": "set by the script"})
+    assert outcome.kind == REFUSED and "'own_rate' was changed on a trainer" in outcome.why
+
+
+@pytest.mark.parametrize("optimizer", ["Momentum", "Nesterov", "Adam", "RMSProp", "lazy Adam"])
+@pytest.mark.parametrize("regularizer", ["none", "L2"])
+def test_rows_that_move_without_being_looked_up_are_exchanged(optimizer, regularizer):
+    """With GEO servers only had the rows that were looked up; momentum moves the others, too."""
+    choice = {"mode": "GEO", "optimizer": optimizer, "regularizer": regularizer}
+    for save in ("none", "on one process"):
+        outcome = compare({**choice, "table": "sparse", "save": save})
+        assert outcome.kind == EQUAL, outcome
