@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from time import monotonic_ns
-from typing import Any
+from typing import Any, NoReturn
 
 from hpcdist.errors import GraphError, HpcdistError
 from hpcdist.executor.fitting import Fitting
@@ -55,12 +55,10 @@ class Compiled:
     def run(self, detailed: bool = False) -> None:
         """Execute every step, and note each if ``detailed``; an error names its operator."""
         i = 0
+        steps = self.calls()
         if self.interpreter is not None:
             self.interpreter.begin()
         try:
-            steps = self.steps
-            if self.checks:
-                steps = with_checks(steps, self.ops, self.arrays)
             if detailed:
                 names, now, record = self.names, monotonic_ns, recorder.record
                 kind, step = int(EventKind.OPERATOR), here.step
@@ -75,12 +73,21 @@ class Compiled:
                     call()
             if self.interpreter is not None:
                 self.interpreter.keep(self.scope)
-        except HpcdistError:
-            here.doing = here.doing or self.described(self.ops[i])
-            raise
         except Exception as error:
-            here.doing = self.described(self.ops[i])
-            raise HpcdistError(f"{here}: {type(error).__name__}: {error}") from error
+            self.fail(error, i)
+
+    def calls(self) -> list[Call]:
+        """Return what is called in a step; if results are checked, each with a look at them."""
+        return with_checks(self.steps, self.ops, self.arrays) if self.checks else self.steps
+
+    def fail(self, error: Exception, index: int) -> NoReturn:
+        """Raise what a call has raised, or an error that names its operator."""
+        operator = self.described(self.ops[index])
+        if isinstance(error, HpcdistError):
+            here.doing = here.doing or operator
+            raise error
+        here.doing = operator
+        raise HpcdistError(f"{here}: {type(error).__name__}: {error}") from error
 
     @functools.cached_property
     def names(self) -> list[int]:

@@ -26,6 +26,23 @@ SharedFetch = tuple[tuple[str, ...], Join | None]  # what to fetch here; None: i
 ANNOUNCED = 4096  # bytes that a trainer may tell all others at once
 
 
+@dataclass(frozen=True)
+class Settled:
+    """What all further steps of a Program have in common, until ``Control.decisions`` grows.
+
+    ``program`` runs in its place; ``fetches`` are fetched, and ``join`` makes of them what was
+    asked for. ``admit`` is called before this thread waits for its turn, ``begin`` when it has it,
+    then ``feed``, with what is fed to the step: it returns what ``program`` is fed.
+    """
+
+    program: Program
+    fetches: tuple[str, ...]
+    join: Join | None = None
+    admit: Callable[[], None] | None = None
+    begin: Callable[[], None] | None = None
+    feed: Callable[[Feed], Feed] | None = None
+
+
 @dataclass
 class Fits:
     """How often values have got other arrays since a Program was compiled: ragged batches do so."""
@@ -135,6 +152,7 @@ class Control(NetworkOperators):
 
     def __init__(self) -> None:
         self.turn: AbstractContextManager[object] = threading.RLock()
+        self.decisions = 0  # grows with whatever may change what was `settled`
 
     def admit(self, program: Program) -> None:
         """Before this thread waits for its turn. Raises HpcdistError if it may not have one."""
@@ -151,6 +169,15 @@ class Control(NetworkOperators):
     def shared_fetch(self, program: Program, names: tuple[str, ...]) -> SharedFetch:
         """Return what to fetch here, and what turns that into the job's values of ``names``."""
         return names, None
+
+    def settled(
+        self, program: Program, fed: Sequence[str], scope: Scope, fetches: tuple[str, ...]
+    ) -> Settled | None:
+        """Return what further steps like the one just begun have in common: with the same feeds.
+
+        None if each of them has to be begun by `substitute`.
+        """
+        return None
 
     def note_trains(self, executor: object) -> None:
         """Note that an Executor runs a Program that trains."""
@@ -179,6 +206,9 @@ _alone_types: Sequence[str] = ()
 def install(control: Control | None) -> None:
     """Make ``control`` execute control operators in this process; None: nobody does."""
     global _installed
+    for one in (_installed, _alone, control):
+        if one is not None:
+            one.decisions += 1
     _installed = control
     on_set(None if control is None else control.note_set)
 

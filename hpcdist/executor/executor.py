@@ -3,78 +3,38 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import count
 from time import monotonic_ns
 from typing import Any
 
 import numpy as np
 
-from hpcdist import settings
-from hpcdist.errors import GraphError, GraphTypeError, HpcdistError
+from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.executor import control
 from hpcdist.executor.backend import Backend, CPUPlace, Place, backend_of
-from hpcdist.executor.compile import Compiler
-from hpcdist.executor.compiled_form import Compiled
+from hpcdist.executor.bound_step import RUN, STEP, BoundStep, copier, handed_out
 from hpcdist.executor.compiled_program import CompiledProgram, only_feed
 from hpcdist.executor.dataset_run import for_test, run_dataset
-from hpcdist.executor.described import described
-from hpcdist.executor.fed import (
-    as_host,
-    declared,
-    fed_metas,
-    of_other_extents,
-    plain,
-    ragged_key,
-)
-from hpcdist.executor.measured import MeasuredKernels
+from hpcdist.executor.fed import as_host, declared, fed_metas, plain, ragged_key
+from hpcdist.executor.forms import Form, Forms, Key, rows_of
 from hpcdist.executor.merging import MergedSteps
 from hpcdist.executor.nan_watch import NanWatch
-from hpcdist.executor.pool import Pool
 from hpcdist.executor.position import here
+from hpcdist.executor.prepared import PreparedStep
 from hpcdist.executor.pruned import PrunedPrograms, fetch_names_and_updates
-from hpcdist.executor.reading import feed_ahead, with_read
+from hpcdist.executor.reading import feed_ahead, sources, with_read
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.executor.states import OperatorStates
-from hpcdist.fetched import as_fetched
 from hpcdist.graph.lod import Lod
-from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.program import Program, ProgramCache, default_main_program
 from hpcdist.lod_tensor import LoDTensor
-from hpcdist.ops.by_torch import MEASURED, Kernels
+from hpcdist.ops.by_torch import Kernels
 from hpcdist.trace.events import EventKind
 from hpcdist.trace.metric_log import metric_log
 from hpcdist.trace.recorder import recorder
 
-_STEP, _RUN, _FEED, _FETCH = map(recorder.name, ("step", "run", "feed", "fetch"))
+_FEED, _FETCH = map(recorder.name, ("feed", "fetch"))
 _CLOSED = "this Executor was closed with close(); make a new one"
-CACHE_SIZE = 64  # compiled forms kept: one per Program, feed shapes and fetches
-
-
-class _Entry:
-    """A compiled Program with what `run` needs around it."""
-
-    def __init__(
-        self, compiled: Compiled, feeds: list[str], fetches: tuple[str, ...], origin: Program
-    ) -> None:
-        """``origin``: what the script runs, of which this may be the part of a rank."""
-        self.compiled, self.origin = compiled, origin
-        self.feed_names, self.fetch_names = feeds, fetches
-        self.last_used: float = math.inf  # number of the run; not yet run
-        roles = [op.role for op in compiled.ops]
-        self.trains = any(r & (OpRole.OPTIMIZE | OpRole.BACKWARD) for r in roles)
-        self.look_up()
-
-    def look_up(self) -> None:
-        """Find the arrays that are fed and fetched."""
-        arrays = self.compiled.arrays
-        self.feeds = [(name, arrays.get(name)) for name in self.feed_names]
-        self.fetches = [(name, arrays.get(name)) for name in self.fetch_names]
-
-
-# Of a compiled form: scope, fetches, (name, shape, dtype) fed, and the kernels being measured.
-Key = tuple[int, tuple[str, ...], tuple[tuple[object, ...], ...], Kernels | None]
 
 
 class Executor:
@@ -86,14 +46,11 @@ class Executor:
     def __init__(self, place: Place | None = None) -> None:
         self.place = place if place is not None else CPUPlace()
         self._backend: Backend = backend_of(self.place)
-        self._pool = Pool(self._backend)
-        self._forms: ProgramCache[dict[Key, _Entry]] = ProgramCache()
-        self._runs = count()
-        self.states = OperatorStates()
-        self._nan_watch = NanWatch()
+        self._forms = Forms(self._backend, self._note_trains)
+        # By fetches and scope, how the steps of a Program are taken.
+        self._steps: ProgramCache[dict[tuple[object, ...], BoundStep]] = ProgramCache()
+        self.nan_watch = NanWatch()
         self._merging = MergedSteps()
-        measures = settings.KERNELS.read() == MEASURED
-        self._measured = MeasuredKernels(self._backend, self._forget) if measures else None
         self._pruned = PrunedPrograms()
         self._closed = False
         recorder.start()
@@ -126,6 +83,11 @@ class Executor:
         if self._closed:
             raise GraphError(_CLOSED)
         fetches, updates = fetch_names_and_updates(fetch_list)
+        if type(program) is Program and type(feed) is dict and not (updates or use_prune):
+            scope = scope if scope is not None else global_scope()
+            step = self._bound(program, fetches, scope)
+            if step is not None and (found := step.run(feed, return_numpy)) is not None:
+                return found
         if program is None:
             program = default_main_program()
         elif isinstance(program, CompiledProgram):
@@ -145,6 +107,48 @@ class Executor:
             program, feed = self._pruned.of_this_run(program, feed, fetches, updates)
         scope = scope if scope is not None else global_scope()
         return self._run(program, feed, fetches, scope, return_numpy)
+
+    def prepare(
+        self,
+        program: Program | CompiledProgram | None = None,
+        feed: object = None,
+        fetch_list: Sequence[Any] | None = None,
+        scope: Scope | None = None,
+    ) -> PreparedStep:
+        """Return a step that is taken by ``step.run(feed)``, without a look-up in each:
+
+            step = exe.prepare(main, feed={"x": x, "y": y}, fetch_list=[loss])
+            for x, y in batches:
+                (value,) = step.run({"x": x, "y": y})
+
+        A step is what `run` does with the same arguments: the same values, effects and errors,
+        also when the Program, the scope or what is fed has changed since. ``scope`` is the global
+        one as it is now. Nothing is computed here. ``feed``, if given, is only looked at: raises
+        FeedError if the Program could not be fed so, GraphError once the Executor is closed.
+        """
+        if self._closed:
+            raise GraphError(_CLOSED)
+        program = program if program is not None else default_main_program()
+        scope = scope if scope is not None else global_scope()
+        fetches, updates = fetch_names_and_updates(fetch_list)
+        if isinstance(program, Program) and feed:
+            known = declared(program, only_feed(feed), stacklevel=3)
+            values, lods, _ = _on_host(program, {n: plain(v) for n, v in known.items()})
+            fed_metas(program, values, lods)
+
+        def run(feed: Any, return_numpy: bool) -> list[Any]:
+            options = {"scope": scope, "return_numpy": return_numpy}
+            return self.run(program, feed, fetch_list, **options)
+
+        def bound() -> BoundStep | None:
+            known = isinstance(program, Program) and not updates
+            return self._bound(program, fetches, scope) if known else None
+
+        return PreparedStep(run, bound)
+
+    def _bound(self, program: Program, fetches: tuple[str, ...], scope: Scope) -> BoundStep | None:
+        steps = self._steps.get(program)
+        return None if steps is None else steps.get((fetches, scope))
 
     def _run(
         self,
@@ -177,79 +181,105 @@ class Executor:
         if not feed.keys() <= program.global_block().vars.keys():
             feed = declared(program, feed)
         feed = {n: v if type(v) is np.ndarray else plain(v) for n, v in feed.items()}
+        fed = tuple(feed)
         origin = program
-        kernels = None if self._measured is None else self._measured.of_this_step(origin, job)
+        measured = self._forms.measured
+        kernels = None if measured is None else measured.of_this_step(origin, job)
         if job is not None:
             program, feed = job.substitute(program, feed, scope, fetches)
+        return self.rest_of_step(
+            job, origin, program, feed, fed, fetches, scope, begin, return_numpy, kernels
+        )
+
+    def rest_of_step(
+        self,
+        job: control.Control | None,
+        origin: Program,
+        program: Program,
+        feed: Mapping[str, Any],
+        fed: Sequence[str],
+        requested: tuple[str, ...],
+        scope: Scope,
+        begin: int,
+        return_numpy: bool,
+        kernels: Kernels | None = None,
+    ) -> list[Any]:
+        """Run ``program``, and what it is fed here, in place of ``origin``, which was ``fed``."""
+        measured, fetches = self._forms.measured, requested
+        substitute = program
         program = self._merging.of_this_step(program, scope)
-        requested = fetches
         turn: Callable[[control.Fetched], list[Any]] | None = None
         if job is not None:
             fetches, turn = job.shared_fetch(origin, requested)
-        values: dict[str, np.ndarray] = {}
-        lods: dict[str, Lod] = {}
-        shapes: list[tuple[object, ...]] = []
-        for name, value in feed.items():
-            if type(value) is np.ndarray:
-                values[name] = value
-                shapes.append((name, value.shape, value.dtype))
-                continue
-            array = values[name] = as_host(name, value, program)
-            if type(value) is LoDTensor and value.sequences:
-                lods[name] = value.sequences
-                shapes.append(ragged_key(name, array, value.sequences))
-            else:
-                shapes.append((name, array.shape, array.dtype))
-        key = (id(scope), fetches, tuple(shapes), kernels)
-        forms = self._forms.get(program)
-        entry = None if forms is None else forms.get(key)
-        if entry is None or entry.compiled.layout != scope.layout:
-            entry = self._compile(key, program, scope, values, fetches, lods, origin)
-        elif entry.compiled.fitting is not None:
-            entry = self._fitted(key, entry, program, values, lods)
-        entry.last_used = next(self._runs)
-        if entry.trains:
+        values, lods, shapes = _on_host(program, feed)
+        key: Key = (id(scope), fetches, shapes, kernels)
+        form = self._forms.of(key, program, scope, values, lods, origin)
+        if form.trains:
             here.step += 1
         detailed = not here.step & recorder.mask
-        fed = monotonic_ns() if detailed else 0
+        fed_at = monotonic_ns() if detailed else 0
         feed_in = self._backend.feed
-        for name, buffer in entry.feeds:
+        for name, buffer in form.feeds:
             if buffer is not None:
                 feed_in(name, buffer, values[name])
         if detailed:
-            rows = _rows(values, lods)
-            recorder.record(EventKind.FEED, _FEED, fed, monotonic_ns(), rows, step=here.step)
-        if self._measured is None or kernels is None:
-            entry.compiled.run(detailed)
+            rows = rows_of(values, lods)
+            recorder.record(EventKind.FEED, _FEED, fed_at, monotonic_ns(), rows, step=here.step)
+        if measured is None or kernels is None:
+            form.compiled.run(detailed)
         else:
-            run = functools.partial(entry.compiled.run, detailed)
-            self._measured.run(origin, (id(program), key), kernels, run)
+            run = functools.partial(form.compiled.run, detailed)
+            measured.run(origin, (id(program), key), kernels, run)
         if here.after_first_step and here.step:
             here.first_step_done()
         if fetches and self._backend.device_id is not None:  # before the host waits for values
-            feed_ahead(origin, entry.feeds, self._backend)
+            feed_ahead(origin, form.feeds, self._backend)
         fetched = monotonic_ns() if detailed else 0
-        copy_out = self._backend.copy_out
         results: list[Any] = [
-            copy_out(array) if array is not None else entry.compiled.interpreted(name)
-            for name, array in entry.fetches
+            copier(array, self._backend.copy_out)()
+            if array is not None
+            else form.compiled.interpreted(name)
+            for name, array in form.fetches
         ]
-        if entry.compiled.fitting is not None:
-            grouped = [entry.compiled.lod(name) for name in fetches]
+        if form.compiled.fitting is not None:
+            grouped = [form.compiled.lod(name) for name in fetches]
             results = [v if lod is None else LoDTensor(v, lod) for v, lod in zip(results, grouped)]
         if turn is not None:
             results = turn(list(zip(fetches, results)))
-        if entry.trains and self._nan_watch.watching:
-            self._nan_watch.look(requested, results)
+        if form.trains and self.nan_watch.watching:
+            self.nan_watch.look(requested, results)
         if detailed:
-            _note_fetched(requested, results, fetched, len(entry.compiled.steps))
-        if entry.trains and metric_log.fetches and not here.step & metric_log.mask:
+            _note_fetched(requested, results, fetched, len(form.compiled.steps))
+        if form.trains and metric_log.fetches and not here.step & metric_log.mask:
             metric_log.fetched(here.step, requested, results)
-        kind, called = (EventKind.STEP, _STEP) if entry.trains else (EventKind.RUN, _RUN)
+        kind, called = (EventKind.STEP, STEP) if form.trains else (EventKind.RUN, RUN)
         recorder.record(kind, called, begin, monotonic_ns(), 0.0, -1, here.step)
-        if return_numpy:
-            return [as_fetched(v.value if isinstance(v, LoDTensor) else v) for v in results]
-        return [LoDTensor(v) if isinstance(v, np.ndarray) else v for v in results]
+        if job is not None and kernels is None and program is substitute and form.is_fixed:
+            self._bind(job, form, origin, fed, requested, scope)
+        return handed_out(results, return_numpy)
+
+    def _bind(
+        self,
+        job: control.Control,
+        form: Form,
+        origin: Program,
+        fed: Sequence[str],
+        requested: tuple[str, ...],
+        scope: Scope,
+    ) -> None:
+        """Keep how a step was taken for those that are like it, if it says all of them."""
+        steps = self._steps.of(origin, dict)
+        known = steps.get((requested, scope))
+        if known is not None and known.holds(form, fed):
+            return
+        if sources(origin) or self._merging.merges(form.compiled.program):
+            return
+        settled = job.settled(origin, fed, scope, requested)
+        if settled is None or settled.program is not form.compiled.program:
+            return
+        number = self._forms.number
+        step = BoundStep(self, job, settled, form, origin, fed, requested, number)
+        steps[requested, scope] = step
 
     def train_from_dataset(
         self,
@@ -291,99 +321,42 @@ class Executor:
             if job is not None and not self._closed:
                 job.note_closed(self)
             self._forms.clear()
+            self._steps.clear()
             self._closed = True
 
-    def _compile(
-        self,
-        key: Key,
-        program: Program,
-        scope: Scope,
-        values: Mapping[str, np.ndarray],
-        fetches: tuple[str, ...],
-        lods: Mapping[str, Lod],
-        origin: Program,
-        reserve: Mapping[str, int] | None = None,
-    ) -> _Entry:
-        metas = fed_metas(program, values, lods)
-        context = program.global_block(), scope, self._backend, self._pool, self.states
-
-        def compiled_by(kernels: Kernels | None) -> Compiled:
-            tries = kernels is Kernels.COMPILED
-            return Compiler(*context, kernels, tries).compile(metas, fetches, reserve=reserve)
-
-        here.doing = ""
-        try:
-            if self._measured is None or (kernels := key[-1]) is None:
-                compiled = compiled_by(None)
-            else:
-                compiled = self._measured.compiled(origin, kernels, compiled_by)
-        except ValueError as error:  # GraphError, or NumPy's
-            raise of_other_extents(program, values, error) or _refused(error) from None
-        except (LookupError, TypeError, AttributeError, ArithmeticError, MemoryError) as error:
-            raise _refused(error) from error
-        forms = self._forms.get(program)
-        if forms is None:
-            forms = self._forms.put(program, {})
-            recorder.ran(lambda: described(program, compiled))
-        entry = forms[key] = _Entry(compiled, list(values), fetches, origin)
-        self._drop_least_used()
-        if entry.trains and (job := control.installed()) is not None:
+    def _note_trains(self) -> None:
+        if (job := control.installed()) is not None:
             job.note_trains(self)
-        return entry
 
-    def forms(self, program: Program | None = None) -> list[_Entry]:
+    def forms(self, program: Program | None = None) -> list[Form]:
         """Return the compiled forms of a Program, or of all that live, by their last use."""
-        caches = self._forms if program is None else [self._forms.get(program) or {}]
-        entries = (entry for forms in caches for entry in forms.values())
-        return sorted(entries, key=lambda entry: entry.last_used)
+        return self._forms.listed(program)
 
-    def _forget(self, origin: Program, kernels: Kernels) -> None:
-        """Drop the forms of a Program that some kernels compute, and their memory."""
-        for forms in self._forms:
-            for key in [k for k, e in forms.items() if e.origin is origin and k[-1] is kernels]:
-                del forms[key]
-
-    def _drop_least_used(self) -> None:
-        """Keep `CACHE_SIZE` forms; the new one is not yet used, so it is kept."""
-        oldest = self.forms()[:-CACHE_SIZE]
-        for forms in self._forms if oldest else ():
-            for key in [key for key, entry in forms.items() if entry in oldest]:
-                del forms[key]
-
-    def _fitted(
-        self,
-        key: Key,
-        entry: _Entry,
-        program: Program,
-        values: Mapping[str, np.ndarray],
-        lods: Mapping[str, Lod],
-    ) -> _Entry:
-        """Make a compiled Program ready for sequences of other lengths."""
-        fitting = entry.compiled.fitting
-        assert fitting is not None, "ragged input was fed when it was compiled"
-        if fitting.fit(fed_metas(program, values, lods)):
-            entry.look_up()
-            return entry
-        scope, fetches = entry.compiled.scope, entry.fetch_names
-        return self._compile(
-            key, program, scope, values, fetches, lods, entry.origin, fitting.reserve
-        )
+    @property
+    def states(self) -> OperatorStates:
+        """What operators keep between runs."""
+        return self._forms.states
 
 
-def _refused(error: Exception) -> Exception:
-    """Return the error about a Program that cannot be compiled: itself, if it says so."""
-    if isinstance(error, HpcdistError):
-        return error
-    return GraphError(f"the program cannot be compiled: {type(error).__name__}: {error}")
-
-
-def _rows(values: Mapping[str, np.ndarray], lods: Mapping[str, Lod]) -> int:
-    """Return how many rows a batch has, its sequences where it is ragged, by its longest variable.
-
-    Others may be one for the whole batch, such as a learning rate.
-    """
-    of_each = (lods[n].sequences if n in lods else len(v) for n, v in values.items() if v.ndim)
-    return max(of_each, default=0)
+def _on_host(
+    program: Program, feed: Mapping[str, Any]
+) -> tuple[dict[str, np.ndarray], dict[str, Lod], tuple[tuple[object, ...], ...]]:
+    """Return what is fed as arrays, the sequences of those that have some, and all shapes."""
+    values: dict[str, np.ndarray] = {}
+    lods: dict[str, Lod] = {}
+    shapes: list[tuple[object, ...]] = []
+    for name, value in feed.items():
+        if type(value) is np.ndarray:
+            values[name] = value
+            shapes.append((name, value.shape, value.dtype))
+            continue
+        array = values[name] = as_host(name, value, program)
+        if type(value) is LoDTensor and value.sequences:
+            lods[name] = value.sequences
+            shapes.append(ragged_key(name, array, value.sequences))
+        else:
+            shapes.append((name, array.shape, array.dtype))
+    return values, lods, tuple(shapes)
 
 
 def _note_fetched(names: Sequence[str], values: Sequence[Any], begin: int, operators: int) -> None:

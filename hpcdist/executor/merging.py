@@ -31,13 +31,17 @@ class MergedSteps:
 
     def of_this_step(self, program: Program, scope: Scope) -> Program:
         """Return a Program, or what is left of it in a step that only adds to gradients."""
-        merged = self._merged.get(program) or self._merged.put(program, _read(program))
+        merged = self._merged.of(program, lambda: _read(program))
         if merged.between is None:
             return program
         variable = scope.find_var(merged.counter)
         if variable is None or variable.value is None:  # not initialized: compiling says so
             return program
         return program if int(variable.value[0]) >= merged.steps - 1 else merged.between
+
+    def merges(self, program: Program) -> bool:
+        """Return whether a Program merges gradients over steps, so that not all are alike."""
+        return self._merged.of(program, lambda: _read(program)).between is not None
 
 
 def merge_counter(program: Program) -> str | None:

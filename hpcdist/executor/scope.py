@@ -65,7 +65,7 @@ class ScopeVariable:
         """Take another array: compiled programs must bind anew."""
         self.value = value
         self.laid, self.elsewhere = False, None
-        self.scope.layout += 1
+        self.scope.changes += 1
 
 
 class ScopeTensor:
@@ -121,13 +121,19 @@ class ScopeTensor:
 class Scope:
     """Named values, with child scopes that see their parent's.
 
-    ``layout`` grows when a variable gets another array: compiled programs check it.
+    ``layout`` grows when a variable that is seen here gets another array: compiled programs check
+    it. ``changes`` counts those of this scope's own variables.
     """
 
     def __init__(self, parent: Scope | None = None) -> None:
         self.parent = parent
-        self.layout = 0
+        self.changes = 0
         self._variables: dict[str, ScopeVariable] = {}
+
+    @property
+    def layout(self) -> int:
+        """How often variables of this scope or its parents have got other arrays."""
+        return self.changes if self.parent is None else self.changes + self.parent.layout
 
     def var(self, name: str) -> ScopeVariable:
         """Return a variable of this scope, made if it is not there."""
@@ -161,7 +167,7 @@ class Scope:
         """Drop variables."""
         for name in names:
             self._variables.pop(name, None)
-        self.layout += 1
+        self.changes += 1
 
 
 def holds_averages(scope: Scope) -> bool:

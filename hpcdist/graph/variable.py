@@ -45,6 +45,8 @@ class Variable:
     numpy = Refused(_IMPERATIVE)
     set_value = Refused(_IMPERATIVE)
 
+    sources_set = 0  # how often any variable was given a source
+
     def __init__(
         self,
         block: OwningBlock,
@@ -70,7 +72,18 @@ class Variable:
         self.is_data = is_data
         self.checks_feed = checks_feed  # whether what is fed must have these very extents
         self.is_comparison = False  # whether it is what `x < y` gives: it has no truth here
-        self.source: BatchSource | None = None  # of data that a started reader gives; copies too
+        self._source: BatchSource | None = None
+
+    @property
+    def source(self) -> BatchSource | None:
+        """The started reader that gives this data, if one does; copies read from it too."""
+        return self._source
+
+    @source.setter
+    def source(self, source: BatchSource | None) -> None:
+        """Note it: what was decided for a Program that reads from nothing is to be decided anew."""
+        self._source = source
+        Variable.sources_set += 1
 
     @property
     def meta(self) -> Meta:

@@ -9,7 +9,7 @@ import hpcdist as fluid
 from hpcdist import runtime
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.loopback import world
-from hpcdist.executor import executor
+from hpcdist.executor import forms
 from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.graph.program import Program, ProgramCache, program_guard
 
@@ -105,7 +105,7 @@ def test_a_value_is_dropped_when_its_program_changes():
 
 
 def test_the_executor_drops_the_form_that_was_used_longest_ago(monkeypatch):
-    monkeypatch.setattr(executor, "CACHE_SIZE", 3)
+    monkeypatch.setattr(forms, "CACHE_SIZE", 3)
     main, startup, predicted = dense_net()
     evaluation = main.clone(for_test=True)
     exe = fluid.Executor(fluid.CPUPlace())

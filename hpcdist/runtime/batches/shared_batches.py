@@ -173,6 +173,10 @@ class Batches:
         self._rounds.note_batch(part.division, scope)
         return rows
 
+    def changes(self, program: Program) -> bool:
+        """Return whether `cut` does anything before the steps of a Program."""
+        return bool(self._area_counts) or self._shared.get(program) is not None
+
     def adds_up(self, program: Program) -> bool:
         """Return whether a Program that every trainer runs whole continues counts of them all."""
         return bool(self._area_counts) and self._counting_of(program).handing_back() is not None

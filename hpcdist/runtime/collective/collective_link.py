@@ -185,6 +185,13 @@ class CollectiveLink(Link):
             program, lambda: self._as_variant(without_average(program), of=program)
         )
 
+    def is_steady(self, program: Program) -> bool:
+        if not program.trains:
+            return True
+        group = required_group(program)
+        steady = group.k_steps == 1 and not group.adapts_to
+        return steady and self._compressed.of(program).program is None
+
     def _averages(self, group: Group, progress: _Progress, scope: Scope) -> bool:
         if not group.adapts_to:
             return group.averages(progress.steps)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hpcdist.errors import PlanError
-from hpcdist.executor.control import Feed, SharedFetch
+from hpcdist.executor.control import Feed, Settled, SharedFetch
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
 from hpcdist.runtime.batches.shared_batches import Batches
+from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.job.links import Links
 from hpcdist.runtime.job.server_side import NOTHING_ON_SERVERS, ServerSide, fed_rates
 from hpcdist.runtime.job.set_values import SetValues
@@ -72,7 +73,7 @@ class BatchSteps:
             if not program.trains:
                 self._note_fed(program, feed, scope)
         link.begin(substitute, scope)
-        if self._changed.some and (program.trains or (self.by_script and _is_step(substitute))):
+        if self._changed.some and self._is_step(program, substitute):
             self._take_changed(substitute, scope)
         if substitute.trains and self._batches.counts_rows(program):
             with_rows, without = link.variants(substitute)
@@ -84,6 +85,10 @@ class BatchSteps:
             rows = {name: value for name, value in rows.items() if name not in on_servers}
         return link.of_this_step(substitute, scope), rows
 
+    def _is_step(self, program: Program, substitute: Program) -> bool:
+        """Return whether a Program is a step of training, be its optimizer on servers."""
+        return program.trains or (self.by_script and _is_served(substitute))
+
     def _take_changed(self, substitute: Program, scope: Scope) -> None:
         """Refuse what was changed here and would count on servers only; compare the rest."""
         by_hand, everything = self._changed.take(scope)
@@ -92,6 +97,43 @@ class BatchSteps:
         if not self.by_script:  # there parameters last until the servers' come, as in Fluid
             self._links.current.expect_on_servers(everything)
             self._batches.note_set(by_hand)
+
+    def settled(
+        self,
+        program: Program,
+        substitute: Program,
+        fed: Sequence[str],
+        scope: Scope,
+        fetches: tuple[str, ...],
+    ) -> Settled | None:
+        """Return what stays of the steps of a Program that trains, of which one has begun.
+
+        A plain script's batches are divided anew in each; a script that transpiles does so itself.
+        """
+        link, batches = self._links.current, self._batches
+        if not self._is_step(program, substitute) or (not program.trains and program.main):
+            return None
+        variables = program.global_block().vars
+        if any(variables[name].persistable for name in fed if name in variables):
+            return None  # it is noted in each that a value was changed
+        if batches.counts_rows(program) or not link.is_steady(substitute):
+            return None
+        if self._tell_servers is not None and (
+            self._server_side.fed(program, substitute, fed)
+            or not link.also_on_servers(substitute).isdisjoint(fed)
+        ):
+            return None
+        here, join = self.shared_fetch(program, substitute, fetches)
+
+        def begin() -> None:
+            if self._changed.some:
+                self._take_changed(substitute, scope)
+
+        def rows(feed: Feed) -> Feed:
+            return batches.cut(program, feed, scope, fetches)
+
+        divides = batches.changes(program)
+        return Settled(substitute, here, join, begin=begin, feed=rows if divides else None)
 
     def _note_run(self, program: Program, substitute: Program, scope: Scope) -> None:
         """Where servers have the parameters: notice what changes them here only."""
@@ -140,7 +182,7 @@ class BatchSteps:
         return names, self._batches.join(program, names)
 
 
-def _is_step(substitute: Program) -> bool:
+def _is_served(substitute: Program) -> bool:
     """Return whether a Program is what a trainer runs of a step, and has no optimizer itself."""
     plan = served_plan(substitute)
     return plan is not None and not plan.startup

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
@@ -15,7 +16,7 @@ from hpcdist.comm.cluster import PSERVER, Cluster
 from hpcdist.errors import HpcdistError, PlanError
 from hpcdist.executor.analysis import is_control
 from hpcdist.executor.backend import Backend
-from hpcdist.executor.control import Binding, Control, Feed, SharedFetch
+from hpcdist.executor.control import Binding, Control, Feed, Settled, SharedFetch
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.graph.operator import Operator
@@ -145,6 +146,16 @@ class Job(Control):
             self._last_trained = weakref.ref(scope)
         return self._steps.begin_step(program, substitute, feed, scope, fetches)
 
+    def settled(
+        self, program: Program, fed: Sequence[str], scope: Scope, fetches: tuple[str, ...]
+    ) -> Settled | None:
+        """Return what further steps of a Program that trains have in common; None of any other."""
+        if self._serves or self.closed:
+            return None
+        substitute = self._substitute_of(program)
+        found = self._steps.settled(program, substitute, fed, scope, fetches)
+        return None if found is None else replace(found, admit=self._thread.enter)
+
     def _left(self) -> str:
         return (
             f"rank {self.transport.rank} is {self.role} and has left the job, after step "
@@ -161,6 +172,7 @@ class Job(Control):
 
     def _substituted(self, program: Program) -> Program:
         """Be connected as a Program asks for, and return what this rank runs in its place."""
+        self.decisions += 1
         facts = JobFacts(
             self.cluster,
             self.role,
@@ -221,6 +233,7 @@ class Job(Control):
         """
         if self._serves or not self.cluster.servers:
             raise HpcdistError(f"rank {self.transport.rank} has no servers to connect to")
+        self.decisions += 1
         self._batch_steps.by_script = True  # though random numbers stay the script's own
         self._substitutes.put(program, self._link.substitute(program))
         return self._link.adopt(program, protocol)
@@ -250,6 +263,7 @@ class Job(Control):
     def join_uneven(self) -> None:
         """From now on, let every step of this job count the rows that each trainer has."""
         self._link.refuse_uneven()
+        self.decisions += 1
         self._batches.joins = True
 
     def node_count(self) -> int:
@@ -331,6 +345,7 @@ class Job(Control):
 
     def close(self) -> None:
         """Leave the servers; they end when the last trainer has left. Harmless on a server."""
+        self.decisions += 1
         if not self._serves and not self.closed:
             self._batches.leave()
             self._link.close()

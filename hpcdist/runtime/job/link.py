@@ -66,6 +66,10 @@ class Link(NetworkOperators):
         """Return what a Program is in its next step."""
         return program
 
+    def is_steady(self, program: Program) -> bool:
+        """Return whether `of_this_step` returns the Program itself, whichever step it is."""
+        return True
+
     def scheduled(self, program: Program) -> ScheduledFetch | None:
         """Return what asks servers for learning rates, for a Program that a trainer runs."""
         return None

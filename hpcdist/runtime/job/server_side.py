@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import FeedError, PlanError
-from hpcdist.executor.control import Feed
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Parameter
 from hpcdist.transpiler.hybrid import served_plan
@@ -42,7 +41,7 @@ class ServerSide:
         kept -= {route.parameter for route in plan.routes}
         return cls(unused=frozenset((rates | kept) - _used(substitute)))
 
-    def fed(self, program: Program, substitute: Program, feed: Feed) -> list[str]:
+    def fed(self, program: Program, substitute: Program, feed: Iterable[str]) -> list[str]:
         """Return what is fed that servers have: parameters, and what trainers do not, as rates."""
         variables, remaining = program.global_block().vars, substitute.global_block().vars
         return [

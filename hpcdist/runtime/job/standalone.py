@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from hpcdist.comm.process_manager import launched_rank, launched_size
 from hpcdist.executor import control
-from hpcdist.executor.control import Binding, Feed
+from hpcdist.executor.control import Binding, Feed, Settled
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
@@ -33,6 +33,12 @@ class Standalone(control.Control):
         """Return what to run in place of a Program: itself, if it has no distributed tables."""
         _warn_of_copies()
         return self._substitutes.of(program, lambda: with_tables(_without_rings(program))), feed
+
+    def settled(
+        self, program: Program, fed: Sequence[str], scope: Scope, fetches: tuple[str, ...]
+    ) -> Settled:
+        """Return the same for every step: a process alone decides nothing anew."""
+        return Settled(self.substitute(program, {}, scope, fetches)[0], fetches)
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
         """Return what the operators of tables do; HpcdistError for one that needs other ranks."""

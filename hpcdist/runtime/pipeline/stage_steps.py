@@ -64,6 +64,9 @@ class StageSteps:
         self._tell_of_draws(program)
         return substitute, feed
 
+    def settled(self, *_: object) -> None:
+        """Return None: every batch is cut into micro-batches of its own shapes."""
+
     def _trained(
         self, feed: Feed, scope: Scope, fetches: Sequence[str]
     ) -> tuple[Program, dict[str, Any]]:

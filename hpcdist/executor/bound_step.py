@@ -1,0 +1,219 @@
+"""A step of a Program as one flat value: what is checked, copied in, called and copied out."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import monotonic_ns
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcdist.executor import control
+from hpcdist.executor.forms import Form
+from hpcdist.executor.nan_watch import NanWatch
+from hpcdist.executor.position import here
+from hpcdist.executor.scope import Scope
+from hpcdist.fetched import FetchedArray, as_fetched
+from hpcdist.graph.program import Program
+from hpcdist.graph.variable import Variable
+from hpcdist.lod_tensor import LoDTensor
+from hpcdist.trace.events import EventKind
+from hpcdist.trace.metric_log import metric_log
+from hpcdist.trace.recorder import recorder
+
+STEP, RUN = map(recorder.name, ("step", "run"))
+Copy = Callable[[], Any]
+Run = Callable[[Mapping[str, Any], bool], "list[Any] | None"]
+
+
+class Steps(Protocol):
+    """An Executor, as its bound steps see it."""
+
+    nan_watch: NanWatch
+
+    def rest_of_step(
+        self,
+        job: control.Control,
+        origin: Program,
+        program: Program,
+        feed: Mapping[str, Any],
+        fed: Sequence[str],
+        requested: tuple[str, ...],
+        scope: Scope,
+        begin: int,
+        return_numpy: bool,
+    ) -> list[Any]:
+        """Take a step that has begun: with what this rank is fed in it."""
+
+
+class BoundStep:
+    """What the steps of a Program in a scope have in common, while all that they depend on stays.
+
+    ``run(feed, return_numpy)`` takes one and returns what is fetched. It first compares what the
+    steps depend on with what it was: whatever differs, it returns None and has done nothing, and
+    the Executor takes the step from its beginning, as it took the first. So it also takes those
+    whose details are recorded.
+    """
+
+    __slots__ = ("__weakref__", "fed", "form", "is_current", "job", "origin", "requested", "run")
+
+    def __init__(
+        self,
+        executor: Steps,
+        job: control.Control,
+        settled: control.Settled,
+        form: Form,
+        origin: Program,
+        fed: Sequence[str],
+        requested: tuple[str, ...],
+        number: Iterator[int],
+    ) -> None:
+        """``fed`` is what the script feeds to ``origin``; ``number`` counts the Executor's runs."""
+        self.job, self.form, self.origin = job, form, origin
+        self.fed, self.requested = frozenset(fed), requested
+        self.is_current = _comparison(job, form, origin)
+        self.run: Run = self._bound(executor, settled, number)
+
+    def holds(self, form: Form, fed: Sequence[str]) -> bool:
+        """Return whether these are steps of this form with these feeds, and nothing has changed."""
+        return self.form is form and self.fed == set(fed) and self.is_current()
+
+    def _bound(self, executor: Steps, settled: control.Settled, number: Iterator[int]) -> Run:
+        job, form, requested, is_current = self.job, self.form, self.requested, self.is_current
+        admit, prepare, divide = settled.admit, settled.begin, settled.feed
+        join = settled.join
+        turn, count, fetches = job.turn, len(self.fed), settled.fetches
+        backend, compiled, trains = form.backend, form.compiled, form.trains
+        calls, accepted = compiled.calls(), form.accepted
+        on_host = backend.device_id is None
+        plain: list[Copy] = [copier(array, backend.copy_out) for _, array in form.fetches]
+        ready = join is None and on_host  # what is copied is what is handed out
+        copies = [_handed_out(array) for _, array in form.fetches] if ready else plain
+        watch = executor.nan_watch
+        look = _look(watch, requested, [array for _, array in form.fetches], join is None)
+        kind, called = (EventKind.STEP, STEP) if trains else (EventKind.RUN, RUN)
+        decisions, number_of = job.decisions, number.__next__
+        known, runs = weakref.ref(executor), 0
+
+        def rest(feed: Mapping[str, Any], begin: int, return_numpy: bool) -> list[Any]:
+            executor = known()
+            assert executor is not None, "its method has called this"
+            facts = job, self.origin, settled.program, feed, tuple(self.fed), requested
+            return executor.rest_of_step(*facts, compiled.scope, begin, return_numpy)
+
+        def run(feed: Mapping[str, Any], return_numpy: bool) -> list[Any] | None:
+            nonlocal runs
+            if admit is not None:
+                if job.decisions != decisions:
+                    return None
+                admit()
+            with turn:  # another thread's step may have been under way
+                if not is_current() or len(feed) != count:
+                    return None
+                runs += 1
+                step = here.step + 1 if trains else here.step
+                if not (step if trains else runs) & recorder.mask:  # its details are recorded
+                    return None
+                begin = monotonic_ns()
+                if prepare is not None:
+                    prepare()
+                if divide is not None:
+                    if any(type(feed.get(name)) is not np.ndarray for name in self.fed):
+                        return None
+                    feed = divide(feed)
+                for name, _, dtype, shape in accepted:
+                    value = feed.get(name)
+                    if (
+                        type(value) is not np.ndarray
+                        or value.shape != shape
+                        or value.dtype != dtype
+                    ):
+                        return None if divide is None else rest(feed, begin, return_numpy)
+                if divide is not None and len(feed) != len(accepted):
+                    return rest(feed, begin, return_numpy)
+                if not on_host:
+                    backend.enter()
+                form.last_used = number_of()
+                here.step = step
+                for name, buffer, _, _ in accepted:
+                    if buffer is None:
+                        continue
+                    if on_host:
+                        buffer[...] = feed[name]
+                    else:
+                        backend.feed(name, buffer, feed[name])
+                try:
+                    for call in calls:
+                        call()
+                except Exception as error:
+                    compiled.fail(error, calls.index(call))
+                if here.after_first_step and step:
+                    here.first_step_done()
+                results = [copy() for copy in (copies if return_numpy else plain)]
+                if join is not None:
+                    results = join(list(zip(fetches, results)))
+                if trains:
+                    if watch.watching:
+                        look(results)
+                    if metric_log.fetches and not step & metric_log.mask:
+                        metric_log.fetched(step, requested, results)
+                recorder.record(kind, called, begin, monotonic_ns(), 0.0, -1, step)
+            return results if ready and return_numpy else handed_out(results, return_numpy)
+
+        return run
+
+
+def _comparison(job: control.Control, form: Form, origin: Program) -> Callable[[], bool]:
+    """Return what tells whether all that steps depend on is as it is now."""
+    scope, program = form.compiled.scope, form.compiled.program
+    version, version_here, decisions = origin.version, program.version, job.decisions
+    layout, sources = form.compiled.layout, Variable.sources_set
+    alone = scope.parent is None
+
+    def is_current() -> bool:
+        return (
+            origin.version == version
+            and (scope.changes if alone else scope.layout) == layout
+            and job.decisions == decisions
+            and form.kept
+            and program.version == version_here
+            and Variable.sources_set == sources
+        )
+
+    return is_current
+
+
+def _look(
+    watch: NanWatch, names: Sequence[str], arrays: Sequence[Any], as_they_are: bool
+) -> Callable[[list[Any]], None]:
+    """Return what looks for NaN in fetched values; of one number, as quick as can be."""
+    one = len(arrays) == 1 and as_they_are and type(arrays[0]) is np.ndarray
+    if one and arrays[0].size == 1 and arrays[0].dtype.kind == "f":
+
+        def look(results: list[Any]) -> None:
+            value = results[0].item()
+            if value != value:
+                watch.look(names, results)
+
+        return look
+    return lambda results: watch.look(names, results)
+
+
+def copier(array: Any, copy_out: Callable[[Any], Any]) -> Copy:
+    """Return what copies a fetched value to the host."""
+    return array.copy if type(array) is np.ndarray else lambda: copy_out(array)
+
+
+def _handed_out(array: Any) -> Copy:
+    """Return what copies a value of the host as `Executor.run` hands it out."""
+    one = type(array) is np.ndarray and array.size == 1 and array.ndim
+    copy: Copy = array.view(FetchedArray).copy if one else array.copy
+    return copy
+
+
+def handed_out(results: Sequence[Any], return_numpy: bool) -> list[Any]:
+    """Return fetched values as `Executor.run` hands them out."""
+    if return_numpy:
+        return [as_fetched(v.value if isinstance(v, LoDTensor) else v) for v in results]
+    return [LoDTensor(v) if isinstance(v, np.ndarray) else v for v in results]
