@@ -93,7 +93,7 @@ class BoundStep:
         watch = executor.nan_watch
         look = _look(watch, requested, [array for _, array in form.fetches], join is None)
         kind, called = (EventKind.STEP, STEP) if trains else (EventKind.RUN, RUN)
-        decisions, number_of = job.decisions, number.__next__
+        number_of = number.__next__
         known, runs = weakref.ref(executor), 0
 
         def rest(feed: Mapping[str, Any], begin: int, return_numpy: bool) -> list[Any]:
@@ -105,7 +105,7 @@ class BoundStep:
         def run(feed: Mapping[str, Any], return_numpy: bool) -> list[Any] | None:
             nonlocal runs
             if admit is not None:
-                if job.decisions != decisions:
+                if not is_current():
                     return None
                 admit()
             with turn:  # another thread's step may have been under way
@@ -174,6 +174,7 @@ def _comparison(job: control.Control, form: Form, origin: Program) -> Callable[[
     def is_current() -> bool:
         return (
             origin.version == version
+            and control.acting() is job
             and (scope.changes if alone else scope.layout) == layout
             and job.decisions == decisions
             and form.kept

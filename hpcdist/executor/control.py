@@ -206,9 +206,6 @@ _alone_types: Sequence[str] = ()
 def install(control: Control | None) -> None:
     """Make ``control`` execute control operators in this process; None: nobody does."""
     global _installed
-    for one in (_installed, _alone, control):
-        if one is not None:
-            one.decisions += 1
     _installed = control
     on_set(None if control is None else control.note_set)
 
