@@ -137,12 +137,12 @@ class Executor:
             fed_metas(program, values, lods)
 
         def run(feed: Any, return_numpy: bool) -> list[Any]:
-            options = {"scope": scope, "return_numpy": return_numpy}
-            return self.run(program, feed, fetch_list, **options)
+            return self.run(program, feed, fetch_list, scope=scope, return_numpy=return_numpy)
 
         def bound() -> BoundStep | None:
-            known = isinstance(program, Program) and not updates
-            return self._bound(program, fetches, scope) if known else None
+            if updates or not isinstance(program, Program):
+                return None
+            return self._bound(program, fetches, scope)
 
         return PreparedStep(run, bound)
 
