@@ -9,7 +9,6 @@ from hpcdist.executor.control import Feed, Settled, SharedFetch
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
 from hpcdist.runtime.batches.shared_batches import Batches
-from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.job.links import Links
 from hpcdist.runtime.job.server_side import NOTHING_ON_SERVERS, ServerSide, fed_rates
 from hpcdist.runtime.job.set_values import SetValues
