@@ -65,7 +65,7 @@ $(3) $(PYTEST) $(2) --results $(1) || { echo "make: what failed is tried once mo
 endef
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
 # A directory of results is made new by the first run, so that it is of one `make`.
-SUMMARY := $(BIN)/python -m tests.summary $(RESULTS)
+SUMMARY := $(BIN)/python -m tests.support.summary $(RESULTS)
 
 .PHONY: help env run test test-torch quick lint unit alone ranks jobs rest memory fresh format clean
 # With -j, too: each part keeps all cores busy.
@@ -140,7 +140,7 @@ test-torch: memory $(TORCH_READY)
 	  { $(call pytest,$(RESULTS)-torch/ranks-$$n,-m mpi --expect-ranks $$n tests/torch,$(MPIRUN) -n $$n); } || \
 	    { echo "make: the tests of $$n ranks FAILED" >&2; exit 1; }; \
 	done
-	@$(BIN)/python -m tests.summary $(RESULTS)-torch
+	@$(BIN)/python -m tests.support.summary $(RESULTS)-torch
 	@echo "make test-torch: all passed (MPI=$(MPI), ranks $(RANKS))"
 
 $(TORCH_READY): $(READY)

@@ -17,8 +17,8 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["hpcdist", "hpcdist.*"]),
     package_data={
-        "hpcdist.compat": ["fluid_names.txt"],
-        "hpcdist.layers": ["element_types.txt"],
+        "hpcdist.fluid.compat": ["fluid_names.txt"],
+        "hpcdist.fluid.layers": ["element_types.txt"],
         "hpcdist.launch": ["job_report.html", "job_report.js"],
     },
     # Has an editable install put the checkout on sys.path: from the folder above, Python then finds

@@ -20,7 +20,7 @@ import numpy as np
 
 import hpcdist as fluid
 from hpcdist.comm.world import mpi_world
-from hpcdist.multi_slot.samples import Column, Samples, SampleSlot
+from hpcdist.fluid.multi_slot.samples import Column, Samples, SampleSlot
 
 WORDS, NUMBERS = 3, 4
 TIMES, MEMORY = 3.0, 1.5  # targets: times a local shuffle, times the data

@@ -3,7 +3,7 @@
     python -m hpcdist examples/resnet.py --layers 18 --image-size 32 --steps 20
     mpirun -n 4 python -m hpcdist --pservers 2 examples/resnet.py --layers 18 --image-size 32
 
-The images are generated (hpcdist.dataset.synthetic): classes are coarse patterns with noise.
+The images are generated (hpcdist.fluid.dataset.synthetic): classes are coarse patterns with noise.
 Without options all trainers share each batch. With --fleet the script uses fleet's collective mode,
 and each worker has its own batches of other images.
 """

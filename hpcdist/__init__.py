@@ -1,13 +1,23 @@
 """hpcdist: one training program, on one machine or on many ranks. ``import hpcdist as fluid``."""
 
-import hpcdist.signals  # noqa: F401  # first: a warning waits while the rest is imported
+import hpcdist.base.signals  # noqa: F401  # first: a warning waits while the rest is imported
 
 # isort: split
-from hpcdist import (
-    backward,
-    checkpoint,
+from hpcdist import checkpoint, data, runtime, transpiler
+from hpcdist.autodiff import backward
+from hpcdist.autodiff.backward import append_backward, gradients
+from hpcdist.base.errors import HpcdistError
+from hpcdist.base.settings import get_flags, set_flags
+from hpcdist.data import reader
+from hpcdist.data.reader import batch
+from hpcdist.executor.backend import CPUPlace, CUDAPinnedPlace, CUDAPlace, place
+from hpcdist.executor.compiled_program import CompiledProgram
+from hpcdist.executor.executor import Executor
+from hpcdist.executor.parallel_executor import ParallelExecutor
+from hpcdist.executor.scope import Scope, global_scope, scope_guard
+from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
+from hpcdist.fluid import (
     clip,
-    columnar,
     contrib,
     dataset,
     initializer,
@@ -16,14 +26,10 @@ from hpcdist import (
     metrics,
     nets,
     optimizer,
-    reader,
     regularizer,
-    runtime,
-    transpiler,
 )
-from hpcdist.backward import append_backward, gradients
-from hpcdist.clip import set_gradient_clip
-from hpcdist.compat import (
+from hpcdist.fluid.clip import set_gradient_clip
+from hpcdist.fluid.compat import (
     average,
     compiler,
     core,
@@ -32,22 +38,21 @@ from hpcdist.compat import (
     parallel_executor,
     param_attr,
 )
-from hpcdist.compat.core import cpu_places, cuda_places, is_compiled_with_cuda
-from hpcdist.compat.housekeeping import (
+from hpcdist.fluid.compat.core import cpu_places, cuda_places, is_compiled_with_cuda
+from hpcdist.fluid.compat.housekeeping import (
     cuda_pinned_places,
     device_guard,
     in_dygraph_mode,
     name_scope,
     require_version,
 )
-from hpcdist.data_feeder import DataFeeder
-from hpcdist.errors import HpcdistError
-from hpcdist.executor.backend import CPUPlace, CUDAPinnedPlace, CUDAPlace, place
-from hpcdist.executor.compiled_program import CompiledProgram
-from hpcdist.executor.executor import Executor
-from hpcdist.executor.parallel_executor import ParallelExecutor
-from hpcdist.executor.scope import Scope, global_scope, scope_guard
-from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
+from hpcdist.fluid.data_feeder import DataFeeder
+from hpcdist.fluid.io import load, load_program_state, save, set_program_state
+from hpcdist.fluid.layers.checks import checked as _checked
+from hpcdist.fluid.layers.embedding import embedding_v2 as _embedding
+from hpcdist.fluid.layers.embedding import one_hot_v2 as _one_hot
+from hpcdist.fluid.layers.param_attr import ParamAttr, WeightNormParamAttr
+from hpcdist.fluid.multi_slot import DataFeedDesc, DatasetFactory, InMemoryDataset, QueueDataset
 from hpcdist.graph import (
     Program,
     default_main_program,
@@ -55,26 +60,17 @@ from hpcdist.graph import (
     program_guard,
 )
 from hpcdist.graph import names as unique_name
-from hpcdist.graph.variable import Parameter, Variable
-from hpcdist.io import load, load_program_state, save, set_program_state
-from hpcdist.launch.progress import progress
-from hpcdist.layers.checks import checked as _checked
-from hpcdist.layers.embedding import embedding_v2 as _embedding
-from hpcdist.layers.embedding import one_hot_v2 as _one_hot
-from hpcdist.layers.io import data_v2 as data
-from hpcdist.layers.param_attr import ParamAttr, WeightNormParamAttr
-from hpcdist.lod_tensor import (
+from hpcdist.graph.lod_tensor import (
     LoDTensor,
     LoDTensorArray,
     create_lod_tensor,
     create_random_int_lodtensor,
 )
-from hpcdist.multi_slot import DataFeedDesc, DatasetFactory, InMemoryDataset, QueueDataset
-from hpcdist.reader import batch
+from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.launch.progress import progress
 from hpcdist.runtime import is_first, is_server, rank
 from hpcdist.runtime.batches.uneven_batches import even_batches
 from hpcdist.runtime.tables.prefetch import rows_ahead
-from hpcdist.settings import get_flags, set_flags
 from hpcdist.trace.metric_log import log_metrics
 from hpcdist.transpiler import (
     DistributeTranspiler,
@@ -84,9 +80,6 @@ from hpcdist.transpiler import (
 )
 
 Tensor = LoDTensor
-for name in ("Images", "Vocabulary", "packed", "read"):
-    setattr(data, name, getattr(columnar, name))  # `data` is a function of Fluid's
-del name
 __version__ = "0.1.0"
 modules.install()
 

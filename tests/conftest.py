@@ -15,7 +15,7 @@ from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
 
 from hpcdist.comm.process_manager import launched_rank, launched_size
-from tests.summary import Result, few_failed, read_results, tried_again
+from tests.support.summary import Result, few_failed, read_results, tried_again
 
 RANK = launched_rank()
 SIZE = launched_size() or 1
@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--results",
         type=Path,
         metavar="FILE",
-        help="add how each test ended, as lines of JSON, to FILE.RANK: see tests/summary.py",
+        help="add how each test ended, as lines of JSON, to FILE.RANK: tests/support/summary.py",
     )
     parser.addoption(
         "--unless-passed",

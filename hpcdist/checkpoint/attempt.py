@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.checkpoint import begin_step, drop_attempts, finish_step, next_attempt
 from hpcdist.checkpoint.described import Described
 from hpcdist.checkpoint.layout import MANIFEST
@@ -18,7 +19,6 @@ from hpcdist.checkpoint.manifest import joined, part_name, write_manifest
 from hpcdist.checkpoint.metadata import Manifest, Part, PartFile
 from hpcdist.checkpoint.read import StoredFile
 from hpcdist.checkpoint.serving import SAVE, failure_words
-from hpcdist.errors import CheckpointError
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program
 

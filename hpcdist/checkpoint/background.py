@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
-from hpcdist.errors import CheckpointError, HpcdistError
+from hpcdist.base.errors import CheckpointError, HpcdistError
 
 SYNC_BYTES = 64 << 20  # that are written before the disk is waited for
 NICER = 5  # of 20: where processors are few, training goes first, and the write is hardly slower

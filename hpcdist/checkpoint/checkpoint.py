@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.errors import CheckpointError
+from hpcdist.base.replaced import TEMPORARY, make_folders, sync_directory
 from hpcdist.checkpoint.files import open_plain
 from hpcdist.checkpoint.layout import HEAD_BYTES, MAGIC, MANIFEST
 from hpcdist.checkpoint.manifest import prefix_of
 from hpcdist.checkpoint.metadata import Manifest, Part
 from hpcdist.checkpoint.plan import Saved, copy_for, reads_of, variables_of
 from hpcdist.checkpoint.read import Job, StoredFile, run
-from hpcdist.errors import CheckpointError
-from hpcdist.replaced import TEMPORARY, make_folders, sync_directory
 
 logger = logging.getLogger("hpcdist.checkpoint")
 _STEP = re.compile(r"step-(\d+)")

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import CheckpointError
-from hpcdist.hdf5 import h5py
+from hpcdist.base.errors import CheckpointError
+from hpcdist.base.hdf5 import h5py
 
 FILTERS = ("lz4", "zstd")
 _ZSTD = b"\x28\xb5\x2f\xfd"  # what a chunk of zstd begins with; one of lz4 with its size

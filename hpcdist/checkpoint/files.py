@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from hpcdist.errors import CheckpointError
+from hpcdist.base.errors import CheckpointError
 
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe shall not block
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

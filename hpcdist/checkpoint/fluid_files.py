@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.files import open_below, read_into
 from hpcdist.checkpoint.write import write_bytes
-from hpcdist.errors import CheckpointError
 
 # framework.proto, VarType.Type
 CODES = {

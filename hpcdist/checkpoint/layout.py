@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import xxhash
 
-from hpcdist.division import ceil_div
-from hpcdist.errors import CheckpointError
+from hpcdist.base.division import ceil_div
+from hpcdist.base.errors import CheckpointError
 
 VERSION = 1
 HEAD_BYTES = 512  # of the user block; HDF5 asks for a power of two, at least 512

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.device import on_host
+from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.checkpoint import Checkpoint
 from hpcdist.checkpoint.divided import SUMMED, Combined
 from hpcdist.checkpoint.local_shards import SNAPSHOT, LocalPiece, array_of
@@ -21,8 +23,6 @@ from hpcdist.checkpoint.read import Job, run
 from hpcdist.checkpoint.rows import adapted, check_fits, check_order, runs_of, stretch
 from hpcdist.checkpoint.sources import Source
 from hpcdist.checkpoint.write import Entry, write_part
-from hpcdist.device import on_host
-from hpcdist.errors import CheckpointError
 from hpcdist.executor.scope import Scope
 from hpcdist.ps.batch import owners_of
 from hpcdist.ps.table import SparseTable

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.divided import Combined, name_of_own
 from hpcdist.checkpoint.layout import path_of
 from hpcdist.checkpoint.metadata import COUNTER, OPTIMIZER, OTHER, PARAMETER, RATE, Piece
-from hpcdist.errors import CheckpointError
 from hpcdist.executor.merging import merged_gradients
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.distribution import VarDistributed

@@ -19,11 +19,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from hpcdist.base.errors import CheckpointError
+from hpcdist.base.plain_data import typed
+from hpcdist.base.replaced import make_folders
 from hpcdist.checkpoint.files import open_plain, read_whole
 from hpcdist.comm.process_manager import slurm_job
-from hpcdist.errors import CheckpointError
-from hpcdist.plain_data import typed
-from hpcdist.replaced import make_folders
 
 NAME = ".lock"
 BEAT_S = 5.0  # between two signs of life

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.errors import CheckpointError
+from hpcdist.base.hdf5 import h5py
 from hpcdist.checkpoint.layout import MANIFEST, conflict, path_of
 from hpcdist.checkpoint.metadata import Manifest, Part, PartFile, Piece, TablePart, to_json
 from hpcdist.checkpoint.plan import Saved, variables_of
 from hpcdist.checkpoint.write import add_facts, finish, new_file
-from hpcdist.errors import CheckpointError
-from hpcdist.hdf5 import h5py
 
 
 def joined(

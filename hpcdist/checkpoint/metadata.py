@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.errors import CheckpointError
+from hpcdist.base.plain_data import MAX_INTEGER, no_number, typed
 from hpcdist.checkpoint.described import Described
 from hpcdist.checkpoint.divided import KINDS
 from hpcdist.checkpoint.layout import BUCKETS, MAX_FACTS, VERSION, ChunkCut
-from hpcdist.errors import CheckpointError
-from hpcdist.plain_data import MAX_INTEGER, no_number, typed
 
 PARAMETER, OPTIMIZER, RATE, COUNTER, OTHER = (
     "parameter",

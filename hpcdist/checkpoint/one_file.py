@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.errors import CheckpointError
+from hpcdist.base.hdf5 import h5py
+from hpcdist.base.replaced import take_place, temporary_of
 from hpcdist.checkpoint.layout import FACTS, HEAD_BYTES
 from hpcdist.checkpoint.local import Content, Label
 from hpcdist.checkpoint.metadata import Part, Stored, from_json, to_json
 from hpcdist.checkpoint.ranks import agreed
 from hpcdist.checkpoint.write import finish, stored_at
 from hpcdist.comm.base import Transport
-from hpcdist.errors import CheckpointError
-from hpcdist.hdf5 import h5py
-from hpcdist.replaced import take_place, temporary_of
 
 PIECE_BYTES = 256 << 20  # of one call: MPI counts bytes in 32 bits
 AWAITED = "the others' part of a file that all write"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.metadata import Piece
-from hpcdist.errors import CheckpointError
 
 
 @dataclass(frozen=True)

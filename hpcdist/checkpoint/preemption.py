@@ -6,7 +6,7 @@ import signal
 import threading
 from types import FrameType
 
-from hpcdist.signals import WARNING
+from hpcdist.base.signals import WARNING
 
 AGAIN = 75  # EX_TEMPFAIL: stopped as asked, with a checkpoint; to be started again
 

@@ -14,8 +14,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import xxhash
 
+from hpcdist.base.errors import CheckpointError, HpcdistError, TrainersDied
 from hpcdist.checkpoint.lock import locked
-from hpcdist.errors import CheckpointError, HpcdistError, TrainersDied
 from hpcdist.executor import control
 from hpcdist.executor.control import ANNOUNCED, Peers
 from hpcdist.executor.scope import Scope

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from hpcdist.base.division import equal_parts
+from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.compressed import Unpacker
 from hpcdist.checkpoint.files import open_plain
 from hpcdist.checkpoint.layout import HEAD_BYTES, MAX_FACTS, Head, damaged, digest, parse_head
 from hpcdist.checkpoint.metadata import Manifest, Part, Stored, cut_of, from_json
 from hpcdist.checkpoint.write import rest_of
-from hpcdist.division import equal_parts
-from hpcdist.errors import CheckpointError
 
 Job = Callable[[], None]
 MAX_REST = 64 << 20  # of bytes outside of the chunks, besides what goes with the facts

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.checkpoint import Checkpoint, latest
 from hpcdist.checkpoint.described import describe, differences, listed
 from hpcdist.checkpoint.divided import OWN, SAME, divisions, name_of_own, taken_up
@@ -33,7 +34,6 @@ from hpcdist.checkpoint.resume_state import Reading, check_state, take_up_state
 from hpcdist.checkpoint.save import wait
 from hpcdist.checkpoint.serving import CHECK, LOAD
 from hpcdist.checkpoint.sources import Source
-from hpcdist.errors import CheckpointError
 from hpcdist.executor.control import Peers
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.merging import merged_steps

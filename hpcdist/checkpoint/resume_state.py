@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcdist.errors import CheckpointError
+from hpcdist.base.errors import CheckpointError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.position import here
 

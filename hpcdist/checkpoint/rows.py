@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.division import ceil_div
+from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.layout import BUCKETS, path_of
 from hpcdist.checkpoint.metadata import TablePart
-from hpcdist.division import ceil_div
-from hpcdist.errors import CheckpointError
 from hpcdist.ps.batch import owners_of, sort_by_mix
 from hpcdist.ps.table import SparseTable
 from hpcdist.transpiler.table_metadata import DECAYS

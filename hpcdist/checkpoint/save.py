@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.errors import CheckpointError, HpcdistError, NotFiniteError
 from hpcdist.checkpoint import lock
 from hpcdist.checkpoint.attempt import AttemptTarget, complete, fingerprint, new_target, request
 from hpcdist.checkpoint.background import Background
@@ -22,7 +23,6 @@ from hpcdist.checkpoint.recent import note
 from hpcdist.checkpoint.resume_state import Reading, trainer_state
 from hpcdist.checkpoint.serving import FINITE, write_or_say
 from hpcdist.checkpoint.trainer_shares import shares_of
-from hpcdist.errors import CheckpointError, HpcdistError, NotFiniteError
 from hpcdist.executor import control
 from hpcdist.executor.control import Peers
 from hpcdist.executor.executor import Executor

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.attempt import (
     AttemptTarget,
     attempting,
@@ -18,7 +19,6 @@ from hpcdist.checkpoint.local_shards import LocalPiece
 from hpcdist.checkpoint.manifest import check_names
 from hpcdist.checkpoint.rows import inference_runs
 from hpcdist.checkpoint.trainer_shares import local_variables
-from hpcdist.errors import CheckpointError
 from hpcdist.executor.control import Peers
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.program import Program

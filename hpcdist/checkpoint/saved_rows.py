@@ -11,13 +11,13 @@ import mmap
 import numpy as np
 import xxhash
 
+from hpcdist.base.errors import CheckpointError, TableError
+from hpcdist.base.plain_data import typed
 from hpcdist.checkpoint.checkpoint import Checkpoint
 from hpcdist.checkpoint.layout import damaged
 from hpcdist.checkpoint.metadata import Stored, TablePart
 from hpcdist.checkpoint.read import StoredFile
 from hpcdist.checkpoint.rows import BY_MIX, ORDER
-from hpcdist.errors import CheckpointError, TableError
-from hpcdist.plain_data import typed
 from hpcdist.ps.batch import owners_of
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 

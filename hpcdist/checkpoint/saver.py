@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hpcdist import settings
+from hpcdist.base import settings
+from hpcdist.base.errors import CheckpointError, NotFiniteError
 from hpcdist.checkpoint import preemption
 from hpcdist.checkpoint.checkpoint import Checkpoint, latest
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.restore import SAVED, Restored, restore
 from hpcdist.checkpoint.resume_state import Reading
 from hpcdist.checkpoint.save import save, wait
-from hpcdist.errors import CheckpointError, NotFiniteError
 from hpcdist.executor.control import Peers
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope

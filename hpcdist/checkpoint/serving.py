@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.background import Background
 from hpcdist.checkpoint.files import open_plain
 from hpcdist.checkpoint.local import (
@@ -37,7 +38,6 @@ from hpcdist.checkpoint.recent import note
 from hpcdist.checkpoint.rows import inference_runs
 from hpcdist.checkpoint.sources import Source, open_saved
 from hpcdist.comm.base import Transport
-from hpcdist.errors import CheckpointError
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
 from hpcdist.ps.table import SparseTable

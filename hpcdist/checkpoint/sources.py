@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
 from hpcdist.checkpoint.fluid_files import Tensor, tensor_of, tensors_of
 from hpcdist.checkpoint.layout import MANIFEST, path_of
 from hpcdist.checkpoint.metadata import OTHER
 from hpcdist.checkpoint.plan import Saved
 from hpcdist.checkpoint.read import Job
-from hpcdist.errors import CheckpointError
 
 
 class Source(Protocol):

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.divided import OWN, divisions
 from hpcdist.checkpoint.layout import path_of
 from hpcdist.checkpoint.local_shards import LocalPiece, individual, individually, whole_variables
 from hpcdist.checkpoint.manifest import check_names
 from hpcdist.checkpoint.metadata import OPTIMIZER, PARAMETER, Piece
 from hpcdist.checkpoint.plan import shares
-from hpcdist.errors import CheckpointError
 from hpcdist.executor.control import Peers
 from hpcdist.executor.scope import Scope, holds_averages
 from hpcdist.graph.program import Program

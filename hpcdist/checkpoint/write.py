@@ -12,13 +12,13 @@ from typing import Any, Protocol
 import numpy as np
 import xxhash
 
+from hpcdist.base.errors import CheckpointError
+from hpcdist.base.hdf5 import h5py
+from hpcdist.base.replaced import in_place_of, make_folders
 from hpcdist.checkpoint.background import WriteBack
 from hpcdist.checkpoint.compressed import filters
 from hpcdist.checkpoint.layout import FACTS, HEAD_BYTES, ChunkCut, Head, corner, cut, digest
 from hpcdist.checkpoint.metadata import Part, PartFile, Stored, to_json
-from hpcdist.errors import CheckpointError
-from hpcdist.hdf5 import h5py
-from hpcdist.replaced import in_place_of, make_folders
 
 ALIGNMENT = 64  # bytes, of where data begins: it may be used where it lies, mapped into memory
 

@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcdist.base.errors import CommError
 from hpcdist.comm.progress import DEADLINE_S, WaitPolicy
-from hpcdist.errors import CommError
 
 ANY = -1  # any peer
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpcdist import settings
-from hpcdist.errors import PlanError
+from hpcdist.base import settings
+from hpcdist.base.errors import PlanError
 
 MIB = 2**20
 

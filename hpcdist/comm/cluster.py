@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcdist.errors import LaunchError
+from hpcdist.base.errors import LaunchError
 
 TRAINER = "TRAINER"
 PSERVER = "PSERVER"

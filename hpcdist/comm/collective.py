@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from hpcdist.base.errors import CommError
 from hpcdist.comm.base import Transport
-from hpcdist.errors import CommError
 from hpcdist.trace.events import Cause
 
 Buffer: TypeAlias = Any  # a numpy array, or for NCCL a cupy array, C-contiguous

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist import settings
+from hpcdist.base import settings
+from hpcdist.base.device import download, upload
+from hpcdist.base.errors import CommError
 from hpcdist.comm.base import summable
 from hpcdist.comm.collective import Buffer, CollectiveOperations, RankGroup, Reduction
 from hpcdist.comm.host_collective import TransportReduction, agreed, sum_of
 from hpcdist.comm.reduction_phases import Chain
-from hpcdist.device import download, upload
-from hpcdist.errors import CommError
 
 Enqueue = Callable[[Any], object]  # puts work on a stream
 

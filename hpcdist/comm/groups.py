@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpcdist.base.errors import CommError
 from hpcdist.comm.base import Transport
 from hpcdist.comm.collective import CollectiveOperations
 from hpcdist.comm.hierarchy import HierarchicalCollective
 from hpcdist.comm.host_collective import HostCollective
 from hpcdist.comm.progress import DEADLINE_S
-from hpcdist.errors import CommError
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 
+from hpcdist.base.errors import PlanAssertionError
 from hpcdist.comm.base import Array
 from hpcdist.comm.collective import CollectiveOperations, RankGroup, Reduction
 from hpcdist.comm.host_collective import HostCollective, part_of, sum_of
@@ -27,7 +28,6 @@ from hpcdist.comm.reduction_phases import (
     shares,
 )
 from hpcdist.comm.shared_memory import SharedAddress, SharedMemory
-from hpcdist.errors import PlanAssertionError
 
 
 @dataclass(frozen=True)

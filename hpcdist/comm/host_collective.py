@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.errors import CommError
 from hpcdist.comm.base import Array, Request, Transport, contiguous, summable, writable
 from hpcdist.comm.collective import RankGroup, Reduction
 from hpcdist.comm.progress import DEADLINE_S
@@ -21,7 +22,6 @@ from hpcdist.comm.reduction_phases import (
     reduce_scatter,
 )
 from hpcdist.comm.shared_memory import SharedAddress, SharedMemory
-from hpcdist.errors import CommError
 
 FIRST_TAG = 1000  # of sums; below are the tags of single messages
 # From so many bytes on per pair of ranks, our exchange is as fast as MPI's own sum, or faster.

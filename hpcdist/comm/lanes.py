@@ -18,10 +18,10 @@ from functools import partial
 from typing import Protocol, TypeAlias
 from weakref import WeakSet
 
+from hpcdist.base.errors import CommError, RankFailure
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.collective import RankGroup
 from hpcdist.comm.progress import CROWDED, WaitPolicy, deadline_error, waiter
-from hpcdist.errors import CommError, RankFailure
 
 # Polls back to back before a wait yields or sleeps. More gain nothing where each rank has a core of
 # its own, and cost where others want it.

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.errors import CommError, RankFailure
 from hpcdist.comm.base import (
     ANY,
     Array,
@@ -23,7 +24,6 @@ from hpcdist.comm.base import (
     writable,
 )
 from hpcdist.comm.progress import CLOCK, CROWDED, DEADLINE_S, Clock, deadline_error, waiter
-from hpcdist.errors import CommError, RankFailure
 
 
 class _Request:

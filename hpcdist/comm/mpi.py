@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from hpcdist import settings
+from hpcdist.base import settings
+from hpcdist.base.errors import CommError, DeadlineError
 from hpcdist.comm import process_manager
 from hpcdist.comm.base import (
     ANY,
@@ -31,7 +32,6 @@ from hpcdist.comm.base import (
 )
 from hpcdist.comm.progress import DEADLINE_S, WaitPolicy, as_comm_error, policy_for, waiter
 from hpcdist.comm.watchdog import bounded
-from hpcdist.errors import CommError, DeadlineError
 from hpcdist.trace.events import Cause
 
 if TYPE_CHECKING:

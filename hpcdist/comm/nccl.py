@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from hpcdist import settings
+from hpcdist.base import settings
+from hpcdist.base.device import tell_later
+from hpcdist.base.errors import CommError
 from hpcdist.comm.collective import Buffer, RankGroup, Reduction
 from hpcdist.comm.device import Enqueue, Stream, on_device
 from hpcdist.comm.host_collective import AloneReduction, agreed, part_of, sum_of
@@ -20,8 +22,6 @@ from hpcdist.comm.nccl_communicator import (
 )
 from hpcdist.comm.reduction_phases import cuts, shares
 from hpcdist.comm.watchdog import WATCHDOG
-from hpcdist.device import tell_later
-from hpcdist.errors import CommError
 
 
 class NcclCollective:

@@ -10,9 +10,9 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from hpcdist import settings
+from hpcdist.base import settings
+from hpcdist.base.errors import CommError
 from hpcdist.comm.collective import RankGroup
-from hpcdist.errors import CommError
 
 SHARED_GPU_FROM = 23000  # NCCL 2.30
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from hpcdist.base.jit import jit
 from hpcdist.comm.base import Array
-from hpcdist.jit import jit
 
 CHUNK = 2048  # elements added at once: the partial sum stays in the first-level cache
 

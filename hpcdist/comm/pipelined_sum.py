@@ -15,10 +15,10 @@ import numpy as np
 from llvmlite import ir
 from numba import extending, types
 
+from hpcdist.base.jit import jit
 from hpcdist.comm.base import Array
 from hpcdist.comm.futex import EVERYONE, WAIT, WAKE
 from hpcdist.comm.ordered_sum import CHUNK, add_row, copy_row
-from hpcdist.jit import jit
 
 DEPTH = 4
 SLOTS = 3 * DEPTH

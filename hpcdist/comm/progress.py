@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
-from hpcdist.errors import CommError, DeadlineError
+from hpcdist.base.errors import CommError, DeadlineError
 from hpcdist.trace.events import Cause, EventKind, cause_of
 from hpcdist.trace.recorder import recorder
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from hpcdist.base.errors import CommError
 from hpcdist.comm.collective import Buffer, CollectiveOperations, Reduction
-from hpcdist.errors import CommError
 from hpcdist.trace.events import EventKind
 from hpcdist.trace.recorder import recorder
 

@@ -8,7 +8,7 @@ import time
 
 import xxhash
 
-from hpcdist import settings
+from hpcdist.base import settings
 from hpcdist.comm.process_manager import run_words
 
 BEGUN_NS = time.time_ns()  # numbers of processes come again

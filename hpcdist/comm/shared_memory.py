@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpcdist.base.division import round_up
 from hpcdist.comm.base import Array, SharedRows
 from hpcdist.comm.collective import RankGroup, Reduction
 from hpcdist.comm.reduction_phases import Action
-from hpcdist.division import round_up
 
 LINE = 64  # bytes: a flag has a separate cache line
 PAGE = 4096

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from hpcdist.base.errors import CommError, RankFailure
 from hpcdist.comm.base import Array, Request, SharedRows
 from hpcdist.comm.mpi import Awaited, MpiTransport
 from hpcdist.comm.process_manager import survival_requested
 from hpcdist.comm.progress import DEADLINE_S, WaitPolicy, as_comm_error, waiter
-from hpcdist.errors import CommError, RankFailure
 
 T = TypeVar("T")
 # Tags of messages that take the place of MPI's collectives, which fail when a rank has died.

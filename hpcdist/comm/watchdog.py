@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from hpcdist import settings
+from hpcdist.base import settings
+from hpcdist.base.errors import DeadlineError
 from hpcdist.comm.progress import deadline_error, waits_for
-from hpcdist.errors import DeadlineError
 
 logger = logging.getLogger("hpcdist.comm")
 INTERVAL_S = 0.1

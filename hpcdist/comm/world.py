@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
+from hpcdist.base.errors import LaunchError
 from hpcdist.comm import ulfm
 from hpcdist.comm.mpi import NO_LIBRARY, MpiTransport, start
-from hpcdist.errors import LaunchError
 
 
 @cache

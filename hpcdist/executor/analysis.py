@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from hpcdist.errors import FeedError, GraphError, HpcdistError
+from hpcdist.base.errors import FeedError, GraphError, HpcdistError
 from hpcdist.executor.memory import Lifetime
 from hpcdist.graph.block import Block
 from hpcdist.graph.names import EMPTY

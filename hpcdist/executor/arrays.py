@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import FeedError
+from hpcdist.base.errors import FeedError
 from hpcdist.executor.scope import Scope, ScopeTensor, global_scope
+from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.variable import Variable
-from hpcdist.lod_tensor import LoDTensor
 
 
 def as_numpy(tensor: object) -> Any:

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcdist import device, settings
-from hpcdist.array_types import ArrayModule
-from hpcdist.errors import GraphError, HpcdistError
+from hpcdist.base import device, settings
+from hpcdist.base.array_types import ArrayModule
+from hpcdist.base.errors import GraphError, HpcdistError
 
 
 @dataclass(frozen=True)

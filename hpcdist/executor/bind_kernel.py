@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.memory import new_value
 from hpcdist.executor.states import OperatorStates

@@ -9,15 +9,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hpcdist.base.fetched import FetchedArray, as_fetched
 from hpcdist.executor import control
 from hpcdist.executor.forms import Form
 from hpcdist.executor.nan_watch import NanWatch
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
-from hpcdist.fetched import FetchedArray, as_fetched
+from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
-from hpcdist.lod_tensor import LoDTensor
 from hpcdist.trace.events import EventKind
 from hpcdist.trace.metric_log import metric_log
 from hpcdist.trace.recorder import recorder

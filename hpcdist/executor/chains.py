@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.array_types import ArrayModule
+from hpcdist.base.array_types import ArrayModule
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist import settings
-from hpcdist.errors import GraphError, HpcdistError
+from hpcdist.base import settings
+from hpcdist.base.errors import GraphError, HpcdistError
 from hpcdist.executor import control
 from hpcdist.executor.analysis import (
     View,

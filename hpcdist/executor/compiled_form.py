@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Any, NoReturn
 
-from hpcdist.errors import GraphError, HpcdistError
+from hpcdist.base.errors import GraphError, HpcdistError
 from hpcdist.executor.fitting import Fitting
 from hpcdist.executor.interpret import Interpreter
 from hpcdist.executor.nan_watch import with_checks
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.lod import Lod
+from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Call
 from hpcdist.graph.values import TensorArray
-from hpcdist.lod_tensor import LoDTensor
 from hpcdist.trace.events import EventKind
 from hpcdist.trace.recorder import recorder
 

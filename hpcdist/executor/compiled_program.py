@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist import settings
-from hpcdist.division import ceil_div, equal_parts
-from hpcdist.errors import FeedError, FleetTypeError, PlanAssertionError, PlanError
+from hpcdist.base import settings
+from hpcdist.base.division import ceil_div, equal_parts
+from hpcdist.base.errors import FeedError, FleetTypeError, PlanAssertionError, PlanError
 from hpcdist.executor import control
 from hpcdist.executor.backend import CPUPlace, CUDAPlace, Place
 from hpcdist.executor.reading import parts_read, sources, with_read
 from hpcdist.executor.scope import Scope
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
+from hpcdist.graph.lod_tensor import LoDTensor, concatenated
 from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import as_names
 from hpcdist.graph.program import Program
-from hpcdist.lod_tensor import LoDTensor, concatenated
 from hpcdist.transpiler.data_parallel import RUNNING, DataParallel, data_parallel
 from hpcdist.transpiler.group import group_of
 from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm

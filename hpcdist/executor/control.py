@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hpcdist.errors import HpcdistError
+from hpcdist.base.errors import HpcdistError
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.scope import Scope, ScopeVariable, on_set
 from hpcdist.graph.operator import Operator

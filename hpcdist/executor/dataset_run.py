@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcdist.errors import DataError, FeedError
+from hpcdist.base.errors import DataError, FeedError
 from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import as_names

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.executor.analysis import is_control, nested_ops, writes
 from hpcdist.graph.block import Block
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import GraphError, GraphTypeError
+from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.executor import control
 from hpcdist.executor.backend import Backend, CPUPlace, Place, backend_of
 from hpcdist.executor.bound_step import RUN, STEP, BoundStep, copier, handed_out
@@ -26,8 +26,8 @@ from hpcdist.executor.reading import feed_ahead, sources, with_read
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.executor.states import OperatorStates
 from hpcdist.graph.lod import Lod
+from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.program import Program, ProgramCache, default_main_program
-from hpcdist.lod_tensor import LoDTensor
 from hpcdist.ops.by_torch import Kernels
 from hpcdist.trace.events import EventKind
 from hpcdist.trace.metric_log import metric_log

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import FeedError
+from hpcdist.base.errors import FeedError
 from hpcdist.executor.analysis import lengths_read
 from hpcdist.graph.lod import Lod
+from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.variable import Variable
-from hpcdist.lod_tensor import LoDTensor
 
 
 def declared(program: Program, feed: Mapping[str, Any], stacklevel: int = 4) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from itertools import count
 
 import numpy as np
 
-from hpcdist import settings
-from hpcdist.errors import GraphError, HpcdistError
+from hpcdist.base import settings
+from hpcdist.base.errors import GraphError, HpcdistError
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.compile import Compiler
 from hpcdist.executor.compiled_form import Compiled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.executor.analysis import reads, writes
 from hpcdist.executor.memory import meta_of
 from hpcdist.executor.scope import Scope

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.executor.analysis import nested_ops
 from hpcdist.executor.dynamic import GRADIENTS, outer_reads
 from hpcdist.executor.scope import Scope

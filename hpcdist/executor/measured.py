@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcdist.errors import HpcdistError
+from hpcdist.base.errors import HpcdistError
 from hpcdist.executor import control
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.compiled_form import Compiled

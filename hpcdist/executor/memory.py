@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.division import round_up
+from hpcdist.base.division import round_up
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.registry import Meta

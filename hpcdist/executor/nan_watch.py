@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist import settings
-from hpcdist.errors import NotFiniteError
+from hpcdist.base import settings
+from hpcdist.base.errors import NotFiniteError
 from hpcdist.executor.position import here
+from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.operator import Operator
-from hpcdist.lod_tensor import LoDTensor
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 
 logger = logging.getLogger("hpcdist")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcdist.errors import FleetTypeError
+from hpcdist.base.errors import FleetTypeError
 from hpcdist.executor.backend import CPUPlace, CUDAPlace, selected_gpus
 from hpcdist.executor.compiled_program import CompiledProgram, _device_count
 from hpcdist.executor.executor import Executor

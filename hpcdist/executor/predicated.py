@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcdist.array_types import ArrayModule
+from hpcdist.base.array_types import ArrayModule
 from hpcdist.graph.block import Block
 from hpcdist.graph.registry import Meta
 

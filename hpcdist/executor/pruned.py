@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpcdist.errors import FeedError, GraphError, GraphTypeError
+from hpcdist.base.errors import FeedError, GraphError, GraphTypeError
 from hpcdist.executor.merging import merge_state
 from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import Operator

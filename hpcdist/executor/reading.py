@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import EOFException, FeedError
+from hpcdist.base.errors import EOFException, FeedError
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.fed import plain
 from hpcdist.executor.position import here

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.checks import Refused
-from hpcdist.device import assign, on_host
-from hpcdist.errors import FeedError
+from hpcdist.base.checks import Refused
+from hpcdist.base.device import assign, on_host
+from hpcdist.base.errors import FeedError
 from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.names import AVERAGED
 

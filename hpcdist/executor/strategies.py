@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from hpcdist.checks import Fields
-from hpcdist.errors import GraphError
+from hpcdist.base.checks import Fields
+from hpcdist.base.errors import GraphError
 
 
 @dataclass

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.array_types import ArrayModule
-from hpcdist.device import tell_later
-from hpcdist.errors import FeedError
+from hpcdist.base.array_types import ArrayModule
+from hpcdist.base.device import tell_later
+from hpcdist.base.errors import FeedError
 from hpcdist.executor.segments import MOVES, TYPE, Segment, inputs_of
 from hpcdist.graph.names import EMPTY
 from hpcdist.graph.operator import Operator

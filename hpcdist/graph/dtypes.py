@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 
 KNOWN = ("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import FeedError
+from hpcdist.base.errors import FeedError
 
 Offsets = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
-from hpcdist.errors import MissingNameError
+from hpcdist.base.errors import MissingNameError
 from hpcdist.graph.op_role import DEVICE_ATTR, ROLE_ATTR, ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.owner import OwningBlock
 

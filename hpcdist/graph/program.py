@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
-from hpcdist.errors import GraphTypeError
+from hpcdist.base.errors import GraphTypeError
 from hpcdist.graph.block import Block
 from hpcdist.graph.distribution import NOT_DISTRIBUTED, Distribution, FluidField, VarsDistributed
 from hpcdist.graph.op_role import OpRole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hpcdist.errors import GraphError, GraphTypeError
+from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.owner import OwningProgram

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import EMPTY
 from hpcdist.graph.rows import Treatment

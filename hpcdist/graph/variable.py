@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hpcdist.checks import Refused
-from hpcdist.errors import GraphTypeError
+from hpcdist.base.checks import Refused
+from hpcdist.base.errors import GraphTypeError
 from hpcdist.graph import names
 from hpcdist.graph.dtypes import DTypeLike, VarType, canonical
 from hpcdist.graph.lod import Lod
@@ -114,7 +114,7 @@ class Variable:
             "knows: give a number, or compute with layers"
         )
 
-    if TYPE_CHECKING:  # signs append operators: hpcdist.layers.math_op makes them
+    if TYPE_CHECKING:  # signs append operators: hpcdist.fluid.layers.math_op makes them
 
         def __add__(self, other: Variable | float) -> Variable: ...
         def __radd__(self, other: Variable | float) -> Variable: ...

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 from hpcdist import runtime
+from hpcdist.base.errors import DeadlineError, RankFailure
 from hpcdist.checkpoint.preemption import AGAIN
 from hpcdist.checkpoint.recent import newest
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER
 from hpcdist.comm.pmix_event import report_death
 from hpcdist.comm.progress import waiting_for
-from hpcdist.errors import DeadlineError, RankFailure
 from hpcdist.launch import logs, report, stacks
 from hpcdist.launch.host_board import LAST_WORDS, Fact, HostBoard
 from hpcdist.launch.host_ranks import HostRanks

@@ -14,11 +14,11 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.checkpoint import Checkpoint, steps
 from hpcdist.checkpoint.metadata import Part
 from hpcdist.checkpoint.plan import Saved
 from hpcdist.checkpoint.read import StoredFile
-from hpcdist.errors import CheckpointError
 from hpcdist.launch.words import counted
 
 EPILOG = """\

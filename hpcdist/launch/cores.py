@@ -6,7 +6,7 @@ import os
 
 import threadpoolctl
 
-from hpcdist import settings
+from hpcdist.base import settings
 from hpcdist.comm.progress import threads_per_rank
 
 

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcdist.columnar.verify import verify
-from hpcdist.errors import DataError
+from hpcdist.base.errors import DataError
+from hpcdist.data.columnar.verify import verify
 from hpcdist.launch.words import printable
 
 EPILOG = """\

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hpcdist import settings
+from hpcdist.base import settings
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster
 

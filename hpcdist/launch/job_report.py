@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import MetricError, TraceError
+from hpcdist.base.errors import MetricError, TraceError
 from hpcdist.launch import graphs, plots
 from hpcdist.launch.operator_table import mean_rates, operators_of
 from hpcdist.launch.words import counted, printable

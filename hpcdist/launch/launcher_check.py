@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
+from hpcdist.base.errors import LaunchError
 from hpcdist.comm.process_manager import launched_rank
-from hpcdist.errors import LaunchError
 from hpcdist.runtime.job.failure_policy import OnFailure
 
 REFUSAL_S = 20.0  # that rank 0 may take to say why no rank starts

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
+from hpcdist.base.errors import LaunchError
 from hpcdist.comm.cluster import PSERVER, RankRole
-from hpcdist.errors import LaunchError
 
 
 class Tee(io.TextIOBase):

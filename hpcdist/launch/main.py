@@ -15,7 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from hpcdist import runtime, settings
+from hpcdist import runtime
+from hpcdist.base import settings
+from hpcdist.base.errors import HpcdistError, LaunchError, SettingError
+from hpcdist.base.signals import forget_children, hold_warning
 from hpcdist.comm import lanes, mpi
 from hpcdist.comm.base import Transport
 from hpcdist.comm.clock_offset import ClockOffset, clock_offset
@@ -23,8 +26,7 @@ from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.process_manager import launched_rank, launched_size
 from hpcdist.comm.watchdog import end_job_by
 from hpcdist.comm.world import mpi_world
-from hpcdist.compat import fluid_options
-from hpcdist.errors import HpcdistError, LaunchError, SettingError
+from hpcdist.fluid.compat import fluid_options
 from hpcdist.launch import (
     checkpoints,
     cores,
@@ -56,7 +58,6 @@ from hpcdist.launch.roles import RankFacts
 from hpcdist.launch.script import code_of, code_of_script, run_script
 from hpcdist.launch.startup_checks import local_facts, refuse_problems, role_from_options
 from hpcdist.launch.words import counted
-from hpcdist.signals import forget_children, hold_warning
 
 COMMANDS = {
     "checkpoint": checkpoints.main,

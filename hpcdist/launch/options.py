@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from hpcdist import settings
+from hpcdist.base import settings
+from hpcdist.base.setting import Setting, ValueKind, Word
 from hpcdist.comm.process_manager import launched_rank
-from hpcdist.compat import fluid_options
+from hpcdist.fluid.compat import fluid_options
 from hpcdist.launch import role_map
 from hpcdist.runtime.job.failure_policy import OnFailure
-from hpcdist.setting import Setting, ValueKind, Word
 
 T = TypeVar("T")
 

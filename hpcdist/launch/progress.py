@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sized
 from typing import TypeVar
 
-from hpcdist import settings
+from hpcdist.base import settings
 
 T = TypeVar("T")
 LINE_S = 10.0  # between lines, where there is no terminal

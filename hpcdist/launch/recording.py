@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
+from hpcdist.base.errors import LaunchError, TraceError
 from hpcdist.comm.clock_offset import ClockOffset, drift_between
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.progress import waiting_cause
-from hpcdist.errors import LaunchError, TraceError
 from hpcdist.executor.position import here
 from hpcdist.launch import status_writer
 from hpcdist.launch.options import Options

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import dropwhile
 from pathlib import Path
 
+from hpcdist.base.errors import CommError, DeadlineError, HpcdistError
 from hpcdist.comm.cluster import PSERVER, RankRole
-from hpcdist.errors import CommError, DeadlineError, HpcdistError
 from hpcdist.launch import stacks
 from hpcdist.launch.termination import lives
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hpcdist.errors import LaunchError
+from hpcdist.base.errors import LaunchError
 
 HELP = """\
   servers-last             trainers are ranks 0..T-1, servers T..T+P-1 (default; needs --pservers P)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
+from hpcdist.base.errors import LaunchError
 from hpcdist.comm.cluster import DEFAULT_PORT, PSERVER, TRAINER, Cluster
-from hpcdist.errors import LaunchError
 from hpcdist.launch import role_map as maps
 
 T = TypeVar("T")

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcdist import runtime, settings
+from hpcdist import runtime
+from hpcdist.base import settings
+from hpcdist.base.signals import forget_children, hold_warning
 from hpcdist.checkpoint import preemption
-from hpcdist.compat import aspaddle, one_element
 from hpcdist.executor.position import here
+from hpcdist.fluid.compat import aspaddle, one_element
 from hpcdist.launch import (
     logs,
     options,
@@ -26,7 +28,6 @@ from hpcdist.launch import (
 from hpcdist.launch.logs import Output
 from hpcdist.launch.options import Options
 from hpcdist.launch.script_arguments import ScriptArguments
-from hpcdist.signals import forget_children, hold_warning
 
 
 def code_of_script(options: Options) -> int:

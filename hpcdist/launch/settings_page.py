@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcdist.setting import Section, Setting
-from hpcdist.settings import ALL
+from hpcdist.base.setting import Section, Setting
+from hpcdist.base.settings import ALL
 
 _HEAD = """\
 # Settings
 
 All environment variables that hpcdist reads. `python -m hpcdist settings` prints this page from
-`hpcdist/settings.py`. An empty variable counts as not set. The launcher checks the variables of
-Fluid and hpcdist before the script starts, and warns about names that do not exist. In a script,
+`hpcdist/base/settings.py`. An empty variable counts as not set. The launcher checks the variables
+of Fluid and hpcdist before the script starts, and warns about names that do not exist. In a script,
 `fluid.get_flags("FLAGS_rpc_deadline")` and `fluid.set_flags({...})` read and set variables that
 begin with `FLAGS_`.
 """

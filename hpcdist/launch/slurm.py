@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcdist.base.setting import Integer
 from hpcdist.checkpoint.preemption import AGAIN
 from hpcdist.comm import mpi
 from hpcdist.launch.options import add_script, argument
-from hpcdist.setting import Integer
 
 DESCRIPTION = """\
 Write a Slurm batch script that trains with hpcdist.

@@ -8,8 +8,8 @@ import socket
 import time
 from collections.abc import Sequence
 
-from hpcdist import hdf5, settings
-from hpcdist.errors import LaunchError, SettingError
+from hpcdist.base import hdf5, settings
+from hpcdist.base.errors import LaunchError, SettingError
 from hpcdist.launch import (
     logs,
     status_writer,

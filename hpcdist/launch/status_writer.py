@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Sequence
 
-from hpcdist import settings
+from hpcdist.base import settings
+from hpcdist.base.errors import LaunchError, MetricError, TraceError
 from hpcdist.comm.process_manager import slurm_job
 from hpcdist.comm.progress import waiting_cause
-from hpcdist.errors import LaunchError, MetricError, TraceError
 from hpcdist.executor.position import here
 from hpcdist.launch import logs
 from hpcdist.launch.doctor.stale_files import sees_all

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcdist.errors import HpcdistError, TraceError
+from hpcdist.base.errors import HpcdistError, TraceError
+from hpcdist.base.setting import Number
 from hpcdist.launch.options import argument
 from hpcdist.launch.words import counted, printable
-from hpcdist.setting import Number
 from hpcdist.trace import status
 from hpcdist.trace.status import JobFacts, RankStatus
 

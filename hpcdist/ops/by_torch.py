@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist import settings
-from hpcdist.errors import GraphError, HpcdistError
+from hpcdist.base import settings
+from hpcdist.base.errors import GraphError, HpcdistError
 from hpcdist.graph.names import GRAD_SUFFIX
 from hpcdist.graph.registry import Given, Meta, define, operand_slots, parse_signature
 from hpcdist.graph.rows import Treatment

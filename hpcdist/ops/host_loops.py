@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hpcdist import device
+from hpcdist.base import device
 from hpcdist.ops.types import ArrayModule, Call, Operands
 
 
 def compiled(kernels: str, name: str, *arrays) -> Call:
     """Bind the loop ``name`` of the module ``kernels`` of this package, which numba compiles."""
-    from hpcdist.jit import bound  # numba takes 0.3 s to import
+    from hpcdist.base.jit import bound  # numba takes 0.3 s to import
 
     return bound(getattr(importlib.import_module(f"hpcdist.ops.{kernels}"), name), *arrays)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpcdist.errors import FeedError, GraphError
+from hpcdist.base.errors import FeedError, GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_row, not_on_rows

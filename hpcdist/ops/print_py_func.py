@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdist.device import on_host
-from hpcdist.errors import GraphError
+from hpcdist.base.device import on_host
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.names import EMPTY, grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define

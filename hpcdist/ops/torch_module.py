@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcdist.base.errors import GraphError
 from hpcdist.comm.run_name import run_name
-from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, MixesRows, OfRows, by_row
 from hpcdist.ops.by_torch import inferred, tensor_on, torch_for

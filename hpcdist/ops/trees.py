@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import FeedError, GraphError
+from hpcdist.base.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_row, not_on_rows
 from hpcdist.ops.common import define_with_grad, in_sequence

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, TypeAlias
 
-from hpcdist.array_types import ArrayModule as ArrayModule
-from hpcdist.array_types import DeviceArray as DeviceArray
+from hpcdist.base.array_types import ArrayModule as ArrayModule
+from hpcdist.base.array_types import DeviceArray as DeviceArray
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call, GradOp, Meta
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcdist.errors import CommError
+from hpcdist.base.errors import CommError
 from hpcdist.ps.shards import DuePacket, Shards
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.division import round_up
+from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
-from hpcdist.division import round_up
-from hpcdist.errors import TableError
 from hpcdist.trace.events import Count
 from hpcdist.trace.recorder import recorder
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.jit import jit
 from hpcdist.comm.base import Array
-from hpcdist.jit import jit
 from hpcdist.ps.raw_memory import copy_bytes, float32_at, prefetch
 
 # The finalizer of SplitMix64 (Steele, Lea and Flood, 2014), after a constant of our own, so that

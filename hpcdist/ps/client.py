@@ -6,10 +6,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hpcdist.base.errors import CheckpointError, CommError
 from hpcdist.comm.base import Array, Request, Transport, writable
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.progress import DEADLINE_S, waits_for_ranks
-from hpcdist.errors import CheckpointError, CommError
 from hpcdist.ps.death_consensus import Witness, parse_witness
 from hpcdist.ps.messages import (
     REPLY_TAG,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdist.errors import CommError
+from hpcdist.base.errors import CommError
 
 Part = tuple[int, int, str]  # (join, trainer, what it gave the others there, in base64)
 

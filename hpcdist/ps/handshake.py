@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from dataclasses import replace
 
-from hpcdist.errors import CommError
+from hpcdist.base.errors import CommError
 from hpcdist.ps.messages import Hello, difference, parse_hello
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numba import float32, int64, uint32, uint64
 
-from hpcdist.jit import jit
+from hpcdist.base.jit import jit
 from hpcdist.ps.raw_memory import (
     copy_bytes,
     find_entry,

@@ -8,8 +8,8 @@ import mmap
 
 import numpy as np
 
+from hpcdist.base.division import round_up
 from hpcdist.comm.base import Array
-from hpcdist.division import round_up
 
 PAGE_BYTES = 4096
 HUGE_PAGE_BYTES = 2 << 20

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.errors import CommError
 from hpcdist.comm.base import Array
-from hpcdist.errors import CommError
 from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.packets import Packet, VarSpec
 

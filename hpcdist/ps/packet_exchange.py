@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hpcdist.base.errors import CommError
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.progress import deadline_error, waits_for_ranks
-from hpcdist.errors import CommError
 from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.messages import GRADIENT_TAG, PARAMETER_TAG
 from hpcdist.ps.packets import Packet, PacketBuffer, VarSpec

@@ -8,9 +8,9 @@ from math import prod
 
 import numpy as np
 
+from hpcdist.base.division import round_up
+from hpcdist.base.errors import CommError
 from hpcdist.comm.base import Array, contiguous
-from hpcdist.division import round_up
-from hpcdist.errors import CommError
 
 SMALL_BYTES = 65536
 ALIGNMENT = 64  # of packets in an arena; a variable is aligned to its own item size

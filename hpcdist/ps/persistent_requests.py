@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from hpcdist.base.errors import RankFailure
 from hpcdist.comm.base import Array, Request, Transport
-from hpcdist.errors import RankFailure
 from hpcdist.ps.messages import GRADIENT_TAG, PARAMETER_TAG, Hello
 from hpcdist.ps.packets import PacketBuffer, aligned_bytes, layout
 from hpcdist.ps.wire import finish_sends

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hpcdist.base.errors import CheckpointError
 from hpcdist.comm.base import Array, Transport
-from hpcdist.errors import CheckpointError
 from hpcdist.ps.messages import REPLY_TAG, VALUE_TAG, MessageKind, parse_specs
 from hpcdist.ps.packets import VarSpec
 from hpcdist.ps.wire import finish_sends, post_message

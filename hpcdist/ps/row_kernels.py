@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, uint64
 
-from hpcdist.jit import as_tuple, inlined, jit
+from hpcdist.base.jit import as_tuple, inlined, jit
+from hpcdist.base.update_rules import RULES, adam_rate, elementwise
 from hpcdist.ps.raw_memory import copy_bytes, float32_at, prefetch
 from hpcdist.ps.row_values import mixed
-from hpcdist.update_rules import RULES, adam_rate, elementwise
 
 AHEAD = 8  # records asked for before they are needed
 LINE_BYTES = 64

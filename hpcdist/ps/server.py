@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hpcdist.base.errors import CommError, DeadlineError, RankFailure
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.progress import DEADLINE_S, while_waiting
-from hpcdist.errors import CommError, DeadlineError, RankFailure
 from hpcdist.ps.death_consensus import Verdicts, parse_witness
 from hpcdist.ps.handshake import Greetings
 from hpcdist.ps.heartbeat import Heartbeat

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hpcdist.base.errors import CommError
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.collective import RankGroup
-from hpcdist.errors import CommError
 from hpcdist.ps.batch import LookupBatch, TableSpec, line_aligned, rows_layout, rows_of, split_ids
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import check_room, move

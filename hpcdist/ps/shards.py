@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from hpcdist.errors import CommError
+from hpcdist.base.errors import CommError
 
 
 class DuePacket(NamedTuple):

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.errors import CommError
 from hpcdist.comm.base import Array, Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.progress import waits_for_ranks
-from hpcdist.errors import CommError
 from hpcdist.ps.messages import REPLY_TAG, REQUEST_TAG, ROWS_TAG, VALUE_TAG, Header, MessageKind
 from hpcdist.ps.packets import VarSpec
 from hpcdist.ps.row_exchange import Messages, RowExchangeClient, RowExchangeServer

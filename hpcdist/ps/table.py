@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
-from hpcdist.errors import TableError
 from hpcdist.ps.table_metadata import RowInitializer, RowOptimizer, TableStatistics
 
 PIECE = 2048  # rows that are looked for, then moved

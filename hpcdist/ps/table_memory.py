@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from hpcdist.base.division import round_up
+from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
-from hpcdist.division import round_up
-from hpcdist.errors import TableError
 from hpcdist.ps import index_kernels as kernels
 from hpcdist.ps.index_kernels import ENTRIES, LINE_BYTES, ROWS, USED
 from hpcdist.ps.mapped_memory import HUGE_PAGE_BYTES, PAGE_BYTES, Pieces, zeros

@@ -8,7 +8,7 @@ from numbers import Real
 
 import numpy as np
 
-from hpcdist.errors import TableError
+from hpcdist.base.errors import TableError
 
 # What each optimizer keeps beside a row, one column of the row's width each.
 STATE_NAMES: dict[str, tuple[str, ...]] = {

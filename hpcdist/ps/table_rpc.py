@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hpcdist.base.errors import CommError, TableError
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.cluster import Cluster
-from hpcdist.errors import CommError, TableError
 from hpcdist.ps.batch import LookupBatch, TableSpec, line_aligned, rows_layout, rows_of, split_ids
 from hpcdist.ps.messages import REQUEST_TAG, ROWS_TAG, VALUE_TAG, Header, MessageKind, encode_header
 from hpcdist.ps.row_exchange import Messages, RowExchangeClient, RowExchangeServer

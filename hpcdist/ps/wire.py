@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.errors import RankFailure
 from hpcdist.comm.base import Array, Request, Transport
-from hpcdist.errors import RankFailure
 from hpcdist.ps.messages import HEADER, Header, MessageKind, decode_header, decode_payload, encode
 
 

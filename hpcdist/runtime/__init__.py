@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hpcdist import settings
+from hpcdist.base import settings
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster
 from hpcdist.comm.progress import waiting_for

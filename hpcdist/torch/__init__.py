@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from hpcdist.errors import LaunchError, RankFailure
+from hpcdist.base.errors import LaunchError, RankFailure
 
 OLDEST = (2, 13)  # whose process groups can be written in Python as far as we need
 

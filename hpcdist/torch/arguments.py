@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 
-from hpcdist.errors import CommError
+from hpcdist.base.errors import CommError
 from hpcdist.torch.memory import described
 
 OneOrList: TypeAlias = torch.Tensor | Sequence[torch.Tensor]

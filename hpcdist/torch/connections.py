@@ -19,10 +19,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from hpcdist.base.errors import DeadlineError
 from hpcdist.comm.base import Transport
 from hpcdist.comm.collective import RankGroup
 from hpcdist.comm.hierarchy import Nodes, find_nodes
-from hpcdist.errors import DeadlineError
 from hpcdist.torch.host_memory import HostMemory, host_memory
 from hpcdist.torch.work import MpiWork
 

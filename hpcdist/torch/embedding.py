@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
-from hpcdist.errors import TableError
 from hpcdist.torch.facts import Initial, TableFacts
 from hpcdist.torch.tables import tables
 

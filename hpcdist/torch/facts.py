@@ -14,16 +14,16 @@ from inspect import signature
 from numbers import Real
 from typing import Any
 
-from hpcdist import initializer, layers, optimizer
-from hpcdist.backward import append_backward
-from hpcdist.checks import integer
+from hpcdist.autodiff.backward import append_backward
+from hpcdist.base.checks import integer
+from hpcdist.base.errors import PlanError, TableError
 from hpcdist.comm.cluster import Cluster
-from hpcdist.errors import PlanError, TableError
+from hpcdist.fluid import initializer, layers, optimizer
+from hpcdist.fluid.layers.param_attr import ParamAttr
+from hpcdist.fluid.regularizer import L2Decay
 from hpcdist.graph import names
 from hpcdist.graph.program import Program, program_guard
-from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.ps.table_metadata import RowInitializer
-from hpcdist.regularizer import L2Decay
 from hpcdist.transpiler import (
     DistributeTranspiler,
     DistributeTranspilerConfig,

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
+from hpcdist.base.errors import CommError
 from hpcdist.comm.collective import RankGroup
 from hpcdist.comm.lanes import Lane, Operation, Steps
-from hpcdist.errors import CommError
 from hpcdist.torch import by_messages, in_memory
 from hpcdist.torch.channel import Channel
 from hpcdist.torch.job import TorchJob, job

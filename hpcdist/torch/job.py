@@ -15,7 +15,10 @@ from types import TracebackType
 
 import torch
 
-from hpcdist import runtime, settings
+from hpcdist import runtime
+from hpcdist.base import settings
+from hpcdist.base.errors import CommError, LaunchError
+from hpcdist.base.signals import forget_children
 from hpcdist.comm import lanes, loopback
 from hpcdist.comm.base import Transport
 from hpcdist.comm.lanes import Alarm, Mover
@@ -23,8 +26,6 @@ from hpcdist.comm.process_manager import launched_size
 from hpcdist.comm.progress import threads_per_rank
 from hpcdist.comm.ulfm import UlfmTransport
 from hpcdist.comm.world import mpi_world
-from hpcdist.errors import CommError, LaunchError
-from hpcdist.signals import forget_children
 from hpcdist.torch import steps
 from hpcdist.torch.connections import Connections
 from hpcdist.torch.rank_process import RankProcess

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hpcdist.errors import TableError
+from hpcdist.base.errors import TableError
 from hpcdist.torch.facts import OptimizerFacts, TrainingMode, optimizer_of
 from hpcdist.torch.tables import tables
 

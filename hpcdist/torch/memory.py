@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcdist.base.errors import CommError
 from hpcdist.comm.base import Array
-from hpcdist.errors import CommError
 
 Modes: Any = torch._C._TorchDispatchModeKey
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import AllgatherOptions
 
-from hpcdist.errors import CommError
+from hpcdist.base.errors import CommError
 from hpcdist.torch import sparse_sum
 from hpcdist.torch.arguments import OneOrList, of_root, one, one_for_each, options, pairs
 from hpcdist.torch.group_queue import GroupOptions, GroupQueue

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hpcdist.errors import CommError
+from hpcdist.base.errors import CommError
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hpcdist.errors import CommError
+from hpcdist.base.errors import CommError
 
 BLOCK_BYTES = 2**19  # folded at once: the partial result stays in the second-level cache
 _OPS = dist.ReduceOp.RedOpType

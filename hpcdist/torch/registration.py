@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.constants import default_pg_timeout
 
-from hpcdist import settings
-from hpcdist.errors import LaunchError
+from hpcdist.base import settings
+from hpcdist.base.errors import LaunchError
 from hpcdist.torch import patches
 from hpcdist.torch.group_with_gpus import POSSIBLE, GroupWithGpus, by_nccl
 from hpcdist.torch.job import job

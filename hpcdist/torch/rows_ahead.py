@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import torch
 
+from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
-from hpcdist.errors import TableError
 from hpcdist.torch.embedding import TableModule
 from hpcdist.torch.tables import tables
 

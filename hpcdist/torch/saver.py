@@ -17,18 +17,18 @@ from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler
 
 from hpcdist import checkpoint, runtime
+from hpcdist.base.errors import CheckpointError, HpcdistError, NotFiniteError
+from hpcdist.base.plain_data import typed
 from hpcdist.checkpoint import Checkpoint, Restored, latest
 from hpcdist.checkpoint.layout import MANIFEST
 from hpcdist.checkpoint.ranks import agreed, peers_here
 from hpcdist.checkpoint.restore import SAVED
 from hpcdist.checkpoint.saver import BEST
-from hpcdist.errors import CheckpointError, HpcdistError, NotFiniteError
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
-from hpcdist.plain_data import typed
 from hpcdist.torch.facts import rate_name
 from hpcdist.torch.job import job
 from hpcdist.torch.states import (

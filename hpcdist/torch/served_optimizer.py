@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hpcdist.errors import TableError
+from hpcdist.base.errors import TableError
 from hpcdist.torch.facts import MODES, OptimizerFacts, TrainingMode
 from hpcdist.torch.kept_optimizer import KeptOptimizer, check
 from hpcdist.torch.tables import tables

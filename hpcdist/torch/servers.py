@@ -9,11 +9,12 @@ import torch
 import xxhash
 from torch import nn
 
-from hpcdist import runtime, settings
+from hpcdist import runtime
+from hpcdist.base import settings
+from hpcdist.base.errors import CommError, TableError
 from hpcdist.checkpoint.serving import ASSIGN
 from hpcdist.comm.base import Array
 from hpcdist.comm.progress import waits_for_ranks
-from hpcdist.errors import CommError, TableError
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope

@@ -12,11 +12,11 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from hpcdist import runtime
+from hpcdist.base.errors import CommError, RankFailure
 from hpcdist.comm import lanes
 from hpcdist.comm.progress import waiter
 from hpcdist.comm.ulfm import UlfmTransport
 from hpcdist.comm.world import mpi_world
-from hpcdist.errors import CommError, RankFailure
 from hpcdist.torch.job import TorchJob, begin_again, job
 from hpcdist.torch.process_group import MpiProcessGroup
 from hpcdist.torch.tables import tables

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hpcdist.errors import CommError
+from hpcdist.base.errors import CommError
 
 KINDS = (
     "barrier",

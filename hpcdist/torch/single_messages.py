@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import torch
 
+from hpcdist.base.errors import CommError
 from hpcdist.comm.base import ANY
 from hpcdist.comm.lanes import Lane, Steps, Wait
-from hpcdist.errors import CommError
 from hpcdist.torch.channel import Channel
 from hpcdist.torch.group_queue import GroupQueue
 from hpcdist.torch.memory import checked, described, flat, put_back

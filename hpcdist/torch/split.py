@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.constants import default_pg_timeout
 
-from hpcdist.errors import GroupError
+from hpcdist.base.errors import GroupError
 from hpcdist.torch.process_group import MpiProcessGroup
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from hpcdist.errors import CheckpointError
-from hpcdist.plain_data import MAX_INTEGER, typed
+from hpcdist.base.errors import CheckpointError
+from hpcdist.base.plain_data import MAX_INTEGER, typed
 from hpcdist.torch.embedding import TableModule, dense_state_dict
 
 MISSING = "nothing"

@@ -21,9 +21,9 @@ import numpy as np
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
+from hpcdist.base.errors import CommError, DeadlineError, RankFailure
 from hpcdist.comm.base import ANY, Transport
 from hpcdist.comm.collective import RankGroup
-from hpcdist.errors import CommError, DeadlineError, RankFailure
 from hpcdist.torch.rank_process import RankProcess
 from hpcdist.torch.store_table import LATE, REFUSED, Request, StoreTable
 

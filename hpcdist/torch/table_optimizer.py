@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from hpcdist.errors import TableError
+from hpcdist.base.errors import TableError
 from hpcdist.torch.embedding import TableModule
 from hpcdist.torch.facts import ROW_KINDS, OptimizerFacts, TrainingMode
 from hpcdist.torch.kept_optimizer import KeptOptimizer, check

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from hpcdist import runtime
+from hpcdist.base.errors import CommError, TableError
 from hpcdist.comm.base import Array, Transport
-from hpcdist.errors import CommError, TableError
 from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from hpcdist.base.errors import CommError, RankFailure
 from hpcdist.comm.progress import NamesRanks
 from hpcdist.comm.ulfm import UlfmTransport
-from hpcdist.errors import CommError, RankFailure
 from hpcdist.torch.store import MpiStore
 
 LOOK_S = 0.02  # how often a rank that waits looks whether another has died

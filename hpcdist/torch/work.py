@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from hpcdist.base.errors import DeadlineError
 from hpcdist.comm.lanes import Lane, Mover, Operation
-from hpcdist.errors import DeadlineError
 from hpcdist.torch.memory import outside_modes
 
 

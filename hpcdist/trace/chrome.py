@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcdist.errors import TraceError
-from hpcdist.replaced import in_place_of
+from hpcdist.base.errors import TraceError
+from hpcdist.base.replaced import in_place_of
 from hpcdist.trace.events import EventKind
 from hpcdist.trace.files import RankRecording
 

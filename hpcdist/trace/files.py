@@ -12,9 +12,9 @@ from typing import Any, TypeVar, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcdist import plain_data
-from hpcdist.errors import TraceError
-from hpcdist.replaced import TEMPORARY, in_place_of, write_whole
+from hpcdist.base import plain_data
+from hpcdist.base.errors import TraceError
+from hpcdist.base.replaced import TEMPORARY, in_place_of, write_whole
 from hpcdist.trace import programs
 from hpcdist.trace.events import EVENT, EventKind
 from hpcdist.trace.recorder import Recording

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from hpcdist.errors import MetricError
+from hpcdist.base.errors import MetricError
 from hpcdist.trace.metric_log import RESERVED, Noted
 
 MAX_BUFFERED = 2**24  # bytes that cannot be written for now

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import MetricError, MetricTypeError
+from hpcdist.base.errors import MetricError, MetricTypeError
 
 RESERVED = ("start", "step", "unix_s")  # what a line says beside the metrics
 FETCHED = 200  # steps whose fetched values are noted from one writing to the next, about

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpcdist.plain_data import typed
+from hpcdist.base.plain_data import typed
 
 MOST_PROGRAMS = 8  # of a rank, the first that it runs
 MOST_OPERATORS = 4000  # of a Program, its first

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcdist.replaced import TEMPORARY, write_whole
+from hpcdist.base.replaced import TEMPORARY, write_whole
 from hpcdist.trace.status import RankStatus
 
 OLD_S = 3600.0  # a rank writes every few seconds, or minutes in the largest jobs

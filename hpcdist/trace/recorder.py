@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcdist import settings
-from hpcdist.errors import SettingError
+from hpcdist.base import settings
+from hpcdist.base.errors import SettingError
 from hpcdist.trace.events import EVENT, RECORD, Count, EventKind
 from hpcdist.trace.programs import MOST_PROGRAMS, ProgramFacts
 

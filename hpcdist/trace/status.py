@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hpcdist.errors import TraceError
-from hpcdist.replaced import TEMPORARY, write_whole
+from hpcdist.base.errors import TraceError
+from hpcdist.base.replaced import TEMPORARY, write_whole
 from hpcdist.trace.events import EventKind
 from hpcdist.trace.files import RankOfJob, checked, made
 from hpcdist.trace.metric_files import plain

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdist.errors import PlanError
+from hpcdist.base.errors import PlanError
 from hpcdist.graph.block import Block
 from hpcdist.graph.op_role import MERGED_STEPS, ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from hpcdist import settings
-from hpcdist.checks import Fields, integer
-from hpcdist.errors import PlanAssertionError, PlanAttributeError, PlanError, PlanTypeError
+from hpcdist.base import settings
+from hpcdist.base.checks import Fields, integer
+from hpcdist.base.errors import PlanAssertionError, PlanAttributeError, PlanError, PlanTypeError
 from hpcdist.transpiler.dispatch import PSDispatcher, RoundRobin
 
 MODES = ("pserver", "nccl2", "collective")

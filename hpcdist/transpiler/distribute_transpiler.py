@@ -7,8 +7,8 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from hpcdist import settings
-from hpcdist.errors import PlanError, PlanKeyError, PlanTypeError
+from hpcdist.base import settings
+from hpcdist.base.errors import PlanError, PlanKeyError, PlanTypeError
 from hpcdist.graph.distribution import VarsDistributed
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.program import Program, default_main_program, default_startup_program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcdist.errors import PlanError
+from hpcdist.base.errors import PlanError
 from hpcdist.graph.op_role import MERGED_STEPS
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from hpcdist.errors import PlanError
+from hpcdist.base.errors import PlanError
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.op_role import AFTER_UPDATES, MERGED_STEPS, ROLE_ATTR, ROLE_VAR_ATTR, OpRole

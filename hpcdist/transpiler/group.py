@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcdist.checks import integer
+from hpcdist.base.checks import integer
+from hpcdist.base.errors import PlanAssertionError, PlanAttributeError, PlanError, PlanTypeError
 from hpcdist.comm.bucket import Fusing
-from hpcdist.errors import PlanAssertionError, PlanAttributeError, PlanError, PlanTypeError
 from hpcdist.graph.distribution import Distribution
 from hpcdist.graph.program import Program
 from hpcdist.transpiler.config import DistributeTranspilerConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hpcdist.errors import PlanError
+from hpcdist.base.errors import PlanError
 from hpcdist.graph.op_role import AFTER_UPDATES, WITHOUT_SERVERS, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program

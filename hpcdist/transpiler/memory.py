@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from hpcdist.errors import PlanError, PlanTypeError
+from hpcdist.base.errors import PlanError, PlanTypeError
 from hpcdist.graph.operator import as_names
 from hpcdist.graph.program import MemorySaving, Program
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hpcdist.errors import PlanAssertionError, PlanError, PlanTypeError
+from hpcdist.base.errors import PlanAssertionError, PlanError, PlanTypeError
 from hpcdist.transpiler.config import (
     DistributedMode,
     DistributeTranspilerConfig,

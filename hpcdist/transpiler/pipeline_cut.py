@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from hpcdist.errors import PlanError
+from hpcdist.autodiff.recompute import AGAIN
+from hpcdist.base.errors import PlanError
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.op_role import DEVICE_ATTR, MERGED_STEPS, OpRole
@@ -13,7 +14,6 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.variable import Parameter
 from hpcdist.ops.optimize.mixed_precision import ROUNDINGS
-from hpcdist.recompute import AGAIN
 from hpcdist.transpiler.dependences import access_of, swapped
 
 

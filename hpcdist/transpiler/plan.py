@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hpcdist import settings
-from hpcdist.errors import PlanError
+from hpcdist.base import settings
+from hpcdist.base.errors import PlanError
 from hpcdist.graph.block import Block
 from hpcdist.graph.distribution import Distribution
 from hpcdist.graph.dtypes import VarType

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hpcdist.errors import PlanError
+from hpcdist.base.errors import PlanError
 from hpcdist.graph.block import Block
 from hpcdist.graph.op_role import AFTER_UPDATES, ROLE_VAR_ATTR, WITHOUT_SERVERS, OpRole
 from hpcdist.graph.operator import Operator

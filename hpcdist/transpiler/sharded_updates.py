@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcdist.errors import PlanError
+from hpcdist.base.errors import PlanError
 from hpcdist.graph.block import Block
 from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from hpcdist.division import ceil_div
-from hpcdist.errors import PlanError
+from hpcdist.base.division import ceil_div
+from hpcdist.base.errors import PlanError
 
 
 class Shaped(Protocol):

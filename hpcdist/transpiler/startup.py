@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import PlanError
+from hpcdist.base.errors import PlanError
 from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator

@@ -8,8 +8,8 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.errors import GraphError
-from tests.device_cases import DeviceTests
-from tests.support_device import MODULE, install
+from tests.cases.device import DeviceTests
+from tests.support.device import MODULE, install
 
 
 @pytest.fixture(scope="module", autouse=True)

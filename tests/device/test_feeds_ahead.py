@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
-from hpcdist import device
-from tests.support_device import MODULE, install
-from tests.support_streams import LIMIT_S, MACHINE
+from hpcdist.base import device
+from tests.support.device import MODULE, install
+from tests.support.streams import LIMIT_S, MACHINE
 
 ROWS = 40
 

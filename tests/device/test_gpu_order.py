@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
-from hpcdist import device
+from hpcdist.base import device
 from hpcdist.comm import nccl_communicator, watchdog
 from hpcdist.comm.host_collective import HostCollective
 from hpcdist.comm.loopback import world
@@ -26,9 +26,9 @@ from hpcdist.ops.embedding import run_kernels
 from hpcdist.ops.embedding.run_kernels import add_at, add_runs
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.loss import labels
-from tests import support_nccl
-from tests.support_device import JIT, MODULE, DeviceArray, asarray, install
-from tests.support_streams import LIMIT_S, MACHINE, Stream
+from tests.support import nccl as support_nccl
+from tests.support.device import JIT, MODULE, DeviceArray, asarray, install
+from tests.support.streams import LIMIT_S, MACHINE, Stream
 
 
 @pytest.fixture(autouse=True, params=[0, 1, 2])

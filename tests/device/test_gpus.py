@@ -12,8 +12,8 @@ import hpcdist as fluid
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.loopback import world
 from hpcdist.launch import gpus
-from tests.jobs import ROOT
-from tests.threads import run_threads
+from tests.support.jobs import ROOT
+from tests.support.threads import run_threads
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
-from tests.counted_models import mlp, resnet50, wide_and_deep, word2vec
-from tests.support_device import install
-from tests.support_streams import MACHINE, Counts
+from tests.support.counted_models import mlp, resnet50, wide_and_deep, word2vec
+from tests.support.device import install
+from tests.support.streams import MACHINE, Counts
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
+from hpcdist.base.device import download
 from hpcdist.comm import nccl
 from hpcdist.comm.device import AwareCollective, StagedCollective
 from hpcdist.comm.groups import Way, make_groups
@@ -18,13 +19,12 @@ from hpcdist.comm.host_collective import HostCollective
 from hpcdist.comm.loopback import LoopbackTransport, world
 from hpcdist.comm.nccl import NcclCollective
 from hpcdist.comm.watchdog import Watchdog
-from hpcdist.device import download
 from hpcdist.errors import CommError, DeadlineError
 from hpcdist.executor import control
-from tests.collective_cases import Body, CollectiveTests
-from tests.support_nccl import install, to_device
-from tests.thread_jobs import ranks_as_threads
-from tests.threads import LIMIT_S, run_in_world, run_threads
+from tests.cases.collective import Body, CollectiveTests
+from tests.support.nccl import install, to_device
+from tests.support.thread_jobs import ranks_as_threads
+from tests.support.threads import LIMIT_S, run_in_world, run_threads
 
 
 @pytest.fixture(autouse=True)

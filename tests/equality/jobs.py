@@ -19,7 +19,7 @@ from hpcdist.errors import HpcdistError
 from hpcdist.executor.scope import Scope, scope_guard
 from tests.equality import features as f
 from tests.equality.programs import SAVED, AfterSteps, Rank, Values, build, train
-from tests.thread_jobs import ranks_as_threads
+from tests.support.thread_jobs import ranks_as_threads
 
 EQUAL, REFUSED, DIFFERENT, FAILED = "equal", "refused", "DIFFERENT", "FAILED"
 # Of the largest element of a value, or of 1: sums are made in another order on several ranks.

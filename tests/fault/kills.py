@@ -15,8 +15,8 @@ import numpy as np
 
 from hpcdist.launch.abort import ALONE_S
 from tests.fault.campaign import campaign
-from tests.jobs import Ended, Job, can_be_tolerant, kills_survivors
 from tests.scripts import read_script
+from tests.support.jobs import Ended, Job, can_be_tolerant, kills_survivors
 
 STEPS = 300
 MODES = ("sync", "plain", "async", "half_async", "communicator", "geo", "collective")

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hpcdist.columnar.verify import verify
-from tests.jobs import Job
+from hpcdist.data.columnar.verify import verify
 from tests.scripts import read_script
+from tests.support.jobs import Job
 
 EPOCHS = 2
 # Plain scripts, also with rows of each trainer's own; others with servers; without servers.

@@ -18,8 +18,8 @@ from hpcdist.checkpoint import Checkpoint, latest, save
 from hpcdist.checkpoint.checkpoint import directory_of
 from hpcdist.comm.process_manager import launched_size
 from hpcdist.errors import CheckpointError
-from tests.checkpoint_cases import Servers, build
-from tests.jobs import clean_environment
+from tests.cases.checkpoint import Servers, build
+from tests.support.jobs import clean_environment
 
 pytestmark = pytest.mark.skipif(launched_size() is not None, reason="one process is enough for it")
 MUTATIONS = 1000

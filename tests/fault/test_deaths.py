@@ -14,8 +14,15 @@ import pytest
 
 from hpcdist.launch.termination import lives
 from tests.fault.kills import Death, Kill, run
-from tests.jobs import LIMIT_S, TRAIN, Job, can_be_tolerant, kills_survivors, needs_mpirun
 from tests.scripts import read_script
+from tests.support.jobs import (
+    LIMIT_S,
+    TRAIN,
+    Job,
+    can_be_tolerant,
+    kills_survivors,
+    needs_mpirun,
+)
 
 pytestmark = needs_mpirun
 

@@ -6,8 +6,8 @@ import json
 import subprocess
 import sys
 
-from tests.jobs import LIMIT_S, MPIRUN, clean_environment, needs_mpirun
 from tests.scripts import read_script
+from tests.support.jobs import LIMIT_S, MPIRUN, clean_environment, needs_mpirun
 
 pytestmark = needs_mpirun
 

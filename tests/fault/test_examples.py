@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from hpcdist.dataset import adult, files, movielens, text
-from hpcdist.dataset.files import DATA_HOME
-from tests.jobs import ROOT, Job, needs_mpirun
+from hpcdist.fluid.dataset.files import DATA_HOME
+from tests.support.jobs import ROOT, Job, needs_mpirun
 
 pytestmark = needs_mpirun
 

@@ -10,8 +10,16 @@ import sys
 
 import pytest
 
-from tests.jobs import MPIRUN, ROOT, TRAIN, Job, clean_environment, kills_survivors, needs_mpirun
 from tests.scripts import read_script
+from tests.support.jobs import (
+    MPIRUN,
+    ROOT,
+    TRAIN,
+    Job,
+    clean_environment,
+    kills_survivors,
+    needs_mpirun,
+)
 
 pytestmark = needs_mpirun
 

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from tests.jobs import TRAIN, Job, kills_survivors, needs_mpirun
 from tests.scripts import read_script
+from tests.support.jobs import TRAIN, Job, kills_survivors, needs_mpirun
 
 pytestmark = needs_mpirun
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.jobs import TRAIN, Job, needs_mpirun
 from tests.scripts import read_script
+from tests.support.jobs import TRAIN, Job, needs_mpirun
 
 pytestmark = needs_mpirun
 

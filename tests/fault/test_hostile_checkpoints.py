@@ -16,8 +16,8 @@ from hpcdist.checkpoint.metadata import from_json
 from hpcdist.comm.process_manager import launched_size
 from hpcdist.errors import CheckpointError
 from hpcdist.launch.checkpoints import main as command
-from tests.checkpoint_cases import TABLE, Servers, build, fill_tables
-from tests.forging import facts_in, forge, mutated, write_facts
+from tests.cases.checkpoint import TABLE, Servers, build, fill_tables
+from tests.support.forging import facts_in, forge, mutated, write_facts
 
 pytestmark = [
     pytest.mark.skipif(launched_size() is not None, reason="one process is enough for it"),

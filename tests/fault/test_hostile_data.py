@@ -18,7 +18,7 @@ from hpcdist.comm.process_manager import launched_size
 from hpcdist.dataset import adult, mnist, movielens, text
 from hpcdist.errors import CheckpointError, DataError
 from hpcdist.launch.data import main as command
-from tests.forging import damaged, facts_in, mutated, reseal, write_facts
+from tests.support.forging import damaged, facts_in, mutated, reseal, write_facts
 
 pytestmark = [
     pytest.mark.skipif(launched_size() is not None, reason="one process is enough for it"),

@@ -14,7 +14,7 @@ from hpcdist.checkpoint import Checkpoint, latest
 from hpcdist.checkpoint.layout import MANIFEST
 from hpcdist.comm.process_manager import launched_size
 from hpcdist.errors import CheckpointError
-from tests.forging import facts_in, reseal, write_facts
+from tests.support.forging import facts_in, reseal, write_facts
 
 pytestmark = [
     pytest.mark.skipif(launched_size() is not None, reason="one process is enough for it"),

@@ -13,9 +13,9 @@ import hpcdist as fluid
 from hpcdist.checkpoint.fluid_files import encoded
 from hpcdist.comm.process_manager import launched_size
 from hpcdist.errors import CheckpointError, GraphError
-from hpcdist.io.fluid_state import read_state
-from hpcdist.io.program_data import from_data, to_data
-from tests.forging import mutated
+from hpcdist.fluid.io.fluid_state import read_state
+from hpcdist.fluid.io.program_data import from_data, to_data
+from tests.support.forging import mutated
 
 pytestmark = [
     pytest.mark.skipif(launched_size() is not None, reason="one process is enough for it"),

@@ -10,7 +10,7 @@ import os
 import pytest
 
 from tests.fault.kills import HYBRID, draw, run
-from tests.jobs import needs_mpirun
+from tests.support.jobs import needs_mpirun
 
 pytestmark = needs_mpirun
 

@@ -14,9 +14,9 @@ from hpcdist.errors import TraceError
 from hpcdist.trace import critical_path, files, summary
 from hpcdist.trace.advice import advise
 from hpcdist.trace.events import EventKind
-from tests import trace_processor
-from tests.jobs import TRAIN, Job, needs_mpirun
 from tests.scripts import read_script
+from tests.support import trace_processor
+from tests.support.jobs import TRAIN, Job, needs_mpirun
 
 pytestmark = needs_mpirun
 

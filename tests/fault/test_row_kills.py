@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from tests.jobs import needs_mpirun
+from tests.support.jobs import needs_mpirun
 
 pytest.importorskip("pyarrow", reason="pip install hpcdist[data]")
 pytestmark = needs_mpirun

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tests.hosts import hosts, missing
-from tests.jobs import ROOT
+from tests.support.hosts import hosts, missing
+from tests.support.jobs import ROOT
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "never")
 
@@ -19,7 +19,7 @@ def two_hosts():
 
 
 def measured(two_hosts, per_host):
-    out = two_hosts.run(per_host, "-m", "mpi4py", str(ROOT / "tests" / "hosts_sum.py"))
+    out = two_hosts.run(per_host, "-m", "mpi4py", str(ROOT / "tests" / "support" / "hosts_sum.py"))
     return json.loads(next(line for line in out.splitlines() if line.startswith("{")))
 
 

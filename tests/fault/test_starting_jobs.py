@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from tests.jobs import LIMIT_S, MPIRUN, TRAIN, Job, clean_environment, needs_mpirun
 from tests.scripts import read_script
+from tests.support.jobs import LIMIT_S, MPIRUN, TRAIN, Job, clean_environment, needs_mpirun
 
 pytestmark = needs_mpirun
 

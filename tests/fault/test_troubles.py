@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fault.troubles import chosen, judge
-from tests.jobs import needs_mpirun
+from tests.support.jobs import needs_mpirun
 
 pytestmark = needs_mpirun
 

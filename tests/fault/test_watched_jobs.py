@@ -12,8 +12,8 @@ import pytest
 
 from hpcdist.launch import top
 from hpcdist.trace import metric_files, status, tensorboard
-from tests.jobs import TRAIN, Job, needs_mpirun
 from tests.scripts import read_script
+from tests.support.jobs import TRAIN, Job, needs_mpirun
 
 pytestmark = needs_mpirun
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.jobs import TRAIN, Job, needs_mpirun
+from tests.support.jobs import TRAIN, Job, needs_mpirun
 
 pytestmark = needs_mpirun
 

@@ -7,7 +7,7 @@ from functools import partial
 from tests.fault.trouble_jobs import report
 from tests.fault.trouble_machines import no_compiler, no_namespaces
 from tests.fault.troubles import Case
-from tests.jobs import kills_survivors, needs_mpirun
+from tests.support.jobs import kills_survivors, needs_mpirun
 
 
 def no_mpirun() -> str:

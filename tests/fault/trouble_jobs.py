@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hpcdist.launch import job_report
 from tests.fault.trouble_machines import preloaded
-from tests.jobs import Job, clean_environment
+from tests.support.jobs import Job, clean_environment
 
 STOPPED_S, RUNS_S = 0.03, 0.02  # of a process that others take the core from
 

@@ -17,10 +17,10 @@ from functools import cache, partial
 from pathlib import Path
 
 from hpcdist.launch.doctor import stale_files
-from tests import hosts
 from tests.fault.troubles import Case
-from tests.jobs import LIMIT_S, MPIRUN, ROOT, clean_environment
 from tests.slurm import lab
+from tests.support import hosts
+from tests.support.jobs import LIMIT_S, MPIRUN, ROOT, clean_environment
 
 OTHER_MPIRUN = ROOT / ".venv-mpich/bin/mpirun"
 SLOW_CALLS = Path(__file__).with_name("slow_calls.c")

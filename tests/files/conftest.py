@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import hpcdist as fluid
-from tests.support_job import alone
+from tests.support.job import alone
 
 
 @pytest.fixture

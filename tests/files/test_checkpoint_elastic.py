@@ -10,7 +10,7 @@ import pytest
 from hpcdist.checkpoint import Checkpoint
 from hpcdist.errors import CheckpointError
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
-from tests.checkpoint_cases import (
+from tests.cases.checkpoint import (
     TABLE,
     Servers,
     build,

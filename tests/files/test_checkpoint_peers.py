@@ -7,7 +7,7 @@ import pytest
 from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import DeadlineError
 from hpcdist.runtime.job.checkpoint_peers import JobPeers
-from tests.threads import run_in_world
+from tests.support.threads import run_in_world
 
 
 def unused(*_):

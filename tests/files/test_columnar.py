@@ -21,7 +21,7 @@ from hpcdist.columnar import files as columnar_files  # noqa: E402
 from hpcdist.columnar import rows as rows_module  # noqa: E402
 from hpcdist.columnar import text_source  # noqa: E402
 from hpcdist.errors import DataError  # noqa: E402
-from tests.columnar_files import N, hashed, ids, joined, parquet, table  # noqa: E402
+from tests.support.columnar_files import N, hashed, ids, joined, parquet, table  # noqa: E402
 
 
 def write_jsonl(path):
@@ -261,7 +261,7 @@ def test_a_read_that_hangs_is_named(monkeypatch, tmp_path):
     path = parquet(tmp_path)
     goes_on = threading.Event()
     monkeypatch.setenv("FLAGS_rpc_deadline", "200")
-    monkeypatch.setattr("hpcdist.reader.background.JOIN_S", 0.0)
+    monkeypatch.setattr("hpcdist.data.reader.background.JOIN_S", 0.0)
     rows = fluid.data.read(path, batch=50)
     where = rows_module.Index.where
 

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq  # noqa: E402
 
 import hpcdist as fluid  # noqa: E402
 from hpcdist.columnar import certificate  # noqa: E402
-from hpcdist.columnar.verify import verify  # noqa: E402
 from hpcdist.comm import run_name  # noqa: E402
 from hpcdist.comm.process_manager import run_words  # noqa: E402
+from hpcdist.data.columnar.verify import verify  # noqa: E402
 from hpcdist.launch import data  # noqa: E402
 
 SIZES = (90, 1, 47)

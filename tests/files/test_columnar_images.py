@@ -20,7 +20,7 @@ import pyarrow.parquet as pq  # noqa: E402
 from PIL import Image, ImageOps  # noqa: E402
 
 import hpcdist as fluid  # noqa: E402
-from hpcdist.columnar.verify import verify  # noqa: E402
+from hpcdist.data.columnar.verify import verify  # noqa: E402
 from hpcdist.errors import DataError  # noqa: E402
 from hpcdist.launch.termination import lives  # noqa: E402
 from tests.scripts import read_script  # noqa: E402

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq  # noqa: E402
 
 import hpcdist as fluid  # noqa: E402
 from hpcdist.errors import CheckpointError, DataError  # noqa: E402
-from tests.columnar_files import N, ids, joined, parquet, table  # noqa: E402
+from tests.support.columnar_files import N, ids, joined, parquet, table  # noqa: E402
 
 
 def test_reading_goes_on_at_a_position_with_other_trainers(tmp_path):

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq  # noqa: E402
 
 import hpcdist as fluid  # noqa: E402
 from hpcdist.columnar import files  # noqa: E402
-from hpcdist.columnar.blocks import Loaded  # noqa: E402
-from hpcdist.columnar.order import Order, Shuffle  # noqa: E402
-from hpcdist.columnar.windows import windows  # noqa: E402
+from hpcdist.data.columnar.blocks import Loaded  # noqa: E402
+from hpcdist.data.columnar.order import Order, Shuffle  # noqa: E402
+from hpcdist.data.columnar.windows import windows  # noqa: E402
 from hpcdist.errors import DataError  # noqa: E402
-from tests.columnar_files import hashed, joined, parquet, variables  # noqa: E402
+from tests.support.columnar_files import hashed, joined, parquet, variables  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -224,7 +224,7 @@ def test_files_without_rows_are_refused(tmp_path):
 
 def test_tensors_without_torch_are_refused(monkeypatch, tmp_path):
     rows = fluid.data.read(parquet(tmp_path), batch=8)
-    monkeypatch.delitem(sys.modules, "hpcdist.columnar.torch_dataset", raising=False)
+    monkeypatch.delitem(sys.modules, "hpcdist.data.columnar.torch_dataset", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(
         DataError, match=r"rows.torch\(\) needs torch: pip install hpcdist\[torch\]"

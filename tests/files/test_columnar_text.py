@@ -8,7 +8,7 @@ pytest.importorskip("pyarrow", reason="pip install hpcdist[data]")
 import hpcdist as fluid
 from hpcdist.columnar import text_source
 from hpcdist.errors import DataError
-from tests.columnar_files import hashed, variables
+from tests.support.columnar_files import hashed, variables
 
 
 @pytest.fixture

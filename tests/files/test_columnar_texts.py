@@ -11,7 +11,7 @@ import pyarrow.csv  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
 import hpcdist as fluid  # noqa: E402
-from hpcdist.columnar.verify import verify  # noqa: E402
+from hpcdist.data.columnar.verify import verify  # noqa: E402
 from hpcdist.errors import DataError  # noqa: E402
 
 TEXTS = [" ".join("abcdefg"[k % 7] for k in range(n, n + n % 5)) for n in range(60)]

@@ -12,7 +12,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.errors import DataError, EOFException, FeedError, GraphTypeError, PlanError
-from tests.support_job import alone
+from tests.support.job import alone
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.errors import DataError, FeedError
-from tests.multi_slot_files import dataset, slot_variables, write
+from tests.support.multi_slot_files import dataset, slot_variables, write
 
 pytestmark = pytest.mark.usefixtures("fresh")
 

@@ -15,10 +15,10 @@ from hpcdist.checkpoint.files import read_into
 from hpcdist.checkpoint.fluid_files import encoded, tensor_of, tensors_of
 from hpcdist.compat import aspaddle
 from hpcdist.errors import CheckpointError, GraphError, GraphTypeError
-from hpcdist.io.program_data import from_data, to_data
-from tests.checkpoint_cases import Servers, build, rows_of
-from tests.jobs import clean_environment
+from hpcdist.fluid.io.program_data import from_data, to_data
+from tests.cases.checkpoint import Servers, build, rows_of
 from tests.scripts import read_script
+from tests.support.jobs import clean_environment
 
 # Written by Fluid 1.8.5: learning_rate_0 of Adam(0.1).
 SCALAR = bytes.fromhex("00000000 0000000000000000 00000000 04000000 08051001 cdcccc3d")

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import hpcdist as fluid
 from hpcdist.errors import CheckpointError, GraphAssertionError, GraphError
-from hpcdist.io.fluid_state import read_state
-from hpcdist.io.program_desc import read_program, write_program
-from tests.support_job import alone
+from hpcdist.fluid.io.fluid_state import read_state
+from hpcdist.fluid.io.program_desc import read_program, write_program
+from tests.support.job import alone
 
 FLUID = Path(__file__).parent.parent / "fluid_1_8"
 EXPECTED = json.loads((FLUID / "expected.json").read_text())

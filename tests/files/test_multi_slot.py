@@ -13,12 +13,12 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist.errors import DataError, DataNotImplementedError, MissingNameError
+from hpcdist.fluid.multi_slot.samples import SampleSlot, batches, concatenated
+from hpcdist.fluid.multi_slot.text import samples_of
 from hpcdist.multi_slot import (
     pipe,
 )
-from hpcdist.multi_slot.samples import SampleSlot, batches, concatenated
-from hpcdist.multi_slot.text import samples_of
-from tests.multi_slot_files import dataset, slot_variables, write
+from tests.support.multi_slot_files import dataset, slot_variables, write
 
 SLOTS = [
     SampleSlot("words", "int64", None),

@@ -9,12 +9,12 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist.errors import DataError, MissingNameError
+from hpcdist.fluid.multi_slot.global_shuffle import by_ids_among, check_agreed
+from hpcdist.fluid.multi_slot.merging import id_keys
+from hpcdist.fluid.multi_slot.samples import LINE_ID, SampleSlot, arranged, concatenated
+from hpcdist.fluid.multi_slot.text import samples_of
 from hpcdist.multi_slot import merging
-from hpcdist.multi_slot.global_shuffle import by_ids_among, check_agreed
-from hpcdist.multi_slot.merging import id_keys
-from hpcdist.multi_slot.samples import LINE_ID, SampleSlot, arranged, concatenated
-from hpcdist.multi_slot.text import samples_of
-from tests.threads import run_in_world
+from tests.support.threads import run_in_world
 
 pytestmark = pytest.mark.usefixtures("fresh")
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from hpcdist.errors import DataError
+from hpcdist.fluid.multi_slot.global_shuffle import shuffled_among
+from hpcdist.fluid.multi_slot.samples import Samples, SampleSlot, concatenated, shuffled
+from hpcdist.fluid.multi_slot.text import samples_of
 from hpcdist.multi_slot import global_shuffle
-from hpcdist.multi_slot.global_shuffle import shuffled_among
-from hpcdist.multi_slot.samples import Samples, SampleSlot, concatenated, shuffled
-from hpcdist.multi_slot.text import samples_of
-from tests.multi_slot_files import dataset, write
-from tests.threads import run_in_world
+from tests.support.multi_slot_files import dataset, write
+from tests.support.threads import run_in_world
 
 SLOTS = [
     SampleSlot("words", "int64", None),

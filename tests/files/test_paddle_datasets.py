@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from hpcdist.compat import aspaddle
-from hpcdist.compat.datasets import (
+from hpcdist.errors import DataError
+from hpcdist.fluid.compat.datasets import (
     cifar,
     common,
     conll05,
@@ -27,7 +28,6 @@ from hpcdist.compat.datasets import (
     wmt14,
     wmt16,
 )
-from hpcdist.errors import DataError
 
 
 @pytest.fixture(autouse=True)

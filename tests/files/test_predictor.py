@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hpcdist.core import AnalysisConfig, PaddleDType, PaddleTensor, create_paddle_predictor
 
 import hpcdist as fluid
 from hpcdist import layers
+from hpcdist.core import AnalysisConfig, PaddleDType, PaddleTensor, create_paddle_predictor
 from hpcdist.errors import FeedError, MissingNameError
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

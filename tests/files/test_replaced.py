@@ -13,13 +13,13 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import checkpoint
-from hpcdist.columnar.vocabulary import Vocabulary
+from hpcdist.base.replaced import in_place_of, make_folders, write_whole
+from hpcdist.data.columnar.vocabulary import Vocabulary
 from hpcdist.errors import CheckpointError
-from hpcdist.replaced import in_place_of, make_folders, write_whole
 
 PACKAGE = Path(fluid.__file__).parent
 # Renaming that replaces nothing: a lock, and a checkpoint that is deleted, are moved aside.
-MOVED_ASIDE = {"replaced.py", "checkpoint/lock.py", "checkpoint/checkpoint.py"}
+MOVED_ASIDE = {"base/replaced.py", "checkpoint/lock.py", "checkpoint/checkpoint.py"}
 
 
 class Net:

@@ -9,7 +9,7 @@ from hpcdist.checkpoint.checkpoint import Checkpoint
 from hpcdist.checkpoint.layout import MANIFEST
 from hpcdist.checkpoint.saved_rows import SavedRows
 from hpcdist.errors import CheckpointError
-from tests.checkpoint_cases import TABLE, Servers, all_rows, build, fill_tables
+from tests.cases.checkpoint import TABLE, Servers, all_rows, build, fill_tables
 
 IDS = np.array([3, -5, 2**62, -(2**63), 2**63 - 1, 0], np.int64)
 NEVER = np.array([77, -77, 3, 12, 0, 2**61], np.int64)

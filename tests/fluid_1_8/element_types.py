@@ -1,4 +1,4 @@
-"""This made hpcdist/layers/element_types.txt: run by PaddlePaddle Fluid 1.8.5 on Python 3.7.
+"""This made hpcdist/fluid/layers/element_types.txt: run by PaddlePaddle Fluid 1.8.5 on Python 3.7.
 
     python element_types.py > element_types.txt
 

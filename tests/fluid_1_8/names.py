@@ -1,4 +1,4 @@
-"""This made hpcdist/compat/fluid_names.txt: run by PaddlePaddle Fluid 1.8.5 on Python 3.7.
+"""This made hpcdist/fluid/compat/fluid_names.txt: run by PaddlePaddle Fluid 1.8.5 on Python 3.7.
 
     python names.py > fluid_names.txt
 

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from tests.gpu.gpus import missing, needs_nccl_for
-from tests.jobs import ROOT, TRAIN, Job, needs_mpirun
+from tests.support.jobs import ROOT, TRAIN, Job, needs_mpirun
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing() or "never"), needs_mpirun]
 

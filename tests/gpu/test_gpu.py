@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
-from hpcdist.device import AHEAD
-from tests.device_cases import DeviceTests
+from hpcdist.base.device import AHEAD
+from tests.cases.device import DeviceTests
 from tests.golden.loader import golden
 from tests.golden.loss_runs import STEPS, build, fed
 from tests.gpu.gpus import missing

@@ -10,10 +10,10 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist.comm.groups import Way, make_groups
-from tests.collective_cases import Body, CollectiveTests
+from tests.cases.collective import Body, CollectiveTests
 from tests.gpu.gpus import count, missing, needs_nccl_for
 from tests.mpi.device_jobs import check_losses
-from tests.mpi_ranks import run_ranks
+from tests.support.mpi_ranks import run_ranks
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing() or "never"), pytest.mark.mpi]
 

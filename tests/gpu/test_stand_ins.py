@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcdist.array_types import ArrayModule, DeviceArray
+from hpcdist.base.array_types import ArrayModule, DeviceArray
+from hpcdist.base.update_rules import RULES
 from hpcdist.executor.chains import join_chains
 from hpcdist.ops.normalization import batch_norm
 from hpcdist.ops.optimize import mixed_precision, update_device
-from hpcdist.update_rules import RULES
-from tests import support_device, support_nccl
 from tests.gpu.gpus import missing
+from tests.support import device as support_device
+from tests.support import nccl as support_nccl
 
 pytestmark = pytest.mark.skipif(
     missing().startswith("cupy cannot"), reason=missing() or "cupy is there"

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 import hpcdist.torch  # noqa: E402, F401
 from hpcdist.torch.group_with_gpus import POSSIBLE, GroupWithGpus  # noqa: E402
 from tests.gpu.gpus import SHARE_VARIABLE  # noqa: E402
-from tests.jobs import Job, needs_mpirun  # noqa: E402
+from tests.support.jobs import Job, needs_mpirun  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch sees none")
 needs_both = pytest.mark.skipif(not POSSIBLE, reason="NCCL beside MPI needs torch 2.14")

@@ -17,7 +17,7 @@ from hpcdist.ops.random.counter import (
     part_of,
     philox,
 )
-from tests.support_device import MODULE
+from tests.support.device import MODULE
 
 # The known answers of Random123, the authors' library: counter, key, words.
 ANSWERS = [

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import hpcdist
-from hpcdist.jit import jit
+from hpcdist.base.jit import jit
 
 STEP = Path(__file__).parents[1] / "scripts/steps_by_sgd.py"
 
@@ -20,11 +20,11 @@ STEP = Path(__file__).parents[1] / "scripts/steps_by_sgd.py"
 def package(tmp_path: Path) -> Path:
     """The sources of optimizer kernels, copied."""
     source, copy = Path(hpcdist.__file__).parent, tmp_path / "hpcdist"
-    (copy / "ops/optimize").mkdir(parents=True)
-    for empty in ("__init__.py", "ops/__init__.py", "ops/optimize/__init__.py"):
-        (copy / empty).touch()
-    for name in ("jit.py", "replaced.py", "update_rules.py", "ops/optimize/update_kernels.py"):
-        shutil.copy(source / name, copy / name)
+    for folder in ("", "base", "ops", "ops/optimize"):
+        (copy / folder).mkdir()
+        (copy / folder / "__init__.py").touch()
+    for name in ("base/jit", "base/replaced", "base/update_rules", "ops/optimize/update_kernels"):
+        shutil.copy(source / f"{name}.py", copy / f"{name}.py")
     return copy
 
 
@@ -43,7 +43,7 @@ def test_kernels_are_found_again_until_their_rule_changes(package: Path) -> None
     assert step_in_a_process(package) == (0.5, 0)
     assert step_in_a_process(package) == (0.5, 1)
     old = {path.name for path in package.rglob("update_kernels.update_*sgd_rule*.nbc")}
-    rules = package / "update_rules.py"
+    rules = package / "base/update_rules.py"
     rules.write_text(rules.read_text().replace("p - lr * g\n", "p - 100 * lr * g\n"))
     assert step_in_a_process(package) == (-49.0, 0)
     new = {path.name for path in package.rglob("update_kernels.update_*sgd_rule*.nbc")}

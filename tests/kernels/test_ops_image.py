@@ -9,7 +9,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, infer_outputs
 from hpcdist.ops.convolution import correlate_cpu, correlate_device
 from hpcdist.ops.convolution.windows import Correlation, lay_windows
-from tests.support_ops import run_op
+from tests.support.ops import run_op
 
 RNG = np.random.default_rng(0)
 

@@ -13,7 +13,7 @@ from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.optimize import update_device
 from hpcdist.ops.optimize.operators import UPDATES, bind_sparse_update, bind_update
 from hpcdist.ops.optimize.sparse_gradients import are_members
-from tests.support_device import asarray, install
+from tests.support.device import asarray, install
 
 Arrays = list[np.ndarray]
 

@@ -19,7 +19,7 @@ from hpcdist.ps.messages import REQUEST_TAG, Hello, MessageKind, encode_header
 from hpcdist.ps.packet_exchange import ServerArrays
 from hpcdist.ps.server import PsServer
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
-from tests.threads import run_threads
+from tests.support.threads import run_threads
 
 SPECS = (TableSpec("deep", 4, padding=0), TableSpec("wide", 1))
 ADAM = RowOptimizer("adam", epsilon=1e-8)

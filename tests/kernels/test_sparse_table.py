@@ -11,7 +11,7 @@ import pytest
 from hpcdist.errors import TableError
 from hpcdist.ps import row_values, table_memory
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
-from tests.table_model import mixed, uniform_row
+from tests.support.table_model import mixed, uniform_row
 
 START = RowInitializer("uniform", -1.0, 1.0)
 

@@ -8,7 +8,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.errors import FeedError, GraphError, HpcdistError
-from tests.thread_jobs import ranks_as_threads
+from tests.support.thread_jobs import ranks_as_threads
 
 LENGTHS = [2, 0, 3]
 

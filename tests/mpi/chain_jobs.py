@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
-from hpcdist import settings
+from hpcdist.base import settings
 from hpcdist.checkpoint import Checkpoint
 from hpcdist.comm.world import mpi_world
-from tests.support_job import alone, run_job, values
+from tests.support.job import alone, run_job, values
 
 STEP = 4
 

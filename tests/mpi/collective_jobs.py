@@ -12,7 +12,7 @@ from hpcdist import layers
 from hpcdist.comm.cluster import Cluster
 from hpcdist.fleet import DistributedStrategy, Fleet
 from hpcdist.launch import environment
-from tests.support_job import alone, run_job, values
+from tests.support.job import alone, run_job, values
 
 FEATURES, ROWS, STEPS = 6, 4, 5  # rows of one trainer
 

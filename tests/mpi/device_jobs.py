@@ -9,7 +9,7 @@ import numpy as np
 
 import hpcdist as fluid
 from hpcdist import layers
-from tests.support_job import alone, run_job, values
+from tests.support.job import alone, run_job, values
 
 ROWS, STEPS = 4, 6
 

@@ -10,7 +10,7 @@ import numpy as np
 
 import hpcdist as fluid
 from hpcdist import layers
-from tests.support_job import alone, run_job, values
+from tests.support.job import alone, run_job, values
 
 ROWS = [7, 6, 7, 2, 1, 5]  # in each step: hardly any divides by the trainers
 

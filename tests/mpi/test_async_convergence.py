@@ -17,7 +17,7 @@ from hpcdist.transpiler import (
     GeoSgdTranspiler,
 )
 from tests.mpi.golden_jobs import cluster_of
-from tests.mpi_ranks import run_ranks
+from tests.support.mpi_ranks import run_ranks
 
 SPLIT = {"sync_mode": False, "runtime_split_send_recv": True}
 QUEUED = {"max_merge_var_num": 2, "send_queue_size": 4, "is_sgd_optimizer": 0}

@@ -8,7 +8,7 @@ from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from tests.golden.loss_runs import STEPS, build, fed, tolerance
 from tests.mpi.golden_jobs import LOCAL, RUNS, converged, rows_of, train_async
-from tests.mpi_ranks import run_ranks
+from tests.support.mpi_ranks import run_ranks
 
 
 @pytest.mark.mpi(min_size=2)

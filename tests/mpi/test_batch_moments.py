@@ -10,8 +10,8 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
-from tests.support_device import install
-from tests.support_job import alone, begin, run_job, values
+from tests.support.device import install
+from tests.support.job import alone, begin, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -129,9 +129,9 @@ def own_rows(role: Any, how: str, synchronized: bool) -> list[list[np.ndarray]]:
     main, startup, fetch, kept = build(flat)
     names = "127.0.0.1:6170,127.0.0.1:6171"
     if how == "fleet":
-        from hpcdist.fleet.collective import DistributedStrategy
-        from hpcdist.fleet.collective_settings import plan_collective
-        from hpcdist.fleet.role_maker import UserDefinedCollectiveRoleMaker
+        from hpcdist.fluid.fleet.collective import DistributedStrategy
+        from hpcdist.fluid.fleet.collective_settings import plan_collective
+        from hpcdist.fluid.fleet.role_maker import UserDefinedCollectiveRoleMaker
 
         strategy = DistributedStrategy(mode="collective", collective_mode="grad_allreduce")
         strategy.sync_batch_norm = synchronized

@@ -12,7 +12,7 @@ from hpcdist.comm.world import mpi_world
 from hpcdist.fleet import DistributedStrategy, Fleet
 from hpcdist.launch import environment
 from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig, GeoSgdTranspiler
-from tests.support_job import run_job, values
+from tests.support.job import run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 STEPS, SAVED = 9, 4

@@ -8,7 +8,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist.errors import CheckpointError
 from tests.mpi.chain_jobs import run
-from tests.support_job import run_job, values
+from tests.support.job import run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 BATCHES = [

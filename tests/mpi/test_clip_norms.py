@@ -17,7 +17,7 @@ from hpcdist.clip import (
     GradientClipByValue,
     set_gradient_clip,
 )
-from tests.support_job import alone, begin, run_job, values
+from tests.support.job import alone, begin, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

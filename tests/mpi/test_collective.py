@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpcdist.comm.host_collective import HostCollective
-from tests.collective_cases import Body, HostCollectiveTests
-from tests.mpi_ranks import run_ranks
+from tests.cases.collective import Body, HostCollectiveTests
+from tests.support.mpi_ranks import run_ranks
 
 pytestmark = pytest.mark.mpi
 

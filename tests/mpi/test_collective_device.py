@@ -6,7 +6,7 @@ import pytest
 
 import hpcdist as fluid
 from tests.mpi.device_jobs import check_losses
-from tests.support_nccl import install
+from tests.support.nccl import install
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

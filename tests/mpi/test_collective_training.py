@@ -22,7 +22,7 @@ from tests.mpi.collective_jobs import (
     refused,
     transpile,
 )
-from tests.support_job import alone, run_job, values
+from tests.support.job import alone, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq  # noqa: E402
 import hpcdist as fluid  # noqa: E402
 from hpcdist import checkpoint, layers  # noqa: E402
 from hpcdist.columnar import certificate  # noqa: E402
-from hpcdist.columnar.verify import verify  # noqa: E402
 from hpcdist.comm.cluster import PSERVER  # noqa: E402
 from hpcdist.comm.world import mpi_world  # noqa: E402
-from tests.support_job import alone, begin, run_job, values  # noqa: E402
+from hpcdist.data.columnar.verify import verify  # noqa: E402
+from tests.support.job import alone, begin, run_job, values  # noqa: E402
 
 ROWS, BATCH = 100, 12  # a last batch of 4
 

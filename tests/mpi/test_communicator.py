@@ -9,7 +9,7 @@ from hpcdist.executor.scope import Scope
 from tests.golden.loader import golden
 from tests.golden.loss_runs import STEPS, build, fed, tolerance
 from tests.mpi.golden_jobs import LOCAL, RUNS, SHAPES, converged, train_async
-from tests.mpi_ranks import run_ranks
+from tests.support.mpi_ranks import run_ranks
 
 SPLIT = {"sync_mode": False, "runtime_split_send_recv": True}
 HALF = {**SPLIT, "half_async": True}

@@ -15,7 +15,7 @@ from hpcdist.errors import CheckpointError
 from hpcdist.fleet import DistributedStrategy, Fleet
 from hpcdist.launch import environment
 from tests.mpi.collective_jobs import parameters, refused
-from tests.support_job import alone, run_job, values
+from tests.support.job import alone, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

@@ -22,8 +22,8 @@ from tests.mpi.table_programs import (
     build,
     table,
 )
-from tests.support_device import install
-from tests.support_job import alone, begin, run_job, values
+from tests.support.device import install
+from tests.support.job import alone, begin, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 SHAPES = [(1, 1), (2, 1), (3, 1), (2, 2), (1, 3), (2, 0), (3, 0)]  # trainers, servers

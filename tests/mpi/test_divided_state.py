@@ -10,7 +10,7 @@ from hpcdist.checkpoint import Checkpoint
 from hpcdist.comm.world import mpi_world
 from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig
 from tests.mpi.chain_jobs import ALONE, run
-from tests.support_job import run_job, values
+from tests.support.job import run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 STEPS = 3  # of each link of a chain

@@ -15,7 +15,7 @@ from hpcdist.comm.world import mpi_world
 from hpcdist.errors import FeedError
 from hpcdist.ps.client import PsClient
 from tests.mpi.plain_models import batch, embedded, regression
-from tests.support_job import alone, begin, run_job, values
+from tests.support.job import alone, begin, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

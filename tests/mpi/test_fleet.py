@@ -10,11 +10,11 @@ import pytest
 import hpcdist as fluid
 from hpcdist.comm.cluster import PSERVER
 from hpcdist.fleet import Fleet
-from hpcdist.fleet.role_maker import Role, UserDefinedRoleMaker
-from hpcdist.fleet.strategy import StrategyFactory
+from hpcdist.fluid.fleet.role_maker import Role, UserDefinedRoleMaker
+from hpcdist.fluid.fleet.strategy import StrategyFactory
 from hpcdist.graph import names
 from hpcdist.transpiler import DistributeTranspiler
-from tests.support_job import run_job
+from tests.support.job import run_job
 
 SHAPES = [(1, 1), (2, 1), (2, 2), (1, 3)]  # trainers, servers
 STEPS, ROWS, FEATURES = 6, 12, 5

@@ -23,7 +23,7 @@ from tests.mpi.collective_jobs import (
     parameters,
     refused,
 )
-from tests.support_job import alone, run_job, values
+from tests.support.job import alone, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

@@ -11,7 +11,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist.checkpoint import latest
 from hpcdist.errors import CheckpointError
-from tests.support_job import run_job, values
+from tests.support.job import run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=1)
 MiB = 1 << 20

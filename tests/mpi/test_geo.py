@@ -13,7 +13,7 @@ from hpcdist.executor.scope import Scope
 from hpcdist.transpiler import DistributeTranspilerConfig, GeoSgdTranspiler
 from tests.golden.loss_runs import STEPS, build, fed
 from tests.mpi.golden_jobs import LOCAL, RUNS, cluster_of, rows_of
-from tests.mpi_ranks import run_ranks
+from tests.support.mpi_ranks import run_ranks
 
 
 def values_of(scope, names):

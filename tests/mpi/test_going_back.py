@@ -9,7 +9,7 @@ import hpcdist as fluid
 from hpcdist.checkpoint import Checkpoint
 from hpcdist.errors import CheckpointError
 from hpcdist.transpiler import DistributeTranspiler
-from tests.support_job import run_job, values
+from tests.support.job import run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 SAVED, STEPS = 3, 8

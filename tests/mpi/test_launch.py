@@ -8,7 +8,7 @@ from hpcdist.comm.world import mpi_world
 from hpcdist.launch.host_board import Fact, HostBoard
 from hpcdist.launch.roles import RankFacts, decide
 from hpcdist.launch.termination import lives
-from tests.support import parallel_assert
+from tests.support.assertions import parallel_assert
 
 pytestmark = pytest.mark.mpi
 

@@ -10,7 +10,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.comm.cluster import PSERVER
-from tests.support_job import begin, run_job, values
+from tests.support.job import begin, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

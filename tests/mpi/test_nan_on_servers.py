@@ -8,7 +8,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.comm.cluster import PSERVER
-from tests.support_job import begin, run_job
+from tests.support.job import begin, run_job
 
 pytestmark = pytest.mark.mpi(min_size=3)
 

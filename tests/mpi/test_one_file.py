@@ -13,7 +13,7 @@ from hpcdist.comm.world import mpi_world
 from hpcdist.errors import CheckpointError
 from tests.mpi.chain_jobs import ALONE, OPTIMIZERS, STEP, bits, dense_net, run, table_net
 from tests.mpi.chain_jobs import job as saving_job
-from tests.support_job import alone, run_job, values
+from tests.support.job import alone, run_job, values
 
 with_mpi = pytest.mark.skipif(
     not h5py.get_config().mpi,

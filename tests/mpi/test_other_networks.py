@@ -10,7 +10,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist.errors import CheckpointError
-from tests.support_job import run_job, values
+from tests.support.job import run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 SHAPES = [(1, 0), (2, 0), (1, 1)]  # (trainers, servers)

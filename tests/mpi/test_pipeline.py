@@ -16,7 +16,7 @@ from hpcdist.fleet import DistributedStrategy, Fleet
 from hpcdist.launch import environment
 from hpcdist.runtime.pipeline import stage_steps
 from hpcdist.runtime.pipeline.rank_stage import RankStage
-from tests.support_job import alone, run_job, values
+from tests.support.job import alone, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

@@ -20,8 +20,8 @@ from tests.mpi.plain_models import (
     regression,
     sgd,
 )
-from tests.support_device import install
-from tests.support_job import run_job, values
+from tests.support.device import install
+from tests.support.job import run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mpi_ranks import run_ranks
-from tests.ps_cases import PsTests
-from tests.transport_cases import Body
+from tests.cases.ps import PsTests
+from tests.cases.transport import Body
+from tests.support.mpi_ranks import run_ranks
 
 pytestmark = pytest.mark.mpi
 

@@ -10,8 +10,8 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
-from tests.support_device import install
-from tests.support_job import alone, begin, run_job, values
+from tests.support.device import install
+from tests.support.job import alone, begin, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

@@ -12,7 +12,7 @@ import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.comm.cluster import PSERVER
 from hpcdist.graph.distribution import NOT_DISTRIBUTED
-from tests.support_job import Outcome, alone, run_job, values
+from tests.support.job import Outcome, alone, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

@@ -12,7 +12,7 @@ from tests.mpi.table_programs import (
     batch,
     build,
 )
-from tests.support_job import alone, begin, run_job, values
+from tests.support.job import alone, begin, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

@@ -11,7 +11,7 @@ from hpcdist.checkpoint import preemption
 from hpcdist.checkpoint.checkpoint import steps
 from hpcdist.checkpoint.preemption import AGAIN
 from hpcdist.errors import NotFiniteError
-from tests.support_job import alone, run_job, values
+from tests.support.job import alone, run_job, values
 
 EPOCHS = 4
 ROWS = np.random.RandomState(5).rand(48, 5).astype(np.float32)

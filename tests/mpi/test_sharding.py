@@ -13,7 +13,7 @@ from hpcdist.errors import CheckpointError, PlanError
 from hpcdist.fleet import DistributedStrategy, Fleet
 from hpcdist.launch import environment
 from tests.mpi.collective_jobs import batch, check, network, parameters
-from tests.support_job import alone, run_job, values
+from tests.support.job import alone, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

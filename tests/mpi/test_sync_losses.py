@@ -15,7 +15,7 @@ from hpcdist.transpiler import DistributeTranspilerConfig
 from tests.golden.loader import golden
 from tests.golden.loss_runs import STEPS, fed, tolerance
 from tests.mpi.golden_jobs import SHAPES, cluster_of, rows_of, serve, transpiled
-from tests.mpi_ranks import run_ranks
+from tests.support.mpi_ranks import run_ranks
 
 RUNS = {n: run for n, run in golden("losses.json")["runs"].items() if run["setting"]["sync"]}
 

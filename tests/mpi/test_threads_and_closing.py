@@ -11,8 +11,8 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.comm.cluster import PSERVER
-from tests.support_job import alone, begin, run_job, values
-from tests.threads import LIMIT_S
+from tests.support.job import alone, begin, run_job, values
+from tests.support.threads import LIMIT_S
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

@@ -13,8 +13,8 @@ from hpcdist.comm.mpi import MpiTransport
 from hpcdist.comm.progress import CROWDED, ROOMY
 from hpcdist.comm.world import mpi_world
 from hpcdist.errors import CommError, DeadlineError
-from tests.mpi_ranks import run_ranks
-from tests.transport_cases import LIMIT_S, Body, TransportTests, nothing
+from tests.cases.transport import LIMIT_S, Body, TransportTests, nothing
+from tests.support.mpi_ranks import run_ranks
 
 pytestmark = pytest.mark.mpi
 

@@ -12,7 +12,7 @@ import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.transpiler.grad_allreduce import LocalSGD
 from tests.mpi.collective_jobs import names, parameters, refused, transpile
-from tests.support_job import alone, run_job, values
+from tests.support.job import alone, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

@@ -12,7 +12,7 @@ from hpcdist.trace import chrome
 from hpcdist.trace.events import EVENT, EventKind
 from hpcdist.trace.files import RankOfJob, RankRecording
 from hpcdist.trace.recorder import Recording
-from tests import trace_processor
+from tests.support import trace_processor
 
 NAMES = ("step", "mul", "w@GRAD", "w", "loss", "sum of bucket 0", "parameters from servers")
 NAMES += ("feed", "rows in tables")

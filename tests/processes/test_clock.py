@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpcdist.errors import DeadlineError
-from tests.threads import run_in_world
+from tests.support.threads import run_in_world
 
 
 def test_a_deadline_takes_no_time_and_comes_while_all_wait():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist import hdf5
+from hpcdist.base import hdf5
 from hpcdist.comm.mpi import NO_LIBRARY
 from hpcdist.errors import CheckpointError
 from hpcdist.launch.doctor import command, facts

@@ -12,8 +12,8 @@ from hpcdist.comm import process_manager
 from hpcdist.comm.cluster import PSERVER, TRAINER, Cluster, RankRole
 from hpcdist.errors import CommError, DeadlineError, LaunchError
 from hpcdist.launch import environment, launcher_check, logs, options, report, start_table
-from tests.jobs import clean_environment
 from tests.scripts import read_script
+from tests.support.jobs import clean_environment
 
 FRAME = """\
     +=======================================================================================+

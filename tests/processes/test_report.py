@@ -21,7 +21,7 @@ from hpcdist.trace import critical_path, files, summary
 from hpcdist.trace.advice import advise
 from hpcdist.trace.events import Cause, EventKind
 from hpcdist.trace.files import RankOfJob
-from tests.recorded_jobs import BYTES, STEPS, US, Rank, job, programs, told
+from tests.support.recorded_jobs import BYTES, STEPS, US, Rank, job, programs, told
 
 
 def test_a_healthy_job_gets_no_advice():

@@ -11,8 +11,8 @@ import pytest
 
 from hpcdist.launch import options, slurm
 from hpcdist.launch.main import main
-from tests.jobs import ROOT, clean_environment
 from tests.scripts import read_script
+from tests.support.jobs import ROOT, clean_environment
 
 FOLDER = ROOT / "jobs" / "slurm"
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tests import support_job
-from tests.support_job import SIGNAL, Aborted, abortable
+from tests.support import job as support_job
+from tests.support.job import SIGNAL, Aborted, abortable
 
 
 class KillsInFinalizer:

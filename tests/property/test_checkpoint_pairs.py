@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.checkpoint_cases import Servers, all_rows, build, empty_table, fill_tables, rows_of
+from tests.cases.checkpoint import Servers, all_rows, build, empty_table, fill_tables, rows_of
 
 COUNTS = range(1, 9)
 

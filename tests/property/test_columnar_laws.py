@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdist.columnar.order import Order, Shuffle, key_of, permuted, share
+from hpcdist.data.columnar.order import Order, Shuffle, key_of, permuted, share
 
 SIZES = st.lists(st.integers(0, 40), min_size=0, max_size=12)
 SHUFFLES = st.builds(

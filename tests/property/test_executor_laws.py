@@ -19,7 +19,7 @@ from tests.property.element_wise_programs import (
     assert_bits,
     numbers,
 )
-from tests.support_eval import evaluate
+from tests.support.eval import evaluate
 
 
 @settings(max_examples=250, deadline=None)

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tests
 from hpcdist.graph import define, registry
 from hpcdist.ops.common import grad_by, like_inputs, same
 from hpcdist.ops.optimize.mixed_precision import ROUNDINGS
-from tests.support_ops import CASES, Case, Draw, check_gradient
+from tests.support.ops import Case, Draw, check_gradient, every_case
 
-for _module in pkgutil.iter_modules(tests.__path__):
-    if _module.name.startswith("cases_"):
-        importlib.import_module(f"tests.{_module.name}")
+CASES = every_case()
 
 
 def _differentiable() -> list[str]:

@@ -13,7 +13,7 @@ from hpcdist.executor.ordering import dependences, free_first, update_at_once
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from tests.property.element_wise_programs import STATE, WIDTH, Builder, assert_bits, numbers
-from tests.support_eval import evaluate
+from tests.support.eval import evaluate
 
 ROLES = (OpRole.FORWARD, OpRole.FORWARD, OpRole.BACKWARD, OpRole.OPTIMIZE, OpRole.LR_SCHED)
 

@@ -11,8 +11,8 @@ from hpcdist.errors import FeedError, PlanError
 from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.graph.pipeline import PipelineCut
 from hpcdist.transpiler.pipeline_cut import Phase, phase_of
-from tests.random_programs import RandomProgram, assert_near, build, train
-from tests.thread_jobs import ranks_as_threads
+from tests.support.random_programs import RandomProgram, assert_near, build, train
+from tests.support.thread_jobs import ranks_as_threads
 
 SEEDS = [0, 3, 6, 7, 9, 12, 14, 16]
 

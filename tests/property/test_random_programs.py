@@ -14,8 +14,8 @@ import pytest
 
 from hpcdist.errors import FeedError, GraphError, PlanError
 from hpcdist.executor.scope import Scope, scope_guard
-from tests.random_programs import assert_near, build, train
-from tests.thread_jobs import ranks_as_threads
+from tests.support.random_programs import assert_near, build, train
+from tests.support.thread_jobs import ranks_as_threads
 
 SHAPES = [(2, 0), (3, 0), (2, 1), (3, 2)]  # trainers, servers
 GROUP = 10  # programs in one test

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-import tests
 from hpcdist import layers, unique_name
 from hpcdist.backward import gradients
 from hpcdist.errors import FeedError, GraphError
@@ -22,12 +19,10 @@ from hpcdist.lod_tensor import LoDTensor
 from hpcdist.runtime.batches.gather_batch import pack, unpack
 from hpcdist.runtime.batches.scatter_batch import batched_names, cut_feed
 from hpcdist.runtime.batches.shared_program import RowTreatment, loss_weight
-from tests.cases_forward import WITHOUT_GRADIENT
-from tests.support_ops import CASES, Case, Seeded, dense
+from tests.cases.operators.forward import WITHOUT_GRADIENT
+from tests.support.ops import Case, Seeded, dense, every_case
 
-for _module in pkgutil.iter_modules(tests.__path__):
-    if _module.name.startswith("cases_"):
-        importlib.import_module(f"tests.{_module.name}")
+CASES = every_case()
 
 SEEDS = 12  # at least; more until an operator was found that is not refused
 NEAR = 1e-9

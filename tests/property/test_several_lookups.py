@@ -11,7 +11,7 @@ from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.graph import names
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, infer_outputs
-from tests.thread_jobs import ranks_as_threads
+from tests.support.thread_jobs import ranks_as_threads
 
 # Both slots have 6 rows, also each trainer's half of them, but other sequences.
 LENGTHS = [([2, 1, 1, 2], [1, 2, 2, 1]), ([1, 2, 2, 1], [2, 1, 1, 2])]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpcdist.ps import mapped_memory, table_memory
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
-from tests.table_model import Model
+from tests.support.table_model import Model
 
 ENDS = [-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 2, 2**63 - 1]
 # Few different ids, so that they repeat and meet again; some of any kind.

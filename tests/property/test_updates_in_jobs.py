@@ -16,8 +16,8 @@ import pytest
 
 from hpcdist.errors import CommError, GraphError, PlanError
 from hpcdist.executor.scope import Scope, scope_guard
-from tests.thread_jobs import ranks_as_threads
-from tests.update_programs import Choice, build, choices, train
+from tests.support.thread_jobs import ranks_as_threads
+from tests.support.update_programs import Choice, build, choices, train
 
 SHAPES = [(1, 1), (2, 2), (2, 0)]  # trainers, servers
 GROUPS = 8

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 import hpcdist.torch  # noqa: F401
-from tests.hosts import link_bytes
+from tests.support.hosts import link_bytes
 
 dist.init_process_group("hpcdist")
 rank, size = dist.get_rank(), dist.get_world_size()

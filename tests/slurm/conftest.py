@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs import ROOT
 from tests.scripts import read_script
 from tests.slurm.lab import Lab
+from tests.support.jobs import ROOT
 
 
 @pytest.fixture(scope="session")

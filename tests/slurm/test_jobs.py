@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from tests.jobs import ROOT
 from tests.scripts import read_script
 from tests.slurm.batch_jobs import (
     NEEDS_SLURM,
@@ -19,6 +18,7 @@ from tests.slurm.batch_jobs import (
     needs_pmix,
     restarts,
 )
+from tests.support.jobs import ROOT
 
 pytestmark = NEEDS_SLURM
 MPICH = ROOT / ".venv-mpich/bin/python"

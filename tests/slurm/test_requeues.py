@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs import needs_torch
 from tests.slurm.batch_jobs import NEEDS_SLURM, SMALL, finished, loss_in, needs_pmix, restarts
+from tests.support.jobs import needs_torch
 
 pytestmark = NEEDS_SLURM
 RESUMES = (Path(__file__).parent / "resumes.py").read_text()

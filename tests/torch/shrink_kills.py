@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tests.fault.campaign import campaign
 from tests.fault.kills import DIES, LATE, Death
-from tests.jobs import Job
 from tests.scripts import read_script
+from tests.support.jobs import Job
 
 STEPS = 12
 MOMENTS = ("step", "forward", "backward", "update")

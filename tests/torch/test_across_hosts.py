@@ -18,8 +18,8 @@ from hpcdist.comm.lanes import Wait  # noqa: E402
 from hpcdist.comm.staggered import Staggered  # noqa: E402
 from hpcdist.torch import across_hosts, trees  # noqa: E402
 from hpcdist.torch.channel import Channel  # noqa: E402
-from tests.hosts import hosts, missing  # noqa: E402
-from tests.jobs import ROOT  # noqa: E402
+from tests.support.hosts import hosts, missing  # noqa: E402
+from tests.support.jobs import ROOT  # noqa: E402
 from tests.torch.torch_ranks import filled, of_all  # noqa: E402
 
 

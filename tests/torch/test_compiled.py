@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 
 from hpcdist.errors import CommError  # noqa: E402
-from tests.jobs import clean_environment  # noqa: E402
+from tests.support.jobs import clean_environment  # noqa: E402
 from tests.torch.torch_ranks import WITH_AND_WITHOUT_MEMORY, of_all, pairs  # noqa: E402
 
 

@@ -15,8 +15,8 @@ import hpcdist.torch  # noqa: E402, F401
 from hpcdist.torch import registration  # noqa: E402
 from hpcdist.torch.group_with_gpus import COLLECTIVES, POSSIBLE, GroupWithGpus  # noqa: E402
 from hpcdist.torch.job import job  # noqa: E402
-from tests.jobs import Job, needs_mpirun  # noqa: E402
 from tests.scripts import read_script  # noqa: E402
+from tests.support.jobs import Job, needs_mpirun  # noqa: E402
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 
 import hpcdist as fluid  # noqa: E402
 from hpcdist.ops.convolution.volumes import grid_sampler, sampled  # noqa: E402
-from tests import support_device, support_graphs  # noqa: E402
+from tests.support import device as support_device  # noqa: E402
+from tests.support import graphs as support_graphs  # noqa: E402
 
 
 def test_slopes_at_places_that_lie_on_pixels_are_those_to_the_right_and_below():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.jobs import Job, needs_mpirun, needs_torch
 from tests.scripts import read_script
+from tests.support.jobs import Job, needs_mpirun, needs_torch
 
 pytestmark = [needs_mpirun, needs_torch]
 INDIVIDUAL = read_script("torch_individual")

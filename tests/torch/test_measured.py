@@ -14,9 +14,10 @@ from hpcdist.errors import FeedError, HpcdistError  # noqa: E402
 from hpcdist.executor.backend import NumpyBackend  # noqa: E402
 from hpcdist.executor.measured import STEPS  # noqa: E402
 from hpcdist.executor.traced import TracedSegment  # noqa: E402
-from tests import support_device, support_graphs  # noqa: E402
-from tests.support_streams import MACHINE  # noqa: E402
-from tests.thread_jobs import ranks_as_threads  # noqa: E402
+from tests.support import device as support_device  # noqa: E402
+from tests.support import graphs as support_graphs  # noqa: E402
+from tests.support.streams import MACHINE  # noqa: E402
+from tests.support.thread_jobs import ranks_as_threads  # noqa: E402
 
 ALL = 2 * STEPS + 3
 FASTER = {"fused": (1.0, 2.0), "compiled": (2.0, 1.0)}  # seconds of a run, fused and compiled

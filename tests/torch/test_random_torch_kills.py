@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from tests.jobs import can_be_tolerant, needs_mpirun, needs_torch
+from tests.support.jobs import can_be_tolerant, needs_mpirun, needs_torch
 from tests.torch import shrink_kills
 from tests.torch.torch_kills import draw, run
 

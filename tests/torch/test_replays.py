@@ -11,14 +11,15 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
 
 import hpcdist as fluid  # noqa: E402
-from hpcdist import device  # noqa: E402
+from hpcdist.base import device  # noqa: E402
 from hpcdist.comm.world import mpi_world  # noqa: E402
 from hpcdist.executor.traced import TracedSegment  # noqa: E402
-from tests import support_device, support_graphs  # noqa: E402
-from tests.counted_models import example, mlp, wide_and_deep, word2vec  # noqa: E402
 from tests.mpi.device_jobs import check_losses  # noqa: E402
-from tests.support_nccl import NcclModule  # noqa: E402
-from tests.support_streams import MACHINE, Counts  # noqa: E402
+from tests.support import device as support_device  # noqa: E402
+from tests.support import graphs as support_graphs  # noqa: E402
+from tests.support.counted_models import example, mlp, wide_and_deep, word2vec  # noqa: E402
+from tests.support.nccl import NcclModule  # noqa: E402
+from tests.support.streams import MACHINE, Counts  # noqa: E402
 
 
 @pytest.fixture(autouse=True, params=[0, 1, 2])

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from tests.jobs import Job, can_be_tolerant, needs_mpirun, needs_torch
 from tests.scripts import read_script
+from tests.support.jobs import Job, can_be_tolerant, needs_mpirun, needs_torch
 
 pytestmark = [needs_mpirun, needs_torch]
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.jobs import ROOT, Job, can_be_tolerant, needs_mpirun, needs_torch
 from tests.scripts import read_script
+from tests.support.jobs import ROOT, Job, can_be_tolerant, needs_mpirun, needs_torch
 
 pytestmark = [needs_mpirun, needs_torch]
 needs_tolerance = pytest.mark.skipif(

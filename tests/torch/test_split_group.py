@@ -15,7 +15,7 @@ from torch.distributed import device_mesh, split_group  # noqa: E402
 from torch.distributed.tensor import DeviceMesh, DTensor, Partial  # noqa: E402
 
 from hpcdist.errors import GroupError  # noqa: E402
-from tests.jobs import clean_environment  # noqa: E402
+from tests.support.jobs import clean_environment  # noqa: E402
 from tests.torch.torch_ranks import of_all, pairs  # noqa: E402
 
 

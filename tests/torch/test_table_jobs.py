@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs import ROOT, Job, needs_mpirun, needs_torch
 from tests.scripts import read_script
+from tests.support.jobs import ROOT, Job, needs_mpirun, needs_torch
 
 pytestmark = [needs_mpirun, needs_torch]
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +13,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
-import tests  # noqa: E402
 from hpcdist.backward import gradients  # noqa: E402
 from hpcdist.graph.names import EMPTY  # noqa: E402
 from hpcdist.graph.registry import Meta, arguments, defined, known_attrs, lookup  # noqa: E402
@@ -24,12 +21,8 @@ from hpcdist.ops.optimize.mixed_precision import ROUNDINGS  # noqa: E402
 from hpcdist.ops.optimize.update import UPDATES  # noqa: E402
 from hpcdist.ops.random.counter import Draws  # noqa: E402
 from hpcdist.ops.torch_forms import EXACT_FAMILIES, FAMILIES, forms  # noqa: E402
-from tests.cases_forward import WITHOUT_GRADIENT  # noqa: E402
-from tests.support_ops import CASES, Case, Draw, Graph, Seeded, floats_in  # noqa: E402
-
-for _module in pkgutil.iter_modules(tests.__path__):
-    if _module.name.startswith("cases_"):
-        importlib.import_module(f"tests.{_module.name}")
+from tests.cases.operators.forward import WITHOUT_GRADIENT  # noqa: E402
+from tests.support.ops import Case, Draw, Graph, Seeded, every_case, floats_in  # noqa: E402
 
 SEEDS = 9  # at most, until forms held for a case
 DRAWN = 2**33 + 7  # how often an operator has drawn before
@@ -129,7 +122,7 @@ OTHERS: dict[str, Callable[[Draw], Case]] = {
     "fill_constant": lambda draw: Case({}, {"shape": list(draw.shape()), "value": 2.5}),
     "assign_value": lambda draw: Case({}, {"shape": [2], "fp32_values": [1.5, 1.5]}),
 }
-EVERY = {**CASES, **WITHOUT_GRADIENT, **OTHERS}
+EVERY = {**every_case(), **WITHOUT_GRADIENT, **OTHERS}
 
 
 def _of_type(value: Any, dtype: str) -> Any:

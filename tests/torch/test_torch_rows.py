@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 import hpcdist as fluid  # noqa: E402
 from hpcdist.columnar import certificate  # noqa: E402
-from hpcdist.columnar.verify import verify  # noqa: E402
 from hpcdist.comm.world import mpi_world  # noqa: E402
+from hpcdist.data.columnar.verify import verify  # noqa: E402
 from hpcdist.errors import DataError  # noqa: E402
-from tests.jobs import Job, needs_mpirun  # noqa: E402
 from tests.scripts import read_script  # noqa: E402
+from tests.support.jobs import Job, needs_mpirun  # noqa: E402
 
 ROWS = 200
 

@@ -16,7 +16,7 @@ from torch.distributed.constants import default_pg_timeout  # noqa: E402
 from hpcdist.comm.loopback import world  # noqa: E402
 from hpcdist.errors import CommError  # noqa: E402
 from hpcdist.torch.store import Keeper, MpiStore, StoreTimeout  # noqa: E402
-from tests.threads import run_threads  # noqa: E402
+from tests.support.threads import run_threads  # noqa: E402
 
 
 def run_stores(size, body):

@@ -12,8 +12,16 @@ from pathlib import Path
 import pytest
 
 from hpcdist.trace import metric_files, status
-from tests.jobs import LIMIT_S, MPIRUN, ROOT, Job, clean_environment, needs_mpirun, needs_torch
 from tests.scripts import read_script
+from tests.support.jobs import (
+    LIMIT_S,
+    MPIRUN,
+    ROOT,
+    Job,
+    clean_environment,
+    needs_mpirun,
+    needs_torch,
+)
 
 pytestmark = [needs_mpirun, needs_torch]
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}

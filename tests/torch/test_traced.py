@@ -15,7 +15,7 @@ from hpcdist.errors import FeedError, GraphError, HpcdistError  # noqa: E402
 from hpcdist.executor.segments import TYPE  # noqa: E402
 from hpcdist.ops import by_torch  # noqa: E402
 from hpcdist.ops.torch_forms import forms  # noqa: E402
-from tests.random_programs import build  # noqa: E402
+from tests.support.random_programs import build  # noqa: E402
 
 KERNELS = ("own", "fused")
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from tests.fault.campaign import campaign
 from tests.fault.kills import DIES, LATE, Death, survived, told_by_mpirun
-from tests.jobs import Job, can_be_tolerant
 from tests.scripts import read_script
+from tests.support.jobs import Job, can_be_tolerant
 
 STEPS = 12
 MODES = ("ddp", "fsdp2", "hybrid", "served")

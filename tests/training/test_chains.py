@@ -18,8 +18,8 @@ from hpcdist.executor.flat_updates import lay_flat
 from hpcdist.executor.memory import adjacent, aligned_offsets, carve
 from hpcdist.graph.names import grad_name
 from hpcdist.ops.common import in_sequence
-from tests.support_device import asarray, install
-from tests.support_streams import MACHINE
+from tests.support.device import asarray, install
+from tests.support.streams import MACHINE
 
 OWNER: Any = None  # nobody asks for the operators here
 

@@ -18,6 +18,7 @@ from hpcdist.clip import (
 from hpcdist.errors import GraphError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
+from hpcdist.fluid.layers.param_attr import ParamAttr
 from hpcdist.graph.names import guard
 from hpcdist.graph.program import (
     Program,
@@ -27,7 +28,6 @@ from hpcdist.graph.program import (
 )
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant
-from hpcdist.layers.param_attr import ParamAttr
 
 A, B = np.float32([3.0, -1.0]), np.float32([0.5, 4.0])  # gradients of the parameters a and b
 

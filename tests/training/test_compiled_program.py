@@ -9,7 +9,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
-from tests.thread_jobs import ranks_as_threads
+from tests.support.thread_jobs import ranks_as_threads
 
 Scale = fluid.BuildStrategy.GradientScaleStrategy
 

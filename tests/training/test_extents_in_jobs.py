@@ -10,7 +10,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
-from tests.thread_jobs import ranks_as_threads
+from tests.support.thread_jobs import ranks_as_threads
 
 Net = Callable[..., Any]  # of x [rows, 6], ids [rows, 1] and a number that is fed; gives the loss
 WIDTH, CLASSES = 6, 4

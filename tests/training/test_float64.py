@@ -18,7 +18,7 @@ from hpcdist.errors import PlanError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.regularizer import L1Decay, L2Decay
-from tests.thread_jobs import ranks_as_threads
+from tests.support.thread_jobs import ranks_as_threads
 
 SHAPES = [(2, 0), (3, 2)]  # trainers, servers
 ROWS = [7, 6, 1, 3]  # parts of three rows, and of none

@@ -14,7 +14,7 @@ from hpcdist.errors import HpcdistError, PlanError
 from hpcdist.executor import control, executor
 from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.transpiler import GeoSgdTranspiler
-from tests.thread_jobs import ranks_as_threads
+from tests.support.thread_jobs import ranks_as_threads
 
 STEPS, ROWS, BOTH_ENDS = 4, 8, [-(2**63), 2**63 - 1]
 

@@ -9,7 +9,7 @@ import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.errors import FeedError, GraphError, GraphTypeError, HpcdistError
 from hpcdist.executor.scope import Scope, scope_guard
-from hpcdist.layers.nested import conditional_block
+from hpcdist.fluid.layers.nested import conditional_block
 from tests.fluid_ops import loops
 
 pytestmark = pytest.mark.usefixtures("programs")

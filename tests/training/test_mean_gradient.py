@@ -14,7 +14,7 @@ from hpcdist.ps.whole_steps import WholeSteps
 from hpcdist.transpiler import DistributeTranspiler
 from hpcdist.transpiler.mean_gradient import STAGE, of_mean_gradient
 from hpcdist.transpiler.pserver import server_plan
-from tests.support_ops import Case, Graph
+from tests.support.ops import Case, Graph
 
 
 def build(optimizer=fluid.optimizer.SGD, width=150, **settings):

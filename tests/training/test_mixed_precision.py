@@ -14,8 +14,8 @@ from hpcdist.contrib import mixed_precision
 from hpcdist.errors import FleetError, GraphError, PlanError
 from hpcdist.fleet import DistributedStrategy
 from hpcdist.runtime.batches.shared_program import SharedProgram
-from tests.support_device import install
-from tests.support_streams import MACHINE
+from tests.support.device import install
+from tests.support.streams import MACHINE
 
 # Measured with Fluid 1.8.5: the logarithm of the scale, and the first weight, after each step.
 FLUID = [

@@ -13,6 +13,7 @@ from hpcdist.clip import GradientClipByValue
 from hpcdist.errors import GraphError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
+from hpcdist.fluid.layers.param_attr import ParamAttr
 from hpcdist.graph.names import guard
 from hpcdist.graph.program import (
     Program,
@@ -22,7 +23,6 @@ from hpcdist.graph.program import (
 )
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import NumpyArrayInitializer
-from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.ops.optimize.operators import UPDATES
 
 Arrays = list[np.ndarray]

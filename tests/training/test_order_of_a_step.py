@@ -13,9 +13,9 @@ from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.graph.pipeline import PipelineCut
 from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig
 from hpcdist.transpiler.geo_sgd_transpiler import GeoSgdTranspiler
-from tests import step_orders as orders
-from tests.step_orders import build, steps, train
-from tests.thread_jobs import ranks_as_threads
+from tests.support import step_orders as orders
+from tests.support.step_orders import build, steps, train
+from tests.support.thread_jobs import ranks_as_threads
 
 EQUAL = [
     orders.the_lower_layer_first,

@@ -13,8 +13,8 @@ from hpcdist import layers, optimizer
 from hpcdist.errors import PlanError
 from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.graph.op_role import OpRole
-from tests.support_transpiler import transpile
-from tests.thread_jobs import ranks_as_threads
+from tests.support.thread_jobs import ranks_as_threads
+from tests.support.transpiler import transpile
 
 STEPS, WIDE = 6, 3
 

@@ -12,7 +12,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist.errors import FeedError, GraphError
-from tests.thread_jobs import ranks_as_threads
+from tests.support.thread_jobs import ranks_as_threads
 
 RNG = np.random.default_rng(0)
 CORNERS = RNG.uniform(0, 60, (400, 2))

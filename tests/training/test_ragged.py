@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import hpcdist as fluid
 from hpcdist import layers
-from hpcdist.compat.core import LoDTensor
 from hpcdist.errors import FeedError, GraphError
 from hpcdist.executor.compile import Compiler
+from hpcdist.fluid.compat.core import LoDTensor
 from hpcdist.graph.lod import Lod
 
 

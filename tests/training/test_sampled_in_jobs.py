@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
-from tests.thread_jobs import ranks_as_threads
+from tests.support.thread_jobs import ranks_as_threads
 
 CLASSES = 20
 

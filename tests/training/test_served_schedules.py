@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hpcdist import layers, optimizer
-from hpcdist.layers.param_attr import ParamAttr
-from tests.support_transpiler import SERVERS, built, regression, transpile
+from hpcdist.fluid.layers.param_attr import ParamAttr
+from tests.support.transpiler import SERVERS, built, regression, transpile
 
 EP0, EP1 = SERVERS.split(",")
 

@@ -11,7 +11,7 @@ from hpcdist.ps.batch import LookupBatch, TableSpec
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 from hpcdist.ps.table_rpc import move
-from tests.threads import run_threads
+from tests.support.threads import run_threads
 
 SPECS = (TableSpec("deep", 4, padding=0), TableSpec("wide", 1))
 ENDS = [-(2**63), 2**63 - 1]

@@ -15,7 +15,7 @@ from hpcdist.transpiler.grad_allreduce import rewritten
 from hpcdist.transpiler.group import Group
 from hpcdist.transpiler.sharded_updates import shards_of
 from hpcdist.transpiler.substitute import in_group
-from tests.threads import run_in_world
+from tests.support.threads import run_in_world
 
 
 def network(minimize):

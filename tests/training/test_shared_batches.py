@@ -15,7 +15,7 @@ from hpcdist.errors import PlanError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.runtime.batches.shared_program import SharedProgram
-from tests.thread_jobs import ranks_as_threads
+from tests.support.thread_jobs import ranks_as_threads
 
 SHAPES = [(2, 0), (3, 0), (2, 1)]  # trainers, servers
 ROWS = [7, 6, 1, 3]  # in each step: parts of three rows, and of none

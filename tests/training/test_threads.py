@@ -11,7 +11,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
-from tests.threads import LIMIT_S
+from tests.support.threads import LIMIT_S
 
 STEPS = 60
 X = np.random.RandomState(0).rand(32, 4).astype("float32")

@@ -12,7 +12,7 @@ from hpcdist.errors import FeedError, PlanError
 from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.transpiler import DistributeTranspiler
 from hpcdist.transpiler.pserver import server_plan
-from tests.thread_jobs import ranks_as_threads
+from tests.support.thread_jobs import ranks_as_threads
 
 SHAPES = [(2, 1), (1, 2), (2, 2)]  # trainers, servers
 ROWS = [7, 6, 1, 4]

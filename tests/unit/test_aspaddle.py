@@ -28,19 +28,19 @@ def test_paddle_is_hpcdist():
     names: dict[str, object] = {}
     exec(read_script("paddle_imports"), names)
     assert names["fluid"] is hpcdist
-    assert names["core"] is hpcdist.compat.core
+    assert names["core"] is hpcdist.fluid.compat.core
     assert names["layers"] is hpcdist.layers
     assert names["compiler"].CompiledProgram is hpcdist.CompiledProgram
-    assert names["average"] is hpcdist.compat.average
+    assert names["average"] is hpcdist.fluid.compat.average
     assert names["fluid"].parallel_executor.ParallelExecutor is hpcdist.ParallelExecutor
     assert names["fluid"].param_attr.ParamAttr is hpcdist.ParamAttr
     assert names["unique_name"] is hpcdist.unique_name
     assert names["HashName"] is hpcdist.transpiler.HashName
-    assert names["paddle"].dataset.uci_housing is hpcdist.compat.datasets.uci_housing
+    assert names["paddle"].dataset.uci_housing is hpcdist.fluid.compat.datasets.uci_housing
     assert names["paddle"].batch is hpcdist.batch
     assert names["paddle"].reader.shuffle is hpcdist.reader.shuffle
     # The modules are still themselves.
-    assert hpcdist.layers.__spec__.name == "hpcdist.layers"
+    assert hpcdist.layers.__spec__.name == "hpcdist.fluid.layers"
 
 
 PADDLE2 = read_script("paddle2_static")

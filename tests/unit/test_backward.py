@@ -208,7 +208,7 @@ def test_parameter_list_limits_the_pairs() -> None:
 
 
 def test_a_frozen_parameter_gets_none() -> None:
-    from hpcdist.layers.param_attr import ParamAttr
+    from hpcdist.fluid.layers.param_attr import ParamAttr
 
     x = layers.data("x", [3])
     loss = mean_of(layers.fc(x, 2, param_attr=ParamAttr(trainable=False)))

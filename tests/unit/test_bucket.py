@@ -10,7 +10,7 @@ from hpcdist.comm.host_collective import HostCollective
 from hpcdist.comm.loopback import world
 from hpcdist.comm.reducer import BucketReducer
 from hpcdist.errors import CommError, PlanError
-from tests.threads import run_threads
+from tests.support.threads import run_threads
 
 MLP = [
     Gradient("fc_1.b_0", "float32", 40),

@@ -17,7 +17,7 @@ from hpcdist.comm.clock_offset import (
     drift_between,
     offset_from,
 )
-from tests.threads import run_in_world
+from tests.support.threads import run_in_world
 
 
 def test_every_round_bounds_the_offset_from_both_sides():

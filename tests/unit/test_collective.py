@@ -8,8 +8,8 @@ import pytest
 from hpcdist.comm.host_collective import HostCollective
 from hpcdist.comm.loopback import world
 from hpcdist.errors import CommError, DeadlineError
-from tests.collective_cases import Body, HostCollectiveTests
-from tests.threads import run_in_world, run_threads
+from tests.cases.collective import Body, HostCollectiveTests
+from tests.support.threads import run_in_world, run_threads
 
 
 class TestLoopbackCollective(HostCollectiveTests):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
+from hpcdist.base.fetched import as_fetched
 from hpcdist.compat import one_element
-from hpcdist.fetched import as_fetched
 
 
 def test_a_loss_of_one_element_converts_and_prints():

@@ -11,11 +11,11 @@ import hpcdist as fluid
 import hpcdist.fleet as fleet_module
 from hpcdist.compat import aspaddle
 from hpcdist.fleet import Fleet
-from hpcdist.fleet.role_maker import (
+from hpcdist.fluid.fleet.role_maker import (
     Role,
     UserDefinedRoleMaker,
 )
-from hpcdist.fleet.strategy import StrategyFactory
+from hpcdist.fluid.fleet.strategy import StrategyFactory
 from hpcdist.graph import names
 from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig
 
@@ -247,12 +247,12 @@ PARAMETER_SERVER = "paddle.fluid.incubate.fleet.parameter_server.distribute_tran
     ("path", "meant"),
     [
         (PARAMETER_SERVER, "hpcdist.fleet"),
-        (f"{PARAMETER_SERVER}.distributed_strategy", "hpcdist.fleet.strategy"),
-        ("paddle.fluid.incubate.fleet.base.role_maker", "hpcdist.fleet.role_maker"),
-        ("paddle.fluid.incubate.fleet.base.fleet_base", "hpcdist.fleet.fleet_base"),
+        (f"{PARAMETER_SERVER}.distributed_strategy", "hpcdist.fluid.fleet.strategy"),
+        ("paddle.fluid.incubate.fleet.base.role_maker", "hpcdist.fluid.fleet.role_maker"),
+        ("paddle.fluid.incubate.fleet.base.fleet_base", "hpcdist.fluid.fleet.fleet_base"),
         ("paddle.distributed.fleet", "hpcdist.fleet"),
-        ("paddle.fluid.incubate.fleet.collective", "hpcdist.fleet.collective"),
-        ("paddle.distributed.fleet.base.role_maker", "hpcdist.fleet.role_maker"),
+        ("paddle.fluid.incubate.fleet.collective", "hpcdist.fluid.fleet.collective"),
+        ("paddle.distributed.fleet.base.role_maker", "hpcdist.fluid.fleet.role_maker"),
     ],
 )
 def test_paths_of_fluid(paddle, path, meant):

@@ -11,7 +11,7 @@ from hpcdist.comm.bucket import Fusing
 from hpcdist.errors import FleetError
 from hpcdist.fleet import Fleet, UserDefinedCollectiveRoleMaker
 from hpcdist.fleet import collective as fleet1
-from hpcdist.fleet.strategy_v2 import REFUSED
+from hpcdist.fluid.fleet.strategy_v2 import REFUSED
 from hpcdist.transpiler.grad_allreduce import without_average
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from hpcdist.comm.cluster import Cluster
 from hpcdist.fleet import Fleet
-from hpcdist.fleet.role_maker import (
+from hpcdist.fluid.fleet.role_maker import (
     PaddleCloudRoleMaker,
     Role,
     RoleMakerBase,

@@ -8,7 +8,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist.fleet import DistributedStrategy as DistributedStrategyV2
-from hpcdist.fleet.strategy import (
+from hpcdist.fluid.fleet.strategy import (
     AsyncStrategy,
     DistributedStrategy,
     GeoStrategy,

@@ -10,8 +10,8 @@ import pytest
 import hpcdist as fluid
 from hpcdist.errors import HpcdistError
 from hpcdist.fleet import fleet
-from hpcdist.fleet.fleet_util import FleetUtil
-from hpcdist.fleet.role_maker import GeneralRoleMaker, MPISymetricRoleMaker
+from hpcdist.fluid.fleet.fleet_util import FleetUtil
+from hpcdist.fluid.fleet.role_maker import GeneralRoleMaker, MPISymetricRoleMaker
 
 
 @pytest.fixture(autouse=True)

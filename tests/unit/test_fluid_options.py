@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpcdist.comm.cluster import Cluster
-from hpcdist.compat.fluid_options import REFUSED, check_counts
 from hpcdist.errors import LaunchError
+from hpcdist.fluid.compat.fluid_options import REFUSED, check_counts
 from hpcdist.launch import options
 
 

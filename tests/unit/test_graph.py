@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
-from hpcdist.compat.framework import Operator, Parameter, switch_main_program
 from hpcdist.errors import CheckpointError, GraphError
+from hpcdist.fluid.compat.framework import Operator, Parameter, switch_main_program
+from hpcdist.fluid.io.program_data import from_data, to_data
 from hpcdist.graph import ROLE_VAR_ATTR, OpRole
-from hpcdist.io.program_data import from_data, to_data
-from tests.classifiers import classifier, types
+from tests.support.classifiers import classifier, types
 
 
 # -- accessors -------------------------------------------------------------------------------------

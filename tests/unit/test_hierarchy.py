@@ -9,8 +9,8 @@ from hpcdist.comm.hierarchy import HierarchicalCollective, Nodes
 from hpcdist.comm.host_collective import HostCollective
 from hpcdist.comm.loopback import world
 from hpcdist.errors import PlanAssertionError
-from tests.collective_cases import Body, CollectiveTests
-from tests.threads import run_threads
+from tests.cases.collective import Body, CollectiveTests
+from tests.support.threads import run_threads
 
 
 class TestHierarchicalByCount(CollectiveTests):

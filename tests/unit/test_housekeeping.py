@@ -152,7 +152,7 @@ def test_a_logger_that_writes_by_itself(capsys):
 
 
 def test_schedules_of_ones_own_count_steps():
-    from hpcdist.layers.learning_rate_scheduler import _decay_step_counter
+    from hpcdist.fluid.layers.learning_rate_scheduler import _decay_step_counter
 
     step = _decay_step_counter(begin=5)
     assert run({}, [step])[0] == [5.0]

@@ -12,7 +12,7 @@ from hpcdist.runtime.batches.gather_batch import pack, unpack
 from hpcdist.runtime.batches.joined_fetch import NOTE_BYTES, JoinedFetch
 from hpcdist.runtime.batches.scatter_batch import Division, share_among
 from hpcdist.runtime.batches.shared_program import SharedProgram
-from tests.threads import run_threads
+from tests.support.threads import run_threads
 
 COUNTS = [3, 0, 4]  # rows of trainers
 

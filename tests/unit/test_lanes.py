@@ -14,7 +14,7 @@ from hpcdist.comm.lanes import Lane, Messages, Mover, Operation, Wait, close_all
 from hpcdist.comm.loopback import world
 from hpcdist.comm.progress import CROWDED
 from hpcdist.errors import CommError, DeadlineError
-from tests.threads import run_threads
+from tests.support.threads import run_threads
 
 
 def swap(transport, given, got, peer, tag=0):

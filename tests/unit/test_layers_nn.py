@@ -9,10 +9,10 @@ from hpcdist.errors import FeedError, GraphError
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
+from hpcdist.fluid.layers.embedding import embedding_v2, one_hot_v2
+from hpcdist.fluid.layers.io import data_v2
+from hpcdist.fluid.layers.param_attr import ParamAttr
 from hpcdist.initializer import Constant, NumpyArrayInitializer
-from hpcdist.layers.embedding import embedding_v2, one_hot_v2
-from hpcdist.layers.io import data_v2
-from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.optimizer import SGD
 from hpcdist.regularizer import L2Decay
 

@@ -5,8 +5,8 @@ import pytest
 
 from hpcdist.comm import loopback
 from hpcdist.errors import CommError, DeadlineError
-from tests.threads import run_threads
-from tests.transport_cases import Body, TransportTests, nothing
+from tests.cases.transport import Body, TransportTests, nothing
+from tests.support.threads import run_threads
 
 
 class TestLoopback(TransportTests):

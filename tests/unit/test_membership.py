@@ -12,7 +12,7 @@ from hpcdist.comm import loopback
 from hpcdist.comm.loopback import LoopbackTransport
 from hpcdist.ps.death_consensus import Verdicts, Witness, parse_witness
 from hpcdist.runtime.job.membership import Membership
-from tests.threads import LIMIT_S, run_threads
+from tests.support.threads import LIMIT_S, run_threads
 
 
 def test_a_verdict_waits_for_all_that_are_left():

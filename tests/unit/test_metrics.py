@@ -5,8 +5,8 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import fleet, layers, metrics
-from hpcdist.compat.layer_helper import LayerHelper
 from hpcdist.errors import FeedError, FleetError, GraphError, HpcdistError
+from hpcdist.fluid.compat.layer_helper import LayerHelper
 from hpcdist.ops.metric.auc import area
 
 

@@ -10,7 +10,7 @@ import pytest
 from hpcdist import layers
 from hpcdist.errors import GraphError
 from hpcdist.ops.embedding.selected_rows import SelectedRows
-from tests.support_ops import run_op
+from tests.support.ops import run_op
 
 RNG = np.random.default_rng(7)
 X = RNG.uniform(-2, 2, (2, 3, 4)).astype("float32")

@@ -5,7 +5,7 @@ import pytest
 
 from hpcdist.errors import GraphError
 from hpcdist.ops.random.dropout import DOWNGRADE, UPSCALE
-from tests.support_ops import Case, Graph
+from tests.support.ops import Case, Graph
 
 ONES = np.ones((200, 50), np.float32)
 

@@ -7,7 +7,7 @@ import pytest
 
 from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph import Program
-from tests.support_ops import run_op
+from tests.support.ops import run_op
 
 RNG = np.random.default_rng(8)
 X = RNG.uniform(-2, 2, (2, 3, 4)).astype("float32")

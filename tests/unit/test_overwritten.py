@@ -13,13 +13,13 @@ from hpcdist.backward import append_backward, gradients
 from hpcdist.errors import GraphError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
+from hpcdist.fluid.layers.control_flow import ConditionalBlock
 from hpcdist.graph.program import (
     default_main_program,
     default_startup_program,
 )
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import ConstantInitializer
-from hpcdist.layers.control_flow import ConditionalBlock
 
 pytestmark = pytest.mark.usefixtures("programs")
 

@@ -8,10 +8,10 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
+from hpcdist.base.fetched import FetchedArray
 from hpcdist.errors import FeedError, GraphError, HpcdistError
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, scope_guard
-from hpcdist.fetched import FetchedArray
 from hpcdist.graph.program import Program, program_guard
 from hpcdist.lod_tensor import LoDTensor
 from hpcdist.trace.recorder import recorder

@@ -11,7 +11,7 @@ import hpcdist as fluid
 from hpcdist import profiler
 from hpcdist.errors import MissingNameError
 from hpcdist.trace.recorder import recorder
-from tests.support_job import alone
+from tests.support.job import alone
 
 HEAD = ["Event", "Calls", "Total", "Min.", "Max.", "Ave.", "Ratio."]
 

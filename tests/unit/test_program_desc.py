@@ -11,7 +11,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.errors import CheckpointError, FeedError
-from hpcdist.io.program_data import from_data, to_data
+from hpcdist.fluid.io.program_data import from_data, to_data
 
 
 def regression() -> tuple[Any, Any, Any]:

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
-from hpcdist.compat.framework import Variable
 from hpcdist.errors import GraphError
+from hpcdist.fluid.compat.framework import Variable
 from hpcdist.graph.printing import exact_text
-from tests.classifiers import classifier, types
+from tests.support.classifiers import classifier, types
 
 
 # -- text ------------------------------------------------------------------------------------------

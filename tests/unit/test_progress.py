@@ -17,7 +17,7 @@ from hpcdist.comm.progress import (
     waits_for,
 )
 from hpcdist.errors import CommError, DeadlineError
-from tests.threads import LIMIT_S
+from tests.support.threads import LIMIT_S
 
 
 def describe() -> str:

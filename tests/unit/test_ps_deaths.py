@@ -11,8 +11,8 @@ from hpcdist.comm import loopback
 from hpcdist.comm.cluster import PSERVER
 from hpcdist.comm.loopback import LoopbackTransport
 from hpcdist.errors import RankFailure
-from tests.ps_model import Served, Trained, cluster_of, gradient
-from tests.threads import run_threads
+from tests.support.ps_model import Served, Trained, cluster_of, gradient
+from tests.support.threads import run_threads
 
 STEPS = 4
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from tests.ps_cases import PsTests
-from tests.threads import run_in_world
-from tests.transport_cases import Body
+from tests.cases.ps import PsTests
+from tests.cases.transport import Body
+from tests.support.threads import run_in_world
 
 
 class TestLoopbackPs(PsTests):

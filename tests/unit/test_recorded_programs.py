@@ -21,8 +21,8 @@ from hpcdist.trace.events import EventKind
 from hpcdist.trace.files import RankOfJob
 from hpcdist.trace.programs import Moved, OperatorFacts, ProgramFacts, from_plain
 from hpcdist.trace.rates import Rates
-from tests.recorded_jobs import Rank, job, programs
-from tests.support_job import alone
+from tests.support.job import alone
+from tests.support.recorded_jobs import Rank, job, programs
 
 
 def test_operators_stand_below_what_they_read_from():

@@ -29,7 +29,7 @@ from hpcdist.trace import recorder as module
 from hpcdist.trace.events import EVENT, Cause, Count, EventKind, waits_for_cause
 from hpcdist.trace.files import RankOfJob, RankRecording
 from hpcdist.trace.recorder import MOST_STRIDE, Recorder, stride_for
-from tests.support_job import alone
+from tests.support.job import alone
 
 OF = RankOfJob(rank=3, role="TRAINER", index=1, host="n1", pid=7, offset_ns=-5, error_ns=9)
 

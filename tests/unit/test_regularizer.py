@@ -11,6 +11,7 @@ import pytest
 from hpcdist import layers, optimizer
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
+from hpcdist.fluid.layers.param_attr import ParamAttr
 from hpcdist.graph.names import guard
 from hpcdist.graph.program import (
     Program,
@@ -19,7 +20,6 @@ from hpcdist.graph.program import (
     program_guard,
 )
 from hpcdist.initializer import NumpyArrayInitializer
-from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.regularizer import L1Decay, L2Decay
 
 W = np.float32([2.0, -0.5, 0.0])

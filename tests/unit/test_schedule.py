@@ -148,7 +148,7 @@ def test_a_test_program_has_no_schedule() -> None:
 
 
 def test_multiplier_of_a_parameter_on_a_schedule() -> None:
-    from hpcdist.layers.param_attr import ParamAttr
+    from hpcdist.fluid.layers.param_attr import ParamAttr
 
     rate = layers.exponential_decay(0.1, 3, 0.5)
     hidden = layers.fc(layers.data("x", [2]), 1, param_attr=ParamAttr(learning_rate=0.5))

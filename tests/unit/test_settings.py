@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist import settings
+from hpcdist.base import settings
+from hpcdist.base.settings import get_flags, set_flags
 from hpcdist.comm.bucket import Fusing
 from hpcdist.errors import SettingError
 from hpcdist.launch import settings_page
-from hpcdist.settings import get_flags, set_flags
 
 MEMORY, GROUPS = "FLAGS_fuse_parameter_memory_size", "FLAGS_fuse_parameter_groups_size"
 ORDER, KEPT = "FLAGS_cpu_deterministic", "FLAGS_eager_delete_tensor_gb"
@@ -130,9 +130,9 @@ def test_misspelt_names_are_told_with_what_was_meant():
     assert settings.misspelt(dict.fromkeys(settings.ALL, "1")) == []
 
 
-ROOT = Path(settings.__file__).parent
+ROOT = Path(settings.__file__).parents[1]
 # What mpirun and srun say; what the launcher sets for a script, and hands to NCCL.
-EXEMPT = ("setting.py", "settings.py", "comm/process_manager.py", "launch/main.py")
+EXEMPT = ("base/setting.py", "base/settings.py", "comm/process_manager.py", "launch/main.py")
 
 
 def test_no_other_module_reads_the_environment():

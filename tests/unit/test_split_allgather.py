@@ -7,7 +7,7 @@ from hpcdist.comm import loopback
 from hpcdist.comm.collective import RankGroup
 from hpcdist.comm.split_allgather import split_allgather
 from hpcdist.errors import DeadlineError
-from tests.threads import run_threads
+from tests.support.threads import run_threads
 
 HOSTS = [[0, 0, 0], [0, 1, 0]]  # memory is shared; or notes are summed
 

@@ -20,7 +20,7 @@ from hpcdist.trace.files import RankOfJob
 from hpcdist.trace.metric_log import log_metrics, metric_log
 from hpcdist.trace.recorder import Recording
 from hpcdist.trace.status import ENDED, FAILED, JobFacts, Waits
-from tests.threads import LIMIT_S
+from tests.support.threads import LIMIT_S
 
 NOW = 2_000_000.0
 JOB = JobFacts(job="4711", script="train.py", ranks=3, unix_s=NOW - 600, every_s=2.0)

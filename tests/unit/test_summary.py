@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import pytest
 
-from tests import summary
-from tests.summary import Result
+from tests.support import summary
+from tests.support.summary import Result
 
 
 def write(file, *results):

@@ -15,7 +15,7 @@ from hpcdist.ps.table import SparseTable
 from hpcdist.transpiler.plan import Plan
 from hpcdist.transpiler.table_metadata import read_tables
 from hpcdist.transpiler.table_steps import lone_steps, trainer_steps
-from tests.support_transpiler import built, transpile
+from tests.support.transpiler import built, transpile
 
 TWO = "ps0:6174,ps1:6174"
 SIZE = 10**11  # rows: an array of them would not fit

@@ -82,13 +82,13 @@ def test_tests_see_of_hpcdist_what_users_and_neighbours_see():
     texts = {path: path.read_text() for path in sorted(TESTS.rglob("*.py"))}
     of_stand_ins = set()
     for path, text in texts.items():
-        if path.name.startswith("support_"):
+        if path.parent.name == "support":
             of_stand_ins |= {name for match in OWN.findall(text) for name in match}
     assert "_view" in of_stand_ins
     found = {}
     for path, text in texts.items():
         own = {name for match in OWN.findall(text) for name in match}
-        if path.parent.name == "device" or path.name.startswith("support_"):
+        if path.parent.name in ("device", "support"):
             own |= of_stand_ins
         if path.name != "test_test_modules.py" and (names := private_accesses(text, own)):
             found[str(path.relative_to(TESTS))] = names

@@ -18,7 +18,7 @@ from hpcdist.transpiler import (
     PSDispatcher,
     RoundRobin,
 )
-from tests.support_transpiler import SERVERS, built, regression, transpile
+from tests.support.transpiler import SERVERS, built, regression, transpile
 
 EP0, EP1 = SERVERS.split(",")
 

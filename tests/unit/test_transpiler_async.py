@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from hpcdist import layers, optimizer
+from hpcdist.fluid.layers.param_attr import ParamAttr
 from hpcdist.graph.registry import lookup
-from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.regularizer import L2Decay
 from hpcdist.transpiler import DistributedMode
-from tests.support_transpiler import built, regression, transpile
+from tests.support.transpiler import built, regression, transpile
 
 THREE = "ps0:6174,ps1:6174,ps2:6174"
 WIDE = {"width": 100, "hidden": 300}  # fc_0.w_0 is cut in three: 34, 34 and 32 rows

@@ -7,13 +7,13 @@ import pytest
 
 from hpcdist import initializer, layers, optimizer
 from hpcdist.errors import GraphTypeError
+from hpcdist.fluid.layers.param_attr import ParamAttr
 from hpcdist.graph import Program, default_main_program, program_guard
-from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.regularizer import L2Decay, WeightDecayRegularizer
 from hpcdist.transpiler import GeoSgdTranspiler
 from hpcdist.transpiler.table_metadata import read_tables
 from hpcdist.transpiler.trainer import reading_program
-from tests.support_transpiler import built, transpile
+from tests.support.transpiler import built, transpile
 
 THREE = "ps0:6174,ps1:6174,ps2:6174"
 SYNC = {"sync_mode": True}

@@ -14,7 +14,7 @@ from hpcdist.transpiler import (
     memory_optimize,
     release_memory,
 )
-from tests.support_transpiler import built, regression, transpile
+from tests.support.transpiler import built, regression, transpile
 
 NCCL2 = {"mode": "nccl2"}
 COLLECTIVE = {"mode": "collective", "collective_mode": "grad_allreduce"}

@@ -14,7 +14,7 @@ from hpcdist.transpiler import (
     GeoSgdTranspiler,
     RoundRobin,
 )
-from tests.support_transpiler import built, regression
+from tests.support.transpiler import built, regression
 
 THREE = ("ps0:6174", "ps1:6174", "ps2:6174")
 WIDE = {"width": 100, "hidden": 300}  # fc_0.w_0 is cut in three: 34, 34 and 32 rows

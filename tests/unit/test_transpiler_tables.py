@@ -8,7 +8,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers, optimizer
 from hpcdist.errors import FeedError, PlanError
-from tests.support_transpiler import SERVERS, built, transpile
+from tests.support.transpiler import SERVERS, built, transpile
 
 EP0, EP1 = SERVERS.split(",")
 

@@ -18,12 +18,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hpcdist.base.errors import LaunchError
 from hpcdist.comm import mpi
 from hpcdist.comm.base import Transport
 from hpcdist.comm.clock_offset import ClockOffset, clock_offset
 from hpcdist.comm.process_manager import launched_rank, launched_size
 from hpcdist.comm.world import mpi_world
-from hpcdist.errors import LaunchError
 from hpcdist.launch import launcher_check
 from hpcdist.launch.doctor import facts, findings, links, stale_files
 from hpcdist.launch.doctor.facts import RankState

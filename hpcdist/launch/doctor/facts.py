@@ -16,9 +16,9 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
-from hpcdist.hdf5 import h5py, problem
+from hpcdist.base.hdf5 import h5py, problem
+from hpcdist.base.setting import environment
 from hpcdist.launch.doctor import stale_files
-from hpcdist.setting import environment
 
 PACKAGES = ("hpcdist", "mpi4py", "numpy", "h5py", "numba", "torch", "cupy-cuda12x", "cupy-cuda13x")
 FILE_MIB = 16

@@ -9,8 +9,8 @@ from enum import IntEnum
 from functools import partial
 from typing import NamedTuple
 
-from hpcdist import hdf5
-from hpcdist.errors import LaunchError
+from hpcdist.base import hdf5
+from hpcdist.base.errors import LaunchError
 from hpcdist.launch import launcher_check
 from hpcdist.launch.doctor.facts import RankState
 from hpcdist.launch.doctor.links import LinkTiming

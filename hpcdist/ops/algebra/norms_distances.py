@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import (
     Applied,

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import How, by_row, of_each_row, off_rows, reduces
 from hpcdist.ops.algebra import second_derivatives

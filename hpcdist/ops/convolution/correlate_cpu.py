@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from hpcdist.jit import bound
+from hpcdist.base.jit import bound
 from hpcdist.ops.common import in_sequence
 from hpcdist.ops.convolution import conv_kernels, depthwise_kernels
 from hpcdist.ops.convolution.windows import Correlation

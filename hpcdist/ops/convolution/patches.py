@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows

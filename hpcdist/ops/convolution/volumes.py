@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Given, Meta
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.algebra.second_derivatives import bilinear

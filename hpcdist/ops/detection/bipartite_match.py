@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 
-from hpcdist.device import on_host
-from hpcdist.errors import GraphError
+from hpcdist.base.device import on_host
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcdist.jit import jit
+from hpcdist.base.jit import jit
 
 
 @jit

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import SAME, Applied, OfRows
 from hpcdist.ops.types import ArrayModule, Metas

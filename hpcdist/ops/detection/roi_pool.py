@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hpcdist.errors import FeedError, GraphError
+from hpcdist.base.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, MixesRows, OfRows
 from hpcdist.ops.by_torch import define_by_torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.ops.by_torch import define_by_torch
 from hpcdist.ops.convolution.volumes import sampled

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcdist.device import on_host
-from hpcdist.errors import GraphError
+from hpcdist.base.device import on_host
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import define_with_grad, same

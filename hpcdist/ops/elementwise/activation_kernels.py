@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
-from hpcdist.jit import jit
+from hpcdist.base.jit import jit
 from hpcdist.ops.recurrent.time_steps import RELU, SIGMOID, TANH
 
 # Fluid bounds what goes into the exponential of an activation within a recurrent layer.

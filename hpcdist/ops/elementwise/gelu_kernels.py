@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from hpcdist.jit import jit
+from hpcdist.base.jit import jit
 
 ROOT_HALF, DENSITY = math.sqrt(0.5), 1 / math.sqrt(2 * math.pi)
 

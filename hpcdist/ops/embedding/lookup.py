@@ -6,8 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from hpcdist.device import on_host
-from hpcdist.errors import GraphError
+from hpcdist.base.device import on_host
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Given, Meta, define
 from hpcdist.graph.rows import by_element
 from hpcdist.ops.common import define_with_grad, in_sequence

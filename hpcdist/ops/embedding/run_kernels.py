@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import HpcdistError
+from hpcdist.base.errors import HpcdistError
 from hpcdist.ops.types import Array, ArrayModule
 
 BLOCK = 128  # threads

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist import device
+from hpcdist.base import device
 from hpcdist.ops.embedding.run_kernels import add_runs
 from hpcdist.ops.types import Array, ArrayModule
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_element, by_row, of_matrices
 from hpcdist.ops.common import define_with_grad, fits, in_sequence, same

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.device import tell_later
-from hpcdist.errors import FeedError
+from hpcdist.base.device import tell_later
+from hpcdist.base.errors import FeedError
 from hpcdist.ops.types import ArrayModule, Call, DeviceArray
 
 MOST_PENDING = 4096  # more checks between two looks have the host wait once

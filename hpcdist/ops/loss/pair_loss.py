@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import (
     Applied,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row, off_rows
 from hpcdist.ops.common import define_with_grad, fits, in_sequence, resolve_axis, same

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from hpcdist.errors import FeedError, GraphError
+from hpcdist.base.errors import FeedError, GraphError
 from hpcdist.graph.registry import Given, Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, by_row, common_rows, of_matrices
 from hpcdist.ops.common import in_sequence

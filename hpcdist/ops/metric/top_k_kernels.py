@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcdist.jit import jit
+from hpcdist.base.jit import jit
 
 
 @jit

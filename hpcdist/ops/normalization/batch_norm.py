@@ -7,7 +7,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import SAME, Applied, OfRows, each_row

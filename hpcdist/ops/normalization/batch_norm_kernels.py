@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcdist.jit import jit
+from hpcdist.base.jit import jit
 
 LANES = 16  # partial sums side by side, so that a sum fills vector registers
 

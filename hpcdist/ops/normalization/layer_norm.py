@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, OfRows, by_row, each_row, off_rows
 from hpcdist.ops.algebra.matmul import flat2d

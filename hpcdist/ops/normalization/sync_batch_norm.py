@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcdist.device import on_host
+from hpcdist.base.device import on_host
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import arguments, declared_attrs, define, lookup
 from hpcdist.ops.common import like_inputs

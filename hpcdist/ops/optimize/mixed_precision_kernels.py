@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcdist.jit import jit
+from hpcdist.base.jit import jit
 
 SIGN, INFINITY = np.uint32(0x80000000), np.uint32(0x7F800000)
 TOO_LARGE = np.uint32(0x47800000)  # 2^16

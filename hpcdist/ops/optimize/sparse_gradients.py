@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from hpcdist import settings
-from hpcdist.errors import GraphError
+from hpcdist.base import settings
+from hpcdist.base.errors import GraphError
 from hpcdist.ops.embedding.selected_rows import SelectedRows, library_of
 from hpcdist.ops.optimize.update import UPDATES, bind_update
 from hpcdist.ops.types import Array, ArrayModule, Attrs, Operands

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.ops.types import Array, ArrayModule, Attrs, Call, Operands
 
 Hyper = Callable[[Attrs, Array], Sequence[float]]  # (attrs, float type) -> constants
@@ -152,7 +152,7 @@ def bind_update(
     ``contributors`` are added in that order. ``state`` holds the arrays of ``UPDATES[type].state``
     in order; ``rate`` is the learning rate, one element. Arrays are read and written in place.
     """
-    from hpcdist import jit  # numba takes 0.3 s to import
+    from hpcdist.base import jit
     from hpcdist.ops.optimize import update_device, update_kernels
 
     update = UPDATES[type]
@@ -175,7 +175,7 @@ def bind_update(
 
 def is_plain(type: str, attrs: Attrs) -> bool:
     """Return whether each element moves by itself, so that several parameters may move as one."""
-    from hpcdist.update_rules import RULES
+    from hpcdist.base.update_rules import RULES
 
     return UPDATES[type].rule(attrs) in RULES
 

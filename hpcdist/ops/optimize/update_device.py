@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist import update_rules as rules
+from hpcdist.base import update_rules as rules
 from hpcdist.ops.common import in_sequence
 from hpcdist.ops.types import Array, ArrayModule, Call, Operands
 

@@ -1,6 +1,6 @@
 """Optimizer updates: one pass over memory for each (numba).
 
-A pass applies a formula of `hpcdist.update_rules` to the gradient that it forms: rows of ``grads``
+A pass applies a formula of `base.update_rules` to the gradient that it forms: rows of ``grads``
 (one per contributor, beginning at ``starts``) are added in that order and multiplied by ``scale``,
 a cache-sized chunk at a time, so that a parameter cut into blocks moves as the whole would.
 """
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcdist.jit import as_tuple, jit
-from hpcdist.update_rules import (
+from hpcdist.base.jit import as_tuple, jit
+from hpcdist.base.update_rules import (
     RULES,
     adam_rate,
     adamax_rate,

@@ -43,7 +43,7 @@ def _lars(
     lars_coeff: float,
     lars_weight_decay: float,
 ) -> None:
-    from hpcdist import update_rules as rules  # numba takes 0.3 s to import
+    from hpcdist.base import update_rules as rules
 
     number = param.dtype.type
     coeff, decay = number(lars_coeff), number(lars_weight_decay)

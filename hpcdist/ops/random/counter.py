@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcdist import settings
+from hpcdist.base import settings
 from hpcdist.ops.random.philox import MULTIPLIERS, PER_BLOCK, ROUNDS, WEYL
 from hpcdist.ops.types import Array, ArrayModule
 

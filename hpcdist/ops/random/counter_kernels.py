@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcdist.jit import inlined, jit
+from hpcdist.base.jit import inlined, jit
 from hpcdist.ops.random.philox import MULTIPLIERS, PER_BLOCK, ROUNDS, WEYL
 
 LANES = 16

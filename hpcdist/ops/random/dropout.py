@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, Result, by_element, by_row
 from hpcdist.ops.common import define_with_grad, in_sequence, same

@@ -14,8 +14,8 @@ from functools import partial
 
 import numpy as np
 
-from hpcdist import settings
-from hpcdist.device import upload
+from hpcdist.base import settings
+from hpcdist.base.device import upload
 from hpcdist.graph.registry import Given, Meta, define
 from hpcdist.graph.rows import constant, like_batch
 from hpcdist.ops.common import open_shape, shaped_like_batch

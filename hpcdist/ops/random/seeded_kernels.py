@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from hpcdist.jit import jit
+from hpcdist.base.jit import jit
 
 MULTIPLIER, MODULUS = np.int64(48271), np.int64(2147483647)
 ONE, TWO = np.float32(1), np.float32(2)

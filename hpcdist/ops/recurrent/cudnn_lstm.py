@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.host_loops import run_on_host

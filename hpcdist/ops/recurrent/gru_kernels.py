@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcdist.jit import jit
+from hpcdist.base.jit import jit
 from hpcdist.ops.elementwise.activation_kernels import activate, through
 
 

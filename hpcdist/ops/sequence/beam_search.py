@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import FeedError
+from hpcdist.base.errors import FeedError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import FeedError, GraphError
+from hpcdist.base.errors import FeedError, GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, common_rows

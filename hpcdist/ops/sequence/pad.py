@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Given, Meta, define
 from hpcdist.graph.rows import Applied, How, OfRows, common_rows

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from hpcdist.errors import FeedError, GraphError
+from hpcdist.base.errors import FeedError, GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import Operator

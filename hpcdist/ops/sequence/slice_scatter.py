@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcdist.errors import FeedError, GraphError
+from hpcdist.base.errors import FeedError, GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows

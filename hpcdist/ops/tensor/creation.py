@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Given, Meta, define
 from hpcdist.graph.rows import Applied, How, OfRows, by_row, constant, not_on_rows
 from hpcdist.graph.sequence_rows import by_row_of_sequence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcdist.device import on_host
-from hpcdist.errors import FeedError, GraphError
+from hpcdist.base.device import on_host
+from hpcdist.base.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import (
     Applied,

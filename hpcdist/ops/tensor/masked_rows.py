@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpcdist.errors import FeedError
+from hpcdist.base.errors import FeedError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.values import Value
 from hpcdist.ops.common import define_with_grad

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Given, Meta, operand_slots, parse_signature
 from hpcdist.graph.rows import Applied, Treatment, by_row, linear, off_rows
 from hpcdist.ops.common import define_with_grad, open_shape, resolve_axis

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.graph import rows
 from hpcdist.graph.registry import Given, Meta
 from hpcdist.graph.rows import by_row, moved

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.names import GRAD_SUFFIX
 from hpcdist.graph.registry import Meta, lookup
 from hpcdist.ops import by_torch

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from hpcdist import update_rules as rules
+from hpcdist.base import update_rules as rules
 from hpcdist.ops.optimize.average_accumulates import MOST
 from hpcdist.ops.optimize.update import UPDATES
 from hpcdist.ops.optimize.update_device import POWERS_TIMES, formula_of

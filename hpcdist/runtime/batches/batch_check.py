@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
+from hpcdist.base.errors import FeedError
 from hpcdist.comm.base import Array
-from hpcdist.errors import FeedError
 from hpcdist.executor.position import here
-from hpcdist.lod_tensor import LoDTensor
+from hpcdist.graph.lod_tensor import LoDTensor
 
 # Of a record: rows, digests of what was set and of the names, then one for each variable by name.
 WORDS = 64

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from hpcdist.base.errors import FeedError
 from hpcdist.comm.base import Transport
 from hpcdist.comm.collective import RankGroup
 from hpcdist.comm.split_allgather import SplitAllgather, split_allgather
-from hpcdist.errors import FeedError
 from hpcdist.executor.control import Binding, Fetched
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.device import assign, on_host
+from hpcdist.base.device import assign, on_host
 from hpcdist.executor.control import Fetched
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from hpcdist.graph.lod import Lod
+from hpcdist.graph.lod_tensor import LoDTensor, concatenated
 from hpcdist.graph.rows import How, OfRows
-from hpcdist.lod_tensor import LoDTensor, concatenated
 from hpcdist.runtime.batches.scatter_batch import (
     Division,
     Share,

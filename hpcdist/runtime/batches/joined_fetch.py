@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from hpcdist.base.division import round_up
 from hpcdist.comm.base import Array
 from hpcdist.comm.split_allgather import SplitAllgather
-from hpcdist.division import round_up
 from hpcdist.executor.control import Binding, Fetched
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.division import equal_part
-from hpcdist.errors import FeedError
+from hpcdist.base.division import equal_part
+from hpcdist.base.errors import FeedError
+from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.lod_tensor import LoDTensor
 
 # Fed to a shared Program for its losses of each type: this trainer's rows * trainers / all rows.
 # A float64 loss whose weight were float32 would be that of one process to 1e-8 only.

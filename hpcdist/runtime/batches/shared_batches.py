@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.device import on_host
+from hpcdist.base.errors import FeedError, PlanError
 from hpcdist.comm.base import Transport
-from hpcdist.device import on_host
-from hpcdist.errors import FeedError, PlanError
 from hpcdist.executor.control import Binding, Feed, Join
 from hpcdist.executor.fed import as_host
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, ScopeVariable
+from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.registry import Call
-from hpcdist.lod_tensor import LoDTensor
 from hpcdist.runtime.batches.batch_check import BatchCheck
 from hpcdist.runtime.batches.batch_rounds import BatchRounds
 from hpcdist.runtime.batches.distributed_auc import CountsOfAll, DistributedAuc

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpcdist.errors import FeedError, PlanError
+from hpcdist.autodiff.recompute import AGAIN
+from hpcdist.base.errors import FeedError, PlanError
 from hpcdist.graph.block import block_of
+from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import attrs_of, lookup
 from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows, Operand
 from hpcdist.graph.values import RANK_TABLE
-from hpcdist.lod_tensor import LoDTensor
-from hpcdist.recompute import AGAIN
 from hpcdist.runtime.batches.scatter_batch import (
     batched_names,
     is_loss_gradient,

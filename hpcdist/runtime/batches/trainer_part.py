@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import PlanError
+from hpcdist.base.errors import PlanError
 from hpcdist.executor.control import Feed, Join
 from hpcdist.runtime.batches.distributed_auc import DistributedAuc
 from hpcdist.runtime.batches.joined_fetch import JoinedFetch

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hpcdist import settings
-from hpcdist.errors import FeedError
+from hpcdist.base import settings
+from hpcdist.base.errors import FeedError
 from hpcdist.executor import control
 from hpcdist.runtime.job.job import Job
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcdist import settings
+from hpcdist.base import settings
 from hpcdist.graph.program import Program
 from hpcdist.runtime.batches.scatter_batch import WEIGHTS, Share, weighted
 from hpcdist.runtime.batches.shared_program import SharedProgram

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.device import on_host
 from hpcdist.comm.bucket import Fusing, Gradient, buckets
 from hpcdist.comm.collective import CollectiveOperations
 from hpcdist.comm.reducer import BucketReducer
-from hpcdist.device import on_host
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
 from hpcdist.executor.memory import adjacent, nbytes_of

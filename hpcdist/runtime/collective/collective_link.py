@@ -10,15 +10,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from hpcdist import settings
+from hpcdist.base import settings
+from hpcdist.base.device import assign, on_host
+from hpcdist.base.errors import CommError, RankFailure
 from hpcdist.comm.base import ANY, Transport, ranks_that_differ
 from hpcdist.comm.collective import CollectiveOperations
 from hpcdist.comm.groups import Way, make_groups
 from hpcdist.comm.hierarchy import find_nodes
 from hpcdist.comm.host_collective import HostCollective
 from hpcdist.comm.progress import while_waiting
-from hpcdist.device import assign, on_host
-from hpcdist.errors import CommError, RankFailure
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here

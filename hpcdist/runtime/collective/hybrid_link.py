@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from hpcdist.base.errors import GraphError, HpcdistError, PlanError
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
-from hpcdist.errors import GraphError, HpcdistError, PlanError
 from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, ScopeVariable

@@ -6,9 +6,9 @@ import logging
 
 import numpy as np
 
+from hpcdist.base.device import assign, on_host
+from hpcdist.base.errors import CommError
 from hpcdist.comm.collective import CollectiveOperations
-from hpcdist.device import assign, on_host
-from hpcdist.errors import CommError
 from hpcdist.executor.control import Binding
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator

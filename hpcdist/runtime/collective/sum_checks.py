@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist import settings
+from hpcdist.base import settings
+from hpcdist.base.errors import HpcdistError, PlanError
 from hpcdist.comm.groups import Way
-from hpcdist.errors import HpcdistError, PlanError
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from hpcdist.errors import PlanError
+from hpcdist.base.errors import PlanError
 from hpcdist.executor.control import Feed, Settled, SharedFetch
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.errors import CheckpointError, RankFailure, TrainersDied
 from hpcdist.comm.base import Request, Transport
 from hpcdist.comm.cluster import Cluster
-from hpcdist.errors import CheckpointError, RankFailure, TrainersDied
 from hpcdist.executor.control import ANNOUNCED
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
-from hpcdist import settings
+from hpcdist.base import settings
+from hpcdist.base.errors import PlanError, RankFailure
 from hpcdist.checkpoint.recent import newest
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, TRAINER, Cluster
 from hpcdist.comm.ulfm import UlfmTransport
-from hpcdist.errors import PlanError, RankFailure
 from hpcdist.transpiler.plan import Plan
 
 OnFailure: TypeAlias = Literal["end", "continue"]

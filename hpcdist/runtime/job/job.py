@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
-from hpcdist import settings
+from hpcdist.base import settings
+from hpcdist.base.errors import HpcdistError, PlanError
 from hpcdist.checkpoint.serving import ASSIGN
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster
-from hpcdist.errors import HpcdistError, PlanError
 from hpcdist.executor.analysis import is_control
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding, Control, Feed, Settled, SharedFetch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from hpcdist.errors import HpcdistError
+from hpcdist.base.errors import HpcdistError
 from hpcdist.executor.control import NetworkOperators
 from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.graph.program import Program

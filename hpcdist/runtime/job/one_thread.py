@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from threading import Thread, get_ident
 
-from hpcdist.errors import HpcdistError
+from hpcdist.base.errors import HpcdistError
 
 
 class StepThread:

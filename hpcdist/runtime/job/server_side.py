@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import FeedError, PlanError
+from hpcdist.base.errors import FeedError, PlanError
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Parameter
 from hpcdist.transpiler.hybrid import served_plan

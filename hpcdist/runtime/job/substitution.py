@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from hpcdist.base.errors import HpcdistError, PlanError
 from hpcdist.comm.cluster import PSERVER, Cluster, RankRole
-from hpcdist.errors import HpcdistError, PlanError
 from hpcdist.graph.distribution import NOT_DISTRIBUTED
 from hpcdist.graph.program import Program
 from hpcdist.transpiler.group import Group

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from hpcdist.base.errors import CommError, FeedError
 from hpcdist.comm.base import Transport, ranks_that_differ
-from hpcdist.errors import CommError, FeedError
 from hpcdist.executor.position import here
 from hpcdist.runtime.batches.batch_check import RECORD_BYTES, BatchCheck
 

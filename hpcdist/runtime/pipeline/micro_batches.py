@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import FeedError, PlanError
+from hpcdist.base.errors import FeedError, PlanError
 from hpcdist.executor.analysis import concrete_metas
 from hpcdist.executor.fed import fed_metas
 from hpcdist.graph.program import Program

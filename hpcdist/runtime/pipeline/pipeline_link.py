@@ -9,9 +9,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from hpcdist.base.device import on_host
+from hpcdist.base.errors import CommError, HpcdistError, PlanError
 from hpcdist.comm.base import Transport
-from hpcdist.device import on_host
-from hpcdist.errors import CommError, HpcdistError, PlanError
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
 from hpcdist.executor.scope import Scope

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hpcdist.errors import PlanError
+from hpcdist.base.errors import PlanError
 from hpcdist.graph.pipeline import of_micro_batch
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program

@@ -9,17 +9,17 @@ from weakref import WeakSet
 
 import numpy as np
 
-from hpcdist.device import on_host
-from hpcdist.errors import FeedError
+from hpcdist.base.device import on_host
+from hpcdist.base.errors import FeedError
 from hpcdist.executor.analysis import reads
 from hpcdist.executor.control import Feed, SharedFetch
 from hpcdist.executor.fed import as_host, fed_metas
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
+from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.pipeline import of_micro_batch
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta, lookup
-from hpcdist.lod_tensor import LoDTensor
 from hpcdist.ops.random.counter import Draws
 from hpcdist.runtime.batches.scatter_batch import samples_of
 from hpcdist.runtime.job.set_values import SetValues

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.device import assign, on_host
 from hpcdist.comm.base import Request, Transport
 from hpcdist.comm.progress import waits_for_ranks
-from hpcdist.device import assign, on_host
 from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator

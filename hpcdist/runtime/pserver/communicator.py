@@ -16,9 +16,9 @@ from threading import Condition
 
 import numpy as np
 
-from hpcdist import settings
+from hpcdist.base import settings
+from hpcdist.base.errors import CommError
 from hpcdist.comm.base import Array
-from hpcdist.errors import CommError
 from hpcdist.graph.registry import Call
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ps.client import PsClient

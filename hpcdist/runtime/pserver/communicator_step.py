@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.errors import CommError
 from hpcdist.comm.base import Array
-from hpcdist.errors import CommError
 from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from hpcdist.base.errors import CommError
 from hpcdist.comm.base import Array, Transport
 from hpcdist.comm.cluster import Cluster
-from hpcdist.errors import CommError
 from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator

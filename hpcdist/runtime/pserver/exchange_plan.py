@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hpcdist.errors import CommError
+from hpcdist.base.errors import CommError
 from hpcdist.ps.packets import Packet, VarSpec, plan_packets, twin_packets
 from hpcdist.transpiler.plan import Plan, Route
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import GraphError
+from hpcdist.base.errors import GraphError
 from hpcdist.executor.compile import steps_of
 from hpcdist.executor.control import Binding
 from hpcdist.graph.block import Block

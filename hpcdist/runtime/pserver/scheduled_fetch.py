@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import FeedError
+from hpcdist.base.errors import FeedError
 from hpcdist.executor.control import Fetched, Join
 from hpcdist.executor.merging import merge_counter
 from hpcdist.executor.scope import Scope

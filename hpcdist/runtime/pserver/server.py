@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist import settings
+from hpcdist.base import settings
+from hpcdist.base.errors import GraphError
 from hpcdist.checkpoint.serving import ServerStore
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
-from hpcdist.errors import GraphError
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.compile import steps_of
 from hpcdist.executor.control import Binding

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import CommError
+from hpcdist.base.errors import CommError
 from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
 from hpcdist.graph.registry import Call

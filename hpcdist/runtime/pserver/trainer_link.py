@@ -8,10 +8,10 @@ from typing import NoReturn
 
 import numpy as np
 
+from hpcdist.base.device import on_host
+from hpcdist.base.errors import CommError, PlanError
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
-from hpcdist.device import on_host
-from hpcdist.errors import CommError, PlanError
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
 from hpcdist.executor.scope import Scope, ScopeVariable, holds_averages

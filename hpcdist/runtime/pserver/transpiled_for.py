@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
+from hpcdist.base.errors import PlanError
 from hpcdist.comm.cluster import Cluster
-from hpcdist.errors import PlanError
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program
 from hpcdist.transpiler import DistributeTranspiler

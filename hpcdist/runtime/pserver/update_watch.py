@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist import settings
+from hpcdist.base import settings
 from hpcdist.comm.base import Array
 from hpcdist.executor.nan_watch import tell
 from hpcdist.ps.server import PsServer

@@ -6,8 +6,8 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hpcdist import settings
-from hpcdist.errors import GraphError
+from hpcdist.base import settings
+from hpcdist.base.errors import GraphError
 from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call

@@ -1,0 +1,98 @@
+"""Checks of arguments and fields, with their error messages."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import Any, NoReturn
+
+from hpcdist.base.errors import (
+    FleetError,
+    FleetTypeError,
+    GraphError,
+    GraphTypeError,
+    MissingNameError,
+    PlanAttributeError,
+    PlanError,
+    PlanTypeError,
+)
+
+Errors = tuple[type[Exception], type[Exception]]  # of a wrong type, of a wrong value
+PLAN: Errors = (PlanTypeError, PlanError)
+FLEET: Errors = (FleetTypeError, FleetError)
+GRAPH: Errors = (GraphTypeError, GraphError)
+
+
+def integer(
+    name: str,
+    value: Any,
+    least: int,
+    below: int | None = None,
+    errors: Errors = PLAN,
+) -> int:
+    """Return an int of at least ``least``, below ``below`` if that is given; a bool is none.
+
+    ``name`` is what errors call it.
+    """
+    wrong_type, wrong_value = errors
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise wrong_type(f"{name}: expected an integer, got {value!r}")
+    number = int(value)
+    if number < least or (below is not None and number >= below):
+        expected = f"at least {least}" if below is None else f"{least}..{below - 1}"
+        raise wrong_value(f"{name}: expected {expected}, got {value}")
+    return number
+
+
+def positive(name: str, value: Any, errors: Errors = PLAN) -> float:
+    """Return a number above 0 that is finite, as a float; a bool is none."""
+    wrong_type, wrong_value = errors
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise wrong_type(f"{name}: expected a number, got {value!r}")
+    number = float(value)
+    if not 0.0 < number < math.inf:
+        raise wrong_value(f"{name}: expected a number above 0, got {value}")
+    return number
+
+
+def names(argument: str, value: Any, errors: Errors = PLAN) -> set[str]:
+    """Return the names that a list, a set, ... holds (None: none); one str is no list of them."""
+    many = isinstance(value, Iterable) and not isinstance(value, str)
+    items = list(value) if many else []
+    if not (many or value is None) or any(not isinstance(name, str) for name in items):
+        raise errors[0](f"{argument}: expected a list of names, got {value!r}")
+    return set(items)
+
+
+def no_field(owner: str, name: str, fields: Iterable[str]) -> str:
+    """Return the words for a field that does not exist, with the one that may be meant."""
+    near = difflib.get_close_matches(name, list(fields), 1)
+    return f"{owner} has no field {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+class Fields:
+    """Base of dataclasses of settings: fields that do not exist cannot be set."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        fields = type(self).__dataclass_fields__  # type: ignore[attr-defined]
+        if name not in fields:
+            raise PlanAttributeError(no_field(type(self).__name__, name, fields))
+        super().__setattr__(name, value)
+
+
+class Refused:
+    """A name that objects of Fluid's have, and which says what to use instead.
+
+    Reading it raises MissingNameError, an AttributeError: for ``hasattr`` it is not there.
+    """
+
+    def __init__(self, instead: str) -> None:
+        self._instead = instead
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"{owner.__name__}.{name}"
+
+    def __get__(self, instance: object, owner: type | None = None) -> NoReturn:
+        raise MissingNameError(f"{self._name} of Fluid 1.8.5 is not in hpcdist: {self._instead}")

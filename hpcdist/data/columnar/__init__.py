@@ -1,0 +1,17 @@
+"""Columnar files as batches: `hpcdist.data.read`, and the decoding of texts and images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcdist.data.columnar.images import Images
+from hpcdist.data.columnar.optional_pyarrow import needing_pyarrow
+from hpcdist.data.columnar.packing import Packed, packed
+from hpcdist.data.columnar.vocabulary import Vocabulary
+
+__all__ = ["Images", "Packed", "Vocabulary", "packed", "read"]
+
+
+def read(*args: Any, **kwargs: Any) -> Any:
+    """Read columnar files in batches: see `hpcdist.data.columnar.read_files.read`."""
+    return needing_pyarrow("read_files", "data.read").read(*args, **kwargs)

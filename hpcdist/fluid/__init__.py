@@ -1,0 +1,1 @@
+"""The door for Fluid's scripts: what they call, and append to Programs."""

@@ -1,0 +1,55 @@
+"""Fluid's module ``framework``: the graph under the names that scripts import it by."""
+
+from hpcdist.fluid.compat.housekeeping import (
+    cuda_pinned_places,
+    device_guard,
+    in_dygraph_mode,
+    name_scope,
+    require_version,
+)
+from hpcdist.graph import names as unique_name
+from hpcdist.graph.block import Block
+from hpcdist.graph.dtypes import canonical as convert_np_dtype_to_dtype_
+from hpcdist.graph.dtypes import is_float as dtype_is_floating
+from hpcdist.graph.names import GRAD_SUFFIX, grad_name
+from hpcdist.graph.names import grad_name as grad_var_name
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import (
+    Program,
+    default_main_program,
+    default_startup_program,
+    program_guard,
+    switch_main_program,
+    switch_startup_program,
+)
+from hpcdist.graph.variable import Parameter, Variable
+
+
+def _get_var(name: str, program: Program | None = None) -> Variable:
+    """Return a variable of the global block of a Program, by default of the main program."""
+    return (program or default_main_program()).global_block().var(name)
+
+
+__all__ = [
+    "GRAD_SUFFIX",
+    "Block",
+    "Operator",
+    "Parameter",
+    "Program",
+    "Variable",
+    "convert_np_dtype_to_dtype_",
+    "cuda_pinned_places",
+    "default_main_program",
+    "default_startup_program",
+    "device_guard",
+    "dtype_is_floating",
+    "grad_name",
+    "grad_var_name",
+    "in_dygraph_mode",
+    "name_scope",
+    "program_guard",
+    "require_version",
+    "switch_main_program",
+    "switch_startup_program",
+    "unique_name",
+]

@@ -1,0 +1,131 @@
+"""Loading variables of a Program: ``fluid.io.load_persistables`` and its kin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hpcdist.checkpoint.divided import Combined, left_to_first
+from hpcdist.checkpoint.local import check_table, check_take_up, counted, take_up, take_up_table
+from hpcdist.checkpoint.local_shards import (
+    array_of,
+    pieces_of_server,
+    tables_of,
+)
+from hpcdist.checkpoint.ranks import done_by_first, peers_here
+from hpcdist.checkpoint.restore import wanted
+from hpcdist.checkpoint.serving import CHECK, LOAD
+from hpcdist.checkpoint.sources import open_saved
+from hpcdist.executor.compiled_program import CompiledProgram
+from hpcdist.executor.control import Peers
+from hpcdist.executor.merging import begin_to_merge
+from hpcdist.executor.position import here
+from hpcdist.executor.scope import global_scope
+from hpcdist.fluid.io.selection import (
+    Predicate,
+    checked_program,
+    chosen_variables,
+    is_parameter,
+    is_persistable,
+)
+from hpcdist.graph.program import Program
+from hpcdist.transpiler.plan import Plan, trainer_plan
+from hpcdist.transpiler.pserver import server_plan
+from hpcdist.transpiler.sharded_updates import not_here
+
+
+def load_vars(
+    executor: object,
+    dirname: str,
+    main_program: Program | CompiledProgram | None = None,
+    vars: Sequence[Any] | None = None,
+    predicate: Predicate | None = None,
+    filename: str | None = None,
+) -> None:
+    """Load what `save_vars` has saved, in HDF5 or in Fluid's format: the files say which.
+
+    CheckpointError, and nothing has changed, if a variable is missing or of another shape or
+    dtype. On a pserver program it loads the rows that this server holds. In a job with servers,
+    trainer 0 lets these load what they hold, and every trainer loads what it has itself; in a scope
+    in which nothing trains, every trainer loads all of it.
+    """
+    program = checked_program("main_program", main_program)
+    scope, directory = global_scope(), Path(dirname)
+    chosen = chosen_variables(program, vars, predicate)
+    names = [var.name for var in chosen]
+    index, servers = 0, 1
+    peers: Peers | None = None  # if servers load, too
+    served = server_plan(program)
+    if served is not None:
+        index, servers = served.index, len(served.plan.endpoints)
+    else:
+        others = peers_here()
+        if not others.servers:
+            index, servers = others.trainer, others.trainers
+        if others.trains_in(scope):
+            peers = others
+            peers.program(program)
+            chosen = [v for v in chosen if array_of(scope, v.name) is not None]
+    tables = [table for table in tables_of(program, scope) if table.name in names]
+    with open_saved(directory, filename, names) as source:
+        if served is not None:
+            pieces = [h for h in pieces_of_server(program, scope) if h.local in names]
+            plan: Plan | None = served.plan
+        else:
+            pieces = wanted(source, chosen, scope, frozenset(not_here(program)))
+            sums = left_to_first(program, peers_here().trainer)
+            pieces = [
+                replace(h, combined=Combined((h.piece.name,), sums[h.local], holds=False))
+                if h.local in sums
+                else h
+                for h in pieces
+            ]
+            plan = trainer_plan(program)
+        pieces = [counted(source, h, plan) for h in pieces]
+    # A file of all variables has no names: it must be read with those that it was written with.
+    all_names = names if served is None else [h.piece.name for h in pieces]
+    with open_saved(directory, filename, all_names) as source:
+        check_take_up(source, pieces, data=here.step > 0)
+        for table in tables:
+            check_table(source, table, index, servers)
+        if peers is not None:
+            _load_on_servers(peers, directory, filename, names)
+        take_up(source, pieces, scope)
+        for table in tables:
+            take_up_table(source, table, index, servers)
+
+
+def _load_on_servers(
+    peers: Peers, directory: Path, filename: str | None, names: Sequence[str]
+) -> None:
+    """Let servers load what they hold; return when they have, so that rows of theirs are those."""
+    request = {"path": str(directory.resolve()), "filename": filename, "names": names}
+
+    def ask() -> None:
+        peers.ask({"do": CHECK, "data": here.step > 0, **request})
+        peers.ask({"do": LOAD, **request})
+
+    done_by_first(peers, "load", directory, filename, ask, in_own=lambda: None)
+
+
+def load_params(
+    executor: object,
+    dirname: str,
+    main_program: Program | CompiledProgram | None = None,
+    filename: str | None = None,
+) -> None:
+    """Load the parameters of a Program; see `load_vars`."""
+    load_vars(executor, dirname, main_program, None, is_parameter, filename)
+
+
+def load_persistables(
+    executor: object,
+    dirname: str,
+    main_program: Program | CompiledProgram | None = None,
+    filename: str | None = None,
+) -> None:
+    """Load all that outlives a run; see `load_vars`. Steps are merged anew from here on."""
+    load_vars(executor, dirname, main_program, None, is_persistable, filename)
+    begin_to_merge(checked_program("main_program", main_program), global_scope())

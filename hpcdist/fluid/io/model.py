@@ -1,0 +1,230 @@
+"""Inference models: the part of a Program that computes some targets, with its parameters."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcdist.base.errors import CheckpointError, GraphError, GraphTypeError
+from hpcdist.checkpoint.attempt import fingerprint
+from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
+from hpcdist.checkpoint.files import read_whole
+from hpcdist.checkpoint.layout import MANIFEST
+from hpcdist.checkpoint.ranks import peers_here, saved_by_first
+from hpcdist.checkpoint.save_alone import save_alone
+from hpcdist.checkpoint.saved_rows import SavedRows
+from hpcdist.checkpoint.write import write_bytes
+from hpcdist.executor.scope import global_scope
+from hpcdist.fluid.io.load_variables import load_vars
+from hpcdist.fluid.io.program_data import from_data, to_data
+from hpcdist.fluid.io.program_desc import read_program, write_program
+from hpcdist.fluid.io.selection import is_persistable
+from hpcdist.fluid.io.variables import save_for_inference, save_vars
+from hpcdist.fluid.layers import scale
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program, default_main_program, program_guard
+from hpcdist.graph.pruning import cut_to
+from hpcdist.graph.variable import Variable
+from hpcdist.ops.embedding.lookup import NO_PADDING
+from hpcdist.transpiler.table_metadata import LOOKUPS, is_distributed_lookup, tables_looked_up
+
+MODEL = "__model__"
+MAX_MODEL = 256 << 20  # bytes of Fluid's file
+TARGET = "save_infer_model/scale_{}"  # what Fluid calls the operators that end its models
+ASKING = ("distributed_lookup_table", "prefetch")  # operators that ask servers for rows
+
+
+def save_inference_model(
+    dirname: str,
+    feeded_var_names: Sequence[str] | str,
+    target_vars: Sequence[Variable] | Variable,
+    executor: object,
+    main_program: Program | None = None,
+    model_filename: str | None = None,
+    params_filename: str | None = None,
+    export_for_deployment: bool = True,
+    program_only: bool = False,
+    *,
+    format: str | None = None,
+    compression: str | None = None,
+) -> list[str]:
+    """Save what computes ``target_vars`` from what is fed; return the targets' names.
+
+    The Program is stored as plain data in ``dirname/__model__``, an HDF5 file as well; if
+    ``format="fluid"`` is said, as Fluid does, who can load it then; parameters as `save_vars`
+    stores them, under ``params_filename``. Of a job, trainer 0 saves;
+    other trainers that call this return when the files are there.
+    ``export_for_deployment`` changes nothing: what is saved can always be run.
+    """
+    feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
+    targets = [target_vars] if isinstance(target_vars, Variable) else list(target_vars)
+    program = default_main_program() if main_program is None else main_program
+    program = getattr(program, "program", program)
+    if not isinstance(program, Program):
+        raise GraphTypeError(f"main_program: expected a Program, got {type(program).__name__}")
+    if not targets or not all(isinstance(target, Variable) for target in targets):
+        raise GraphTypeError(f"target_vars: expected Variables, got {target_vars!r}")
+    for name in feeds:
+        program.global_block().var(name)
+    model, names = pruned(program, feeds, targets)
+    model_path = Path(dirname) / (model_filename or MODEL)
+    params_name = params_filename or MANIFEST
+    if model_path.name == params_name:
+        raise CheckpointError(f"model_filename and params_filename are both {params_name!r}")
+    persistent = [var.name for var in model.list_vars() if is_persistable(var)]
+    if not program_only:
+        options: dict[str, Any] = {"format": format, "compression": compression}
+        if tables_looked_up(program).isdisjoint(persistent):
+            save_vars(executor, dirname, program, persistent, None, params_filename, **options)
+        else:
+            save_for_inference(dirname, program, persistent, params_filename, **options)
+
+    def save() -> None:
+        if format == "fluid":
+            write_bytes(model_path, write_program(model, feeds, names))
+            return
+        extra = {"program": to_data(model), "feed": feeds, "fetch": names}
+        target = model_path.parent, model_path.name
+        save_alone(*target, [], None, fingerprint(model), extra=extra)
+
+    saved_by_first(peers_here(), model_path.parent, model_path.name, save)
+    return names
+
+
+def load_inference_model(
+    dirname: str | None,
+    executor: object,
+    model_filename: str | bytes | None = None,
+    params_filename: str | bytes | None = None,
+    pserver_endpoints: Sequence[str] | None = None,
+) -> list[Any]:
+    """Return [program, names to feed, Variables to fetch] of a saved model; load its parameters.
+
+    Without a ``dirname`` the other two are not names of files, but what these hold (bytes).
+
+    Also of a model that Fluid has saved, if all its operators are known here.
+    ``pserver_endpoints`` is accepted and not needed: the model has no operators of servers. Rows of
+    distributed tables are looked up where the files have them, which must stay there, unchanged.
+    """
+    if dirname is None:
+        return _load_from_bytes(executor, model_filename, params_filename)
+    if isinstance(model_filename, bytes) or isinstance(params_filename, bytes):
+        raise CheckpointError(
+            "load_inference_model: the model is given as bytes; dirname must be None then, "
+            f"got {dirname!r}"
+        )
+    path = Path(dirname) / (model_filename or MODEL)
+    if path.is_file() and not is_checkpoint(path):
+        extra: Any = read_program(read_whole(path, MAX_MODEL), str(path))
+    else:
+        with Checkpoint(path) as checkpoint:
+            extra = checkpoint.facts.extra
+    if not isinstance(extra, dict) or not {"program", "feed", "fetch"} <= extra.keys():
+        raise CheckpointError(f"{path}: holds no inference model")
+    program = from_data(extra["program"], str(path))
+    block = program.global_block()
+    try:
+        feeds = [str(block.var(name).name) for name in extra["feed"]]
+        fetches = [block.var(name) for name in extra["fetch"]]
+    except (GraphError, TypeError) as error:
+        raise CheckpointError(f"{path}: malformed names to feed or fetch: {error}") from None
+    _look_up_in_files(program, Path(dirname) / (params_filename or MANIFEST))
+    if not peers_here().trains_in(global_scope()):
+        _look_up_here(program)
+    load_vars(executor, dirname, program, None, is_persistable, params_filename)
+    return [program, feeds, fetches]
+
+
+def _load_from_bytes(executor: object, *contents: Any) -> list[Any]:
+    """Return what `load_inference_model` does of a model and its parameters, each one file."""
+    for content in contents:
+        if not isinstance(content, bytes):
+            raise CheckpointError(
+                "load_inference_model: without a dirname, model_filename and params_filename are "
+                f"the contents of two files, as bytes; got {type(content).__name__}"
+            )
+    with tempfile.TemporaryDirectory() as directory:
+        for name, content in zip(("model", "params"), contents, strict=True):
+            (Path(directory) / name).write_bytes(content)
+        return load_inference_model(directory, executor, "model", "params")
+
+
+def _look_up_in_files(program: Program, manifest: Path) -> None:
+    """Make look-ups in distributed tables read their rows from the model's files."""
+    tables = tables_looked_up(program)
+    if not tables:
+        return
+    with Checkpoint(manifest) as checkpoint:
+        rows = {name: SavedRows(checkpoint, name) for name in sorted(tables)}
+    for block in program.blocks:
+        for i, op in enumerate(block.ops):
+            if is_distributed_lookup(op):
+                var = block.var(op.input("W")[0])
+                stored = rows[var.name]
+                if var.shape[1:] != (stored.dim,):
+                    raise CheckpointError(
+                        f"{manifest}: table {var.name!r} has rows of {stored.dim} elements, the "
+                        f"model looks up rows of {var.shape[1:]}"
+                    )
+                block.ops[i] = _saved_lookup(op, stored)
+    for name in tables:
+        program.global_block().remove_var(name)
+    program.touch()
+
+
+def _look_up_here(program: Program) -> None:
+    """Let look-ups read this process's arrays, also where another Program's are on servers."""
+    for block in program.blocks:
+        for op in block.ops:
+            if op.type in LOOKUPS:
+                op.attrs.update(is_sparse=False, remote_prefetch=False)
+
+
+def _saved_lookup(op: Operator, rows: SavedRows) -> Operator:
+    attrs = {
+        "table": rows.name,
+        "width": rows.dim,
+        "padding_idx": op.attrs.get("padding_idx", NO_PADDING),
+        "last_is_one": op.type == "lookup_table",
+        "rows": rows,
+    }
+    slots = {"Ids": op.input("Ids")}, {"Out": op.output("Out")}
+    return Operator(op.block, "lookup_saved_rows", *slots, attrs)
+
+
+def pruned(
+    program: Program, feeds: Sequence[str], targets: Sequence[Variable]
+) -> tuple[Program, list[str]]:
+    """Return a Program of just what computes the targets, and what it calls them.
+
+    GraphError if a target needs data that is not fed.
+    """
+    model = program.clone(for_test=True)
+    block = model.global_block()
+    needed = cut_to(model, [target.name for target in targets], feeds)
+    asking = next((op for op in block.ops if op.type in ASKING), None)
+    if asking is not None:
+        raise GraphError(
+            f"save_inference_model: operator {asking.type!r} asks servers for rows: give the "
+            "program that was transpiled, not what get_trainer_program() has made of it"
+        )
+    missing = sorted(n for n in needed if not _has_value(model, n))
+    if missing:
+        raise GraphError(
+            f"save_inference_model: {', '.join(t.name for t in targets)} cannot be computed from "
+            f"{', '.join(feeds) or 'nothing'}: {', '.join(missing)} would have to be fed too"
+        )
+    names = []
+    with program_guard(model, Program()):
+        for number, target in enumerate(targets):
+            scaled = scale(block.var(target.name), 1.0, name=TARGET.format(number))
+            names.append(scaled.name)
+    model.touch()
+    return model, names
+
+
+def _has_value(program: Program, name: str) -> bool:
+    var = program.global_block().find_var(name)
+    return var is not None and is_persistable(var)

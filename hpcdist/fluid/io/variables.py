@@ -1,0 +1,289 @@
+"""Saving and loading variables of a Program: ``fluid.io.save_persistables`` and its kin."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdist.base.errors import CheckpointError
+from hpcdist.checkpoint.attempt import fingerprint
+from hpcdist.checkpoint.checkpoint import is_checkpoint
+from hpcdist.checkpoint.divided import sums_of
+from hpcdist.checkpoint.fluid_files import write_tensors
+from hpcdist.checkpoint.layout import MANIFEST, path_of
+from hpcdist.checkpoint.local_shards import (
+    LocalPiece,
+    array_of,
+    persistables,
+    roles_of,
+    tables_of,
+    unsliced,
+)
+from hpcdist.checkpoint.metadata import OTHER, Piece
+from hpcdist.checkpoint.ranks import peers_here, saved_by_first
+from hpcdist.checkpoint.restore import is_table
+from hpcdist.checkpoint.save_alone import save_alone, save_by_servers, save_rows
+from hpcdist.checkpoint.serving import LIST
+from hpcdist.checkpoint.trainer_shares import refuse_averages
+from hpcdist.executor.compiled_program import CompiledProgram
+from hpcdist.executor.control import Peers
+from hpcdist.executor.merging import merge_state
+from hpcdist.executor.scope import Scope, global_scope
+from hpcdist.fluid.io.selection import (
+    Predicate,
+    array_in,
+    checked_format,
+    checked_program,
+    chosen_variables,
+    is_parameter,
+    is_persistable,
+)
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.transpiler.hybrid import served_plan
+from hpcdist.transpiler.sharded_updates import owners_of
+from hpcdist.transpiler.table_metadata import tables_looked_up
+
+logger = logging.getLogger("hpcdist.checkpoint")
+Remote = tuple[int, str, Piece]
+
+
+def _say_what_is_partial(peers: Peers, program: Program, names: Iterable[str]) -> None:
+    """Warn of sums over the rows of all trainers, of which trainer 0, which saves, has its own."""
+    sums = [name for name in sums_of(program) if name in set(names)]
+    if sums and peers.trainers > 1 and peers.trainer == 0:
+        logger.warning(
+            "%s: each of %d trainers counts its rows, and trainer 0 saves its own counts only: "
+            "checkpoint.save saves those of all",
+            ", ".join(sums),
+            peers.trainers,
+        )
+
+
+def save_vars(
+    executor: object,
+    dirname: str,
+    main_program: Program | CompiledProgram | None = None,
+    vars: Sequence[Any] | None = None,
+    predicate: Predicate | None = None,
+    filename: str | None = None,
+    *,
+    format: str | None = None,
+    compression: str | None = None,
+) -> None:
+    """Save variables: ``vars`` (Variables or names), or those that ``predicate`` chooses.
+
+    In HDF5: ``dirname/manifest.h5``, or ``dirname/filename``, with the data beside it. With
+    ``format="fluid"``, the default under ``--as-paddle``, as Fluid does: a file for each variable,
+    or all in ``filename``. Of a job, trainer 0 saves, and takes from servers what only they have;
+    other trainers that call this return when the files are there. All ranks of a pipeline must call
+    it, for each keeps a stage only.
+    """
+    program = checked_program("main_program", main_program)
+    names = [v.name for v in chosen_variables(program, vars, predicate)]
+    format = checked_format(format, compression, program, names)
+    peers = peers_here()
+    _refuse_shared_out(peers, program, names)
+    tables = sorted(tables_looked_up(program).intersection(names)) if peers.servers else []
+    if tables:
+        raise CheckpointError(
+            f"the rows of {', '.join(tables)} are on the servers: save_persistables and "
+            "checkpoint.save have them write these"
+        )
+
+    if divided := sorted(owners_of(program).keys() & set(names)):
+        raise CheckpointError(
+            f"the trainers of this job divide the state of the optimizer, such as {divided[0]}: "
+            "checkpoint.save has each write its part; fluid.io.save_params saves the parameters"
+        )
+
+    _say_what_is_partial(peers, program, names)
+    peers.complete(names, global_scope())
+
+    def save() -> None:
+        remote = _on_servers(peers, program)
+        _save(peers, program, names, remote, Path(dirname), filename, format, compression)
+
+    saved_by_first(peers, Path(dirname), filename, save)
+
+
+def _save(
+    peers: Peers,
+    program: Program,
+    names: Sequence[str],
+    remote: Mapping[str, Sequence[Remote]],
+    directory: Path,
+    filename: str | None,
+    format: str,
+    compression: str | None,
+) -> None:
+    arrays = _values(peers, program, names, remote)
+    if format == "fluid":
+        _write_fluid(directory, arrays, filename)
+        return
+    pieces, scope = _as_pieces(program, arrays)
+    tables = [t for t in tables_of(program, global_scope()) if t.name in names]
+    label = fingerprint(program)
+    target = directory, filename or MANIFEST
+    save_alone(*target, pieces, scope, label, tables=tables, compression=compression)
+
+
+def save_params(
+    executor: object,
+    dirname: str,
+    main_program: Program | CompiledProgram | None = None,
+    filename: str | None = None,
+    **how: Any,
+) -> None:
+    """Save the parameters of a Program; see `save_vars`."""
+    save_vars(executor, dirname, main_program, None, is_parameter, filename, **how)
+
+
+def save_persistables(
+    executor: object,
+    dirname: str,
+    main_program: Program | CompiledProgram | None = None,
+    filename: str | None = None,
+    *,
+    format: str | None = None,
+    compression: str | None = None,
+) -> None:
+    """Save all that outlives a run: parameters, optimizer state, learning rates; see `save_vars`.
+
+    Of a Program that trains with parameter servers, trainer 0 lets every server write its part.
+    """
+    program, peers = checked_program("main_program", main_program), peers_here()
+    if not peers.servers or served_plan(peers.program(program)) is None:
+        options: dict[str, Any] = {"format": format, "compression": compression}
+        save_vars(executor, dirname, program, None, is_persistable, filename, **options)
+        return
+    format = checked_format(format, compression, program, tables_looked_up(program))
+    refuse_averages(peers, peers.program(program), global_scope())
+    _say_what_is_partial(peers, program, [v.name for v in persistables(program)])
+
+    def save() -> None:
+        if format == "hdf5":
+            save_by_servers(peers, Path(dirname), filename or MANIFEST, program, compression)
+            return
+        remote = _on_servers(peers, program)
+        merged = merge_state(program)
+        names_here = [v.name for v in persistables(peers.program(program)) if v.name not in merged]
+        names = [n for n in names_here if array_of(global_scope(), n) is not None] + list(remote)
+        _save(peers, program, names, remote, Path(dirname), filename, format, None)
+
+    saved_by_first(peers, Path(dirname), filename, save)
+
+
+def save_for_inference(
+    dirname: str,
+    program: Program,
+    names: Sequence[str],
+    filename: str | None,
+    *,
+    format: str | None,
+    compression: str | None,
+) -> None:
+    """Save variables of which some are distributed tables: of these rows only, without state.
+
+    They are looked up where they lie, so they cannot be compressed. Otherwise as `save_vars`.
+    """
+    checked_format(format, compression, program, names)
+    if compression is not None:
+        raise CheckpointError(
+            "rows of distributed tables are looked up where they lie in the file: leave "
+            "compression out"
+        )
+    peers, tables = peers_here(), tables_looked_up(program)
+    _refuse_shared_out(peers, program, names)
+    dense = [name for name in names if name not in tables]
+
+    def save() -> None:
+        arrays = _values(peers, program, dense, _on_servers(peers, program))
+        pieces, scope = _as_pieces(program, arrays)
+        target = Path(dirname), filename or MANIFEST
+        looked_up = sorted(tables.intersection(names))
+        save_rows(peers, *target, pieces, scope, fingerprint(program), looked_up)
+
+    saved_by_first(peers, Path(dirname), filename, save)
+
+
+def _refuse_shared_out(peers: Peers, program: Program, names: Iterable[str]) -> None:
+    """Refuse to save tables of which each trainer has some rows: trainer 0 alone writes here."""
+    tables = sorted(tables_looked_up(program).intersection(names))
+    if tables and peers.trainers > 1 and not peers.servers:
+        raise CheckpointError(
+            f"the rows of {', '.join(tables)} are divided among {peers.trainers} trainers: "
+            "checkpoint.save, or a Saver, has each write its own; one process, or a job with "
+            "servers, restores that, and saves it by fluid.io"
+        )
+
+
+def _as_pieces(
+    program: Program, arrays: Mapping[str, np.ndarray]
+) -> tuple[list[LocalPiece], Scope]:
+    scope, roles = Scope(), roles_of(program)
+    for name, array in arrays.items():
+        scope.var(name).value = array
+    return [unsliced(name, roles.get(name, OTHER), array) for name, array in arrays.items()], scope
+
+
+def _on_servers(peers: Peers, program: Program) -> dict[str, list[Remote]]:
+    """Return what servers hold of each variable: (server, its name there, piece)."""
+    remote: dict[str, list[Remote]] = {}
+    if peers.servers and peers.program(program).distribution.records is not None:
+        for server, listed in enumerate(peers.ask({"do": LIST})):
+            for local, fields in listed:
+                piece = Piece(**{**fields, "whole": tuple(fields["whole"])})
+                remote.setdefault(piece.name, []).append((server, local, piece))
+    return remote
+
+
+def _values(
+    peers: Peers, program: Program, names: Sequence[str], remote: Mapping[str, Sequence[Remote]]
+) -> dict[str, np.ndarray]:
+    """Return values by name, sorted; what only servers have is read there."""
+    scope = global_scope()
+    arrays: dict[str, np.ndarray] = {}
+    for name in sorted(set(names)):
+        if name in remote and not _received(peers.program(program), name):
+            arrays[name] = _read_remote(peers, remote[name])
+        elif not is_table(scope, name):
+            arrays[name] = array_in(scope, name)
+    return arrays
+
+
+def _received(program: Program, name: str) -> bool:
+    """Return whether a trainer has a parameter's value, as it is on the servers."""
+    return any(op.type == "recv" and name in _parameters(op) for op in program.global_block().ops)
+
+
+def _parameters(op: Operator) -> list[str]:
+    return op.attrs.get("op_role_var", [])[:1] + op.output("Out")
+
+
+def _read_remote(peers: Peers, pieces: Sequence[tuple[int, str, Piece]]) -> np.ndarray:
+    first = pieces[0][2]
+    array = np.empty(first.whole, first.dtype)
+    for server, local, piece in pieces:
+        if piece.copy:
+            piece_of_server = np.empty(first.whole, first.dtype)
+            peers.read(server, {local: piece_of_server})
+            array = piece_of_server if piece is first else np.minimum(array, piece_of_server)
+        else:
+            peers.read(server, {local: array[piece.begin : piece.end]})
+    return array
+
+
+def _write_fluid(directory: Path, arrays: Mapping[str, np.ndarray], filename: str | None) -> None:
+    if filename is not None:
+        write_tensors(directory / filename, arrays.values())
+        return
+    for name, array in arrays.items():
+        write_tensors(directory / path_of(name), [array])
+    manifest = directory / MANIFEST
+    if is_checkpoint(manifest):
+        manifest.unlink()  # of an earlier save, which this one replaces

@@ -1,0 +1,125 @@
+"""Functions of one value, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hpcdist.base.errors import GraphError
+from hpcdist.fluid.layers.helper import append, named
+from hpcdist.fluid.layers.math import constant, elementwise_pow
+from hpcdist.graph.variable import Variable
+
+__all__ = [
+    "abs",
+    "ceil",
+    "cos",
+    "elu",
+    "exp",
+    "floor",
+    "gelu",
+    "hard_sigmoid",
+    "leaky_relu",
+    "log",
+    "logsigmoid",
+    "pow",
+    "reciprocal",
+    "relu",
+    "relu6",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "sin",
+    "softplus",
+    "softsign",
+    "sqrt",
+    "square",
+    "swish",
+    "tanh",
+]
+
+
+def apply(type: str, x: Variable, name: str | None = None, **attrs: Any) -> Variable:
+    """Append an operator from X to an Out of the same shape and element type; return that."""
+    return append(type, {"X": x}, name, **attrs)
+
+
+def plain(type: str) -> Callable[..., Variable]:
+    """Return the layer of an operator without attributes: ``layer(x, name=None)``."""
+
+    def layer(x: Variable, name: str | None = None) -> Variable:
+        return apply(type, x, name)
+
+    return named(type, layer, f"Append ``{type}`` of every element.")
+
+
+abs = plain("abs")
+ceil = plain("ceil")
+cos = plain("cos")
+exp = plain("exp")
+floor = plain("floor")
+log = plain("log")
+logsigmoid = plain("logsigmoid")
+reciprocal = plain("reciprocal")
+relu = plain("relu")
+round = plain("round")
+rsqrt = plain("rsqrt")
+sigmoid = plain("sigmoid")
+sign = plain("sign")
+sin = plain("sin")
+softplus = plain("softplus")
+softsign = plain("softsign")
+sqrt = plain("sqrt")
+square = plain("square")
+tanh = plain("tanh")
+
+
+def pow(x: Variable, factor: float | Variable = 1.0, name: str | None = None) -> Variable:
+    """Raise every element to the power ``factor``: a number, or a Variable of shape (1,).
+
+    No gradient flows into a Variable, as in Fluid.
+    """
+    if isinstance(factor, Variable):
+        return elementwise_pow(x, constant(factor), name=name)
+    return apply("pow", x, name, factor=float(factor))
+
+
+def leaky_relu(x: Variable, alpha: float = 0.02, name: str | None = None) -> Variable:
+    """Return x where positive, alpha x elsewhere; GraphError if ``alpha`` is negative.
+
+    The gradient is told from the sign of the result, which such an alpha would turn round.
+
+    x: float32 or float64, any shape; the result has the same shape and type, as in all layers of
+    this module.
+    """
+    if alpha < 0:
+        raise GraphError(f"leaky_relu: alpha must not be negative, got {alpha}")
+    return apply("leaky_relu", x, name, alpha=float(alpha))
+
+
+def relu6(x: Variable, threshold: float = 6.0, name: str | None = None) -> Variable:
+    """Limit every element to the interval [0, threshold]."""
+    return apply("relu6", x, name, threshold=float(threshold))
+
+
+def elu(x: Variable, alpha: float = 1.0, name: str | None = None) -> Variable:
+    """Return x where positive, alpha (exp(x) - 1) elsewhere."""
+    return apply("elu", x, name, alpha=float(alpha))
+
+
+def swish(x: Variable, beta: float = 1.0, name: str | None = None) -> Variable:
+    """Return x sigmoid(beta x)."""
+    return apply("swish", x, name, beta=float(beta))
+
+
+def hard_sigmoid(
+    x: Variable, slope: float = 0.2, offset: float = 0.5, name: str | None = None
+) -> Variable:
+    """Limit slope x + offset to the interval [0, 1]."""
+    return apply("hard_sigmoid", x, name, slope=float(slope), offset=float(offset))
+
+
+def gelu(x: Variable, approximate: bool = False) -> Variable:
+    """Return x times the probability that a standard normal number is below x."""
+    return apply("gelu", x, None, approximate=approximate)

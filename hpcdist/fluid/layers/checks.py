@@ -1,0 +1,93 @@
+"""Checks of layers' arguments: Variables, and their element types.
+
+Element types are those that Fluid's layers take (``element_types.txt``, which
+``tests/fluid_1_8/element_types.py`` made with the original). Anything else is a TypeError.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import resources
+from typing import Any
+
+from hpcdist.base.errors import GraphAssertionError, GraphTypeError
+from hpcdist.graph.variable import Variable
+
+_ONE = ("Variable", "Variable | None")
+_SEVERAL = ("Sequence[Variable]", "Variable | Sequence[Variable]")
+
+
+def checked(name: str, layer: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the layer with a look at those of its arguments that are Variables.
+
+    They are annotated as such, or have element types in the table.
+    """
+    parameters = inspect.signature(layer).parameters
+    order = list(parameters)
+    annotations = {
+        p.name: p.annotation for p in parameters.values() if p.annotation in _ONE + _SEVERAL
+    }
+    types = _element_types().get(name, {})
+    if not (annotations or types):
+        return layer
+
+    @functools.wraps(layer)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for key, value in (*zip(order, args), *kwargs.items()):
+            if key in annotations and not _fits(value, annotations[key], parameters[key].default):
+                expected = "a Variable" if annotations[key] in _ONE else "Variables"
+                raise GraphTypeError(f"layers.{name}: {key} must be {expected}, got {value!r}")
+            if key in types:
+                _check_types(name, key, value, types[key])
+        return layer(*args, **kwargs)
+
+    return call
+
+
+def check_shape(layer: str, x: Variable, shape: Any) -> None:
+    """Raise what Fluid raises for a new shape: TypeError if it is no list, AssertionError."""
+    if isinstance(shape, Variable):
+        return
+    if not isinstance(shape, (list, tuple)):
+        raise GraphTypeError(f"layers.{layer}: shape must be a list or a Variable, got {shape!r}")
+    extents = {place: d for place, d in enumerate(shape) if not isinstance(d, Variable)}
+    unknown = sum(extent == -1 for extent in extents.values())
+    beyond = any(extent == 0 and place >= len(x.shape) for place, extent in extents.items())
+    if unknown > 1 or beyond or any(extent < -1 for extent in extents.values()):
+        raise GraphAssertionError(
+            f"layers.{layer}: {x.name!r} of {x.shape} cannot have shape {shape}: one extent may be "
+            "-1, and 0 keeps an extent that is there"
+        )
+
+
+def _fits(value: Any, annotation: str, default: Any) -> bool:
+    if isinstance(value, Variable) or (value is None and default is None):
+        return True
+    several = annotation in _SEVERAL and isinstance(value, (list, tuple))
+    return several and all(isinstance(v, Variable) for v in value)
+
+
+def _check_types(layer: str, argument: str, value: Any, types: tuple[str, ...]) -> None:
+    for var in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(var, Variable) and var.dtype not in types:
+            raise GraphTypeError(
+                f"layers.{layer}: {argument} must be of {' or '.join(types)}, got {var.name!r} of "
+                f"{var.dtype}; convert it with layers.cast"
+            )
+
+
+@functools.cache
+def _element_types() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+    """Return what each layer takes, by argument."""
+    text = (resources.files(__package__) / "element_types.txt").read_text("utf-8")
+    by_layer: dict[str, dict[str, tuple[str, ...]]] = {}
+    types: tuple[str, ...] = ()
+    for line in text.splitlines():
+        if not line.startswith(" "):
+            types = tuple(line.split())
+            continue
+        for layer, _, argument in (word.partition(".") for word in line.split()):
+            by_layer.setdefault(layer, {})[argument] = types
+    return by_layer

@@ -1,0 +1,123 @@
+"""Reading and writing at indices given as data, and sorting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcdist.base.errors import GraphError
+from hpcdist.fluid.layers.helper import append, append_all
+from hpcdist.fluid.layers.tensor import zeros
+from hpcdist.graph.variable import Variable
+
+__all__ = [
+    "argsort",
+    "gather_nd",
+    "hash",
+    "index_sample",
+    "index_select",
+    "multiplex",
+    "scatter",
+    "scatter_nd",
+    "scatter_nd_add",
+    "shard_index",
+]
+
+
+def gather_nd(input: Variable, index: Variable, name: str | None = None) -> Variable:
+    """Read places: ``index[..., i]`` says where along dimension i."""
+    return append("gather_nd", {"X": input, "Index": index}, name)
+
+
+def scatter(
+    input: Variable,
+    index: Variable,
+    updates: Variable,
+    name: str | None = None,
+    overwrite: bool = True,
+) -> Variable:
+    """Return ``input`` with rows of ``updates`` at ``index``, overwritten or added up from 0."""
+    return append(
+        "scatter", {"X": input, "Ids": index, "Updates": updates}, name, overwrite=overwrite
+    )
+
+
+def scatter_nd_add(
+    ref: Variable, index: Variable, updates: Variable, name: str | None = None
+) -> Variable:
+    """Add ``updates`` to ``ref`` at places, several times where a place is named several times.
+
+    index: int32 or int64 [..., k], k at most the rank of ref; updates: [..., *ref.shape[k:]].
+    Returns a value of ref's shape.
+    """
+    return append("scatter_nd_add", {"X": ref, "Index": index, "Updates": updates}, name)
+
+
+def scatter_nd(
+    index: Variable, updates: Variable, shape: Sequence[int], name: str | None = None
+) -> Variable:
+    """Add ``updates`` to zeros of a shape, at places."""
+    return scatter_nd_add(zeros(shape, updates.dtype), index, updates, name)
+
+
+def index_select(input: Variable, index: Variable, dim: int = 0) -> Variable:
+    """Return the parts of ``input`` that ``index`` names along dimension ``dim``.
+
+    index: int32 or int64 [n]. Returns the shape of input with n in dimension ``dim``.
+    """
+    return append("index_select", {"X": input, "Index": index}, dim=dim)
+
+
+def index_sample(x: Variable, index: Variable) -> Variable:
+    """Return for every row of x the columns that the same row of ``index`` names.
+
+    x: [rows, columns]; index: int32 or int64 [rows, n]. Returns [rows, n].
+    """
+    return append("index_sample", {"X": x, "Index": index})
+
+
+def multiplex(inputs: Sequence[Variable], index: Variable) -> Variable:
+    """Take row i from the value that row i of ``index`` names.
+
+    inputs: two values or more of one shape [rows, ...]; index: int32 [rows, 1]. Returns [rows,
+    ...].
+    """
+    if len(inputs) < 2:
+        raise GraphError(f"layers.multiplex: expected 2 values or more, got {len(inputs)}")
+    return append("multiplex", {"X": list(inputs), "Ids": index}, dtype=inputs[0].dtype)
+
+
+def argsort(
+    input: Variable, axis: int = -1, descending: bool = False, name: str | None = None
+) -> tuple[Variable, ...]:
+    """Sort along ``axis``; return the values and where they were. Equal ones keep their order.
+
+    Returns two values of the shape of input, the second int64.
+    """
+    attrs: dict[str, Any] = {"axis": axis, "descending": descending}
+    outputs = {"Out": input.dtype, "Indices": "int64"}
+    return append_all("argsort", {"X": input}, attrs, outputs, name, ("Indices",))
+
+
+def shard_index(
+    input: Variable, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1
+) -> Variable:
+    """Number ids within their shard of ``index_num / nshards``; others become ``ignore_value``."""
+    if not 0 <= shard_id < nshards:
+        raise GraphError(f"layers.shard_index: shard_id {shard_id} is outside 0..{nshards - 1}")
+    return append(
+        "shard_index",
+        {"X": input},
+        stop_gradient=True,
+        index_num=index_num,
+        nshards=nshards,
+        shard_id=shard_id,
+        ignore_value=ignore_value,
+    )
+
+
+def hash(input: Variable, hash_size: int, num_hash: int = 1, name: str | None = None) -> Variable:
+    """Hash each row of ids to ``num_hash`` numbers below ``hash_size`` (XXH64)."""
+    return append(
+        "hash", {"X": input}, name, stop_gradient=True, num_hash=num_hash, mod_by=hash_size
+    )

@@ -1,0 +1,155 @@
+"""Losses per sample; training minimizes their mean."""
+
+from __future__ import annotations
+
+from hpcdist.base.errors import GraphError
+from hpcdist.fluid.layers.helper import LayerHelper, append, append_all, present
+from hpcdist.graph.variable import Variable
+
+__all__ = [
+    "cross_entropy",
+    "huber_loss",
+    "label_smooth",
+    "log_loss",
+    "mse_loss",
+    "sigmoid_cross_entropy_with_logits",
+    "smooth_l1",
+    "softmax_with_cross_entropy",
+    "square_error_cost",
+]
+
+IGNORE_INDEX = -100
+
+
+def cross_entropy(
+    input: Variable, label: Variable, soft_label: bool = False, ignore_index: int = IGNORE_INDEX
+) -> Variable:
+    """Return -log of the probability [..., classes] of each label, as [..., 1].
+
+    Hard labels are class indices [..., 1], 0 loss where they equal ``ignore_index``; of labels
+    [...] the loss has that shape, too. Soft ones are probabilities like ``input``.
+    """
+    if soft_label:
+        attrs = {"soft_label": True, "ignore_index": ignore_index}
+        inputs = {"X": input, "Label": label}
+        helper = LayerHelper("cross_entropy")
+        return helper.apply("cross_entropy", inputs, attrs, slot="Y", dtype=input.dtype)
+    inputs, outputs = {"X": input, "Label": label}, ("Y", "XShape", "MatchX")
+    made = dict.fromkeys(outputs, input.dtype)
+    return append_all("cross_entropy2", inputs, {"ignore_index": ignore_index}, made, constant=())[
+        0
+    ]
+
+
+def softmax_with_cross_entropy(
+    logits: Variable,
+    label: Variable,
+    soft_label: bool = False,
+    ignore_index: int = IGNORE_INDEX,
+    numeric_stable_mode: bool = True,
+    return_softmax: bool = False,
+    axis: int = -1,
+) -> Variable | tuple[Variable, Variable]:
+    """Return the cross entropy of softmax(logits) over ``axis``; with return_softmax, that too.
+
+    It is numerically stable whatever ``numeric_stable_mode`` says.
+
+    logits: [..., classes] (with axis=-1); label: int64 [..., 1], or with soft_label as logits.
+    Returns [..., 1], and the softmax in the shape of logits.
+    """
+    inputs = {"Logits": logits, "Label": label}
+    attrs = {
+        "soft_label": soft_label,
+        "ignore_index": ignore_index,
+        "numeric_stable_mode": numeric_stable_mode,
+        "axis": axis,
+    }
+    outputs = dict.fromkeys(("Softmax", "Loss"), logits.dtype)
+    kind = "softmax_with_cross_entropy"
+    softmax, loss = append_all(kind, inputs, attrs, outputs, constant=())
+    return (loss, softmax) if return_softmax else loss
+
+
+def square_error_cost(input: Variable, label: Variable) -> Variable:
+    """Return (input - label)^2, element by element.
+
+    Both of one shape, float32 or float64, which is that of the result.
+    """
+    helper = LayerHelper("square_error_cost")
+    inputs = {"X": input, "Y": label}
+    difference = helper.apply("elementwise_sub", inputs, dtype=input.dtype)
+    return helper.apply("square", {"X": difference}, dtype=input.dtype)
+
+
+def mse_loss(input: Variable, label: Variable) -> Variable:
+    """Return the mean of (input - label)^2, of shape [1]."""
+    cost = square_error_cost(input, label)
+    attrs = {"dim": [0], "keep_dim": False, "reduce_all": True}
+    return LayerHelper("reduce_mean").apply("reduce_mean", {"X": cost}, attrs, dtype=input.dtype)
+
+
+def sigmoid_cross_entropy_with_logits(
+    x: Variable,
+    label: Variable,
+    ignore_index: int = IGNORE_INDEX,
+    name: str | None = None,
+    normalize: bool = False,
+) -> Variable:
+    """Return the cross entropy of sigmoid(x), element by element; ``label`` is like ``x``.
+
+    It is 0 where the label equals ignore_index; normalize: divided by the number of others.
+    """
+    inputs, kind = {"X": x, "Label": label}, "sigmoid_cross_entropy_with_logits"
+    return append(kind, inputs, name, ignore_index=ignore_index, normalize=normalize)
+
+
+def log_loss(
+    input: Variable, label: Variable, epsilon: float = 1e-4, name: str | None = None
+) -> Variable:
+    """Return -label log(input + epsilon) - (1 - label) log(1 - input + epsilon).
+
+    input: probabilities; label: 0 or 1; both float32 of one shape, which is that of the result.
+    """
+    return append(
+        "log_loss", {"Predicted": input, "Labels": label}, name, slot="Loss", epsilon=epsilon
+    )
+
+
+def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
+    """Return d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), for d = label - input.
+
+    Both float32 of one shape, which is that of the result.
+    """
+    inputs, outputs = {"X": input, "Y": label}, dict.fromkeys(("Residual", "Out"), input.dtype)
+    return append_all("huber_loss", inputs, {"delta": delta}, outputs, constant=())[1]
+
+
+def smooth_l1(
+    x: Variable,
+    y: Variable,
+    inside_weight: Variable | None = None,
+    outside_weight: Variable | None = None,
+    sigma: float | None = None,
+) -> Variable:
+    """Return the sum per row of outside_weight * smooth_l1(inside_weight * (x - y)), as [n, 1]."""
+    inputs = present(X=x, Y=y, InsideWeight=inside_weight, OutsideWeight=outside_weight)
+    attrs = {"sigma": 1.0 if sigma is None else sigma}
+    outputs = dict.fromkeys(("Diff", "Out"), x.dtype)
+    return append_all("smooth_l1_loss", inputs, attrs, outputs, constant=())[1]
+
+
+def label_smooth(
+    label: Variable,
+    prior_dist: Variable | None = None,
+    epsilon: float = 0.1,
+    dtype: str = "float32",
+    name: str | None = None,
+) -> Variable:
+    """Return (1 - epsilon) label + epsilon prior; the prior is uniform, or given as [1, classes].
+
+    ``dtype`` is accepted for Fluid's sake: the result has the label's.
+    """
+    if not 0 <= epsilon <= 1:
+        raise GraphError(f"label_smooth: epsilon must be within 0..1, got {epsilon}")
+    label.stop_gradient = True
+    return append("label_smooth", present(X=label, PriorDist=prior_dist), name, epsilon=epsilon)

@@ -1,0 +1,221 @@
+"""Arithmetic on values: element by element, matrix products, reductions, clipping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcdist.base.errors import GraphError
+from hpcdist.fluid.layers.extents import refuse_variables
+from hpcdist.fluid.layers.helper import LayerHelper, append, named
+from hpcdist.graph.variable import Variable
+
+__all__ = [
+    "argmax",
+    "argmin",
+    "clip",
+    "clip_by_norm",
+    "elementwise_add",
+    "elementwise_div",
+    "elementwise_floordiv",
+    "elementwise_max",
+    "elementwise_min",
+    "elementwise_mod",
+    "elementwise_mul",
+    "elementwise_pow",
+    "elementwise_sub",
+    "has_inf",
+    "has_nan",
+    "isfinite",
+    "matmul",
+    "mean",
+    "mul",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_sum",
+    "scale",
+    "sum",
+    "sums",
+]
+
+
+# -- two values, element by element ----------------------------------------------------------------
+def _elementwise(type: str) -> Callable[..., Variable]:
+    def layer(
+        x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
+    ) -> Variable:
+        helper = LayerHelper(type, name)
+        out = helper.apply(type, {"X": x, "Y": y}, {"axis": axis}, dtype=x.dtype)
+        return helper.activate(out, act)
+
+    return named(
+        type,
+        layer,
+        f"Append ``{type}`` of x and y; y is placed within x at ``axis`` (-1: its end).",
+    )
+
+
+elementwise_add = _elementwise("elementwise_add")
+elementwise_sub = _elementwise("elementwise_sub")
+elementwise_mul = _elementwise("elementwise_mul")
+elementwise_div = _elementwise("elementwise_div")
+elementwise_max = _elementwise("elementwise_max")
+elementwise_min = _elementwise("elementwise_min")
+elementwise_pow = _elementwise("elementwise_pow")
+elementwise_mod = _elementwise("elementwise_mod")
+elementwise_floordiv = _elementwise("elementwise_floordiv")
+
+
+def sum(x: Variable | Sequence[Variable]) -> Variable:
+    """Add values of one shape."""
+    return sums(x)
+
+
+def sums(input: Variable | Sequence[Variable], out: Variable | None = None) -> Variable:
+    """Add values of one shape into ``out``, or into a new variable."""
+    xs = [input] if isinstance(input, Variable) else list(input)
+    return LayerHelper("sum").apply("sum", {"X": xs}, out=out, dtype=xs[0].dtype)
+
+
+# -- matrix products -------------------------------------------------------------------------------
+def mul(
+    x: Variable,
+    y: Variable,
+    x_num_col_dims: int = 1,
+    y_num_col_dims: int = 1,
+    name: str | None = None,
+) -> Variable:
+    """Multiply matrices; the first ``*_num_col_dims`` dimensions of each count as its rows."""
+    attrs = {"x_num_col_dims": x_num_col_dims, "y_num_col_dims": y_num_col_dims}
+    return LayerHelper("mul", name).apply("mul", {"X": x, "Y": y}, attrs, dtype=x.dtype)
+
+
+def matmul(
+    x: Variable,
+    y: Variable,
+    transpose_x: bool = False,
+    transpose_y: bool = False,
+    alpha: float = 1.0,
+    name: str | None = None,
+) -> Variable:
+    """Multiply the last two dimensions, batch by batch; a vector is a row (x) or a column (y).
+
+    x: [..., m, k], y: [..., k, n] (before ``transpose_x`` and ``transpose_y``), with equal leading
+    dimensions, or one without. Returns [..., m, n] times ``alpha``.
+    """
+    attrs = {"transpose_X": transpose_x, "transpose_Y": transpose_y, "alpha": float(alpha)}
+    return LayerHelper("matmul", name).apply("matmul", {"X": x, "Y": y}, attrs, dtype=x.dtype)
+
+
+# -- reductions ------------------------------------------------------------------------------------
+def mean(x: Variable, name: str | None = None) -> Variable:
+    """Average everything to shape (1,)."""
+    return append("mean", {"X": x}, name)
+
+
+def reduction(type: str, what: str = "", **result: Any) -> Callable[..., Variable]:
+    """Return the layer of a reduction; ``result``: facts of its value, such as a ``dtype``."""
+
+    def layer(
+        input: Variable,
+        dim: int | Sequence[int] | None = None,
+        keep_dim: bool = False,
+        name: str | None = None,
+    ) -> Variable:
+        refuse_variables(type, "dim", dim)
+        dims = [] if dim is None else [dim] if isinstance(dim, int) else list(dim)
+        attrs = {
+            "dim": dims or [0],
+            "keep_dim": keep_dim,
+            "reduce_all": not dims or len(dims) == len(input.shape),
+        }
+        facts = {"dtype": input.dtype, **result}
+        return LayerHelper(type, name).apply(type, {"X": input}, attrs, **facts)
+
+    usual = f"Append ``{type}`` over ``dim``; None: over all, to shape (1,)."
+    return named(type, layer, what or usual)
+
+
+reduce_sum = reduction("reduce_sum")
+reduce_mean = reduction("reduce_mean")
+reduce_max = reduction("reduce_max")
+reduce_min = reduction("reduce_min")
+reduce_prod = reduction("reduce_prod")
+
+
+def argmax(x: Variable, axis: int = 0) -> Variable:
+    """Return where along ``axis`` the largest element stands (int64)."""
+    return append("arg_max", {"X": x}, dtype="int64", stop_gradient=True, axis=axis)
+
+
+def argmin(x: Variable, axis: int = 0) -> Variable:
+    """Return where along ``axis`` the smallest element stands (int64)."""
+    return append("arg_min", {"X": x}, dtype="int64", stop_gradient=True, axis=axis)
+
+
+def has_nan(x: Variable) -> Variable:
+    """Return True in shape (1,) if any element is not a number."""
+    return append("isnan", {"X": x}, dtype="bool")
+
+
+def has_inf(x: Variable) -> Variable:
+    """Return True in shape (1,) if any element is infinite."""
+    return append("isinf", {"X": x}, dtype="bool")
+
+
+def isfinite(x: Variable) -> Variable:
+    """Return True in shape (1,) if every element is finite."""
+    return append("isfinite", {"X": x}, dtype="bool")
+
+
+# -- scaling and clipping --------------------------------------------------------------------------
+def scale(
+    x: Variable,
+    scale: float | Variable = 1.0,
+    bias: float = 0.0,
+    bias_after_scale: bool = True,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Return scale * x + bias, or scale * (x + bias).
+
+    A Variable as ``scale`` has shape (1,); no gradient flows into it, as in Fluid.
+    """
+    helper = LayerHelper("scale", name)
+    if isinstance(scale, Variable):
+        return helper.activate(_scaled_by(x, scale, float(bias), bias_after_scale), act)
+    attrs = {
+        "scale": float(scale),
+        "bias": float(bias),
+        "bias_after_scale": bias_after_scale,
+    }
+    return helper.activate(helper.apply("scale", {"X": x}, attrs, dtype=x.dtype), act)
+
+
+def _scaled_by(x: Variable, factor: Variable, bias: float, bias_after_scale: bool) -> Variable:
+    factor = constant(factor)
+    if bias_after_scale:
+        return scale(elementwise_mul(x, factor), 1.0, bias)
+    return elementwise_mul(scale(x, 1.0, bias), factor)
+
+
+def constant(value: Variable) -> Variable:
+    """Return the value as one that gradients do not flow into, though they may elsewhere."""
+    return append("assign", {"X": value}, stop_gradient=True)
+
+
+def clip(x: Variable, min: float, max: float, name: str | None = None) -> Variable:
+    """Limit every element to the interval [min, max]."""
+    if min >= max:
+        raise GraphError(f"clip: min must be below max, got {min} and {max}")
+    return append("clip", {"X": x}, name, min=float(min), max=float(max))
+
+
+def clip_by_norm(x: Variable, max_norm: float, name: str | None = None) -> Variable:
+    """Scale the value down to the Euclidean norm ``max_norm`` if it is longer.
+
+    x: float32 of any shape, or SelectedRows. The result has its shape.
+    """
+    return append("clip_by_norm", {"X": x}, name, max_norm=float(max_norm))

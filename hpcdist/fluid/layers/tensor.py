@@ -1,0 +1,394 @@
+"""Values made, copied, joined, cut and reshaped."""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist.base.errors import GraphError
+from hpcdist.fluid.initializer import ConstantInitializer
+from hpcdist.fluid.layers.checks import check_shape
+from hpcdist.fluid.layers.extents import as_extents, has_variables, refuse_variables
+from hpcdist.fluid.layers.helper import LayerHelper, append
+from hpcdist.fluid.layers.param_attr import ParamAttr
+from hpcdist.graph import names
+from hpcdist.graph.dtypes import DTypeLike, canonical
+from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.ops.tensor.constant import VALUE_ATTRS
+
+__all__ = [
+    "assign",
+    "cast",
+    "concat",
+    "create_global_var",
+    "create_parameter",
+    "create_tensor",
+    "expand",
+    "fill_constant",
+    "fill_constant_batch_size_like",
+    "flatten",
+    "gather",
+    "get_tensor_from_selected_rows",
+    "merge_selected_rows",
+    "ones",
+    "ones_like",
+    "reshape",
+    "reverse",
+    "shape",
+    "slice",
+    "split",
+    "squeeze",
+    "stack",
+    "strided_slice",
+    "transpose",
+    "unsqueeze",
+    "zeros",
+    "zeros_like",
+]
+
+
+# -- made from nothing -----------------------------------------------------------------------------
+def create_tensor(dtype: DTypeLike, name: str | None = None, persistable: bool = False) -> Variable:
+    """Create a variable that some operator will write."""
+    helper = LayerHelper("create_tensor", name)
+    block = helper.main_program.current_block()
+    return block.create_var(helper.name, dtype=dtype, persistable=persistable)
+
+
+def create_parameter(
+    shape: Sequence[int],
+    dtype: DTypeLike,
+    name: str | None = None,
+    attr: Any = None,
+    is_bias: bool = False,
+    default_initializer: Any = None,
+) -> Parameter | None:
+    """Create a trainable parameter (Xavier; a bias: 0; or as attr or default_initializer say)."""
+    helper = LayerHelper("create_parameter")
+    if attr is None:
+        attr = ParamAttr(name=name)
+    return helper.create_parameter(attr, shape, dtype, is_bias, default_initializer)
+
+
+def create_global_var(
+    shape: Sequence[int],
+    value: float,
+    dtype: DTypeLike,
+    persistable: bool = False,
+    force_cpu: bool = False,
+    name: str | None = None,
+) -> Variable:
+    """Create a variable of the global block that the startup program sets to ``value``."""
+    helper = LayerHelper("global_var", name)
+    var = helper.main_program.global_block().create_var(
+        name or names.generate("_generated_var"),
+        shape=shape,
+        dtype=dtype,
+        persistable=persistable,
+        stop_gradient=True,
+    )
+    helper.initialize(var, ConstantInitializer(value, force_cpu))
+    return var
+
+
+def fill_constant(
+    shape: Variable | Sequence[int | Variable],
+    dtype: DTypeLike,
+    value: float | Variable,
+    force_cpu: bool = False,
+    out: Variable | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Fill a value of this shape, in which there may be Variables; it stops gradients.
+
+    ``value`` may be a Variable of shape (1,).
+    """
+    if isinstance(value, Variable):
+        return _filled(fill_constant(shape, dtype, 0.0, force_cpu), value, out)
+    helper = LayerHelper("fill_constant", name)
+    if out is None:
+        out = helper.new_var(dtype)
+    out.stop_gradient = True
+    attrs = {
+        "shape": as_extents(shape),
+        "dtype": canonical(dtype),
+        "value": float(value),
+        "force_cpu": force_cpu,
+    }
+    helper.append_op("fill_constant", {}, {"Out": out}, attrs)
+    return out
+
+
+def _filled(zeros: Variable, value: Variable, out: Variable | None) -> Variable:
+    helper = LayerHelper("fill_constant")
+    if out is None:
+        out = helper.new_var(zeros.dtype)
+    out.stop_gradient = True
+    helper.append_op(
+        "elementwise_add", {"X": zeros, "Y": cast(value, zeros.dtype)}, {"Out": out}, {"axis": -1}
+    )
+    return out
+
+
+def fill_constant_batch_size_like(
+    input: Variable,
+    shape: Sequence[int],
+    dtype: DTypeLike,
+    value: float,
+    input_dim_idx: int = 0,
+    output_dim_idx: int = 0,
+    force_cpu: bool = False,
+) -> Variable:
+    """Fill a value of this shape, one extent taken from ``input``; it stops gradients."""
+    attrs = {
+        "shape": [int(d) for d in shape],
+        "dtype": canonical(dtype),
+        "value": float(value),
+        "input_dim_idx": input_dim_idx,
+        "output_dim_idx": output_dim_idx,
+        "force_cpu": force_cpu,
+    }
+    type = "fill_constant_batch_size_like"
+    return LayerHelper(type).apply(type, {"Input": input}, attrs, stop_gradient=True)
+
+
+def zeros(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False) -> Variable:
+    """Fill a value with 0."""
+    return fill_constant(shape, dtype, 0.0, force_cpu)
+
+
+def ones(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False) -> Variable:
+    """Fill a value with 1."""
+    return fill_constant(shape, dtype, 1.0, force_cpu)
+
+
+def zeros_like(x: Variable, out: Variable | None = None) -> Variable:
+    """Fill a value of the shape and type of x with 0."""
+    helper = LayerHelper("zeros_like")
+    if out is None:
+        out = helper.new_var(x.dtype)
+    out.stop_gradient = True
+    helper.append_op("fill_zeros_like", {"X": x}, {"Out": out})
+    return out
+
+
+def ones_like(x: Variable, out: Variable | None = None) -> Variable:
+    """Fill a value of the shape and type of x with 1."""
+    helper = LayerHelper("ones_like")
+    return helper.apply("fill_any_like", {"X": x}, {"value": 1.0}, out=out, dtype=x.dtype)
+
+
+# -- copied ----------------------------------------------------------------------------------------
+def cast(x: Variable, dtype: DTypeLike) -> Variable:
+    """Convert every element to another type.
+
+    x: any type; dtype: its new one. The result has the shape of x.
+    """
+    return append("cast", {"X": x}, dtype=dtype, in_dtype=x.dtype, out_dtype=canonical(dtype))
+
+
+def assign(
+    input: Variable | np.ndarray | Sequence[float], output: Variable | None = None
+) -> Variable:
+    """Copy a variable, or an array that becomes part of the Program, into ``output``.
+
+    An array of float64 is stored as float32.
+    """
+    helper = LayerHelper("assign")
+    if isinstance(input, Variable):
+        return helper.apply("assign", {"X": input}, out=output, dtype=input.dtype)
+    value = np.asarray(input)
+    dtype = "float32" if value.dtype == np.float64 else value.dtype.name
+    if dtype not in VALUE_ATTRS:
+        raise GraphError(f"assign: expected an array of {', '.join(VALUE_ATTRS)}, got {dtype}")
+    if value.size > 1024 * 1024:
+        raise GraphError(
+            f"assign: an array of {value.size} elements is too large for a Program; feed it, or "
+            "create a parameter with NumpyArrayInitializer"
+        )
+    attrs = {
+        "shape": list(value.shape),
+        "dtype": dtype,
+        VALUE_ATTRS[dtype]: value.astype(dtype).reshape(-1).tolist(),
+    }
+    return helper.apply("assign_value", {}, attrs, out=output, dtype=dtype)
+
+
+def shape(input: Variable) -> Variable:
+    """Return the extents (int32)."""
+    return append("shape", {"Input": input}, dtype="int32")
+
+
+# -- reshaped --------------------------------------------------------------------------------------
+def _reshaping(
+    helper: LayerHelper, type: str, x: Variable, attrs: dict[str, Any], more: Any = None
+) -> Variable:
+    """Append an operator that leaves a note of x's shape (XShape) for its gradient."""
+    inputs, outputs = {"X": x, **(more or {})}, dict.fromkeys(("Out", "XShape"), x.dtype)
+    return helper.apply_all(type, inputs, outputs, attrs, constant=("XShape",))[0]
+
+
+def reshape(
+    x: Variable,
+    shape: Variable | Sequence[int | Variable],
+    actual_shape: Variable | None = None,
+    act: str | None = None,
+    inplace: bool = False,  # memory is shared whenever possible
+    name: str | None = None,
+) -> Variable:
+    """Reshape x: 0 keeps the extent at its position, one -1 is inferred.
+
+    There may be Variables in the shape; ``actual_shape`` is one that wins over it.
+    """
+    check_shape("reshape", x, shape)
+    helper = LayerHelper("reshape2", name)
+    attrs, inputs = {"shape": as_extents(shape)}, {}
+    if actual_shape is not None:  # what shape says is known until the step
+        known = attrs["shape"] if not isinstance(shape, Variable) else []
+        attrs["shape"] = [-1 if isinstance(d, Variable) else d for d in known]
+        inputs = helper.slots_of("reshape2", {"shape": actual_shape})[0]
+    out = _reshaping(helper, "reshape2", x, attrs, inputs)
+    return helper.activate(out, act)
+
+
+def transpose(x: Variable, perm: Sequence[int], name: str | None = None) -> Variable:
+    """Order the dimensions anew.
+
+    perm: for each dimension of the result, that of x.
+    """
+    return _reshaping(LayerHelper("transpose", name), "transpose2", x, {"axis": list(perm)})
+
+
+def flatten(x: Variable, axis: int = 1, name: str | None = None) -> Variable:
+    """Make a matrix; the dimensions before ``axis`` become its rows."""
+    return _reshaping(LayerHelper("flatten", name), "flatten2", x, {"axis": axis})
+
+
+def squeeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
+    """Drop dimensions of extent 1; no axes: all of them."""
+    return _reshaping(LayerHelper("squeeze", name), "squeeze2", input, {"axes": list(axes)})
+
+
+def unsqueeze(
+    input: Variable, axes: int | Variable | Sequence[int | Variable], name: str | None = None
+) -> Variable:
+    """Insert dimensions of extent 1 at ``axes``, places in the result; the dtype stays."""
+    axis_list = [axes] if isinstance(axes, int) else as_extents(axes)
+    return _reshaping(LayerHelper("unsqueeze2", name), "unsqueeze2", input, {"axes": axis_list})
+
+
+# -- joined and cut --------------------------------------------------------------------------------
+def concat(
+    input: Sequence[Variable], axis: int | Variable = 0, name: str | None = None
+) -> Variable:
+    """Join values along a dimension.
+
+    input: values of one type whose shapes agree except along ``axis``. Returns their sum along it.
+    """
+    xs = [input] if isinstance(input, Variable) else list(input)
+    return append("concat", {"X": xs}, name, dtype=xs[0].dtype, axis=axis)
+
+
+def split(
+    input: Variable,
+    num_or_sections: int | Sequence[int | Variable],
+    dim: int | Variable = -1,
+    name: str | None = None,
+) -> list[Variable]:
+    """Cut into equal parts, or into parts of given extents, along a dimension.
+
+    num_or_sections: a number of parts, or their extents (one may be -1). Returns a list of values.
+    """
+    if isinstance(num_or_sections, Variable):
+        refuse_variables("split", "num_or_sections", num_or_sections)
+    sections: list[int | Variable]
+    if isinstance(num_or_sections, int):
+        num, sections, count = num_or_sections, [], num_or_sections
+    else:
+        num, sections, count = 0, list(num_or_sections), len(num_or_sections)
+    helper = LayerHelper("split", name)
+    outs = [helper.new_var(input.dtype) for _ in builtins.range(count)]
+    axis = dim if isinstance(dim, Variable) or dim >= 0 else len(input.shape) + dim
+    attrs = {"num": num, "sections": sections, "axis": axis}
+    helper.append_op("split", {"X": input}, {"Out": outs}, attrs)
+    return outs
+
+
+def stack(x: Sequence[Variable], axis: int = 0) -> Variable:
+    """Join values of one shape along a new dimension."""
+    xs = [x] if isinstance(x, Variable) else list(x)
+    return append("stack", {"X": xs}, slot="Y", dtype=xs[0].dtype, axis=axis)
+
+
+Places = Variable | Sequence[int | Variable]
+
+
+def slice(input: Variable, axes: Sequence[int], starts: Places, ends: Places) -> Variable:
+    """Take a part along some dimensions; negative starts and ends count from the end.
+
+    There may be Variables in both.
+    """
+    return _part("slice", input, axes, starts, ends)
+
+
+def _part(
+    type: str, input: Variable, axes: Sequence[int], starts: Places, ends: Places, **steps: Places
+) -> Variable:
+    attrs = {"starts": starts, "ends": ends, **steps}
+    each = zip(axes, *(_each(places) for places in attrs.values()))
+    flags = [-1 if has_variables(places) else 1 for _, *places in each]
+    attrs = {name: as_extents(places) for name, places in attrs.items()}
+    attrs |= {"axes": list(axes), "infer_flags": flags}
+    return LayerHelper(type).apply(type, {"Input": input}, attrs, dtype=input.dtype)
+
+
+def _each(places: Places) -> Iterable[int | Variable]:
+    return itertools.repeat(places) if isinstance(places, Variable) else places
+
+
+def strided_slice(
+    input: Variable,
+    axes: Sequence[int],
+    starts: Places,
+    ends: Places,
+    strides: Places,
+) -> Variable:
+    """Take every ``strides``-th element of a part along some dimensions, backwards if negative."""
+    return _part("strided_slice", input, axes, starts, ends, strides=strides)
+
+
+def reverse(x: Variable, axis: int | Sequence[int]) -> Variable:
+    """Turn the order of the elements round along some dimensions."""
+    attrs = {"axis": [axis] if isinstance(axis, int) else list(axis)}
+    return LayerHelper("reverse").apply("reverse", {"X": x}, attrs, dtype=x.dtype)
+
+
+def expand(x: Variable, expand_times: Places, name: str | None = None) -> Variable:
+    """Repeat along every dimension, as often as numbers or Variables say."""
+    return append("expand", {"X": x}, name, expand_times=as_extents(expand_times))
+
+
+def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable:
+    """Take rows by their numbers; the gradient of a row taken twice is the sum of both.
+
+    So it is whatever ``overwrite`` says: in Fluid it is that of one of them, unless False is given.
+
+    ``index`` is int [n] or [n, 1], from 0 to the number of rows - 1: at a step FeedError for any
+    other. The result is [n, *the shape of a row].
+    """
+    return append("gather", {"X": input, "Index": index}, overwrite=overwrite)
+
+
+# -- rows of a sparse gradient ---------------------------------------------------------------------
+def merge_selected_rows(x: Variable, name: str | None = None) -> Variable:
+    """Add up the repeated rows of SelectedRows."""
+    return append("merge_selected_rows", {"X": x}, name)
+
+
+def get_tensor_from_selected_rows(x: Variable, name: str | None = None) -> Variable:
+    """Return the values of SelectedRows as a dense value [rows, width]."""
+    return append("get_tensor_from_selected_rows", {"X": x}, name)

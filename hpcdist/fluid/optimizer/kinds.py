@@ -1,0 +1,276 @@
+"""The optimizers: operator type, attributes and accumulators of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcdist.fluid.clip import GradientClipBase
+from hpcdist.fluid.optimizer.base import Optimizer, ParamGrads
+from hpcdist.fluid.regularizer import WeightDecayRegularizer
+from hpcdist.graph.block import Block
+from hpcdist.graph.op_role import OpRole
+from hpcdist.graph.program import program_of
+from hpcdist.graph.variable import Parameter, Variable
+
+
+class SGDOptimizer(Optimizer):
+    """p -= lr g."""
+
+    type = "sgd"
+
+
+class MomentumOptimizer(Optimizer):
+    """v = mu v + g; p -= lr v, or with Nesterov p -= lr (g + mu v)."""
+
+    type = "momentum"
+    accumulators = ("velocity",)
+
+    def __init__(
+        self,
+        learning_rate: float | Variable,
+        momentum: float,
+        parameter_list: Sequence[Parameter | str] | None = None,
+        use_nesterov: bool = False,
+        regularization: WeightDecayRegularizer | None = None,
+        grad_clip: GradientClipBase | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
+        self.attrs = {"mu": float(momentum), "use_nesterov": bool(use_nesterov)}
+
+
+class LarsMomentumOptimizer(Optimizer):
+    """Momentum with a rate per layer: lr c |p| / (|g| + wd |p|) (You et al., 2017)."""
+
+    type = "lars_momentum"
+    accumulators = ("velocity",)
+
+    def __init__(
+        self,
+        learning_rate: float | Variable,
+        momentum: float,
+        lars_coeff: float = 0.001,
+        lars_weight_decay: float = 0.0005,
+        parameter_list: Sequence[Parameter | str] | None = None,
+        regularization: WeightDecayRegularizer | None = None,
+        grad_clip: GradientClipBase | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
+        self.attrs = {
+            "mu": float(momentum),
+            "lars_coeff": float(lars_coeff),
+            "lars_weight_decay": float(lars_weight_decay),
+        }
+
+
+class AdagradOptimizer(Optimizer):
+    """m += g^2; p -= lr g / (sqrt(m) + epsilon) (Duchi et al., 2011)."""
+
+    type = "adagrad"
+    accumulators = ("moment",)
+
+    def __init__(
+        self,
+        learning_rate: float | Variable,
+        epsilon: float = 1.0e-6,
+        parameter_list: Sequence[Parameter | str] | None = None,
+        regularization: WeightDecayRegularizer | None = None,
+        grad_clip: GradientClipBase | None = None,
+        name: str | None = None,
+        initial_accumulator_value: float = 0.0,
+    ) -> None:
+        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
+        self.attrs = {"epsilon": float(epsilon)}
+        self.initial_accumulator_value = float(initial_accumulator_value)
+
+    def _start_of(self, slot: str, param: Parameter) -> tuple[tuple[int, ...], float]:
+        return param.shape, self.initial_accumulator_value
+
+
+class DecayedAdagradOptimizer(Optimizer):
+    """m = d m + (1 - d) g^2; p -= lr g / (sqrt(m) + epsilon)."""
+
+    type = "decayed_adagrad"
+    accumulators = ("moment",)
+
+    def __init__(
+        self,
+        learning_rate: float | Variable,
+        decay: float = 0.95,
+        epsilon: float = 1.0e-6,
+        parameter_list: Sequence[Parameter | str] | None = None,
+        regularization: WeightDecayRegularizer | None = None,
+        grad_clip: GradientClipBase | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
+        self.attrs = {"epsilon": float(epsilon), "decay": float(decay)}
+
+
+class AdamOptimizer(Optimizer):
+    """Adam (Kingma and Ba, 2015); ``lazy_mode`` moves only the rows of a sparse gradient."""
+
+    type = "adam"
+    accumulators = ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc")
+
+    def __init__(
+        self,
+        learning_rate: float | Variable = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        parameter_list: Sequence[Parameter | str] | None = None,
+        regularization: WeightDecayRegularizer | None = None,
+        grad_clip: GradientClipBase | None = None,
+        name: str | None = None,
+        lazy_mode: bool = False,
+    ) -> None:
+        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
+        self.attrs = {
+            "beta1": float(beta1),
+            "beta2": float(beta2),
+            "epsilon": float(epsilon),
+            "lazy_mode": bool(lazy_mode),
+        }
+
+    def _start_of(self, slot: str, param: Parameter) -> tuple[tuple[int, ...], float]:
+        power = {"Beta1Pow": "beta1", "Beta2Pow": "beta2"}.get(slot)
+        return (param.shape, 0.0) if power is None else ((1,), self.attrs[power])
+
+
+class AdamaxOptimizer(Optimizer):
+    """Adam with the infinity norm (Kingma and Ba, 2015)."""
+
+    type = "adamax"
+    accumulators = ("moment", "inf_norm", "beta1_pow_acc")
+
+    def __init__(
+        self,
+        learning_rate: float | Variable = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        parameter_list: Sequence[Parameter | str] | None = None,
+        regularization: WeightDecayRegularizer | None = None,
+        grad_clip: GradientClipBase | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
+        self.attrs = {"beta1": float(beta1), "beta2": float(beta2), "epsilon": float(epsilon)}
+
+    def _start_of(self, slot: str, param: Parameter) -> tuple[tuple[int, ...], float]:
+        return ((1,), self.attrs["beta1"]) if slot == "Beta1Pow" else (param.shape, 0.0)
+
+    def _finish(self, block: Block, pairs: ParamGrads) -> None:
+        for param, grad in pairs:
+            power = self._persistent[program_of(param), "Beta1Pow", param.name]
+            with program_of(param).role_guard(OpRole.OPTIMIZE, (param, grad)):
+                attrs = {"scale": self.attrs["beta1"]}
+                block.append_op("scale", {"X": power}, {"Out": power}, attrs)
+
+
+class RMSPropOptimizer(Optimizer):
+    """RMSProp (Hinton, 2012); ``centered`` subtracts the squared mean of the gradient."""
+
+    type = "rmsprop"
+    accumulators = ("momentum", "mean_square", "mean_grad")
+
+    def __init__(
+        self,
+        learning_rate: float | Variable,
+        rho: float = 0.95,
+        epsilon: float = 1.0e-6,
+        momentum: float = 0.0,
+        centered: bool = False,
+        parameter_list: Sequence[Parameter | str] | None = None,
+        regularization: WeightDecayRegularizer | None = None,
+        grad_clip: GradientClipBase | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
+        self.attrs = {
+            "epsilon": float(epsilon),
+            "decay": float(rho),
+            "momentum": float(momentum),
+            "centered": bool(centered),
+        }
+
+
+class FtrlOptimizer(Optimizer):
+    """FTRL-proximal (McMahan et al., 2013)."""
+
+    type = "ftrl"
+    accumulators = ("squared", "linear")
+
+    def __init__(
+        self,
+        learning_rate: float | Variable,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        lr_power: float = -0.5,
+        parameter_list: Sequence[Parameter | str] | None = None,
+        regularization: WeightDecayRegularizer | None = None,
+        grad_clip: GradientClipBase | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
+        self.attrs = {"l1": float(l1), "l2": float(l2), "lr_power": float(lr_power)}
+
+
+class AdadeltaOptimizer(Optimizer):
+    """Adadelta (Zeiler, 2012). As in Fluid, the learning rate is not used."""
+
+    type = "adadelta"
+    accumulators = ("_avg_squared_grad", "_avg_squared_update")
+
+    def __init__(
+        self,
+        learning_rate: float | Variable,
+        epsilon: float = 1.0e-6,
+        rho: float = 0.95,
+        parameter_list: Sequence[Parameter | str] | None = None,
+        regularization: WeightDecayRegularizer | None = None,
+        grad_clip: GradientClipBase | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
+        self.attrs = {"epsilon": float(epsilon), "rho": float(rho)}
+
+
+class LambOptimizer(AdamOptimizer):
+    """Adam with a rate per layer (You et al., 2020). For one process: servers do not take it."""
+
+    type = "lamb"
+
+    def __init__(
+        self,
+        learning_rate: float | Variable = 0.001,
+        lamb_weight_decay: float = 0.01,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-6,
+        parameter_list: Sequence[Parameter | str] | None = None,
+        regularization: WeightDecayRegularizer | None = None,
+        grad_clip: GradientClipBase | None = None,
+        exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            beta1,
+            beta2,
+            epsilon,
+            parameter_list,
+            regularization,
+            grad_clip,
+            name,
+        )
+        del self.attrs["lazy_mode"]
+        self.weight_decay = float(lamb_weight_decay)
+        self._excluded = exclude_from_weight_decay_fn or (lambda param: False)
+
+    def _attrs_for(self, param: Parameter) -> dict[str, Any]:
+        decay = 0.0 if self._excluded(param) else self.weight_decay
+        return {**self.attrs, "weight_decay": decay}

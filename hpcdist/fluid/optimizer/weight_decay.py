@@ -1,0 +1,55 @@
+"""Decoupled weight decay (Loshchilov, Hutter, 2019): makes AdamW from Adam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hpcdist.base.errors import GraphTypeError
+from hpcdist.fluid import layers
+from hpcdist.fluid.clip import GradientClipBase
+from hpcdist.fluid.optimizer.base import Optimizer, ParamGrads
+from hpcdist.graph.op_role import OpRole
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import default_main_program
+from hpcdist.graph.variable import Variable
+
+
+def extend_with_decoupled_weight_decay(base_optimizer: type[Optimizer]) -> type[Optimizer]:
+    """Return a class of ``base_optimizer`` that first takes ``weight_decay`` of each parameter.
+
+    It is made with ``weight_decay`` (a number or a Variable), ``apply_decay_param_fun`` (which
+    parameters, by name; default: all), and by keyword what the base takes. The decay is of the
+    parameter's value before the update; the rate does not count.
+    """
+    if not (isinstance(base_optimizer, type) and issubclass(base_optimizer, Optimizer)):
+        raise GraphTypeError(f"expected a class of optimizers, got {base_optimizer!r}")
+
+    class OptimizerWithDecoupledWeightDecay(base_optimizer):  # type: ignore[misc, valid-type]
+        def __init__(
+            self,
+            weight_decay: float | Variable,
+            apply_decay_param_fun: Callable[[str], bool] | None = None,
+            **kwargs: Any,
+        ) -> None:
+            if not isinstance(weight_decay, (float, Variable)):
+                raise GraphTypeError(
+                    f"weight_decay must be a float or a Variable, got {weight_decay!r}"
+                )
+            super().__init__(**kwargs)
+            self._coefficient, self._decays = weight_decay, apply_decay_param_fun
+
+        def apply_gradients(
+            self, params_grads: ParamGrads, grad_clip: GradientClipBase | None = None
+        ) -> list[Operator]:
+            """Append the decay, then what follows backward."""
+            program = default_main_program()
+            for parameter, gradient in params_grads if self._coefficient != 0.0 else ():
+                if self._decays is not None and not self._decays(parameter.name):
+                    continue
+                with program.role_guard(OpRole.OPTIMIZE, (parameter, gradient)):
+                    decayed = layers.elementwise_sub(parameter, parameter * self._coefficient)
+                    layers.assign(decayed, parameter)
+            return super().apply_gradients(params_grads, grad_clip)
+
+    return OptimizerWithDecoupledWeightDecay

@@ -1,0 +1,132 @@
+"""Gradient cases of what torch computes: volumes, grids, deformed convolutions, regions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcdist.lod_tensor import LoDTensor
+from tests.support.ops import Case, Draw, case
+
+
+def _volume(draw: Draw, channels: int = 2) -> object:
+    return draw.floats((draw.int(1, 2), channels, 3, draw.int(2, 3), 3))
+
+
+@case("conv3d")
+def _conv3d(draw: Draw) -> Case:
+    attrs = {
+        "strides": [draw.int(1, 2), 1, 1],
+        "paddings": draw.of([1, 0, 1], [1, 0, 0, 1, 1, 1]),
+        "dilations": [1, 1, draw.int(1, 2)],
+        "groups": 2,
+        "padding_algorithm": draw.of("EXPLICIT", "SAME"),
+    }
+    return Case({"Input": _volume(draw), "Filter": draw.floats((4, 1, 2, 2, 2))}, attrs)
+
+
+@case("conv3d_transpose")
+def _conv3d_transpose(draw: Draw) -> Case:
+    attrs = {"strides": [draw.int(1, 2), 1, 2], "paddings": [draw.int(0, 1), 0, 0], "groups": 2}
+    return Case({"Input": _volume(draw), "Filter": draw.floats((2, 2, 2, 1, 2))}, attrs)
+
+
+@case("pool3d")
+def _pool3d(draw: Draw) -> Case:
+    ceil_mode = draw.bool()
+    attrs = {
+        "pooling_type": draw.of("max", "avg"),
+        "ksize": [2, 2, 1],
+        "strides": [draw.int(1, 2), 1, 1],
+        "paddings": [0 if ceil_mode else draw.int(0, 1), 0, 0],
+        "exclusive": draw.bool(),
+        "ceil_mode": ceil_mode,
+    }
+    return Case({"X": draw.apart((draw.int(1, 2), 2, 3, 3, 2))}, attrs)
+
+
+@case("max_pool3d_with_index")
+def _with_index(draw: Draw) -> Case:
+    attrs = {"ksize": [2, 1, 2], "adaptive": draw.bool()}
+    return Case({"X": draw.apart((draw.int(1, 2), 2, 3, 2, 3))}, attrs, targets=["Out"])
+
+
+@case("grid_sampler")
+def _grid_sampler(draw: Draw) -> Case:
+    rows = draw.int(1, 2)
+    grid = draw.floats((rows, 2, 3, 2), -0.9, 0.9)
+    return Case({"X": draw.floats((rows, 2, 2, 2)), "Grid": grid})
+
+
+@case("affine_grid")
+def _affine_grid(draw: Draw) -> Case:
+    rows = draw.int(1, 3)
+    return Case({"Theta": draw.floats((rows, 2, 3))}, {"output_shape": [rows, 1, 2, 3]})
+
+
+@case("deformable_conv")
+def _deformable(draw: Draw) -> Case:
+    rows = draw.int(1, 2)
+    inputs = {
+        "Input": draw.floats((rows, 2, 3, 3)),
+        "Offset": draw.floats((rows, 8, 2, 2), 0.1, 0.9),
+        "Mask": draw.floats((rows, 4, 2, 2)),
+        "Filter": draw.floats((2, 2, 2, 2)),
+    }
+    return Case(inputs)
+
+
+@case("deformable_conv_v1")
+def _without_mask(draw: Draw) -> Case:
+    given = _deformable(draw).inputs
+    return Case({slot: value for slot, value in given.items() if slot != "Mask"})
+
+
+@case("psroi_pool")
+def _bins_of_their_own(draw: Draw) -> Case:
+    given = _regions(draw)
+    x = draw.floats((2, 8, 5, 5))
+    attrs = {**given.attrs, "output_channels": 2}
+    return Case({**given.inputs, "X": x}, attrs, wrt=["X"])
+
+
+@case("roi_pool", "roi_align")
+def _regions(draw: Draw) -> Case:
+    corners = draw.rng.integers(0, 3, (3, 2))
+    rois = LoDTensor(np.concatenate([corners, corners + 2], 1) + 0.25)
+    rois.set_recursive_sequence_lengths([[1, 2]])
+    attrs = {"pooled_height": 2, "pooled_width": 2}
+    return Case({"X": draw.apart((2, 2, 5, 5)), "ROIs": rois}, attrs, wrt=["X"])
+
+
+@case("prroi_pool")
+def _exact_bins(draw: Draw) -> Case:
+    rois = LoDTensor(draw.floats((3, 4), 0.0, 1.5) + np.array([0, 0, 2.1, 2.1]))
+    rois.set_recursive_sequence_lengths([[1, 2]])
+    return Case({**_regions(draw).inputs, "ROIs": rois}, _regions(draw).attrs)
+
+
+@case("deformable_psroi_pooling")
+def _moved_bins(draw: Draw) -> Case:
+    inputs = {
+        "Input": draw.floats((2, 4, 6, 6)),
+        "ROIs": _regions(draw).inputs["ROIs"],
+        "Trans": draw.floats((3, 2, 2, 2), 0.11, 0.19),
+    }
+    attrs = {
+        "pooled_height": 2,
+        "pooled_width": 2,
+        "output_dim": 4,
+        "part_size": [2, 2],
+        "sample_per_part": 2,
+        "trans_std": 0.31,
+    }
+    return Case(inputs, attrs, wrt=["Input", "Trans"], targets=["Output"])
+
+
+@case("roi_perspective_transform")
+def _quadrangles(draw: Draw) -> Case:
+    rois = LoDTensor(np.array([[1, 0, 5, 1, 4, 5, 0, 4], [0, 0, 3, 0, 3, 4, 0, 4.0]]))
+    rois.set_recursive_sequence_lengths([[1, 1]])
+    attrs = {"transformed_height": draw.int(2, 4), "transformed_width": 3}
+    x = draw.floats((2, 2, 6, 6))
+    return Case({"X": x, "ROIs": rois}, attrs, wrt=["X"], targets=["Out"])

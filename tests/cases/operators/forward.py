@@ -1,0 +1,197 @@
+"""Cases of operators without gradients, as `CASES` has them of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hpcdist.lod_tensor import LoDTensor
+from tests.support.ops import CASES, Case, Seeded
+
+
+def _two(draw: Seeded) -> Case:
+    case = CASES["elementwise_add"](draw)
+    return Case({slot: np.round(x) for slot, x in case.inputs.items()}, case.attrs)
+
+
+def _two_wholes(draw: Seeded) -> Case:
+    shape = draw.shape()
+    whole = {slot: draw.rng.integers(1, 9, shape) for slot in ("X", "Y")}
+    return Case(whole)
+
+
+def _two_truths(draw: Seeded) -> Case:
+    return Case({slot: x > 4 for slot, x in _two_wholes(draw).inputs.items()})
+
+
+def _one(draw: Seeded) -> Case:
+    return Case({"X": draw.apart(draw.shape())})
+
+
+def _single(draw: Seeded) -> Case:
+    return Case({"X": draw.floats(draw.shape()).astype("float32")})
+
+
+def _chosen(draw: Seeded) -> Case:
+    shape = draw.shape()
+    axis = draw.int(-len(shape), len(shape) - 1)
+    return Case({"X": draw.apart(shape)}, {"axis": axis, "keepdims": draw.bool()})
+
+
+def _ids(draw: Seeded) -> Case:
+    return Case({"X": draw.rng.integers(0, 5, (*draw.shape(1, 2), 1))}, {"depth": 5})
+
+
+class _Saved:
+    """Rows that a model was saved with: as many times the id as the column's number."""
+
+    def look_up(self, ids: np.ndarray, out: np.ndarray) -> None:
+        out[:] = ids[:, None] * np.arange(out.shape[1])
+
+
+def _saved_rows(draw: Seeded) -> Case:
+    last = draw.bool()
+    shape = (*draw.shape(1, 2), 1) if last else draw.shape(1, 3)
+    facts = {"width": 3, "padding_idx": draw.of(-1, 2), "rows": _Saved()}
+    return Case({"Ids": draw.rng.integers(0, 5, shape)}, {"last_is_one": last, **facts})
+
+
+def _top_k(draw: Seeded) -> Case:
+    return Case({"X": draw.apart((*draw.shape(0, 2), 4))}, {"k": draw.int(1, 3)})
+
+
+def _accuracy(draw: Seeded) -> Case:
+    rows, k = draw.int(1, 5), draw.int(1, 3)
+    indices = draw.rng.integers(0, 3, (rows, k))
+    labels = draw.rng.integers(0, 3, (rows, 1))
+    return Case({"Out": draw.floats((rows, k)), "Indices": indices, "Label": labels})
+
+
+def _classes(draw: Seeded) -> Case:
+    shape = draw.int(1, 5), 1
+    found = draw.rng.integers(0, 3, shape), draw.rng.integers(0, 3, shape)
+    inputs = {"MaxProbs": draw.floats(shape), "Indices": found[0], "Labels": found[1]}
+    return Case(inputs, {"class_number": 3})
+
+
+def _like_batch(draw: Seeded) -> Case:
+    x = draw.floats(draw.shape(1, 3))
+    shape = draw.shape(1, 3)
+    places = {
+        "input_dim_idx": draw.int(0, x.ndim - 1),
+        "output_dim_idx": draw.int(0, len(shape) - 1),
+    }
+    return Case({"Input": x}, {"shape": list(shape), "value": 2.0, **places})
+
+
+def _norm(draw: Seeded) -> Case:
+    return Case({"X": draw.floats(draw.shape())}, {"max_norm": 0.5})
+
+
+def _path(draw: Seeded) -> Case:
+    case = CASES["hierarchical_sigmoid"](draw)
+    inputs = {s: case.inputs[s] for s in ("Label", "PathTable") if s in case.inputs}
+    return Case(inputs, {"num_classes": case.attrs["num_classes"]})
+
+
+def _enumerated(draw: Seeded) -> Case:
+    lengths = draw.lengths()
+    ids = LoDTensor(draw.rng.integers(0, 9, (sum(lengths), 1)))
+    ids.set_recursive_sequence_lengths([lengths])
+    return Case({"X": ids}, {"win_size": draw.int(1, 3)})
+
+
+def _decoded(draw: Seeded) -> Case:
+    return CASES["linear_chain_crf"](draw)
+
+
+def _chunks(draw: Seeded) -> Case:
+    found, label = (draw.ragged([2, 0, 3], [1]) for _ in range(2))
+    for tags in (found, label):
+        tags.set(draw.rng.integers(0, 5, (5, 1)))
+    return Case({"Inference": found, "Label": label}, {"num_chunk_types": 2})
+
+
+def _distance(draw: Seeded) -> Case:
+    found, label = (draw.ragged([draw.int(1, 3) for _ in range(3)], [1]) for _ in range(2))
+    for tokens in (found, label):
+        tokens.set(draw.rng.integers(0, 3, (len(tokens), 1)))
+    return Case({"Hyps": found, "Refs": label}, {"normalized": draw.bool()})
+
+
+def _mask(draw: Seeded) -> Case:
+    lengths = np.array(draw.lengths())
+    return Case({"X": lengths}, {"maxlen": draw.of(-1, 5), "out_dtype": "int64"})
+
+
+def _truths(draw: Seeded) -> Case:
+    shape = draw.shape()
+    axis = draw.int(-len(shape), len(shape) - 1)
+    attrs = {"dim": [axis], "keep_dim": draw.bool(), "reduce_all": draw.bool()}
+    return Case({"X": draw.apart(shape) > 0}, attrs)
+
+
+def _shards(draw: Seeded) -> Case:
+    ids = draw.rng.integers(0, 20, draw.shape())
+    return Case({"X": ids}, {"index_num": 20, "nshards": 3, "shard_id": draw.int(0, 2)})
+
+
+def _hashed(draw: Seeded) -> Case:
+    return Case({"X": draw.rng.integers(0, 9, draw.shape(2, 2))}, {"num_hash": 2, "mod_by": 99})
+
+
+def _of_classes(draw: Seeded) -> Case:
+    rows, classes = draw.int(1, 5), draw.int(2, 4)
+    corners = draw.floats((rows, 2), 0, 20)
+    inputs = {
+        "PriorBox": np.concatenate([corners, corners + draw.floats((rows, 2), 1, 9)], 1),
+        "PriorBoxVar": draw.floats((4,), 0.1, 0.2),
+        "TargetBox": draw.floats((rows, 4 * classes)),
+        "BoxScore": draw.floats((rows, classes)),
+    }
+    return Case(inputs)
+
+
+def _planes(draw: Seeded) -> Case:
+    attrs = {"axis": draw.int(1, 3), "indexes": [draw.int(0, 1)]}
+    return Case({"X": draw.apart((draw.int(1, 3), 2, 3, 2))}, attrs)
+
+
+def _children(draw: Seeded) -> Case:
+    inputs = {
+        "X": draw.rng.integers(0, 4, draw.shape(1, 2)),
+        "TreeInfo": draw.rng.integers(0, 4, (4, 5)),
+    }
+    return Case(inputs, {"child_nums": 2, "dtype": "int64"})
+
+
+WITHOUT_GRADIENT: dict[str, Callable[[Seeded], Case]] = {
+    **dict.fromkeys(["elementwise_mod", "elementwise_floordiv"], _two_wholes),
+    **dict.fromkeys(["less_than", "less_equal", "greater_than", "greater_equal"], _two),
+    **dict.fromkeys(["equal", "not_equal"], _two),
+    **dict.fromkeys(["logical_and", "logical_or", "logical_xor"], _two_truths),
+    **dict.fromkeys(["isfinite", "isnan", "isinf", "increment", "shape"], _one),
+    **dict.fromkeys(["fill_zeros_like", "fill_any_like"], _one),
+    **dict.fromkeys(["arg_max", "arg_min"], _chosen),
+    **dict.fromkeys(["one_hot", "one_hot_v2"], _ids),
+    "lookup_saved_rows": _saved_rows,
+    **dict.fromkeys(["reduce_all", "reduce_any"], _truths),
+    "shard_index": _shards,
+    "hash": _hashed,
+    "logical_not": lambda draw: Case({"X": _two_truths(draw).inputs["X"]}),
+    **dict.fromkeys(["round_to_float16", "round_to_bfloat16"], _single),
+    "top_k": _top_k,
+    "accuracy": _accuracy,
+    "precision_recall": _classes,
+    "fill_constant_batch_size_like": _like_batch,
+    "hierarchical_sigmoid_path": _path,
+    "sequence_enumerate": _enumerated,
+    "sequence_mask": _mask,
+    "crf_decoding": _decoded,
+    "chunk_eval": _chunks,
+    "edit_distance": _distance,
+    "box_decoder_and_assign": _of_classes,
+    "tdm_child": _children,
+    "similarity_focus": _planes,
+}
