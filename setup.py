@@ -46,11 +46,13 @@ setup(
         "cuda13": ["cupy-cuda13x[ctk]>=13.6", "nvidia-nccl-cu13>=2.27"],
         "torch": ["torch>=2.1"],
         "data": ["pyarrow>=15"],
+        "tfrecord": ["google-crc32c>=1.5", "protobuf>=4.22", "pyarrow>=15"],
         "images": ["pillow>=10"],
         "plot": ["matplotlib>=3.8"],
         "report": ["jinja2>=3.1"],
         "tensorboard": ["tensorboardX>=2.6"],
         "test": [
+            "google-crc32c>=1.5",
             "hdf5plugin>=4.3",
             "hypothesis>=6.100",
             "import-linter>=2.1",

@@ -29,6 +29,8 @@ RUNS = [
     pytest.param(
         "clicks_from_parquet.py", "--samples 4000 --epochs 1", 3, 1, 0.60, marks=needs_pyarrow
     ),
+    pytest.param("criteo.py", "--samples 4000 --epochs 1", 4, 2, 0.60, marks=needs_pyarrow),
+    pytest.param("avazu.py", "--samples 4000 --epochs 1", 2, 0, 0.60, marks=needs_pyarrow),
     ("ctr.py", "--data adult --steps 40", 2, 0, 0.85),
     ("gan.py", "--epochs 1", 4, 2, 0.50),
     ("label_roles.py", "--epochs 1 --sentences 960 --width 8", 4, 2, 0.30),

@@ -76,7 +76,7 @@ def test_one_word_does_not_make_text_of_numbers(write):
     rows = fluid.data.read(path, feed_list=feed_list, batch=4, on_bad="skip")
     assert column(rows, "y") == [0.5, 0.5, 0.25]
     assert rows.skipped[0].begin == 1
-    with pytest.raises(DataError, match=r"'0.5' is not int64 \(and 3 more"):
+    with pytest.raises(DataError, match=r"'0.5' is not int64 \(line 2 of the file\) \(and 3 more"):
         list(fluid.data.read(path, ["y"], feed_list=variables(y="int64"), batch=4))
     with pytest.raises(DataError, match="does not show what column 'y' holds.*or numbers and text"):
         fluid.data.read(path, batch=4)
@@ -168,7 +168,7 @@ def test_types_are_those_of_the_first_file_with_rows(write, ending):
 def test_a_first_line_in_another_encoding_is_named(write):
     path = write("latin.csv", "größe,b\n1,2\n".encode("latin-1"))
     for columns in (None, ["b"]):
-        with pytest.raises(DataError, match=r"cannot read \S*latin.csv: UnicodeDecodeError"):
+        with pytest.raises(DataError, match=r"cannot read \S*latin.csv: line 1: .* pass encoding="):
             fluid.data.read(path, columns, batch=1)
 
 

@@ -52,3 +52,8 @@ def variables(**dtypes):
     """Return variables of one value in each row."""
     with fluid.program_guard(fluid.Program(), fluid.Program()):
         return [fluid.data(name, [None, 1], dtype) for name, dtype in dtypes.items()]
+
+
+def column(rows, name):
+    """Return all values of a column."""
+    return [value for batch in rows for value in np.ravel(batch[name]).tolist()]

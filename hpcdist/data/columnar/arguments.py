@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
+from math import prod
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any, TypeGuard
 
 from hpcdist.base.errors import DataError
-from hpcdist.data.columnar.binary_files import BINARY, H5Source
-from hpcdist.data.columnar.columns import ColumnTarget, Rules
-from hpcdist.data.columnar.files import naming
-from hpcdist.data.columnar.text import TEXT, text_schema
+from hpcdist.data.columnar.binary_files import H5Source
+from hpcdist.data.columnar.columns import Rules
+from hpcdist.data.columnar.csv_source import is_number
+from hpcdist.data.columnar.delimited import Delimiter
+from hpcdist.data.columnar.files import did_you_mean, naming
+from hpcdist.data.columnar.formats import Format
+from hpcdist.data.columnar.streams import encoding_of
+from hpcdist.data.columnar.targets import ColumnTarget
+from hpcdist.data.columnar.text import text_schema
+from hpcdist.data.columnar.text_source import STANDARD, TextOptions
 
 Columns = Sequence[str] | Mapping[str, str | Sequence[str]]
 
@@ -39,45 +46,75 @@ def by_column(argument: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def format_of(files: Sequence[str]) -> Any:
-    """Return what opens a file of the one format that all have."""
-    endings = {Path(file).suffix.lower(): file for file in files}
-    formats = {**BINARY, **TEXT}
-    for ending, file in endings.items():
-        if ending not in formats:
+def options_of(
+    kind: Format, names: object, delimiter: object, encoding: object, strip: object
+) -> TextOptions:
+    """Return how text is to be read; DataError for what does not apply to the format."""
+    given = {"names": names, "delimiter": delimiter, "strip": strip or None}
+    for argument, value in given.items():
+        if value is not None and not kind.delimited:
             raise DataError(
-                f"data.read: {file}: cannot read files that end in {ending!r}, expected one of "
-                f"{', '.join(formats)}"
+                f"data.read: {argument}= is for delimited text; files of the format {kind.name} "
+                "need none"
             )
-    kinds = {formats[ending]: file for ending, file in endings.items()}
-    if len(kinds) > 1:
+    if encoding is not None and not kind.encoded:
         raise DataError(
-            f"data.read: expected files of one format, got {' and '.join(kinds.values())}"
+            f"data.read: encoding= is for text, files of the format {kind.name} are none"
         )
-    (kind,) = kinds
-    return kind
+    if type(strip) is not bool:
+        raise DataError(f"data.read: strip must be True or False, got {strip!r:.80}")
+    if delimiter is not None:
+        Delimiter(delimiter)  # type: ignore[arg-type]  # refuses what is no text
+    chosen: tuple[str, ...] | None = None
+    if names is not None:
+        fits = isinstance(names, Sequence) and not isinstance(names, str) and names
+        if not fits or not all(isinstance(name, str) and name for name in names):  # type: ignore
+            raise DataError(f"data.read: names must be a list of names, got {names!r:.80}")
+        chosen = tuple(names)  # type: ignore
+        twice = next((name for name in chosen if chosen.count(name) > 1), None)
+        if twice is not None:
+            raise DataError(f"data.read: names has {twice!r} twice")
+    return TextOptions(chosen, delimiter, encoding_of(encoding), strip)  # type: ignore[arg-type]
 
 
 def typed(
-    kind: Any,
+    kind: Format,
     files: Sequence[str],
     needed: Sequence[str],
     types: Mapping[str, Any],
     targets: Sequence[ColumnTarget],
     texts: Collection[str],
+    options: TextOptions = STANDARD,
 ) -> Any:
     """Return what opens a file; of text, with the types that its columns have in all files.
 
     ``texts`` are columns that are text, whatever the beginning of a file shows.
     """
-    if kind in TEXT.values():
-        assumed = _assumed(targets) | dict.fromkeys(texts, "string")
-        return partial(kind, schema=text_schema(kind, files, needed, types, assumed))
+    if kind.typed:
+        options = replace(options, given=frozenset(types), lengths=_lengths(targets))
+        opened = partial(kind.source, options=options)
+        assumed = (_assumed(targets) if kind.encoded else {}) | dict.fromkeys(texts, "string")
+        return partial(opened, schema=text_schema(opened, files, needed, types, assumed))
     if types:
         raise DataError(
-            "data.read: types= is for CSV and JSON; files of other formats hold their types"
+            f"data.read: types= is for CSV, JSON and TFRecord; files of the format {kind.name} "
+            "hold their types (only 'hex', of columns of text, applies to all)"
         )
-    return partial(kind, columns=needed) if kind is H5Source else kind
+    if kind.encoded:
+        return partial(kind.source, options=options)
+    return partial(kind.source, columns=needed) if kind.source is H5Source else kind.source
+
+
+def _lengths(targets: Sequence[ColumnTarget]) -> dict[str, int | None]:
+    """Return how many values of a column the variables take from a row; None: any number."""
+    lengths: dict[str, int | None] = {}
+    for target in targets:
+        if target.ragged:
+            lengths |= dict.fromkeys(target.columns)
+        elif target.sample is not None and min(target.sample, default=1) > 0:
+            size = 1 if target.stacked else prod(target.sample)
+            lengths |= dict.fromkeys(target.columns, size)
+    return lengths
 
 
 def _assumed(targets: Sequence[ColumnTarget]) -> dict[str, str]:
@@ -92,17 +129,21 @@ def _assumed(targets: Sequence[ColumnTarget]) -> dict[str, str]:
 
 
 def targets_of(
-    kind: Any, file: str, columns: Columns | None, feed_list: Sequence[Any] | None
+    kind: Format,
+    file: str,
+    columns: Columns | None,
+    feed_list: Sequence[Any] | None,
+    options: TextOptions = STANDARD,
 ) -> list[ColumnTarget]:
     """Return what to read, for variables or as it is in the files."""
     if columns is None and feed_list is None:
-        with naming(file), closing(kind(file)) as source:
+        opened = partial(kind.source, options=options) if kind.streamed else kind.source
+        with naming(file), closing(opened(file)) as source:
             columns = list(source.names())
-        if kind in TEXT.values() and all(map(_is_number, columns)):
+        if kind.delimited and options.names is None and all(map(is_number, columns)):
             raise DataError(
                 f"data.read: the first line of {file} names the columns {', '.join(columns)[:80]}, "
-                "which look like values: add a line with the names; if these are names, pass "
-                "columns="
+                "which look like values: pass names=[...]; if these are names, pass columns="
             )
     if columns is None:
         columns = []
@@ -124,14 +165,6 @@ def targets_of(
     if unused:
         raise DataError(f"data.read: columns names {unused[0]!r}, which is not in feed_list")
     return targets
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _expect_columns(columns: object, feed_list: object) -> None:
@@ -157,7 +190,12 @@ def _target(name: str, chosen: str | Sequence[str]) -> ColumnTarget:
     return ColumnTarget(name, tuple(chosen), True)
 
 
-def rules_of(nulls: object, buckets: Mapping[str, int] | None, encoded: Collection[str]) -> Rules:
+def rules_of(
+    nulls: object,
+    buckets: Mapping[str, int] | None,
+    encoded: Collection[str],
+    hexadecimal: Collection[str] = (),
+) -> Rules:
     """Return what becomes of nulls and texts; ``encoded`` columns are decoded later."""
     fills = nulls if isinstance(nulls, Mapping) else {"": nulls}
     if isinstance(nulls, str) and nulls == "error":
@@ -168,11 +206,14 @@ def rules_of(nulls: object, buckets: Mapping[str, int] | None, encoded: Collecti
                 "data.read: nulls must be 'error', a number, or a dict of numbers by column, "
                 f"got {nulls!r:.200}"
             )
-    rules = Rules(dict(fills), dict(by_column("buckets", buckets)), frozenset(encoded))
+    numbers = dict(by_column("buckets", buckets))
+    rules = Rules(dict(fills), numbers, frozenset(encoded), frozenset(hexadecimal))
     for name, count in rules.buckets.items():
         at_least(1, f"buckets[{name!r}]", count)
         if name in rules.encoded:
             raise DataError(f"data.read: column {name!r} has both decode= and buckets=")
+    for name in rules.encoded & rules.hexadecimal:
+        raise DataError(f"data.read: column {name!r} has both decode= and types= 'hex'")
     return rules
 
 
@@ -189,5 +230,5 @@ def refuse_unread(needed: Collection[str], rules: Rules, types: Collection[str])
             if name and name not in needed:
                 raise DataError(
                     f"data.read: {argument} names the column {name!r}, which is not read, "
-                    f"only {', '.join(needed)[:400]}"
+                    f"only {', '.join(needed)[:400]}{did_you_mean(name, needed)}"
                 )

@@ -185,14 +185,3 @@ class NpySource:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-BINARY = {
-    ".parquet": ParquetSource,
-    ".pq": ParquetSource,
-    ".arrow": ArrowSource,
-    ".feather": ArrowSource,
-    ".h5": H5Source,
-    ".hdf5": H5Source,
-    ".npy": NpySource,
-}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ import pyarrow as pa
 from hpcdist.base.errors import DataError
 from hpcdist.data.columnar.columns import (
     Column,
-    ColumnTarget,
     Rules,
     converted,
     holds_text,
@@ -32,6 +31,7 @@ from hpcdist.data.columnar.files import (
     tried,
     worded,
 )
+from hpcdist.data.columnar.targets import ColumnTarget
 
 logger = logging.getLogger("hpcdist.columnar")
 
@@ -50,13 +50,15 @@ class Skip:
     end: int
     column: str
     reason: str
+    line: int | None = None  # of a text file, counted from 1
 
     def __str__(self) -> str:
         rows = (
             f"row {self.begin}" if self.end == self.begin + 1 else f"rows {self.begin}:{self.end}"
         )
         column = f", column {self.column!r}" if self.column else ""
-        return f"{self.file}, {self.block}, {rows}{column}: {self.reason}"
+        line = "" if self.line is None else f" (line {self.line} of the file)"
+        return f"{self.file}, {self.block}, {rows}{column}: {self.reason}{line}"
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,8 @@ class BlockReader:
         bad = sorted(faults)
         if not bad:
             return Loaded(block.rows, arrays)
-        self.refuse_or_note(_ranges(file, within, [(row, *faults[row]) for row in bad]))
+        found = [(row, *faults[row]) for row in bad]
+        self.refuse_or_note(_ranges(file, within, found, raw.line_of))
         places = np.asarray(bad) if rows_kept is None else np.searchsorted(rows_kept, bad)
         usable = np.ones(block.rows, bool)
         usable[places] = False
@@ -241,14 +244,20 @@ class BlockReader:
             self._forget(path)
 
 
-def _ranges(file: FileFacts, within: int, faults: Sequence[tuple[int, str, str]]) -> list[Skip]:
+def _ranges(
+    file: FileFacts,
+    within: int,
+    faults: Sequence[tuple[int, str, str]],
+    line_of: Callable[[int], int] | None,
+) -> list[Skip]:
     """Join rows that follow each other and are bad for the same reason."""
     skips: list[Skip] = []
     block = f"{file.unit} {within}"
     for row, column, reason in faults:
         last = skips[-1] if skips else None
         if last and last.end == row and (last.column, last.reason) == (column, reason):
-            skips[-1] = Skip(file.path, block, last.begin, row + 1, column, reason)
+            skips[-1] = replace(last, end=row + 1)
         else:
-            skips.append(Skip(file.path, block, row, row + 1, column, reason))
+            line = line_of(row) if line_of else None
+            skips.append(Skip(file.path, block, row, row + 1, column, reason, line))
     return skips

@@ -106,4 +106,5 @@ def _new_file(directory: Path, run: str, trainer: int) -> tuple[str, TextIO]:
 
 def shuffle_facts(shuffle: Shuffle) -> list[Any]:
     """Return a shuffle as plain data."""
-    return [shuffle.seed, shuffle.window, shuffle.lanes, shuffle.chunk]
+    facts = [shuffle.seed, shuffle.window, shuffle.lanes, shuffle.chunk]
+    return [*facts, list(shuffle.runs)] if shuffle.runs else facts

@@ -2,7 +2,8 @@
 
 | in the file | here |
 |---|---|
-| integers, floats, booleans | as they are; 16-bit floats and decimals as float32 and float64 |
+| integers, floats, booleans | as they are; 16-bit floats as float32 |
+| decimals | float64; without fractions int64, or uint64 |
 | text, bytes | int64: XXH3 of the UTF-8 bytes, 64 bits, seed 0; or modulo a number of buckets |
 | dates | int64: days since 1970-01-01 |
 | times, timestamps, durations | int64: microseconds since midnight, since 1970-01-01 UTC |
@@ -12,6 +13,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -24,6 +26,7 @@ import xxhash
 
 from hpcdist.base.errors import DataError
 from hpcdist.data.columnar.files import Faults
+from hpcdist.data.columnar.integers import of_hex
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,13 +85,28 @@ def joined(name: str, columns: Sequence[Column]) -> Column:
             "files must hold the same type"
         )
     if not ragged:
+        _expect_exact(name, columns)
         return np.concatenate([np.asarray(column) for column in columns])
+    _expect_exact(name, ragged)
     starts = np.cumsum([0, *(len(column.values) for column in ragged)])
     offsets = [column.offsets[:-1] + start for column, start in zip(ragged, starts)]
     return Ragged(
         np.concatenate([column.values for column in ragged]),
         np.concatenate([*offsets, starts[-1:]]).astype(np.int64),
     )
+
+
+def _expect_exact(name: str, columns: Sequence[Column]) -> None:
+    """Raise DataError if joining makes floats of integers of 64 bits."""
+    types = {np.dtype(column.dtype) for column in columns}
+    if np.result_type(*types).kind == "f" and any(
+        t.kind in "iu" and t.itemsize == 8 for t in types
+    ):
+        raise DataError(
+            f"column {name!r} is {' and '.join(sorted(map(str, types)))} in different blocks or "
+            "files: joined they would be floats, which do not hold every integer; declare a "
+            "variable for it (feed_list=), or write one type into all files"
+        )
 
 
 @dataclass(frozen=True)
@@ -98,6 +116,7 @@ class Rules:
     fill: Mapping[str, Any]
     buckets: Mapping[str, int]
     encoded: Set[str] = frozenset()  # columns that are decoded later, from bytes
+    hexadecimal: Set[str] = frozenset()  # columns of text that are numbers
 
     def filling(self, name: str) -> Any:
         """Return what nulls of a column become; None: such rows are bad."""
@@ -119,6 +138,8 @@ def converted(name: str, raw: ArrowArray, rules: Rules, faults: Faults) -> Colum
     array = _one_array(raw)
     if name in rules.encoded:
         return _of_bytes(name, array, rules, faults)
+    if name in rules.hexadecimal and not (_is_list(array.type) or holds_text(array)):
+        raise DataError(f"types: column {name!r} holds {array.type}, not text: it is not hex")
     if _is_list(array.type):
         return _of_lists(name, array, rules, faults)
     return _of_values(name, array, rules, faults)
@@ -239,7 +260,12 @@ def _of_lists(name: str, array: ArrowArray, rules: Rules, faults: Faults) -> Col
 
 def _of_values(name: str, array: ArrowArray, rules: Rules, faults: Faults) -> np.ndarray:
     missing = _note_nulls(name, array, rules, faults)
-    values = _numbers(name, array, rules)
+    if name in rules.hexadecimal:
+        values = _of_hex(name, array, rules, faults)
+    elif kinds.is_decimal(array.type) and array.type.scale <= 0:
+        values = _integers(name, array, faults)
+    else:
+        values = _numbers(name, array, rules)
     if missing is not None:
         values = np.array(values)
         values[missing] = _filler(name, rules, values.dtype)
@@ -284,6 +310,20 @@ def _microseconds(name: str, array: ArrowArray, kind: pa.DataType) -> np.ndarray
     return _plain(pc.cast(cut, pa.int64()))
 
 
+def _integers(name: str, array: ArrowArray, faults: Faults) -> np.ndarray:
+    """Return decimals without fractions, which is how some databases write unsigned ids."""
+    for kind in (pa.int64(), pa.uint64()):
+        with contextlib.suppress(pa.ArrowInvalid):
+            return _plain(pc.cast(array, kind))
+    values = [int(value or 0) for value in array.to_pylist()]
+    least, most = (-1 << 63, (1 << 63) - 1) if min(values) < 0 else (0, (1 << 64) - 1)
+    for row, value in enumerate(values):
+        if not least <= value <= most:
+            faults.setdefault(row, (name, f"{value} has more than 64 bits"))
+            values[row] = 0
+    return np.array(values, np.int64 if least else np.uint64)
+
+
 def _plain(array: ArrowArray) -> np.ndarray:
     """Return numbers as numpy's, without a copy if there are no nulls."""
     if array.null_count:
@@ -302,6 +342,23 @@ def _hashed(array: ArrowArray, buckets: int | None) -> np.ndarray:
     return numbers[encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)]
 
 
+def _of_hex(name: str, array: ArrowArray, rules: Rules, faults: Faults) -> np.ndarray:
+    """Return the numbers that texts are in hexadecimal digits, as int64 of the same bits."""
+    encoded = array if kinds.is_dictionary(array.type) else array.dictionary_encode()
+    texts = encoded.dictionary.cast(pa.large_binary()).to_pylist()
+    found, bad = of_hex([text or b"" for text in texts])
+    places = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
+    present = encoded.is_valid().to_numpy(zero_copy_only=False)
+    if not len(found):
+        return np.zeros(len(array), np.int64)
+    for row in np.flatnonzero(bad[places] & present).tolist():
+        reason = f"{texts[places[row]]!r:.60} is not a hexadecimal number of 64 bits"
+        faults.setdefault(row, (name, reason))
+    buckets = rules.buckets.get(name)
+    numbers = (found if buckets is None else found % np.uint64(buckets)).view(np.int64)
+    return numbers[places]
+
+
 def _filler(name: str, rules: Rules, dtype: np.dtype[Any]) -> Any:
     """Return the value for nulls, if the column can hold it; 0 where such rows are bad."""
     fill = rules.filling(name)
@@ -313,88 +370,3 @@ def _filler(name: str, rules: Rules, dtype: np.dtype[Any]) -> Any:
     if value.item() != fill and not rounded:
         raise DataError(f"nulls: {fill!r} cannot stand for nulls of column {name!r} ({dtype})")
     return value
-
-
-# -- variables -------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class ColumnTarget:
-    """What columns are read for: an array under a name."""
-
-    name: str
-    columns: tuple[str, ...]
-    stacked: bool  # columns become [rows, columns]
-    dtype: np.dtype[Any] | None = None  # None: as in the file
-    sample: tuple[int, ...] | None = None  # shape of a row; None: as in the file
-    ragged: bool | None = None  # None: as in the file
-
-    def of(self, variable: Any) -> ColumnTarget:
-        """Return the same with the dtype and the shape that a variable takes."""
-        _, *sample = (int(size) for size in variable.shape)
-        level = int(getattr(variable, "lod_level", 0))
-        if level > 1:
-            raise DataError(f"variable {variable.name!r} has lod_level {level}: expected 0 or 1")
-        return replace(
-            self, dtype=np.dtype(variable.dtype), sample=tuple(sample), ragged=bool(level)
-        )
-
-    def as_in_files(self) -> ColumnTarget:
-        """Return the same, for columns that are decoded later."""
-        return replace(self, dtype=None, sample=None, ragged=None)
-
-    def filled(self, columns: Mapping[str, Column], texts: Set[str], faults: Faults) -> Column:
-        """Return the array; rows whose values it cannot hold are added to ``faults``.
-
-        ``texts`` are the columns whose numbers stand for text.
-        """
-        for name in self.columns if self.dtype is not None and self.dtype.kind not in "iu" else ():
-            if name in texts:
-                raise DataError(
-                    f"column {name!r} holds text, variable {self.name!r} takes {self.dtype}: "
-                    f"declare it int64; or if a CSV file has numbers there, say "
-                    f"types={{{name!r}: '{self.dtype}'}}"
-                )
-        chosen = [self._cast(name, columns[name], faults) for name in self.columns]
-        column = chosen[0]
-        if self.stacked:
-            if any(isinstance(c, Ragged) for c in chosen):
-                raise DataError(f"{self.name!r}: ragged columns cannot be combined")
-            column = np.stack([np.asarray(c) for c in chosen], axis=1)
-        if self.ragged is not None and self.ragged != isinstance(column, Ragged):
-            got, say = ("values", "lists") if self.ragged else ("lists", "values")
-            raise DataError(
-                f"column {self.columns[0]!r} holds {got}, variable {self.name!r} takes {say}: "
-                f"declare it with lod_level={int(not self.ragged)}"
-            )
-        return self._shaped(column)
-
-    def _cast(self, name: str, column: Column, faults: Faults) -> Column:
-        if self.dtype is None or column.dtype == self.dtype:
-            return column
-        values = column.values if isinstance(column, Ragged) else column
-        with np.errstate(invalid="ignore", over="ignore"):
-            cast = values.astype(self.dtype)
-        if not np.can_cast(values.dtype, self.dtype):
-            infinite = np.isinf(cast) & np.isfinite(values)
-            bad = infinite if self.dtype.kind == "f" else cast != values
-            for place in np.argwhere(bad):
-                row = int(place[0])
-                if isinstance(column, Ragged):
-                    row = int(np.searchsorted(column.offsets, row, "right")) - 1
-                got = values[tuple(place)]
-                faults.setdefault(row, (name, f"{got} cannot be {self.dtype}"))
-        return Ragged(cast, column.offsets) if isinstance(column, Ragged) else cast
-
-    def _shaped(self, column: Column) -> Column:
-        if self.sample is None:
-            return column
-        values = column.values if isinstance(column, Ragged) else column
-        try:
-            # -1 for the rows would not do where there are none of them.
-            sample = tuple(1 if size < 0 and not len(values) else size for size in self.sample)
-            values = values.reshape(len(values), *sample)
-        except ValueError:
-            raise DataError(
-                f"variable {self.name!r} takes rows of shape {self.sample}, "
-                f"{', '.join(map(repr, self.columns))} gives {values.shape[1:]}"
-            ) from None
-        return Ragged(values, column.offsets) if isinstance(column, Ragged) else values

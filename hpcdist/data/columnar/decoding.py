@@ -21,9 +21,10 @@ import numpy as np
 from hpcdist.base.division import equal_parts
 from hpcdist.base.errors import DataError
 from hpcdist.data.columnar.blocks import Skip
-from hpcdist.data.columnar.columns import Column, ColumnTarget, Ragged, joined, taken
+from hpcdist.data.columnar.columns import Column, Ragged, joined, taken
 from hpcdist.data.columnar.files import Faults, Index, worded
 from hpcdist.data.columnar.images import Images
+from hpcdist.data.columnar.targets import ColumnTarget
 from hpcdist.data.columnar.windows import Batch
 
 _LARGEST = np.iinfo(np.int64).max

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import glob
 import logging
 import os
@@ -38,6 +39,7 @@ class FileBlock:
     rows: int  # those that pass the filter
     begin: int
     end: int
+    line: int = 0  # of a text file, at which it begins
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class RawBlock:
     rows: int
     columns: Mapping[str, Any]
     faults: Faults
+    line_of: Callable[[int], int] | None = None  # of a text file: the line that a row is
 
 
 class DataFile(Protocol):
@@ -76,6 +79,7 @@ class FileFacts:
     modified: int  # ns
     blocks: tuple[FileBlock, ...]
     unit: str
+    splits: bool = True  # False: its blocks can only be read one after the other
 
     def check(self) -> None:
         """Raise OSError or DataError if the file has gone or changed."""
@@ -117,6 +121,14 @@ class Index:
                 return (*self.where(block), number)
             number -= rows
         raise IndexError(number)
+
+    @property
+    def runs(self) -> tuple[int, ...]:
+        """How many blocks keep their order when others are shuffled; empty: each is alone."""
+        if all(file.splits for file in self.files):
+            return ()
+        runs = [[1] * len(f.blocks) if f.splits else [len(f.blocks)] for f in self.files]
+        return tuple(run for of_file in runs for run in of_file if run)
 
     @property
     def words(self) -> str:
@@ -172,13 +184,21 @@ def naming(path: str) -> Iterator[None]:
         raise DataError(f"data.read: cannot read {path}: {worded(error)}") from error
 
 
-def require(path: str, names: Sequence[str], columns: Sequence[str]) -> None:
+def require(path: str, names: Sequence[str], columns: Sequence[str], hint: str = "") -> None:
     """Raise DataError if one of ``columns`` is not among the ``names`` that a file has."""
     for column in columns:
         if column not in names:
             raise DataError(
                 f"data.read: {path} has no column {column!r}, it has {', '.join(names)[:400]}"
+                + (hint or did_you_mean(column, names))
             )
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return a question that names what is most alike, or an empty string."""
+    by_case = {other.strip().casefold(): other for other in names}
+    alike = difflib.get_close_matches(name.strip().casefold(), by_case, 1)
+    return f"; did you mean {by_case[alike[0]]!r}?" if alike else ""
 
 
 def look_into(
@@ -197,11 +217,12 @@ def look_into(
     def facts(path: str) -> FileFacts:
         before = os.stat(path)
         with contextlib.closing(opened(path)) as source:
-            require(path, source.names(), columns)
+            require(path, source.names(), columns, getattr(source, "hint", str)())
             blocks = list(source.blocks())
             if only is not None:
                 blocks = [replace(b, rows=only.count(source, b)) for b in blocks]
-            return FileFacts(path, before.st_size, before.st_mtime_ns, tuple(blocks), source.unit)
+            facts = (path, before.st_size, before.st_mtime_ns, tuple(blocks), source.unit)
+            return FileFacts(*facts, getattr(source, "splits", True))
 
     with ThreadPoolExecutor(_OPENERS, "hpcdist-index") as pool:
         return Index(tuple(pool.map(look, paths)))

@@ -16,7 +16,7 @@ from hpcdist.base.errors import DataError
 from hpcdist.data.columnar.order import key_of
 
 if TYPE_CHECKING:
-    from hpcdist.data.columnar.columns import ColumnTarget  # needs pyarrow, an extra
+    from hpcdist.data.columnar.targets import ColumnTarget  # needs pyarrow, an extra
 
 _MODES = {1: "L", 3: "RGB"}
 _DEEP = ("I", "F")  # modes of more than 8 bits; converting would cut them off

@@ -9,6 +9,9 @@ Permutations are bijections of [0, n) that are computed, not drawn: four pairs o
 two digits whose product covers n, repeated where a number falls outside. They do not depend on the
 version of numpy.
 
+Blocks of a file that can only be read from its beginning to its end keep their order: they are a
+*run*, and runs are permuted.
+
 *Lanes* are for trainers that each read only their rows of every batch: the sequence of windows is
 cut into equal parts, and every batch takes an equal chunk of each. So a trainer whose share of a
 batch is some of these chunks reads only these parts of the files. Lanes are part of the order: the
@@ -93,6 +96,7 @@ class Shuffle:
     window: int = 1 << 17  # rows
     lanes: int = 1
     chunk: int = 1  # consecutive rows that a lane gives
+    runs: tuple[int, ...] = ()  # numbers of blocks that keep their order; empty: each is alone
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,8 @@ class Order:
         self.rows = int(self._firsts[-1])
         lanes, chunk = shuffle.lanes, shuffle.chunk
         self._lane_rows = self.rows // (lanes * chunk) * chunk
+        if sum(shuffle.runs) not in (0, len(self._sizes)):
+            raise ValueError(f"runs of {sum(shuffle.runs)} blocks, there are {len(self._sizes)}")
 
     @cached_property
     def _blocks(self) -> Numbers:
@@ -150,7 +156,12 @@ class Order:
         count = len(self._sizes)
         if self.shuffle.seed is None:
             return np.arange(count)
-        return permuted(np.arange(count), count, key_of(self.shuffle.seed, self.epoch, 0))
+        runs = np.asarray(self.shuffle.runs or np.ones(count), np.int64)
+        places = np.arange(len(runs))
+        chosen = permuted(places, len(runs), key_of(self.shuffle.seed, self.epoch, 0))
+        firsts = np.cumsum(runs) - runs
+        parts = [np.arange(firsts[run], firsts[run] + runs[run]) for run in chosen]
+        return np.concatenate([np.empty(0, np.int64), *parts])
 
     @cached_property
     def _lanes(self) -> list[list[Window]]:

@@ -13,8 +13,8 @@ from hpcdist.data.columnar.arguments import (
     Columns,
     at_least,
     by_column,
-    format_of,
     is_integer,
+    options_of,
     refuse_unread,
     rules_of,
     targets_of,
@@ -23,6 +23,7 @@ from hpcdist.data.columnar.arguments import (
 from hpcdist.data.columnar.blocks import Policy
 from hpcdist.data.columnar.decoding import Decoding, decoders_of
 from hpcdist.data.columnar.files import expanded, filter_of, look_into
+from hpcdist.data.columnar.formats import format_of
 from hpcdist.data.columnar.images import Images
 from hpcdist.data.columnar.order import Shuffle
 from hpcdist.data.columnar.rows import Paths, Rows
@@ -55,8 +56,13 @@ def read(
     on_bad: str = "error",
     retries: int = 3,
     certificate: str | os.PathLike[str] | None = None,
+    format: str | None = None,
+    names: Sequence[str] | None = None,
+    delimiter: str | None = None,
+    encoding: str | None = None,
+    strip: bool = False,
 ) -> Rows:
-    """Read Parquet, Arrow, CSV, JSON lines, HDF5 or .npy files in batches of ``batch`` rows.
+    """Read Parquet, Arrow, HDF5, .npy, TFRecord or text files in batches of ``batch`` rows.
 
     ``paths``: names or patterns, all of one format. ``columns``: names; or name of a variable ->
     its column, or columns that stand side by side, [rows, columns]; default all. ``feed_list``:
@@ -70,11 +76,15 @@ def read(
 
     ``filters``: rows to read, [("age", ">=", 18)]. ``nulls``: "error", or a number for them, or a
     dict by column. ``buckets``: column of texts -> how many numbers to hash it to. ``types``: of
-    columns of CSV and JSON, such as "float32", or a dtype. ``decode``: column -> `Images`, a
-    `Vocabulary`, or any function from a text to integers, in as many processes as ``workers``
-    says, or with 0 in a thread. ``on_bad``: "error", or "skip" rows that
-    cannot be read. ``retries``: of a read that the file system fails. ``certificate``: directory to
-    write into which rows were used (default: HPCDIST_CERTIFICATE).
+    columns of CSV and JSON, such as "float32", or a dtype; "hex" for ids in hexadecimal digits, in
+    any format. ``decode``: column -> `Images`, a `Vocabulary`, or any function from a text to
+    integers, in as many processes as ``workers`` says, or with 0 in a thread. ``on_bad``: "error",
+    or "skip" rows that cannot be read. ``retries``: of a read that the file system fails.
+    ``certificate``: directory to write into which rows were used (default: HPCDIST_CERTIFICATE).
+
+    ``format``: name of the format, where the names of the files do not tell. Of delimited text:
+    ``names`` of the columns, if the first line has values; ``delimiter`` between values (backslash
+    s plus: any spaces); ``encoding``, if it is not UTF-8; ``strip`` spaces around values.
 
     Raises DataError naming what is wrong with an argument or a file.
     """
@@ -87,17 +97,21 @@ def read(
     if shuffle is not None and not is_integer(shuffle):
         raise DataError(f"data.read: shuffle must be a seed, an integer, got {shuffle!r}")
     files = expanded(paths)
-    kind = format_of(files)
+    kind = format_of(files, format, delimiter)
+    options = options_of(kind, names, delimiter, encoding, strip)
     only = filter_of(filters)
-    targets = targets_of(kind, files[0], columns, feed_list)
+    targets = targets_of(kind, files[0], columns, feed_list, options)
     needed = dict.fromkeys(name for target in targets for name in target.columns)
     decoders = decoders_of(decode or {}, targets)
-    rules = rules_of(nulls, buckets, decoders)
-    needed |= dict.fromkeys(only.columns if only else ())
     declared = by_column("types", types)
+    hexadecimal = {name for name, kind_of in declared.items() if kind_of == "hex"}
+    rules = rules_of(nulls, buckets, decoders, hexadecimal)
+    needed |= dict.fromkeys(only.columns if only else ())
     refuse_unread(needed, rules, declared)
+    as_text = dict.fromkeys(hexadecimal, "string") if kind.typed and kind.encoded else {}
+    declared = {n: kind_of for n, kind_of in declared.items() if n not in hexadecimal} | as_text
     texts = [*rules.buckets, *decoders]
-    opened = typed(kind, files, list(needed), declared, targets, texts)
+    opened = typed(kind, files, list(needed), declared, targets, texts, options)
     policy = Policy(on_bad == "skip", at_least(0, "retries", retries))
     index = look_into(files, opened, list(needed), only, policy.retries)
     directory = settings.CERTIFICATE.read() if certificate is None else os.fspath(certificate)
@@ -112,6 +126,7 @@ def read(
             at_least(1, "window", _window(decoders.values()) if window is None else window),
             lanes,
             size // lanes if lanes > 1 else 1,
+            index.runs if shuffle is not None else (),
         ),
         size,
         drop_last,

@@ -14,10 +14,11 @@ from hpcdist.base import settings
 from hpcdist.base.errors import CheckpointError, DataError
 from hpcdist.data.columnar.blocks import BlockReader, Policy, Skip
 from hpcdist.data.columnar.certificate import Certificate, shuffle_facts
-from hpcdist.data.columnar.columns import Column, ColumnTarget, Ragged, Rules
+from hpcdist.data.columnar.columns import Column, Ragged, Rules
 from hpcdist.data.columnar.decoding import Decoding
 from hpcdist.data.columnar.files import Filter, Index
 from hpcdist.data.columnar.order import Order, Shuffle
+from hpcdist.data.columnar.targets import ColumnTarget
 from hpcdist.data.columnar.windows import Batch, batches, windows
 from hpcdist.data.reader import buffered
 from hpcdist.graph.lod import Lod

@@ -1,4 +1,4 @@
-"""Text formats, and the types of their columns.
+"""The types of columns of files that do not state them: text, and TFRecord.
 
 Types are those that the user gives, or that the beginning of the first file shows; where it does
 not, those of the variables. A value that does not fit is a bad row.
@@ -6,7 +6,7 @@ not, those of the variables. A value that does not fit is a bad row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -14,21 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from hpcdist.base.errors import DataError
-from hpcdist.data.columnar.csv_source import CsvSource
-from hpcdist.data.columnar.files import naming, require
-from hpcdist.data.columnar.json_source import JsonSource
-from hpcdist.data.columnar.text_source import TextSource
-
-TEXT: dict[str, type[TextSource]] = {
-    ".csv": CsvSource,
-    ".tsv": CsvSource,
-    ".jsonl": JsonSource,
-    ".ndjson": JsonSource,
-}
+from hpcdist.data.columnar.files import did_you_mean, naming, require
 
 
 def text_schema(
-    kind: type[TextSource],
+    kind: Callable[[str], Any],
     paths: Sequence[str],
     needed: Sequence[str],
     types: Mapping[str, Any],
@@ -50,11 +40,17 @@ def text_schema(
                     break
         with naming(path), closing(kind(path)) as source:
             shown = source.schema
-            require(path, [*shown.names, *declared], needed)
+            require(path, [*shown.names, *declared], needed, hint_of(source))
     for name in needed:
         if name not in declared:
             declared[name] = _settled(path, name, shown.field(name).type, assumed.get(name))
     return pa.schema([(name, declared[name]) for name in needed])
+
+
+def hint_of(source: Any) -> str:
+    """Return why a column may be missing, if the format can tell."""
+    hint: str = getattr(source, "hint", str)()
+    return hint
 
 
 def _type_of(name: str, kind: Any) -> pa.DataType:
@@ -65,7 +61,10 @@ def _type_of(name: str, kind: Any) -> pa.DataType:
             return pa.type_for_alias(kind)
         return pa.from_numpy_dtype(np.dtype(kind))
     except (ValueError, TypeError, pa.ArrowNotImplementedError):
-        raise DataError(f"data.read: types: {kind!r} of {name!r} is not a type") from None
+        raise DataError(
+            f"data.read: types: {kind!r} of {name!r} is not a type"
+            + did_you_mean(str(kind), ("hex", "string", "int64", "uint64", "float32", "float64"))
+        ) from None
 
 
 def _settled(path: str, name: str, shown: pa.DataType, assumed: str | None) -> pa.DataType:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -11,8 +12,24 @@ import pyarrow as pa
 from hpcdist.base.errors import DataError
 from hpcdist.base.plain_data import MAX_LINE_BYTES
 from hpcdist.data.columnar.files import Faults, FileBlock, RawBlock
+from hpcdist.data.columnar.streams import opened_text
 
 BLOCK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How text is to be read, as the user says."""
+
+    names: tuple[str, ...] | None = None  # of columns; None: the first line has them
+    delimiter: str | None = None  # None: that of the format
+    encoding: str | None = None  # None: UTF-8
+    strip: bool = False  # spaces around values
+    given: Set[str] = frozenset()  # columns whose types the user gives: floats may be rounded
+    lengths: Mapping[str, int | None] = field(default_factory=dict)  # values that variables take
+
+
+STANDARD = TextOptions()
 
 
 class TextSource:
@@ -20,12 +37,19 @@ class TextSource:
 
     unit = "block"
     _first = 0  # byte at which rows begin
+    _first_line = 1
 
-    def __init__(self, path: str, schema: pa.Schema | None = None) -> None:
+    def __init__(
+        self, path: str, schema: pa.Schema | None = None, options: TextOptions = STANDARD
+    ) -> None:
         self._path = path
-        self._file = open(path, "rb")  # noqa: SIM115  # closed by close()
-        self._schema = schema
-        self._begin()
+        self._schema, self._options = schema, options
+        self._file, self.splits = opened_text(path, options.encoding)
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -62,12 +86,12 @@ class TextSource:
 
     def blocks(self) -> Sequence[FileBlock]:
         """Cut the file at ends of lines, and count the rows."""
-        blocks, begin = [], self._first
+        blocks, begin, line = [], self._first, self._first_line
         self._file.seek(begin)
         while data := self._read_lines():
             rows = sum(1 for _ in self._rows(data))
-            blocks.append(FileBlock(rows, begin, begin + len(data)))
-            begin += len(data)
+            blocks.append(FileBlock(rows, begin, begin + len(data), line))
+            begin, line = begin + len(data), line + data.count(b"\n")
         return blocks
 
     def read(self, block: FileBlock, columns: Sequence[str]) -> RawBlock:
@@ -78,7 +102,13 @@ class TextSource:
             raise DataError(f"expected {block.end - block.begin} bytes, the file ends before")
         lines = self._lines(data)
         arrays, faults = self._parsed(lines, columns)
-        return RawBlock(len(lines), arrays, faults)
+
+        @cache
+        def line_numbers() -> list[int]:
+            parts = enumerate(data.split(b"\n"), block.line)
+            return [number for number, line in parts if self._is_row(line)]
+
+        return RawBlock(len(lines), arrays, faults, lambda row: line_numbers()[row])
 
     def _lines(self, data: bytes) -> list[bytes]:
         return [line + b"\n" for line in self._rows(data)]
@@ -92,6 +122,17 @@ class TextSource:
 
     def _is_row(self, line: bytes) -> bool:
         return bool(line.strip())
+
+    def _undecodable(self, line: bytes) -> str:
+        """Return what in a line is no text; an empty string if all is."""
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            encoding = self._options.encoding
+            if encoding is None:
+                return f"{error}; if the file is not UTF-8, pass encoding="
+            return f"some bytes are no text in the encoding {encoding}"
+        return ""
 
     def _parsed(
         self, lines: list[bytes], columns: Sequence[str]

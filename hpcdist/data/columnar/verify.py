@@ -169,8 +169,8 @@ def _head(line: str) -> CertificateHead:
     record = json.loads(line, parse_constant=no_number)
     if record["version"] != VERSION:
         raise ValueError(f"expected version {VERSION}")
-    seed, window, lanes, chunk = record["shuffle"]
-    numbers = {"window": window, "lanes": lanes, "chunk": chunk}
+    seed, window, lanes, chunk, *runs = record["shuffle"]
+    numbers = {"window": window, "lanes": lanes, "chunk": chunk, "runs": [*runs, []][0]}
     fits = seed is None or type(seed) is int  # any integer, also one below 0
     shuffle = {"seed": None, **numbers}
     head: CertificateHead = typed(CertificateHead, {**record, "shuffle": shuffle})
@@ -202,6 +202,11 @@ def _judge(
             raise DataError(
                 f"{directory}: {record.name} says that an epoch ends at row {record.head.end}, "
                 f"and the files have {orders.positions}"
+            )
+        if sum(record.head.shuffle.runs) not in (0, orders.blocks):
+            raise DataError(
+                f"{directory}: {record.name} says that blocks are read in runs of "
+                f"{sum(record.head.shuffle.runs)} in all, and the files have {orders.blocks}"
             )
     runs: dict[str, list[Record]] = {}
     for record in records:
@@ -275,7 +280,7 @@ class _Orders:
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes = sizes
-        self.positions = sum(sizes)
+        self.positions, self.blocks = sum(sizes), len(sizes)
         self._orders: dict[Any, Order] = {}
         self._windows: dict[Any, Numbers] = {}
 

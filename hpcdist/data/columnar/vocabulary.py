@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from hpcdist.base.errors import DataError
 from hpcdist.base.replaced import write_whole
@@ -56,17 +57,19 @@ class Vocabulary:
         size: int | None = None,
         least: int = 1,
         split: Split = str.split,
+        **how: Any,
     ) -> Vocabulary:
         """Return the words of a column of files that are there at least ``least`` times.
 
         The most frequent ``size`` of them, most frequent first, ties by the alphabet. Reads all
-        files, which `read` could; rows of text files that are malformed are not counted.
+        files, which `read` could; rows of text files that are malformed are not counted. ``how``:
+        ``format``, ``names``, ``delimiter``, ``encoding`` and ``strip`` of `read`.
         """
         for argument, number in (("size", size), ("least", least)):
             if number is not None and (type(number) is not int or number < 1):
                 raise DataError(f"Vocabulary: {argument} must be an integer >= 1, got {number!r}")
         counts: Counter[str] = Counter()
-        for text in needing_pyarrow("texts", "Vocabulary.count").texts_of(paths, column):
+        for text in needing_pyarrow("texts", "Vocabulary.count").texts_of(paths, column, **how):
             counts.update(split(text))
         most_frequent = sorted((-n, word) for word, n in counts.items() if n >= least)
         return cls([word for _, word in most_frequent[:size]], split)
