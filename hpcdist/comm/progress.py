@@ -125,6 +125,19 @@ def waits_for_ranks(ranks: Callable[[], Sequence[int]]) -> Iterator[None]:
         raise
 
 
+def naming_ranks(wait: Callable[[], T], ranks: Callable[[], Sequence[int]]) -> Callable[[], T]:
+    """Return a wait whose DeadlineError says that ``ranks()``, called then, are missing."""
+
+    def named() -> T:
+        try:
+            return wait()
+        except DeadlineError as error:
+            error.missing = error.missing or tuple(ranks())
+            raise
+
+    return named
+
+
 def while_waiting(call: Callable[[], None]) -> Callable[[], None]:
     """Have ``call`` called every TICK_S while this process waits; return what ends that.
 

@@ -34,6 +34,7 @@ from hpcdist.trace.metric_log import metric_log
 from hpcdist.trace.recorder import recorder
 
 _FEED, _FETCH = map(recorder.name, ("feed", "fetch"))
+_AS_EVENTS = 20  # events take as long as it does to take a step from its beginning, with details
 _CLOSED = "this Executor was closed with close(); make a new one"
 
 
@@ -368,4 +369,4 @@ def _note_fetched(names: Sequence[str], values: Sequence[Any], begin: int, opera
             recorder.record(
                 EventKind.VALUE, recorder.name(name), now, now, float(value.item()), step=here.step
             )
-    recorder.detailed(operators + 2 + len(names), now)
+    recorder.detailed(operators + 2 + len(names) + _AS_EVENTS, now)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hpcdist.base.errors import CommError
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.cluster import Cluster
-from hpcdist.comm.progress import deadline_error, waits_for_ranks
+from hpcdist.comm.progress import deadline_error, naming_ranks
 from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.messages import GRADIENT_TAG, PARAMETER_TAG
 from hpcdist.ps.packets import Packet, PacketBuffer, VarSpec
@@ -101,8 +101,7 @@ class PacketExchange:
 
     def wait_sends(self) -> None:
         """Wait until the gradients sent in this step may be overwritten."""
-        with waits_for_ranks(lambda: self._silent(self._sends)):
-            self._finish_sends()
+        self._finish_sends()
 
     def answered(self) -> bool:
         """Return whether `wait_receives` would not wait; this also lets messages move on.
@@ -142,8 +141,10 @@ class PacketExchange:
         if self._receives:
             self._start_receives = transport.starter(self._receives)
         deadline_s = self._deadline_s
-        self._finish_sends = transport.waiter_all(self._sends, self._unsent, deadline_s)
-        self._finish_exchange = transport.waiter_all(self._exchange, self.awaited, deadline_s)
+        sent = transport.waiter_all(self._sends, self._unsent, deadline_s)
+        self._finish_sends = naming_ranks(sent, lambda: self._silent(self._sends))
+        ended = transport.waiter_all(self._exchange, self.awaited, deadline_s)
+        self._finish_exchange = naming_ranks(ended, lambda: self._silent(self._receives))
         self._scattered = [buffer for buffer in self._parameters if not buffer.in_place]
         self._sent = [False] * len(self._packets)
 
@@ -204,8 +205,7 @@ class PacketExchange:
                 f"{self._name}, step {self.step + 1}: cannot end the step, "
                 f"{self._unstarted() or 'receives are not posted'}"
             )
-        with waits_for_ranks(lambda: self._silent(self._receives)):
-            self._finish_exchange()
+        self._finish_exchange()
         if not self.step + 1 & recorder.mask:
             for index, buffer in enumerate(self._parameters):
                 self._note(events.EventKind.RECEIVED, index, buffer, time.monotonic_ns())

@@ -23,15 +23,15 @@ class PacketLog:
         if tables:
             self._packets.append((", ".join(t.name for t in expected.row_tables), 0))
         self._arrived = [[0] * len(self._packets) for _ in ranks]
-        self._unapplied: set[tuple[int, int]] = set()  # (trainer, packet)
+        self._unapplied = [0] * len(ranks)  # packets, by trainer
 
     def arrived(self, trainer: int, packet: int) -> None:
         """Note a packet that has come."""
         counts = self._arrived[trainer]
         counts[packet] = number = counts[packet] + 1
-        self._unapplied.add((trainer, packet))
+        self._unapplied[trainer] += 1
         if not number & recorder.mask:
-            recorder.count(Count.UNAPPLIED, len(self._unapplied))
+            recorder.count(Count.UNAPPLIED, sum(self._unapplied))
             name, nbytes = self._packets[packet]
             now = time.monotonic_ns()
             recorder.message(
@@ -40,11 +40,12 @@ class PacketLog:
 
     def applied(self, packet: int, contributors: Sequence[int], begin_ns: int) -> None:
         """Note that a packet has been applied; what answers it leaves next."""
-        self._unapplied.difference_update((k, packet) for k in contributors)
+        for k in contributors:
+            self._unapplied[k] -= 1
         number = self._arrived[contributors[0]][packet]
         if number & recorder.mask:
             return
-        recorder.count(Count.UNAPPLIED, len(self._unapplied))
+        recorder.count(Count.UNAPPLIED, sum(self._unapplied))
         name, nbytes = self._packets[packet]
         end = recorder.message(EventKind.APPLIED, name, begin_ns, nbytes, -1, number - 1)
         if packet < len(self._answers):
@@ -59,4 +60,4 @@ class PacketLog:
 
     def forget(self, trainer: int) -> None:
         """Count a trainer's packets no more: it has died, and what waits is dropped."""
-        self._unapplied = {one for one in self._unapplied if one[0] != trainer}
+        self._unapplied[trainer] = 0

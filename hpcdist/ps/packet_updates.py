@@ -51,7 +51,13 @@ class PacketUpdates:
 
     def carry_out(self, update: DuePacket) -> None:
         """Apply an update, or all of its step, and answer the trainers."""
-        due = [update] if self._whole_steps is None else self._whole_steps.add(update)
+        if self._whole_steps is None:
+            if update.begins_step:
+                self.on_step_begin(self._shards.step)
+            self._apply(update)
+            self._answer(update)
+            return
+        due = self._whole_steps.add(update)
         if any(one.begins_step for one in due):
             self.on_step_begin(self._shards.step)
         for one in due:

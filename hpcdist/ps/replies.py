@@ -47,6 +47,11 @@ class Answers:
         self._checkpoints.append((trainer, step, payload))
 
     @property
+    def waiting(self) -> bool:
+        """Whether a trainer waits for an answer."""
+        return bool(self._reads or self._checkpoints)
+
+    @property
     def awaited(self) -> set[int]:
         """The trainers that wait for an answer."""
         return {trainer for trainer, *_ in (*self._reads, *self._checkpoints)}

@@ -115,6 +115,7 @@ class PsServer:
         specs = list(zip(expected.row_tables, tables, strict=True))
         self.tables = TableServer(transport, cluster.trainers, specs, deadline_s)
         self._table_packet = self._packets - 1 if tables else None
+        self._moves_rows = bool(self._tables or tables)  # so that trainers may wait for rows
 
         self._greetings = Greetings(expected, trainers, one_by_one=own_answers)
         self._closed: set[int] = set()
@@ -199,7 +200,7 @@ class PsServer:
 
     def _update(self, update: DuePacket) -> None:
         self._updates.carry_out(update)
-        if self._answers.awaited or self._tables or self._table_packet is not None:
+        if self._moves_rows or self._answers.waiting:
             self._answer_reads()
 
     def _take_packet(self, trainer: int, packet: int) -> None:

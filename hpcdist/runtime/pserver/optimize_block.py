@@ -24,7 +24,8 @@ from hpcdist.ops.optimize.sparse_gradients import bind_sparse_update
 from hpcdist.runtime.pserver.staged_updates import StagedUpdates
 from hpcdist.transpiler.pserver import ServerBlock
 
-Apply = Callable[[tuple[int, ...]], None]  # contributors -> update one block
+Update = Callable[[tuple[int, ...]], object]  # contributors: update one block
+Apply = Callable[[tuple[int, ...]], Call]  # contributors -> what updates one block
 TRAINER_ID = "@TRAINER_ID@"
 
 
@@ -67,7 +68,12 @@ def bind_dense(
         merge_rows(rows, contributors, merged)
         return merged
 
-    return staged.add_dense(block.block, block.gradient, block.ops, merged, mean)
+    return later(staged.add_dense(block.block, block.gradient, block.ops, merged, mean))
+
+
+def later(update: Update) -> Apply:
+    """Return what gives, for some contributors, a call of ``update`` with them."""
+    return functools.partial(functools.partial, update)
 
 
 def bind_update(block: OptimizeBlock, rows: Any, binding: Binding) -> Apply:
@@ -93,14 +99,13 @@ def bind_update(block: OptimizeBlock, rows: Any, binding: Binding) -> Apply:
         if backups:
             backups[contributors[0]][...] = param
 
-    return generic
+    return later(generic)
 
 
 def _fused(op: Operator, rows: Any, binding: Binding) -> Apply:
     """Return merge and update as one pass, bound anew for every set of contributors."""
     param, rate, state = _optimizer_arrays(op, binding)
 
-    @functools.cache
     def bound(contributors: tuple[int, ...]) -> Call:
         attrs = declared_attrs(lookup(op.type), op.attrs)
         scale = 1.0 / len(contributors)
@@ -108,11 +113,7 @@ def _fused(op: Operator, rows: Any, binding: Binding) -> Apply:
         return fused_pass(xp, op.type, attrs, param, rate, state, rows, contributors, scale)
 
     bound(tuple(range(len(rows))))  # compiled before the first step, not in it
-
-    def fused(contributors: tuple[int, ...]) -> None:
-        bound(contributors)()
-
-    return fused
+    return bound
 
 
 def bind_sparse(
@@ -140,7 +141,7 @@ def bind_sparse(
         return SelectedRows(rows, values, height)
 
     if staged is not None:
-        return staged.add_sparse(block.block, block.gradient, block.ops, mean)
+        return later(staged.add_sparse(block.block, block.gradient, block.ops, mean))
     apply = _sparse_apply(block, binding)
 
     def update(contributors: tuple[int, ...]) -> None:
@@ -148,7 +149,7 @@ def bind_sparse(
         if merged is not None:
             apply(merged)
 
-    return update
+    return later(update)
 
 
 def _reads_only(op: Operator, name: str) -> bool:

@@ -33,6 +33,7 @@ from hpcdist.runtime.pserver.optimize_block import (
     array_of,
     bind_dense,
     bind_sparse,
+    later,
     optimize_block,
 )
 from hpcdist.runtime.pserver.serving import AsynchronousServing, Serving
@@ -242,7 +243,7 @@ def _bind_packets(
         def move(trainers: tuple[int, ...]) -> None:
             server.tables.apply(trainers, [float(r[0]) for r in rates], mean=mean)
 
-        updates.append([move])
+        updates.append([later(move)])
     return updates
 
 

@@ -41,6 +41,8 @@ class Serving:
         self._schedules = schedules
         self._updates: Sequence[Sequence[Apply]] = ()
         self._watch: UpdateWatch | None = None
+        # By packet and contributors, what is called; these are the same in most steps.
+        self._calls: dict[tuple[int, tuple[int, ...]], list[Call]] = {}
 
     def bind(
         self,
@@ -51,6 +53,7 @@ class Serving:
     ) -> None:
         """Take what applies each packet; the first of them are dense ``packets``."""
         self._updates, self._watch = updates, watch
+        self._calls.clear()
 
     def on_read(self, trainer: int) -> None:
         """Note that a trainer reads its first values."""
@@ -64,10 +67,15 @@ class Serving:
 
     def apply(self, packet: int, contributors: tuple[int, ...]) -> None:
         """Merge and apply a packet of these trainers."""
-        if self._watch is not None:
-            self._watch.look(packet, contributors, self.step_of)
-        for update in self._updates[packet]:
-            update(contributors)
+        calls = self._calls.get((packet, contributors))
+        if calls is None:
+            calls = self._calls[packet, contributors] = self._bound(packet, contributors)
+        for call in calls:
+            call()
+
+    def _bound(self, packet: int, contributors: tuple[int, ...]) -> list[Call]:
+        looks = [] if self._watch is None else self._watch.looks(packet, contributors, self.step_of)
+        return [*looks, *(update(contributors) for update in self._updates[packet])]
 
     def step_of(self, trainer: int) -> int:
         """Return the step in which a trainer's packets are applied now."""

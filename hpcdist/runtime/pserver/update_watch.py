@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from hpcdist.base import settings
 from hpcdist.comm.base import Array
 from hpcdist.executor.nan_watch import tell
+from hpcdist.graph.registry import Call
 from hpcdist.ps.server import PsServer
 from hpcdist.runtime.pserver.exchange_plan import ServerExchange
 
@@ -41,18 +42,39 @@ class UpdateWatch:
             _flat(packet.variables, rows, gradients)
             for packet, rows, gradients in zip(exchange.gradients, server.packets, self._gradients)
         ]
+        self._dense = len(self._flat)  # packets
         for spec in exchange.pushed:
             sent = server.rows[spec.name]
             self._gradients.append({spec.name: _Values(sent)})
             self._flat.append(functools.partial(_pushed, sent))
         self._turns = [0] * len(self._flat)  # how often each packet has been looked at
 
-    def look(self, packet: int, trainers: Sequence[int], step_of: Callable[[int], int]) -> None:
-        """Warn of a gradient of these trainers that is not finite, or raise NotFiniteError.
+    def looks(
+        self, packet: int, trainers: Sequence[int], step_of: Callable[[int], int]
+    ) -> list[Call]:
+        """Return what looks at a packet of these trainers, each time that it is to be applied.
 
-        The latter with ``--on-nan end``, or with FLAGS_check_nan_inf.
+        It warns of a gradient that is not finite, or raises NotFiniteError: with ``--on-nan end``,
+        or with FLAGS_check_nan_inf.
         """
-        if not self.watching or packet >= len(self._flat):
+        if packet >= len(self._flat):
+            return []
+        pushed = packet >= self._dense  # other rows, and arrays, in every step
+        if pushed or any(len(v) > PART for k in trainers for v in self._flat[packet](k)):
+            return [functools.partial(self._look, packet, trainers, step_of)]
+        values = [(k, v, v.dot) for k in trainers for v in self._flat[packet](k)]
+
+        def look() -> None:
+            if self.watching:
+                for k, array, dot in values:
+                    if not isfinite(dot(array)):
+                        self._tell(packet, k, step_of(k))
+
+        return [look]
+
+    def _look(self, packet: int, trainers: Sequence[int], step_of: Callable[[int], int]) -> None:
+        """Look at parts of large gradients, others in every step, and at rows that were pushed."""
+        if not self.watching:
             return
         turn = self._turns[packet]
         self._turns[packet] += 1
@@ -61,7 +83,7 @@ class UpdateWatch:
                 if len(values) > PART:
                     begin = turn % -(-len(values) // PART) * PART
                     values = values[begin : begin + PART]
-                if not math.isfinite(values.dot(values)):
+                if not isfinite(values.dot(values)):
                     self._tell(packet, k, step_of(k))
 
     def _tell(self, packet: int, trainer: int, step: int) -> None:
