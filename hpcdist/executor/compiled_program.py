@@ -131,18 +131,21 @@ class CompiledProgram:
 
     # -- running -----------------------------------------------------------------------------
     def divided(
-        self, place: Place, feed: Any, fetch_list: Sequence[str], scope: Scope
+        self, place: Place, feed: Any, fetch_list: Sequence[str], scope: Scope, merged: bool
     ) -> DividedRun:
         """Return what an executor at ``place`` runs, with the feed divided among its devices.
 
-        Started readers that the Program reads from give each device a batch.
+        Started readers that the Program reads from give each device a batch. ``merged``: whether
+        fetched values are wanted for all devices together.
         """
         devices = len(self._places) if self._places else _device_count(place)
         if not self._parallel or self._is_shared_by_ranks():
             self._check_read_by_one(devices)
             self._check_scale_by_one(devices)
+            self._check_fetched_of_one(devices, merged)
             self._say_ranks_are_devices(devices)
-            return DividedRun(self.program, with_read(self.program, only_feed(feed)), fetch_list)
+            fed = with_read(self.program, only_feed(feed))
+            return DividedRun(self.program, fed, fetch_list, 1 if self._parallel else None)
         if devices == 1:
             feed = with_read(self.program, only_feed(feed))
         elif sources(self.program):
@@ -178,6 +181,15 @@ class CompiledProgram:
                 f"gradient_scale_strategy is {scale.name} for {devices} devices: ranks that share "
                 "batches take the gradient of the mean; leave CoeffNumDevice, or transpile the "
                 "program in nccl2 mode"
+            )
+
+    def _check_fetched_of_one(self, devices: int, merged: bool) -> None:
+        """Refuse the values of several devices where ranks share a batch: they have none apart."""
+        if self._parallel and devices > 1 and not merged:
+            raise PlanError(
+                f"return_merged=False asks for the values of each of {devices} devices: ranks that "
+                "share batches have those of the complete batch only: leave return_merged=True, or "
+                "set CPU_NUM=1 (or places to one)"
             )
 
     def _say_ranks_are_devices(self, devices: int) -> None:

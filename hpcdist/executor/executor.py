@@ -95,7 +95,7 @@ class Executor:
             if updates or use_prune:
                 self._pruned.refuse_another(program.program, fetches, updates)
             scope = scope if scope is not None else global_scope()
-            run = program.divided(self.place, feed, fetches, scope)
+            run = program.divided(self.place, feed, fetches, scope, return_merged)
             fetches = tuple(run.fetch_names)
             fetched = self._run(run.program, run.feed, fetches, scope, return_numpy)
             return run.values(fetched, return_merged)

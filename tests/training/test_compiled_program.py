@@ -306,3 +306,42 @@ def test_a_job_says_that_its_ranks_are_one_device(caplog):
             assert (cost.shape, rows.shape) == ((1,), (6, 1))
     said = [r.getMessage() for r in caplog.records if "devices requested" in r.getMessage()]
     assert len(said) == 2  # one on each rank, at its first step
+
+
+@pytest.mark.parametrize("numpy", [True, False])
+@pytest.mark.parametrize("servers", [0, 1])
+def test_values_that_are_not_merged_are_lists_on_ranks_too(servers, numpy):
+    def script() -> Any:
+        main, startup, loss, guess = network()
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        program = fluid.CompiledProgram(main).with_data_parallel(
+            loss.name, places=[fluid.CPUPlace()]
+        )
+        fed = {k: v for k, v in batch(0, 6).items() if k != "ids"}
+        asked = {"return_merged": False, "return_numpy": numpy}
+        (cost,), (rows,) = exe.run(program, feed=fed, fetch_list=[loss, guess], **asked)
+        assert isinstance(rows, fluid.LoDTensor) != numpy
+        return [np.array(cost), np.array(rows)]
+
+    with fluid.scope_guard(fluid.Scope()):
+        alone = script()
+    with ranks_as_threads() as run:
+        for values in run(2, servers, [script] * (2 + servers))[:2]:
+            for value, wanted in zip(values, alone, strict=True):
+                np.testing.assert_allclose(value, wanted, rtol=1e-5)
+
+
+def test_ranks_have_no_values_of_several_devices_apart():
+    def script() -> Any:
+        main, startup, loss, _ = network()
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        places = [fluid.CPUPlace()] * 2
+        program = fluid.CompiledProgram(main).with_data_parallel(loss.name, places=places)
+        fed = {k: v for k, v in batch(0, 6).items() if k != "ids"}
+        with pytest.raises(fluid.errors.PlanError, match="values of each of 2 devices"):
+            exe.run(program, feed=fed, fetch_list=[loss], return_merged=False)
+
+    with ranks_as_threads() as run:
+        run(2, 0, [script] * 2)
