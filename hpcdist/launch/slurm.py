@@ -130,7 +130,10 @@ if [ $code -ne 0 ] && [ $code -ne {again} ]; then
     mkdir -p "$LOGS" && echo "exit code $code" >> "$LOGS/failures"
     [ "$(wc -l < "$LOGS/failures")" -le "${{RETRIES:-{retries}}}" ] || exit $code
 fi
-[ $code -eq 0 ] || scontrol requeue "$SLURM_JOB_ID"
+# A task of an array by its number in it: the last task's job id names all of them.
+SELF="$SLURM_JOB_ID"
+[ -z "$SLURM_ARRAY_TASK_ID" ] || SELF="${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID"
+[ $code -eq 0 ] || scontrol requeue "$SELF"
 exit $code
 """
 

@@ -162,6 +162,36 @@ def test_a_failure_before_the_first_step_is_not_retried():
     assert text.index("code=$?") < give_up < text.index("scontrol requeue")
 
 
+@pytest.mark.parametrize(
+    ("variables", "requeued"),
+    [
+        ({"SLURM_JOB_ID": "7"}, "7"),
+        # The last task of an array has the array's own number.
+        (
+            {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"},
+            "7_2",
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", BUNDLED)
+def test_what_is_started_again_is_this_task_alone(tmp_path, name, variables, requeued):
+    (tmp_path / "bin").mkdir()
+    for program, text in {"srun": "exit 75", "scontrol": 'echo "scontrol $@"'}.items():
+        (tmp_path / "bin" / program).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "bin" / program).chmod(0o755)
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
+    ended = subprocess.run(
+        ["bash", FOLDER / name, "t.py"],
+        cwd=tmp_path,
+        env=env | variables | {"HPCDIST_ENV": str(FOLDER / "env.sh"), "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (75, f"scontrol requeue {requeued}\n"), ended
+
+
 def test_a_script_submitted_from_elsewhere_says_so(tmp_path):
     ended = subprocess.run(
         ["bash", FOLDER / "pserver.sbatch", "t.py"],

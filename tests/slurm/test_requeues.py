@@ -17,6 +17,7 @@ from tests.support.jobs import needs_torch
 pytestmark = NEEDS_SLURM
 RESUMES = (Path(__file__).parent / "resumes.py").read_text()
 TORCH_RESUMES = (Path(__file__).parent / "torch_resumes.py").read_text()
+ARRAY_TASK = (Path(__file__).parent / "array_task.py").read_text()
 EPOCHS = 4  # for each start: more steps than one makes that is warned
 
 
@@ -199,3 +200,15 @@ def test_a_torch_script_without_a_saver_is_started_once(lab, project):
     assert (state, restarts(lab, job)) == ("FAILED", 0), text
     assert "ValueError: after a step" in text
     assert "the job failed before the first step of a hpcdist.torch.Saver (1)" in text
+
+
+@needs_pmix
+def test_of_an_array_only_the_task_that_stopped_is_started_again(lab, project):
+    """The last one, whose job id is that of the array: the others have ended well by then."""
+    (project / "train.py").write_text(ARRAY_TASK)
+    small = ("--array=0-2", "--nodes=1", "--ntasks-per-node=1", "--time=5")
+    job = lab.submit(project, *small, "jobs/slurm/collective_cpu.sbatch", "train.py")
+    last = project / "task.2.done"
+    lab.wait_until(last.exists, "the last task to be started again, and to end well")
+    starts = {file.name for file in project.glob("task.*.start.*")}
+    assert starts == {f"task.{k}.start.0" for k in range(3)} | {"task.2.start.1"}, job
