@@ -77,6 +77,7 @@ def main():
     parser.add_argument("--samples", type=int, default=8000, help="rows of the generated sample")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=100, help="rows, over all trainers")
+    parser.add_argument("--place", type=fluid.place, default="cpu", help="cpu, or gpu: this rank's")
     options = parser.parse_args()
     if not options.train:
         options.directory.mkdir(parents=True, exist_ok=True)
@@ -88,7 +89,7 @@ def main():
     inputs, loss, chances = network(width=4)
     test_program = fluid.default_main_program().clone(for_test=True)
     fluid.optimizer.Adagrad(0.05).minimize(loss)
-    exe = fluid.Executor(fluid.CPUPlace())
+    exe = fluid.Executor(options.place)
     exe.run(fluid.default_startup_program())
 
     rows = read(options.train, inputs, options.batch_size, shuffle=7)
