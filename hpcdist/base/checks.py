@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real
@@ -18,6 +17,7 @@ from hpcdist.base.errors import (
     PlanError,
     PlanTypeError,
 )
+from hpcdist.base.nearest import did_you_mean
 
 Errors = tuple[type[Exception], type[Exception]]  # of a wrong type, of a wrong value
 PLAN: Errors = (PlanTypeError, PlanError)
@@ -68,8 +68,15 @@ def names(argument: str, value: Any, errors: Errors = PLAN) -> set[str]:
 
 def no_field(owner: str, name: str, fields: Iterable[str]) -> str:
     """Return the words for a field that does not exist, with the one that may be meant."""
-    near = difflib.get_close_matches(name, list(fields), 1)
-    return f"{owner} has no field {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+    return f"{owner} has no field {name!r}{did_you_mean(name, fields)}"
+
+
+def no_key(owner: str, key: object, keys: Iterable[str]) -> str:
+    """Return the words for a key that a dict of settings does not have, with all it has."""
+    known = sorted(keys)
+    return (
+        f"{owner} has no key {key!r}{did_you_mean(str(key), known)} (its keys: {', '.join(known)})"
+    )
 
 
 class Fields:
@@ -83,16 +90,16 @@ class Fields:
 
 
 class Refused:
-    """A name that objects of Fluid's have, and which says what to use instead.
+    """A name that objects of Fluid's or Paddle's have, and which says what to use instead.
 
     Reading it raises MissingNameError, an AttributeError: for ``hasattr`` it is not there.
     """
 
-    def __init__(self, instead: str) -> None:
-        self._instead = instead
+    def __init__(self, instead: str, of: str = "Fluid 1.8.5") -> None:
+        self._instead, self._of = instead, of
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = f"{owner.__name__}.{name}"
 
     def __get__(self, instance: object, owner: type | None = None) -> NoReturn:
-        raise MissingNameError(f"{self._name} of Fluid 1.8.5 is not in hpcdist: {self._instead}")
+        raise MissingNameError(f"{self._name} of {self._of} is not in hpcdist: {self._instead}")

@@ -34,7 +34,7 @@ _here = threading.local()  # what this thread launched, it is told of
 
 
 def tell_later(late: Late) -> None:
-    """Have the next `download` of this thread, or `finish`, ask for an outcome."""
+    """Register a pending outcome, which this thread's next `download` or `finish` checks."""
     pending: list[Late] = _here.__dict__.setdefault("pending", [])
     if late not in pending:
         pending.append(late)

@@ -64,6 +64,22 @@ class FleetNotImplementedError(HpcdistError, NotImplementedError):
     """A base class of fleet's was used where one of its kinds is needed."""
 
 
+class FileSystemError(HpcdistError, OSError):
+    """A command of a file system has failed."""
+
+
+class FSFileExistsError(FileSystemError):
+    """A file or directory is where none may be."""
+
+
+class FSFileNotExistsError(FileSystemError):
+    """A file or directory is not there."""
+
+
+class FSTimeOut(FileSystemError, TimeoutError):
+    """A command of a file system did not end in time."""
+
+
 class SettingError(HpcdistError, ValueError):
     """An environment variable or a flag has a value that cannot be, or there is no such flag."""
 
@@ -141,6 +157,10 @@ class TableError(HpcdistError, ValueError):
 
 class CheckpointError(HpcdistError, RuntimeError):
     """Saved values are missing, damaged or do not fit, or cannot be written."""
+
+
+class PublicationError(HpcdistError, RuntimeError):
+    """A published version is missing, damaged or foreign, or does not follow the one before."""
 
 
 class NotFiniteError(HpcdistError, ArithmeticError):

@@ -29,15 +29,17 @@ _names: dict[tuple[str, str], Any] = {}  # code by file and name: kernels are ke
 _compiled: set[Any] = set()  # kernels with the kinds of arrays they are compiled for
 
 
-def jit(function: Callable[..., Any]) -> Any:
+def jit(function: Callable[..., Any] | None = None, *, nogil: bool = True) -> Any:
     """Compile a function; kept on disk beside the package, or in the user's cache directory.
 
     Division by zero gives infinity, as in arrays. Nothing is reordered: two machines, and slices
     of any length, give the same bits. A function made in another one may use that one's compiled
-    functions and numbers: they become part of its name.
+    functions and numbers: they become part of its name. ``nogil``: other threads run meanwhile.
     """
+    if function is None:
+        return functools.partial(jit, nogil=nogil)
     _give_name(function)
-    kernel: Any = numba.njit(nogil=True, error_model="numpy")(function)
+    kernel: Any = numba.njit(nogil=nogil, error_model="numpy")(function)
     with suppress(RuntimeError):  # no directory can be written: compile in every process
         kernel._cache = KernelCache(function)  # what cache=True does, with numba's own class
     return kernel
@@ -59,7 +61,7 @@ def bound(kernel: Any, *arrays: Any) -> Callable[[], Any]:
 
 
 def _kind(value: Any) -> Any:
-    """Return what numba tells values apart by."""
+    """Return the key by which numba distinguishes types of values."""
     if isinstance(value, np.ndarray):
         return value.dtype, value.ndim, value.flags.num
     return tuple(map(_kind, value)) if isinstance(value, tuple) else type(value)
@@ -94,7 +96,7 @@ class KernelCache(FunctionCache):
         self._cache_file: Any = _KernelFiles(Path(self.cache_path), kernel, _digest(source))
 
     def _index_key(self, sig: Any, codegen: Any) -> str:
-        """Return what tells apart the kernels of one function: types, processor, versions."""
+        """Return the cache key of one function's kernels: types, processor, versions."""
         facts = sys.implementation.cache_tag, numba.__version__, codegen.magic_tuple()
         return hashlib.sha256(f"{sig} {facts}".encode()).hexdigest()[:24]
 

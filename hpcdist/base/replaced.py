@@ -30,6 +30,12 @@ def temporary_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
 
 
+def create_beside(path: Path) -> tuple[Path, int]:
+    """Create a file that is to replace ``path``; return its name, and its descriptor."""
+    temporary = temporary_of(path)
+    return temporary, os.open(temporary, _NEW, 0o666)
+
+
 @contextmanager
 def in_place_of(path: Path, *, durable: bool = True) -> Iterator[int]:
     """Yield the descriptor of a new file, which becomes ``path`` when the `with` has ended.
@@ -37,8 +43,7 @@ def in_place_of(path: Path, *, durable: bool = True) -> Iterator[int]:
     If that raises, or anything cannot be written, ``path`` is what it was. ``durable``: file and
     name are on disk before this returns, and what crashes have left of earlier attempts is removed.
     """
-    temporary = temporary_of(path)
-    descriptor = os.open(temporary, _NEW, 0o666)
+    temporary, descriptor = create_beside(path)
     try:
         try:
             if durable:
@@ -156,7 +161,7 @@ class _Kept:
             self._descriptor = os.open(path, _OLD)
 
     def put_back(self) -> None:
-        """Let what stood there stand there again, or nothing."""
+        """Restore the previous file, or none if there was none."""
         if self._link is not None:
             os.replace(self._link, self._path)
         elif self._descriptor is not None:

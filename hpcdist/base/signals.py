@@ -12,12 +12,12 @@ WARNING = signal.SIGUSR1  # what `#SBATCH --signal=USR1@120` sends to every rank
 
 
 def hold_warning() -> None:
-    """Let the warning wait until it is unblocked: its default action is to end the process."""
+    """Block the warning signal until it is unblocked: its default action ends the process."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {WARNING})
 
 
 def forget_children() -> None:
-    """Let nothing be raised any more when a child process ends. For the main thread.
+    """Ignore the ends of child processes from now on. For the main thread.
 
     torch's handler raises, wherever that thread is, when a worker of a DataLoader has been killed:
     into what reports the script's failure, too.

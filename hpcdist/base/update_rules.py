@@ -70,6 +70,12 @@ def adam_rate(lr, power1, power2):
 
 
 @jit
+def adam_epsilon(epsilon, power1, power2):
+    """epsilon sqrt(1 - beta2^t): Paddle 2 adds epsilon to the root of the corrected moment."""
+    return epsilon * np.sqrt(ONE - power2)
+
+
+@jit
 def adam_rule(p, g, m, v, lr, beta1, rest1, beta2, rest2, epsilon):
     """m' = b1 m + (1 - b1) g;  v' = b2 v + (1 - b2) g^2;  p' = p - lr m' / (sqrt(v') + epsilon)."""
     m = beta1 * m + rest1 * g
@@ -185,6 +191,7 @@ class Rule:
     formula: Any
     states: int
     rate: Any = None  # None: the learning rate itself
+    last: Any = None  # what makes the last constant of a step from it and the powers of beta
 
     @property
     def powers(self) -> int:
@@ -204,6 +211,7 @@ RULES = {
     "adagrad": Rule(adagrad_rule, 1),
     "decayed_adagrad": Rule(decayed_adagrad_rule, 1),
     "adam": Rule(adam_rule, 2, adam_rate),
+    "scaled_adam": Rule(adam_rule, 2, adam_rate, adam_epsilon),
     "adamax": Rule(adamax_rule, 2, adamax_rate),
     "rmsprop": Rule(rmsprop_rule, 2),
     "centered_rmsprop": Rule(centered_rmsprop_rule, 3),
