@@ -34,7 +34,7 @@ class Fusing:
 
     @staticmethod
     def from_flags(default: Fusing) -> Fusing:
-        """Return what the FLAGS_fuse_parameter_* say; what is not set is as in ``default``."""
+        """Return the options of FLAGS_fuse_parameter_*; those not set are as in ``default``."""
         memory, groups = settings.FUSE_MEMORY, settings.FUSE_GROUPS
         return Fusing(
             memory.read() if memory.is_set() else default.memory_mb,

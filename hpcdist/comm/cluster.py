@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from hpcdist.base.errors import LaunchError
 
@@ -10,6 +11,14 @@ TRAINER = "TRAINER"
 PSERVER = "PSERVER"
 COLLECTIVE = "COLLECTIVE"
 DEFAULT_PORT = 6174
+
+
+class Ranks(Enum):
+    """Which ranks of a job do something together; values are fleet's names for them."""
+
+    TRAINERS = "worker"
+    SERVERS = "server"
+    ALL = "all"
 
 
 @dataclass(frozen=True)

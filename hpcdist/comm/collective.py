@@ -42,7 +42,7 @@ class RankGroup:
         missing: Callable[[], Sequence[int]] | None = None,
         cause: Cause = Cause.SUM,
     ) -> Lacking:
-        """Return what describes a wait of this rank for ``missing()``; None: for all others."""
+        """Return the description of this rank's wait for ``missing()``; None: for all others."""
         return Lacking(self, operation, missing or (lambda: self.others), cause)
 
     def checked_root(self, root: int) -> int:

@@ -59,7 +59,7 @@ class StreamJob:
         return bool(self._done.done)
 
     def join(self) -> None:
-        """Have all kernels that are launched from now on wait for the work last started."""
+        """Make all kernels launched from now on wait for the work last started."""
         self._current().wait_event(self._done)
 
 

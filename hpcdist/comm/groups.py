@@ -13,7 +13,7 @@ from hpcdist.comm.progress import DEADLINE_S
 
 
 @dataclass(frozen=True)
-class Way:
+class AllreduceOptions:
     """How gradients are to be summed; the names are those of Fluid's strategies."""
 
     nccl_comm_num: int = 1
@@ -28,7 +28,7 @@ class Way:
 
 def make_groups(
     transport: Transport,
-    way: Way,
+    way: AllreduceOptions,
     device_id: int | None = None,
     deadline_s: float | None = DEADLINE_S,
 ) -> list[CollectiveOperations]:

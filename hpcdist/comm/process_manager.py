@@ -39,7 +39,7 @@ def slurm_job(env: Mapping[str, str] = os.environ) -> tuple[int, int]:
 
 
 def run_words(env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return what all processes of one run of a job have in common; nothing without a launcher."""
+    """Return the words that all processes of a run share; none without a launcher."""
     job, restart = slurm_job(env)
     step = (str(job), str(restart), env.get("SLURM_STEP_ID", "")) if job else ()
     namespace = env.get(NAMESPACE, "")
@@ -49,7 +49,7 @@ def run_words(env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 
 def survival_requested(env: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether Open MPI's mpirun was asked (--with-ft ulfm) to let a job survive dead ranks."""
+    """Return whether Open MPI's mpirun runs --with-ft ulfm: jobs may survive dead ranks."""
     return env.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")
 
 

@@ -80,13 +80,13 @@ _last_tick = [0.0]
 
 
 def waiting_for() -> str:
-    """Return what this process is waiting for, or an empty string. For the last words of a job."""
+    """Return the description of this process's wait, or an empty string."""
     wait = _current()
     return "" if wait is None else wait.describe()
 
 
 def waiting_cause() -> tuple[Cause, int] | None:
-    """Return what this process waits for, in kind, and since when, in ns of its monotonic clock.
+    """Return the kind of this process's wait, and its begin in ns of the monotonic clock.
 
     Asks no transport, so any thread may call it.
     """
@@ -105,7 +105,7 @@ def _current() -> _Wait | None:
 
 @contextmanager
 def waits_for(describe: Callable[[], str]) -> Iterator[None]:
-    """Let `waiting_for` tell ``describe()`` while the block waits by means of its own."""
+    """Report ``describe()`` from `waiting_for` while the block waits by other means."""
     by_main = threading.get_ident() == threading.main_thread().ident
     wait = _Wait(describe, time.monotonic_ns(), by_main)
     _waits[wait] = None
@@ -117,7 +117,7 @@ def waits_for(describe: Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def waits_for_ranks(ranks: Callable[[], Sequence[int]]) -> Iterator[None]:
-    """Let a DeadlineError of the waits inside say that ``ranks()``, called then, are missing."""
+    """Name ``ranks()``, called then, as missing in a DeadlineError of the waits inside."""
     try:
         yield
     except DeadlineError as error:
@@ -139,7 +139,7 @@ def naming_ranks(wait: Callable[[], T], ranks: Callable[[], Sequence[int]]) -> C
 
 
 def while_waiting(call: Callable[[], None]) -> Callable[[], None]:
-    """Have ``call`` called every TICK_S while this process waits; return what ends that.
+    """Register a callback for every TICK_S of waiting; return a function that removes it.
 
     What it raises ends the wait.
     """
@@ -240,8 +240,8 @@ def deadline_error(describe: Callable[[], str], deadline_s: float) -> DeadlineEr
     """Return the error that says what was waited for, from whom, how long, and what to do."""
     error = DeadlineError(
         f"{describe()}: nothing came within {deadline_s:g} s (timed out); a rank is stuck, dead or "
-        "slower than the deadline (if it is only slow, raise FLAGS_rpc_deadline, in ms, or the "
-        "timeout that the script gives)"
+        "slower than the deadline (if it is only slow, raise --deadline or FLAGS_rpc_deadline, "
+        "in ms, or the timeout that the script gives)"
     )
     if isinstance(describe, NamesRanks):
         error.missing = describe.missing_ranks()

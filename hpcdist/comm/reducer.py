@@ -62,9 +62,14 @@ class BucketReducer:
 
     def progress(self) -> None:
         """Help the sums under way along, and return at once."""
-        if self._under_way:
-            first = [r for r in self._under_way[:HELPED] if not r.test()]
-            self._under_way[:HELPED] = first
+        waiting = self._under_way
+        if not waiting:
+            return
+        if len(waiting) == 1:
+            if waiting[0].test():
+                waiting.clear()
+            return
+        waiting[:HELPED] = [r for r in waiting[:HELPED] if not r.test()]
 
     def wait(self, bucket: int) -> None:
         """Wait for the sum of one bucket; CommError if a bucket up to it was never started."""

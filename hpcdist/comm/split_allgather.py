@@ -38,7 +38,7 @@ class SplitAllgather(Protocol):
         """
 
     def start(self, key: int) -> None:
-        """Tell the others ``key``, 64 bits, and this rank's note. Returns at once."""
+        """Send the others ``key``, 64 bits, and this rank's note. Returns at once."""
 
     def wait(self) -> bool:
         """Wait until all have told theirs; return whether all keys are equal.

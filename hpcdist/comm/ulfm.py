@@ -28,7 +28,7 @@ CAUSE_S = 10.0  # in which MPI tells of a death after another rank has revoked a
 
 
 def offered(comm: Any) -> bool:
-    """Tell whether mpirun was asked to let a job go on without dead ranks, and the library can."""
+    """Return whether mpirun allows surviving dead ranks, and the library supports it."""
     if not survival_requested():
         return False
     try:
@@ -194,7 +194,7 @@ class UlfmTransport(MpiTransport):
         return bool(ballot[0])
 
     def go_on(self, make: Callable[[UlfmTransport], bool], deadline_s: float | None) -> None:
-        """Have ``make`` called with a transport of the ranks that call this and live.
+        """Call ``make`` with a transport of the surviving ranks.
 
         It makes what these need, and returns whether no rank died meanwhile; it is called again
         until it succeeds on all. Collective among all ranks that live: the others are in

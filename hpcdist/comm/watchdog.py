@@ -91,7 +91,7 @@ _ends_job: list[EndsJob] = []
 
 
 def end_job_by(end: EndsJob) -> None:
-    """Have the job ended by ``end``, in another thread, when a `bounded` call is late."""
+    """End the job by ``end``, in another thread, when a `bounded` call is late."""
     _ends_job[:] = [end]
 
 
