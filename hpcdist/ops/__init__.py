@@ -1,74 +1,12 @@
-"""The operators, one `define` each: importing this package fills the registry.
+"""The operators, one `define` each: the first look-up of one imports all modules of it.
 
 ``xp`` is numpy or cupy. Arguments without a type are arrays of it, or attributes of any type; what
 operators take is in `OpDef` (`hpcdist.graph.registry`) and in the signature given to `define`; what
 kernels and rules give has names in `hpcdist.ops.types`.
 """
 
-from hpcdist.ops import control_flow, instance_tags, print_py_func, torch_module, trees  # noqa: F401
-from hpcdist.ops.algebra import matmul, norms_distances, products, reduce  # noqa: F401
-from hpcdist.ops.communication import allreduce, pipeline, send_recv  # noqa: F401
-from hpcdist.ops.convolution import conv, interpolate, patches, pool, volumes  # noqa: F401
-from hpcdist.ops.detection import (  # noqa: F401
-    bipartite_match,
-    boxes,
-    nms,
-    prior_boxes,
-    proposal_targets,
-    proposals,
-    roi_pool,
-    roi_warp,
-    yolo_loss,
-)
-from hpcdist.ops.elementwise import activation, binary, gelu, rare_activation, sum_scale_clip  # noqa: F401
-from hpcdist.ops.embedding import lookup, sparse_ops  # noqa: F401
-from hpcdist.ops.loss import (  # noqa: F401
-    cross_entropy,
-    elementwise_loss,
-    hierarchical_sigmoid,
-    pair_loss,
-    sample_logits,
-    sampled_softmax,
-    softmax,
-)
-from hpcdist.ops.metric import accuracy, auc, detection_map  # noqa: F401
-from hpcdist.ops.normalization import (  # noqa: F401
-    batch_norm,
-    group_instance_norm,
-    layer_norm,
-    lrn,
-    sync_batch_norm,
-)
-from hpcdist.ops.optimize import (  # noqa: F401
-    average_accumulates,
-    dgc,
-    dpsgd,
-    local_sgd,
-    mixed_precision,
-    operators,
-    whole_norms,
-)
-from hpcdist.ops.random import dropout, seeded, shuffle_batch  # noqa: F401
-from hpcdist.ops.recurrent import cudnn_lstm, gru, lstm  # noqa: F401
-from hpcdist.ops.sequence import (  # noqa: F401
-    beam_search,
-    crf,
-    edit_distance_ctc,
-    match_matrix,
-    pad,
-    pool_softmax_conv,
-    regroup,
-    slice_scatter,
-)
-from hpcdist.ops.tensor import (  # noqa: F401
-    concat_split,
-    constant,
-    creation,
-    gather_scatter,
-    masked_rows,
-    rearrange,
-    reshape,
-    slice,
-    tensor_array,
-    where_unique,
-)
+import importlib
+
+from hpcdist.graph.registry import define_later
+
+define_later(lambda: importlib.import_module("hpcdist.ops.families"))

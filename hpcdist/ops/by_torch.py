@@ -21,8 +21,9 @@ import numpy as np
 
 from hpcdist.base import settings
 from hpcdist.base.errors import GraphError, HpcdistError
+from hpcdist.base.extras import install_command
 from hpcdist.graph.names import GRAD_SUFFIX
-from hpcdist.graph.registry import Given, Meta, define, operand_slots, parse_signature
+from hpcdist.graph.registry import Given, Meta, define, defined, operand_slots, parse_signature
 from hpcdist.graph.rows import Treatment
 from hpcdist.ops.common import grad_by, like_inputs
 from hpcdist.ops.types import Array, Attrs, Call, GradRule, Metas
@@ -49,7 +50,7 @@ class Kernels(enum.Enum):
 
 
 def kernels_of(xp) -> Kernels:
-    """Return whose kernels compute on arrays of numpy or cupy."""
+    """Return the provider of the kernels for arrays of numpy or cupy."""
     word = settings.KERNELS.read()
     if word == MEASURED:
         return Kernels.FUSED  # until something else is chosen, see `executor.measured`
@@ -68,6 +69,7 @@ def _on_gpus() -> bool:
 
 def functions() -> Mapping[str, Function]:
     """Return the functions of tensors by the type of their operator, without gradients."""
+    defined()  # loads them
     return _defined
 
 
@@ -77,8 +79,8 @@ def torch_for(type: str) -> Any:
         torch = importlib.import_module("torch")
     except ImportError as error:
         raise HpcdistError(
-            f"operator {type!r} needs torch, which cannot be imported ({error}): install "
-            "hpcdist[torch] (pip install .[torch]) on every rank"
+            f"operator {type!r} needs torch, which cannot be imported ({error}): "
+            f"{install_command('torch')} on every rank"
         ) from None
     set_rounding(torch)
     return torch
@@ -86,7 +88,7 @@ def torch_for(type: str) -> Any:
 
 @functools.cache
 def set_rounding(torch) -> None:
-    """Have float32 computed in float32, unless TF32 is wished, and products of 16 bits added so.
+    """Disable TF32 unless it is wished, and reduced-precision sums of 16-bit products.
 
     By itself torch lets cuBLAS add parts of such products in 16 bits.
     """
@@ -113,7 +115,7 @@ def _in_order(torch) -> Iterator[None]:
 
 
 def _order(torch, xp) -> Callable[[], AbstractContextManager[None]]:
-    """Return what makes that in which a call of torch's runs: on a GPU in order, if that is asked.
+    """Return the context of torch's calls: on a GPU in order, if that is asked.
 
     It is with `Kernels.OWN`, which promise the same bits in every run.
     """
@@ -244,7 +246,7 @@ def tensor_on(torch, array) -> Array:
 def inferred(
     type: str, function: Function, metas: Sequence[Meta | None], attributes
 ) -> Meta | Metas:
-    """Return what a function of tensors gives: a Meta, or several, without computing it."""
+    """Return the Metas of a function of tensors, without computing it."""
     torch = torch_for(type)
     shapes_known = all(meta is None or -1 not in meta.shape for meta in metas)
     tried = [

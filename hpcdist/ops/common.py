@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from hpcdist.base.errors import GraphError
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Given, GradOp, Meta, Slot, define, operand_slots, parse_signature
-from hpcdist.ops.types import ArrayModule, Attrs, Call, GradRule, Metas
+from hpcdist.ops.types import ArrayModule, Attrs, Bind, Call, GradRule, Kernel, Metas
 
 Wanted = Callable[[str], bool]
 
@@ -54,7 +57,7 @@ def _dense(meta) -> Any:
 
 
 def of_gradients(flops: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Return what the gradient of a product of two takes: as much again for each factor's."""
+    """Return ``flops`` for the gradients of a product: as much again for each factor's."""
 
     def both(a, b, dout, da, db, **attrs) -> int | None:
         one = flops(a, b, dout, **attrs)
@@ -149,7 +152,7 @@ def resolve_axis(axis: int, rank: int, name: str = "axis") -> int:
 
 
 def in_sequence(*steps: Call) -> Call:
-    """Return one callable that runs all steps; its ``parts`` are these."""
+    """Return one callable that runs all steps; its ``sequence`` and ``parts`` are these."""
     if len(steps) == 1:
         return steps[0]
 
@@ -157,8 +160,44 @@ def in_sequence(*steps: Call) -> Call:
         for step in steps:
             step()
 
-    run.parts = steps  # type: ignore[attr-defined]
+    run.sequence = run.parts = steps  # type: ignore[attr-defined]
     return run
+
+
+def in_turn(step: Call) -> list[Call]:
+    """Return the calls of a step that is an `in_sequence`, itself if it is none."""
+    steps = getattr(step, "sequence", None)
+    return [step] if steps is None else [inner for part in steps for inner in in_turn(part)]
+
+
+class _Noting:
+    """Stands for numpy: notes the calls of its functions, and makes none."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def note(*args, **named) -> None:
+            self.calls.append(functools.partial(getattr(np, name), *args, **named))
+
+        return note
+
+
+def by_calls(kernel: Kernel) -> Bind:
+    """Return the bind of a kernel that is nothing but calls ``xp.f(..., out=array)``.
+
+    They are known when it is bound, so that those on few elements may become one
+    (`executor.loop_runs`). On a GPU the kernel is called as it is.
+    """
+
+    def bind(xp: ArrayModule, *arrays, **attrs) -> Call:
+        if xp is not np:
+            return functools.partial(kernel, xp, *arrays, **attrs)
+        noting: Any = _Noting()
+        kernel(noting, *arrays, **attrs)
+        return in_sequence(*noting.calls)
+
+    return bind
 
 
 def put_along(xp: ArrayModule, array, index, values, axis: int) -> None:

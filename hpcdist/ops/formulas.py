@@ -15,7 +15,7 @@ from hpcdist.graph.registry import parse_signature
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.types import Array, ArrayModule, Kernel
 
-Formula = Callable[..., Any]  # of tensors it is the function of a `torch_forms.Form`
+Formula = Callable[..., Any]  # of tensors it is the function of a `torch_forms.TorchForm`
 _defined: dict[str, tuple[Formula, bool]] = {}
 
 
@@ -50,7 +50,7 @@ def formulas() -> Mapping[str, tuple[Formula, bool]]:
 
 
 def _kernel(type: str, signature: str, formula: Formula, takes_wanted: bool) -> Kernel:
-    """Return what writes the results of a formula to those outputs that are wanted."""
+    """Return the kernel that writes a formula's results to the wanted outputs."""
     _defined[type] = formula, takes_wanted
     count = len(parse_signature(signature)[0])
 

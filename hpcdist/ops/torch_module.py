@@ -79,7 +79,7 @@ def of_operator(number: int, printed: str) -> RegisteredModule:
 
 
 def results(returned) -> list[Any]:
-    """Return what a module has made as a list; GraphError for what is no tensor."""
+    """Return a module's results as a list; GraphError for other values than tensors."""
     tensors = list(returned) if isinstance(returned, (tuple, list)) else [returned]
     other = [type(value).__name__ for value in tensors if not hasattr(value, "dim")]
     if other:

@@ -151,7 +151,7 @@ def _matmul_bind(
 
 
 def _scaled_product(xp: ArrayModule, a, b, out, alpha: float) -> Call:
-    """Return what writes alpha * a @ b, added up over the batches that ``out`` does not have."""
+    """Return the call that writes alpha * a @ b, summed over batches that ``out`` lacks."""
     batch = _batch_shape(a.shape[:-2], b.shape[:-2])
     out_batch = (1,) * (len(batch) + 2 - out.ndim) + out.shape[:-2]
     if out_batch == batch:

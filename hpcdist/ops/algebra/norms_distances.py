@@ -113,10 +113,10 @@ def _dist_grad(xp: ArrayModule, x, y, out, dout, dx, dy, p: float) -> None:
         slope = xp.where((size > 0) & (out > 0), slope, 0)
     for grad, sign in ((dx, 1), (dy, -1)):
         if grad is not None:
-            grad[...] = _summed_to(sign * dout * slope, grad.shape)
+            grad[...] = summed_to(sign * dout * slope, grad.shape)
 
 
-def _summed_to(value, shape: tuple[int, ...]) -> DeviceArray:
+def summed_to(value, shape: tuple[int, ...]) -> DeviceArray:
     """Sum over the dimensions in which a smaller value was repeated."""
     value = value.sum(tuple(range(value.ndim - len(shape))))
     axes = tuple(i for i, d in enumerate(shape) if d == 1 != value.shape[i])

@@ -221,7 +221,7 @@ UNARY: dict[str, GradRule] = {
 
 
 def _unique_name(op: Operator) -> str:
-    """Return what names of values in between begin with: dOut may be another operator's, too."""
+    """Return the prefix of names of intermediate values: dOut may be another operator's, too."""
     return grad_name(next(name for name in op.output_arg_names if name != EMPTY))
 
 

@@ -17,19 +17,19 @@ from hpcdist.ops.types import ArrayModule, Call
 
 
 def correlate(xp: ArrayModule, c: Correlation, x, w, y) -> Call:
-    """Return what writes y."""
+    """Return the call that writes y."""
     call: Call = _implementation(xp, c, w.shape[1]).correlate(xp, c, x, w, y)
     return call
 
 
 def correlate_back(xp: ArrayModule, c: Correlation, w, dy, dx) -> Call:
-    """Return what writes the gradient by x."""
+    """Return the call that writes the gradient by x."""
     call: Call = _implementation(xp, c, w.shape[1]).correlate_back(xp, c, w, dy, dx)
     return call
 
 
 def correlate_weights(xp: ArrayModule, c: Correlation, x, dy, dw) -> Call:
-    """Return what writes the gradient by w."""
+    """Return the call that writes the gradient by w."""
     call: Call = _implementation(xp, c, dw.shape[1]).correlate_weights(xp, c, x, dy, dw)
     return call
 

@@ -34,7 +34,7 @@ class _Block:
 
 
 def correlate(xp: ArrayModule, c: Correlation, x, w, y) -> Call:
-    """Return what writes y."""
+    """Return the call that writes y."""
     if c.is_depthwise(w):
         facts = (_depthwise_shape(x, w), c.geometry)
         return bound(
@@ -46,7 +46,7 @@ def correlate(xp: ArrayModule, c: Correlation, x, w, y) -> Call:
 
 
 def correlate_back(xp: ArrayModule, c: Correlation, w, dy, dx) -> Call:
-    """Return what writes the gradient by x."""
+    """Return the call that writes the gradient by x."""
     if c.is_depthwise(w):
         memory = (w.reshape(-1), *_in_memory(dy), *_in_memory(dx))
         facts = (_depthwise_shape(dx, w), c.geometry)
@@ -61,7 +61,7 @@ def correlate_back(xp: ArrayModule, c: Correlation, w, dy, dx) -> Call:
 
 
 def correlate_weights(xp: ArrayModule, c: Correlation, x, dy, dw) -> Call:
-    """Return what writes the gradient by w."""
+    """Return the call that writes the gradient by w."""
     if c.is_depthwise(dw):
         memory = (*_in_memory(x), *_in_memory(dy), dw.reshape(-1))
         facts = (_depthwise_shape(x, dw), c.geometry)

@@ -13,7 +13,7 @@ Slices = tuple[slice, ...]
 
 
 def _bound(kernel: Kernel) -> Bind:
-    """Return what binds a kernel to its arrays, as `hpcdist.ops.convolution.correlate` expects."""
+    """Return the binder of a kernel to its arrays, for `hpcdist.ops.convolution.correlate`."""
     return partial(partial, kernel)
 
 

@@ -51,19 +51,19 @@ class Convolution:
 
 
 def correlate(xp: ArrayModule, c: Correlation, x, w, y) -> Call:
-    """Return what writes y."""
+    """Return the call that writes y."""
     f, (x, w, y) = _on_tensors(c, x, w, y)
     return lambda: y.copy_(f.forward(x, w))
 
 
 def correlate_back(xp: ArrayModule, c: Correlation, w, dy, dx) -> Call:
-    """Return what writes the gradient by x."""
+    """Return the call that writes the gradient by x."""
     f, (w, dy, dx) = _on_tensors(c, w, dy, dx)
     return lambda: dx.copy_(f.back(dy, dx, w, (True, False))[0])
 
 
 def correlate_weights(xp: ArrayModule, c: Correlation, x, dy, dw) -> Call:
-    """Return what writes the gradient by w."""
+    """Return the call that writes the gradient by w."""
     f, (x, dy, dw) = _on_tensors(c, x, dy, dw)
     return lambda: dw.copy_(f.back(dy, x, dw, (False, True))[1])
 

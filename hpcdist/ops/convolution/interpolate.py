@@ -112,7 +112,8 @@ def _column(xp: ArrayModule, taps: _Taps, axis: int, like) -> Array:
 
 def _resize(linear: bool) -> Any:
     def kernel(xp: ArrayModule, x, out, data_layout: str, **how) -> None:
-        value = x
+        # Weights are fractions: bytes become float32, and are cut to whole numbers at the end.
+        value = x.astype("float32") if linear and x.dtype.kind in "iu" else x
         for axis, taps in interpolation(x, out, linear, data_layout, **how):
             low = xp.take(value, xp.asarray(taps.low), axis=axis)
             if linear:

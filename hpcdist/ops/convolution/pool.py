@@ -30,7 +30,7 @@ class PoolWindows:
         return tuple(np.array(axis, np.int64).T.copy() for axis in (self.rows, self.columns))  # type: ignore[return-value]
 
     def weights(self, dtype) -> np.ndarray:
-        """Return what the sum of each window is multiplied by for the mean."""
+        """Return the factors that turn the sums of windows into means."""
         (top, bottom), (left, right) = self.bounds()
         sizes = np.multiply.outer(bottom - top, right - left)
         return (1.0 / (sizes if self.count is None else np.full_like(sizes, self.count))).astype(

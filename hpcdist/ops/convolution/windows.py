@@ -52,7 +52,7 @@ class Correlation:
 
     @property
     def geometry(self) -> tuple[int, ...]:
-        """Return what the loops in conv_kernels take."""
+        """Return the arguments of the loops in conv_kernels."""
         h, w = self.rows, self.columns
         return (h.stride, h.dilation, h.before, w.stride, w.dilation, w.before)
 

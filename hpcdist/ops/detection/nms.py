@@ -85,7 +85,7 @@ define(
 
 # -- locality_aware_nms (Zhou et al., 2017) --------------------------------------------------------
 def _is_convex(boxes) -> Array:
-    """Tell of polygons [..., corners, 2] whether they turn to one side only."""
+    """Return which polygons [..., corners, 2] are convex, bool."""
     sides = np.roll(boxes, -1, -2) - boxes
     after = np.roll(sides, -1, -2)
     turns = sides[..., 0] * after[..., 1] - sides[..., 1] * after[..., 0]

@@ -24,7 +24,7 @@ Sample = Callable[[Array, int], Array]  # so many of these at most
 
 
 def _sampler(draws: Draws, use_random: bool) -> Sample:
-    """Return what leaves so many of places; at random, or the first ones."""
+    """Return the sampler that keeps so many of the places; at random, or the first ones."""
 
     def sample(places, count: int) -> Array:
         count = max(count, 0)

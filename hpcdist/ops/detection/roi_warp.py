@@ -194,7 +194,7 @@ def _projection(torch, corners, height: int, width: int) -> Array:
 
 
 def _within(torch, x, y, corners) -> Array:
-    """Tell which places lie in a quadrangle, or nearly on one of its sides."""
+    """Return which places lie in a quadrangle, or nearly on one of its sides."""
     on, crossed = torch.zeros_like(x, dtype=torch.bool), torch.zeros_like(x, dtype=torch.long)
     for k in range(4):
         (xs, ys), (xe, ye) = corners[k].tolist(), corners[(k + 1) % 4].tolist()

@@ -16,7 +16,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, define
 from hpcdist.graph.rows import by_element
 from hpcdist.ops.algebra.second_derivatives import UNARY
-from hpcdist.ops.common import Wanted, define_with_grad, in_sequence, same
+from hpcdist.ops.common import Wanted, by_calls, define_with_grad, in_sequence, same
 from hpcdist.ops.types import ArrayModule, Bind, Call, Kernel
 
 _ROW = 4096  # elements: enough to hide what a row costs
@@ -36,14 +36,20 @@ def unary(
     derivative: Kernel | None = None,
     derivative_bind: Bind | None = None,
     bind: Bind | None = None,
+    calls: bool = False,
     **attrs,
 ) -> None:
-    """Enter an operator and its gradient; ``forward`` is a kernel or a ufunc's name."""
+    """Enter an operator and its gradient; ``forward`` is a kernel or a ufunc's name.
+
+    ``calls``: the kernels are nothing but calls of ``xp`` (`by_calls`).
+    """
+    if calls and derivative is not None:
+        derivative_bind, derivative = by_calls(derivative), None
     slots = f"{needs}, Out@GRAD -> X@GRAD" if needs else "Out@GRAD -> X@GRAD"
     if isinstance(forward, str):
         parts: dict[str, Any] = {"bind": bind or _ufunc(forward), "inplace": {"Out": "X"}}
     else:
-        parts = {"kernel": forward}
+        parts = {"bind": by_calls(forward)} if calls else {"kernel": forward}
     define_with_grad(
         type,
         "X -> Out",
@@ -133,11 +139,11 @@ def _pow_grad(xp: ArrayModule, x, dout, dx, factor: float) -> None:
     xp.multiply(dx, factor, out=dx)
 
 
-unary("square", "square", "X", _square_grad)
-unary("sqrt", "sqrt", "Out", _sqrt_grad)
-unary("rsqrt", _rsqrt, "Out", _rsqrt_grad)
-unary("reciprocal", "reciprocal", "Out", _reciprocal_grad)
-unary("pow", _pow, "X", _pow_grad, factor=1.0)
+unary("square", "square", "X", _square_grad, calls=True)
+unary("sqrt", "sqrt", "Out", _sqrt_grad, calls=True)
+unary("rsqrt", _rsqrt, "Out", _rsqrt_grad, calls=True)
+unary("reciprocal", "reciprocal", "Out", _reciprocal_grad, calls=True)
+unary("pow", _pow, "X", _pow_grad, factor=1.0, calls=True)
 
 
 # -- elementary functions ------------------------------------------------------------------------
@@ -177,12 +183,12 @@ def _flat_grad(xp: ArrayModule, dout, dx) -> None:
     dx.fill(0)
 
 
-unary("exp", "exp", "Out", _exp_grad)
-unary("log", "log", "X", _log_grad)
-unary("abs", "absolute", "X", _times("sign"))
-unary("sin", "sin", "X", _times("cos"))
-unary("cos", "cos", "X", _cos_grad)
-unary("tanh", "tanh", "Out", _tanh_grad)
+unary("exp", "exp", "Out", _exp_grad, calls=True)
+unary("log", "log", "X", _log_grad, calls=True)
+unary("abs", "absolute", "X", _times("sign"), calls=True)
+unary("sin", "sin", "X", _times("cos"), calls=True)
+unary("cos", "cos", "X", _cos_grad, calls=True)
+unary("tanh", "tanh", "Out", _tanh_grad, calls=True)
 unary("floor", "floor", "", _flat_grad)
 unary("ceil", "ceil", "", _flat_grad)
 unary("round", "rint", "", _flat_grad)
@@ -260,7 +266,7 @@ def _swish_grad(xp: ArrayModule, x, dout, dx, beta: float) -> None:
     xp.multiply(gate + beta * x * gate * (1 - gate), dout, out=dx)
 
 
-unary("sigmoid", sigmoid, "Out", _sigmoid_grad)
+unary("sigmoid", sigmoid, "Out", _sigmoid_grad, calls=True)
 unary("logsigmoid", _logsigmoid, "X", _logsigmoid_grad)
 unary("softplus", _softplus, "X", _softplus_grad)
 unary("swish", _swish, "X", _swish_grad, beta=1.0)
@@ -327,7 +333,7 @@ def _elu_grad(xp: ArrayModule, x, dout, dx, alpha: float) -> None:
     xp.multiply(dout, xp.where(x > 0, 1, alpha * dx), out=dx)
 
 
-unary("softsign", _softsign, "X", _softsign_grad)
+unary("softsign", _softsign, "X", _softsign_grad, calls=True)
 unary("leaky_relu", _leaky_relu, "Out", _leaky_relu_grad, alpha=0.02)
 unary("relu6", _relu6, "Out", _relu6_grad, threshold=6.0)
 unary("hard_sigmoid", _hard_sigmoid, "Out", _hard_sigmoid_grad, slope=0.2, offset=0.5)

@@ -101,6 +101,16 @@ def _truncated_quotient(xp: ArrayModule, x, y, out, axis: int) -> Call:
     )
 
 
+def _remainder(xp: ArrayModule, x, y, out, axis: int) -> Call:
+    """Return the remainder: with the sign of x as C does, of floats that of y, as Fluid."""
+    x, y = operand_views(x, y, axis)
+    rest = functools.partial(xp.fmod, x, y, out=out)
+    if x.dtype.kind in "iu":
+        return rest
+    shift = functools.partial(xp.add, out, y, out=out)
+    return in_sequence(rest, shift, functools.partial(xp.fmod, out, y, out=out))
+
+
 def _quotient(xp: ArrayModule, x, y, out, axis: int) -> Call:
     bind = _truncated_quotient if x.dtype.kind in "iu" else _forward("true_divide")
     return bind(xp, x, y, out, axis)
@@ -281,8 +291,10 @@ _define(
 _define("elementwise_max", _forward("maximum"), _grad_bind(_chosen_grad("greater", "less_equal")))
 _define("elementwise_min", _forward("minimum"), _grad_bind(_chosen_grad("less", "greater_equal")))
 _define("elementwise_pow", _forward("power"), _grad_bind(_pow_grad))
-_define("elementwise_mod", _forward("fmod"))
+_define("elementwise_mod", _remainder)
 _define("elementwise_floordiv", _truncated_quotient)
+for _bits in ("bitwise_and", "bitwise_or", "bitwise_xor"):
+    _define(_bits, _forward(_bits))
 
 
 def _comparison_bind(ufunc: str) -> Bind:

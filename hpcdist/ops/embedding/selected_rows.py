@@ -97,7 +97,7 @@ def library_of(array) -> Array:
 
 
 def _begins(xp: ArrayModule, rows) -> Array:
-    """Tell of each of the sorted rows whether it is the first of its repeats."""
+    """Return which of the sorted rows are the first of their repeats, bool."""
     first = xp.ones(len(rows), bool)
     xp.not_equal(rows[1:], rows[:-1], out=first[1:])
     return first

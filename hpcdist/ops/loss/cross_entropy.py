@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_row, of_matrices
 from hpcdist.ops.common import define_with_grad, grad_by, in_sequence, same
@@ -15,10 +14,14 @@ from hpcdist.ops.types import ArrayModule, Call, Metas
 # -- hard labels: class indices -----------------------------------------------------------------
 
 
-def _cross_entropy2_infer(x: Meta, label: Meta, ignore_index: int) -> Metas:
+def _hard_loss(x: Meta, label: Meta) -> Meta:
     flat = len(label.shape) == len(x.shape) - 1  # [...] instead of [..., 1], and so is the loss
     check_labels(x, Meta((*label.shape, 1), label.dtype) if flat else label, soft_label=False)
-    loss = Meta(x.shape[:-1] if flat else loss_shape(x, -1), x.dtype)
+    return Meta(x.shape[:-1] if flat else loss_shape(x, -1), x.dtype)
+
+
+def _cross_entropy2_infer(x: Meta, label: Meta, ignore_index: int) -> Metas:
+    loss = _hard_loss(x, label)
     return loss, Meta((*x.shape, 0), x.dtype), loss
 
 
@@ -74,18 +77,21 @@ define(
     shape_only=("XShape",),
 )
 
-# -- soft labels: probabilities -----------------------------------------------------------------
+# -- cross_entropy: soft labels, or hard ones in models of Fluid before 1.4 ------------------------
 
 
-def _cross_entropy_infer(x: Meta, label: Meta, soft_label: bool, **_) -> Meta:
+def _cross_entropy_infer(x: Meta, label: Meta, soft_label: bool, ignore_index: int) -> Meta:
     if not soft_label:
-        raise GraphError("cross_entropy with hard labels is the operator cross_entropy2")
+        return _hard_loss(x, label)
     check_labels(x, label, soft_label)
     return Meta(loss_shape(x, -1), x.dtype)
 
 
-def _cross_entropy_bind(xp: ArrayModule, x, label, y, **_) -> Call:
+def _cross_entropy_bind(xp: ArrayModule, x, label, y, soft_label: bool, ignore_index: int) -> Call:
     """y = -sum(label log(x))."""
+    if not soft_label:
+        match = xp.empty(y.shape, x.dtype)
+        return _cross_entropy2_bind(xp, x, label, y, None, match, ignore_index)
     logs = xp.empty(x.shape, x.dtype)
     return in_sequence(
         *negative_log(xp, x, logs),
@@ -94,11 +100,23 @@ def _cross_entropy_bind(xp: ArrayModule, x, label, y, **_) -> Call:
     )
 
 
-def _cross_entropy_grad(xp: ArrayModule, x, label, dy, dx, **_) -> None:
+def _cross_entropy_grad_bind(
+    xp: ArrayModule, x, label, dy, dx, soft_label: bool, ignore_index: int
+) -> Call:
     """dx = -dy label / x."""
-    xp.divide(label, x, out=dx)
-    xp.multiply(dx, dy, out=dx)
-    xp.negative(dx, out=dx)
+    if not soft_label:
+        labels = HardLabels(xp, label, x.shape, -1, ignore_index, "cross_entropy_grad")
+        match = xp.empty(labels.flat.shape, x.dtype)
+        return in_sequence(
+            *labels.refresh,
+            take(xp, x.reshape(-1), labels.flat, match),
+            _cross_entropy2_grad_bind(xp, label, match, None, dy, dx, ignore_index),
+        )
+    return in_sequence(
+        partial(xp.divide, label, x, dx),
+        partial(xp.multiply, dx, dy, dx),
+        partial(xp.negative, dx, dx),
+    )
 
 
 _CE_ATTRS = {"soft_label": False, "ignore_index": -100}
@@ -111,6 +129,5 @@ define_with_grad(
     infer=_cross_entropy_infer,
     bind=_cross_entropy_bind,
     grad_infer=same,
-    grad_kernel=_cross_entropy_grad,
-    grad_inplace={"X@GRAD": "X"},
+    grad_bind=_cross_entropy_grad_bind,
 )

@@ -134,6 +134,37 @@ define_with_grad(
     grad_bind=_log_loss_grad_bind,
 )
 
+
+# -- cross entropy of probabilities, as Paddle 2 bounds it -----------------------------------------
+_LEAST_LOG = -100.0
+_LEAST_CHANCE = 1e-45  # whose logarithm is below that
+_LEAST_VARIANCE = 1e-12
+
+
+def _bce_kernel(xp: ArrayModule, p, label, out) -> None:
+    """Write -label log(p) - (1 - label) log(1 - p), logarithms not below -100."""
+    hit, miss = (
+        xp.maximum(xp.log(xp.maximum(chance, _LEAST_CHANCE)), _LEAST_LOG) for chance in (p, 1 - p)
+    )
+    xp.subtract((label - 1) * miss, label * hit, out=out)
+
+
+def _bce_grad_kernel(xp: ArrayModule, p, label, dout, dp) -> None:
+    """Write dout (p - label) / max(p (1 - p), 1e-12)."""
+    xp.divide(dout * (p - label), xp.maximum(p * (1 - p), _LEAST_VARIANCE), out=dp)
+
+
+define_with_grad(
+    "bce_loss",
+    "X, Label -> Out",
+    "X, Label, Out@GRAD -> X@GRAD",
+    rows=by_element(),
+    infer=_elementwise_infer,
+    kernel=_bce_kernel,
+    grad_infer=same,
+    grad_kernel=_bce_grad_kernel,
+)
+
 # -- robust regression ---------------------------------------------------------------------------
 
 

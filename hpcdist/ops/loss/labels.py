@@ -35,7 +35,7 @@ class LateCheck:
             self._maximum(worst, self._flat.max(), out=worst)
 
     def error(self, worst: np.uint64) -> FeedError:
-        """Return what is raised about an id."""
+        """Return the error about an id."""
         bad_id = int(worst.astype(self._flat.dtype).astype(self.signed))
         return FeedError(
             f"{self._op_type}: id {bad_id} is outside 0..{self.count - 1}, the {self.count} "

@@ -91,7 +91,7 @@ def _drawing(
     stream: str = "",
     **_,
 ) -> Callable[[], None]:
-    """Return what fills ``classes``: each row's labels, and after them what is drawn."""
+    """Return the call that fills ``classes``: each row's labels, then the drawn ones."""
     trues = label.reshape(len(classes), -1)
     many = trues.shape[1]
     negatives = classes[:, many:]
@@ -187,7 +187,7 @@ def _nce_grad_infer(
 def gradient_metas(
     x: Meta, weight: Meta, bias: Meta | None, touched: int, is_sparse: bool
 ) -> Metas:
-    """Return what `write_gradients` writes, for so many ``touched`` rows of the tables."""
+    """Return the Metas of `write_gradients`, for so many ``touched`` rows of the tables."""
     of_bias = None if bias is None else table_gradient(bias, touched, is_sparse)
     return same(x), table_gradient(weight, touched, is_sparse), of_bias
 

@@ -144,7 +144,7 @@ def _channels(values) -> Array:
 
 @cache
 def device_kernels(xp) -> dict[str, Kernel]:
-    """Return what is computed element by element on a GPU, each as one kernel."""
+    """Return the element-wise computations on a GPU, each as one kernel."""
 
     def squares(x, mean, out) -> None:
         out[...] = (x - mean) * (x - mean)

@@ -1,8 +1,9 @@
 """batch_norm by the moments of all trainers' rows together, Fluid's sync_batch_norm.
 
-Forward and backward each need sums over all trainers: an operator gives its summands (`told`) and
-continues with those of all trainers, in one order (`take`). The runtime exchanges them, so these
-operators have no kernel. Sums are in double precision, as within one process.
+Forward and backward each need sums over all trainers: an operator gives its summands
+(`local_sums`) and continues with those of all trainers, in one order (`take`). The runtime
+exchanges them, so these operators have no kernel. Sums are in double precision, as within one
+process.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _SYNC_GRAD = GRAD.replace("Y@GRAD\n", "Y@GRAD").replace(" -> X@GRAD", ", Weight?
 class Exchanged(Protocol):
     """One operator in a step: first it tells what it adds, then it takes what all have told."""
 
-    def told(self) -> np.ndarray:
+    def local_sums(self) -> np.ndarray:
         """Return [number of elements of a channel, two sums of every channel], float64."""
 
     def take(self, everyones: Sequence[np.ndarray]) -> None:
@@ -62,7 +63,7 @@ def bind_sync(op: Operator, xp: ArrayModule, arrays) -> Exchanged | Call:
     return (_Forward if forward else _Backward)(xp, weight, *ins, *outs, **attrs)
 
 
-class _Rows:
+class _RowMoments:
     """What forward and backward have in common: where the channels are, and what is told."""
 
     def __init__(self, xp: ArrayModule, weight, x, data_layout: str) -> None:
@@ -97,7 +98,7 @@ class _Rows:
         return self._told[1 : 1 + self._channels], self._told[1 + self._channels :]
 
 
-class _Forward(_Rows):
+class _Forward(_RowMoments):
     def __init__(
         self,
         xp: ArrayModule,
@@ -123,7 +124,7 @@ class _Forward(_Rows):
         self._saved = saved_mean, saved_deviation
         self._momentum, self._epsilon = momentum, epsilon
 
-    def told(self) -> np.ndarray:
+    def local_sums(self) -> np.ndarray:
         if self._begin():
             means, squares = self._sums()
             if self._xp is np:
@@ -162,7 +163,7 @@ class _Forward(_Rows):
         variance_out[...] = variance * momentum + variances.astype(x.dtype) * rest
 
 
-class _Backward(_Rows):
+class _Backward(_RowMoments):
     def __init__(
         self,
         xp: ArrayModule,
@@ -187,7 +188,7 @@ class _Backward(_Rows):
         self._dscale, self._dbias = dscale, dbias
         self._counted = True
 
-    def told(self) -> np.ndarray:
+    def local_sums(self) -> np.ndarray:
         sums, products = self._sums()
         self._counted = self._begin()
         saved_mean, saved_deviation = self._saved

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
+from hpcdist.ops.embedding.selected_rows import SelectedRows
+from hpcdist.ops.optimize.sparse_gradients import sparse_refusal
 from hpcdist.ops.random.counter import Draws, filler, key_of, part_of
 from hpcdist.ops.types import ArrayModule, Call
 
@@ -22,6 +25,8 @@ def _bind(
     seed: int,
     state: Draws,
 ) -> Call:
+    if isinstance(grad, SelectedRows):
+        raise GraphError(sparse_refusal("dpsgd"))
     words = filler(np, part_of(np.empty(2), None, None), key_of(seed, state.name), state)
 
     def run() -> None:

@@ -19,7 +19,7 @@ Apply = Callable[[SelectedRows], None]
 def bind_sparse_update(
     xp: ArrayModule, type: str, attrs: Attrs, param, rate, state: Operands, scale: float = 1.0
 ) -> Apply:
-    """Return what moves ``param`` by ``scale`` times a sparse gradient, of any number of rows.
+    """Return the update of ``param`` by ``scale`` times a sparse gradient, of any number of rows.
 
     Arrays are read and written in place, as in `bind_update`. A gradient without rows changes
     nothing, neither moments nor powers.
@@ -71,7 +71,7 @@ def _subtract_each(xp: ArrayModule, param, rate, factor, gradient: SelectedRows)
 
 
 def _powers_ahead(state: Operands, attrs: Attrs) -> tuple[Sequence[Array], Callable[[], None]]:
-    """Let adam see its powers of beta a step ahead: Fluid's sparse kernel multiplies them first."""
+    """Advance adam's powers of beta by a step: Fluid's sparse kernel multiplies them first."""
     *moments, power1, power2 = state
     seen1, seen2 = power1.copy(), power2.copy()
 
@@ -141,7 +141,7 @@ def _totals_as_fluid(gradient: SelectedRows) -> SelectedRows:
 
 
 def are_members(rows) -> Array:
-    """Tell for each element whether a binary search of the list, sorted or not, finds it."""
+    """Return for each element whether a binary search of the list, sorted or not, finds it."""
     low = rows * 0
     high = low + len(rows) - 1
     is_member = low > 0

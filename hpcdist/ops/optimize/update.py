@@ -95,8 +95,13 @@ UPDATES: dict[str, Update] = {
     ),
     "adam": Update(
         _ADAM_STATE,
-        {**_ADAM_ATTRS, "lazy_mode": False, "min_row_size_to_use_multithread": 1000},
-        _always("adam"),
+        {
+            **_ADAM_ATTRS,
+            "lazy_mode": False,
+            "min_row_size_to_use_multithread": 1000,
+            "scaled_epsilon": False,
+        },
+        lambda a: "scaled_adam" if a["scaled_epsilon"] else "adam",
         _adam_hyper,
         lambda a: "listed" if a["lazy_mode"] else "all",
     ),
@@ -146,7 +151,7 @@ def bind_update(
     contributors: Sequence[int] = (0,),
     scale: float = 1.0,
 ) -> Call:
-    """Return what moves ``param`` by ``scale`` times the sum of rows of ``grads``, in one pass.
+    """Return the update of ``param`` by ``scale`` times the sum of rows of ``grads``, in one pass.
 
     ``grads`` is [anybody, *param.shape], each row contiguous, wherever it lies; the rows of
     ``contributors`` are added in that order. ``state`` holds the arrays of ``UPDATES[type].state``
@@ -154,6 +159,7 @@ def bind_update(
     """
     from hpcdist.base import jit
     from hpcdist.ops.optimize import update_device, update_kernels
+    from hpcdist.ops.optimize.update_calls import update_calls
 
     update = UPDATES[type]
     rule = update.rule(attrs)
@@ -170,7 +176,12 @@ def bind_update(
     starts = np.array([k * stride for k in contributors], np.int64)
     states = tuple(s.reshape(-1) for s in state)
     kernel = update_kernels.PASSES[rule]
-    return jit.bound(kernel, param.reshape(-1), flat, starts, rate.reshape(-1), hyper, states)
+    call = jit.bound(kernel, param.reshape(-1), flat, starts, rate.reshape(-1), hyper, states)
+    rows = [grads[k].reshape(-1) for k in contributors]
+    parts = update_calls(rule, param.reshape(-1), rows, rate.reshape(-1), hyper, states)
+    if parts is not None:
+        call.parts = parts  # type: ignore[attr-defined]
+    return call
 
 
 def is_plain(type: str, attrs: Attrs) -> bool:
@@ -189,7 +200,7 @@ def bind_updates(
     states: Sequence[Sequence[Array]],
     grads: Sequence[Array],
 ) -> Call:
-    """Return what moves several parameters on a GPU at once, each with its states and gradient.
+    """Return the update of several parameters on a GPU, each with its states and gradient.
 
     They lie as `update_device.bind_run` says.
     """

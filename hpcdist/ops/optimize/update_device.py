@@ -19,7 +19,10 @@ from hpcdist.ops.common import in_sequence
 from hpcdist.ops.types import Array, ArrayModule, Call, Operands
 
 GAP = 128  # bytes at whose multiples values begin that are moved as one
-POWERS_TIMES = {"adam": (0, 2)}  # constants by which a rule multiplies its powers of beta
+POWERS_TIMES = {
+    "adam": (0, 2),
+    "scaled_adam": (0, 2),
+}  # constants by which a rule multiplies its powers of beta
 
 
 def bind(xp: ArrayModule, name: str, param, lr, state: Operands, hyper, rows: Operands) -> Call:
@@ -115,11 +118,15 @@ def rule_kernel(xp, name: str) -> Any:
     rule = rules.RULES[name]
     formula = formula_of(xp, rule.formula)
     rate_of = None if rule.rate is None else formula_of(xp, rule.rate)
+    last_of = None if rule.last is None else formula_of(xp, rule.last)
 
     def update(p, g, scale, lr, *rest) -> None:
         states, rest = rest[: rule.states], rest[rule.states :]
-        rate = lr if rate_of is None else rate_of(lr, *rest[: rule.powers])
-        moved = formula(p, g * scale, *states, rate, *rest[rule.powers :])
+        powers, constants = rest[: rule.powers], rest[rule.powers :]
+        rate = lr if rate_of is None else rate_of(lr, *powers)
+        if last_of is not None:
+            constants = (*constants[:-1], last_of(constants[-1], *powers))
+        moved = formula(p, g * scale, *states, rate, *constants)
         for target, value in zip((p, *states), moved if rule.states else (moved,)):
             target[...] = value
 

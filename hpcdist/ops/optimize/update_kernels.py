@@ -12,6 +12,7 @@ import numpy as np
 from hpcdist.base.jit import as_tuple, jit
 from hpcdist.base.update_rules import (
     RULES,
+    adam_epsilon,
     adam_rate,
     adamax_rate,
     elementwise,
@@ -90,6 +91,18 @@ def _next_powers(state, hyper):
 
 
 @jit
+def _as_given(hyper, state):
+    return hyper[1:]
+
+
+@jit
+def _scaled_epsilon(hyper, state):
+    constants = hyper[1:].copy()
+    constants[-1] = adam_epsilon(constants[-1], state[2][0], state[3][0])
+    return constants
+
+
+@jit
 def _no_states(state, begin, end):
     return ()
 
@@ -116,11 +129,16 @@ def _update_pass(name):
     """Return the pass that moves a parameter by a rule, element by element."""
     rule = RULES[name]
     loop, constants, cut = elementwise(rule), rule.constants, _CUTS[rule.states]
-    rate_of = {"adam": _adam_rate, "adamax": _adamax_rate}.get(name, _plain_rate)
-    finish = _next_powers if name == "adam" else _keep_powers
+    rate_of = {adam_rate: _adam_rate, adamax_rate: _adamax_rate}.get(rule.rate, _plain_rate)
+    finish = _next_powers if rule.rate is adam_rate else _keep_powers
+    constants_of = _as_given if rule.last is None else _scaled_epsilon
 
     def update(param, grads, starts, lr, hyper, state):
-        rate, scale, fixed = rate_of(lr, state), hyper[0], as_tuple(hyper[1:], constants)
+        rate, scale, fixed = (
+            rate_of(lr, state),
+            hyper[0],
+            as_tuple(constants_of(hyper, state), constants),
+        )
         buffer = np.empty(CHUNK, param.dtype)
         for begin in range(0, len(param), CHUNK):
             end = min(begin + CHUNK, len(param))

@@ -97,7 +97,7 @@ def part_of(x, rows, lod) -> BatchPart:
 
 # -- drawing ---------------------------------------------------------------------------------------
 def filler(xp: ArrayModule, part: BatchPart, key: tuple[int, int], draws: Draws) -> Draw:
-    """Return what draws one uint32 for each element, flat, anew at every call."""
+    """Return the generator of one uint32 for each element, flat, anew at every call."""
     if xp is not np:
         return lambda: _words_by_arrays(xp, part, key, draws.next())
     from hpcdist.ops.random import counter_kernels as kernels  # numba takes 0.3 s to import

@@ -34,7 +34,7 @@ def _rows(op: Applied) -> Result:
 
 
 def _fixed_mask(part: BatchPart, mask, xp: ArrayModule, seed: int, dropout_prob: float) -> Call:
-    """Return what writes the mask of Fluid's kernel for a fixed seed, the same in every step.
+    """Return the call that writes the mask of Fluid's kernel for a fixed seed, always the same.
 
     It is from a stream as in `random.seeded`; a part of a batch has its part of the mask.
     """
@@ -51,6 +51,11 @@ def _fixed_mask(part: BatchPart, mask, xp: ArrayModule, seed: int, dropout_prob:
 def keep_scale(dropout_prob: float, dropout_implementation: str) -> float:
     """Return the factor of elements that stay."""
     return 1.0 / (1.0 - dropout_prob) if dropout_implementation == UPSCALE else 1.0
+
+
+def test_scale(dropout_prob: float, dropout_implementation: str) -> float:
+    """Return the factor of all elements where none are dropped."""
+    return 1.0 if dropout_implementation == UPSCALE else 1.0 - dropout_prob
 
 
 def _infer(
@@ -81,10 +86,8 @@ def _bind(
     state: Draws,
     lods,
 ) -> Call:
-    upscale = dropout_implementation == UPSCALE
     if is_test:
-        factor = 1.0 if upscale else 1.0 - dropout_prob
-        return partial(xp.multiply, x, factor, out)
+        return partial(xp.multiply, x, test_scale(dropout_prob, dropout_implementation), out)
     if dropout_prob == 1.0:
         return in_sequence(partial(mask.fill, 0), partial(out.fill, 0))
     scale = keep_scale(dropout_prob, dropout_implementation)
@@ -127,8 +130,17 @@ def _fused(
 
 
 def _grad_bind(
-    xp: ArrayModule, mask, dout, dx, dropout_prob: float, dropout_implementation: str, **_
+    xp: ArrayModule,
+    mask,
+    dout,
+    dx,
+    dropout_prob: float,
+    is_test: bool,
+    dropout_implementation: str,
+    **_,
 ) -> Call:
+    if is_test:  # there is no mask
+        return partial(xp.multiply, dout, test_scale(dropout_prob, dropout_implementation), dx)
     product = partial(xp.multiply, dout, mask, dx)
     if dropout_prob == 1.0 or dropout_implementation == DOWNGRADE:
         return product

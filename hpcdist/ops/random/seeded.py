@@ -66,7 +66,7 @@ def _bind(
 
 
 def _bind_unseeded(draw: Callable[..., np.ndarray], out, rows, draws: Draws, attrs) -> Call:
-    """Return what draws other values in every run, those of the ``rows`` that are here."""
+    """Return the generator of new values in every run, those of the ``rows`` that are here."""
     from hpcdist.ops.random import seeded_kernels
 
     words = filler(np, part_of(out, rows, None), key_of(0, draws.name), draws)

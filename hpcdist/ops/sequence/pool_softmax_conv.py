@@ -74,7 +74,7 @@ def _pool_infer(x: Meta, pooltype: str, **_) -> Metas:
 
 
 def _divisors(lod: Lod, pooltype: str, dtype) -> np.ndarray:
-    """Return what the sum of each sequence is divided by, 1 where there are no rows."""
+    """Return the divisor of each sequence's sum, 1 where there are no rows."""
     lengths = np.maximum(lod.lengths, 1)
     if pooltype == "SUM":
         lengths = np.ones_like(lengths)

@@ -26,7 +26,7 @@ _STRIDED = {**_SLICE, "strides": ()}
 
 
 def slices(rank: int, axes: Sequence[int], starts, ends, strides=()) -> tuple[slice, ...]:
-    """Return what takes a part of a value of ``rank`` dimensions."""
+    """Return the index of a part of a value of ``rank`` dimensions."""
     strides = strides or [1] * len(axes)
     if not len(axes) == len(starts) == len(ends) == len(strides) or 0 in strides:
         raise GraphError(

@@ -46,7 +46,7 @@ def _by_rank(op: Applied) -> OfRows:
 
 
 def _longest(op: Applied) -> OfRows:
-    """A number that is each trainer's own; `runtime.batches.gather_batch` watches where it goes."""
+    """A number that is each trainer's own; `runtime.batches.gather` watches where it goes."""
     return SAME
 
 
@@ -55,7 +55,7 @@ def _array_of(x: Meta, *_, **__) -> Meta:
 
 
 def element(x: Meta, *_, **__) -> Meta:
-    """Return what an array of tensors like ``x`` has at each place."""
+    """Return the Meta of each element of an array of tensors like ``x``."""
     return Meta(x.shape, x.dtype, lod=x.lod)
 
 

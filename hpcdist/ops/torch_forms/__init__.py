@@ -51,7 +51,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Form:
+class TorchForm:
     """An operator's form; ``family`` is the module that it stands in, ``formulas`` or ``by_torch``.
 
     wanted: the function takes a keyword ``wanted``, a bool for each output slot.
@@ -111,17 +111,17 @@ class Form:
         return result if isinstance(result, tuple) else (result,)
 
 
-_forms: dict[str, Form] = {}
+_forms: dict[str, TorchForm] = {}
 _entering = threading.Lock()
 
 
 def form(*types: str, **options) -> Callable[[Function], Function]:
-    """Enter a function as the form of these types; ``options``: fields of `Form`."""
+    """Enter a function as the form of these types; ``options``: fields of `TorchForm`."""
 
     def enter(function: Function) -> Function:
         family = function.__module__.rpartition(".")[2]
         for type in types:
-            _enter(Form(type, options.pop("family", family), function, **options))
+            _enter(TorchForm(type, options.pop("family", family), function, **options))
         return function
 
     return enter
@@ -133,24 +133,24 @@ def expressions(**functions: Function) -> None:
         form(type)(function)
 
 
-def _enter(form: Form) -> None:
+def _enter(form: TorchForm) -> None:
     if form.type in _forms:
         raise GraphError(f"operator {form.type!r} has two forms")
     _forms[form.type] = form
 
 
-def forms() -> Mapping[str, Form]:
+def forms() -> Mapping[str, TorchForm]:
     """Return the forms by the type of their operator; threads may ask at the same time."""
     with _entering:
         return _entered()
 
 
 @functools.cache
-def _entered() -> Mapping[str, Form]:
+def _entered() -> Mapping[str, TorchForm]:
     for family in (*FAMILIES, *EXACT_FAMILIES):
         importlib.import_module(f"{__name__}.{family}")
     for type, (formula, wanted) in formulas().items():
-        _enter(Form(type, "formulas", formula, wanted=wanted))
+        _enter(TorchForm(type, "formulas", formula, wanted=wanted))
     for type, function in by_torch.functions().items():
         _enter_by_torch(type, function)
     return _forms
@@ -167,7 +167,7 @@ def _enter_by_torch(type: str, function: Function) -> None:
         several = result if isinstance(result, tuple) else (result,)
         return tuple(tensor.reshape(meta.shape) for tensor, meta in zip(several, outs))
 
-    _enter(Form(type, "by_torch", shaped, outs=True))
+    _enter(TorchForm(type, "by_torch", shaped, outs=True))
     if definition.grad is not None:
         by_autograd(type)
 
@@ -175,12 +175,12 @@ def _enter_by_torch(type: str, function: Function) -> None:
 def by_autograd(*types: str, **options) -> None:
     """Enter the form of each TYPE_grad, by torch's autograd through the form of TYPE.
 
-    The gradient operator must take all inputs that the form reads. ``options``: fields of `Form`.
+    The gradient operator must take all inputs that the form reads. ``options``: of `TorchForm`.
     """
     for type in types:
         family = _forms[type].family
         function = partial(_differentiated, type)
-        _enter(Form(f"{type}_grad", family, function, wanted=True, **options))
+        _enter(TorchForm(f"{type}_grad", family, function, wanted=True, **options))
 
 
 def _differentiated(

@@ -46,6 +46,11 @@ def _truncated(torch, x, y):
     return torch.div(x - torch.fmod(x, y), y, rounding_mode="floor")
 
 
+def _remainder(torch, x, y):
+    rest = torch.fmod(x, y)
+    return torch.fmod(rest + y, y) if x.dtype.is_floating_point else rest
+
+
 def _quotient(torch, x, y):
     return x / y if x.dtype.is_floating_point else _truncated(torch, x, y)
 
@@ -62,7 +67,7 @@ for _name, _function in {
     "max": lambda torch, x, y: torch.maximum(x, y),
     "min": lambda torch, x, y: torch.minimum(x, y),
     "pow": lambda torch, x, y: torch.pow(x, y),
-    "mod": lambda torch, x, y: torch.fmod(x, y),
+    "mod": _remainder,
     "floordiv": _truncated,
 }.items():
     form(f"elementwise_{_name}", family="arithmetic")(_binary(_function))

@@ -48,7 +48,7 @@ def _windows(x, ksize, strides, paddings, padding_algorithm, ceil_mode):
 
 
 def _sides(axes):
-    """Return what pads the last two dimensions so that windows need no padding of their own."""
+    """Return the padding of the last two dimensions that spares windows their own."""
     return [side for axis in axes[::-1] for side in (axis.before, padding_after(axis))]
 
 
@@ -135,6 +135,8 @@ def max_pool2d_with_index_grad(torch, x, index, dout, **_):
 # -- another size ----------------------------------------------------------------------------------
 def _resized(linear):
     def form_function(torch, x, data_layout, outs, **how):
+        of_bytes, kind = linear and not x.dtype.is_floating_point, x.dtype
+        x = x.to(torch.float32) if of_bytes else x
         for axis, taps in interpolation(x, outs[0], linear, data_layout, **how):
             low = torch.index_select(x, axis, torch.tensor(taps.low, device=x.device))
             if linear:
@@ -143,7 +145,7 @@ def _resized(linear):
                 high = torch.index_select(x, axis, torch.tensor(taps.high, device=x.device))
                 low = low + weight * (high - low)
             x = low
-        return x
+        return x.to(kind) if of_bytes else x
 
     return form_function
 

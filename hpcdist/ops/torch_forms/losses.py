@@ -39,7 +39,7 @@ def _at(torch, x, label, axis):
 
 
 def _is_label(torch, like, label, axis):
-    """Tell which elements are those of the labels."""
+    """Return which elements are those of the labels."""
     shape = [1] * like.ndim
     shape[axis] = like.shape[axis]
     return torch.arange(like.shape[axis], device=like.device).reshape(shape) == label
@@ -101,14 +101,28 @@ def cross_entropy_grad2(torch, label, match, xshape, dy, ignore_index, outs):
     return torch.where(_is_label(torch, like, _valid(torch, label, ignore_index), -1), slope, 0)
 
 
-@form("cross_entropy")
-def cross_entropy(torch, x, label, **_):
-    return (_negative_log(torch, x) * label).sum(-1, keepdim=True)
+def _hard_labels(x, label, soft_label, ignore_index):
+    return None if soft_label else _class_labels(x, label, ignore_index)
+
+
+@form("cross_entropy", checks=_hard_labels, outs=True)
+def cross_entropy(torch, x, label, soft_label, ignore_index, outs):
+    if soft_label:
+        return (_negative_log(torch, x) * label).sum(-1, keepdim=True)
+    label = _columns(label, x.ndim)
+    chance = _at(torch, x, _valid(torch, label, ignore_index), -1)
+    match = torch.where(label == ignore_index, 1, chance)
+    return _negative_log(torch, match).reshape(outs[0].shape)
 
 
 @form("cross_entropy_grad")
-def cross_entropy_grad(torch, x, label, dy, **_):
-    return -(label / x * dy)
+def cross_entropy_grad(torch, x, label, dy, soft_label, ignore_index):
+    if soft_label:
+        return -(label / x * dy)
+    label, dy = (_columns(value, x.ndim) for value in (label, dy))
+    valid = _valid(torch, label, ignore_index)
+    slope = torch.where(label == ignore_index, 0, -(dy / _at(torch, x, valid, -1)))
+    return torch.where(_is_label(torch, x, valid, -1), slope.expand(x.shape), 0)
 
 
 # -- of two classes --------------------------------------------------------------------------------

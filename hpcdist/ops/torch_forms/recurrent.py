@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcdist.ops.random.counter import LOW, key_of, philox_words
-from hpcdist.ops.random.dropout import UPSCALE, keep_scale, keep_threshold
+from hpcdist.ops.random.dropout import keep_scale, keep_threshold, test_scale
 from hpcdist.ops.random.philox import PER_BLOCK
 from hpcdist.ops.recurrent.gru import weights_of
 from hpcdist.ops.torch_forms import by_autograd, form
@@ -57,9 +57,9 @@ def _words(torch, size, first, key, draw):
 def dropout(
     torch, x, rows, dropout_prob, is_test, seed, fix_seed, stream, dropout_implementation, draw
 ):
-    upscale = dropout_implementation == UPSCALE
     if is_test:
-        return x * (1.0 if upscale else 1.0 - dropout_prob), torch.ones_like(x, dtype=torch.uint8)
+        kept = x * test_scale(dropout_prob, dropout_implementation)
+        return kept, torch.ones_like(x, dtype=torch.uint8)
     if dropout_prob == 1.0:
         return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.uint8)
     # Rows: the first row, and how many rows of the batch are here.
@@ -70,6 +70,8 @@ def dropout(
 
 
 @form("dropout_grad")
-def dropout_grad(torch, mask, dout, dropout_prob, dropout_implementation, **_):
+def dropout_grad(torch, mask, dout, dropout_prob, is_test, dropout_implementation, **_):
+    if is_test:
+        return dout * test_scale(dropout_prob, dropout_implementation)
     dx = dout * mask
     return dx if dropout_prob == 1.0 else dx * keep_scale(dropout_prob, dropout_implementation)
