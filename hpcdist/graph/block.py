@@ -7,12 +7,15 @@ from typing import Any
 
 from hpcdist.base.errors import GraphError
 from hpcdist.graph import names
+from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.op_role import DEVICE_ATTR, ROLE_ATTR, ROLE_VAR_ATTR
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.owner import OwningProgram
 from hpcdist.graph.printing import block_text
 from hpcdist.graph.registry import check_read, infer_outputs, lookup
 from hpcdist.graph.variable import Parameter, Variable
+
+_ELEMENT_TYPES = ("dtype", "in_dtype", "out_dtype")  # attributes, in Fluid numbers
 
 
 class Block:
@@ -29,10 +32,11 @@ class Block:
     def create_var(self, name: str | None = None, **facts: Any) -> Variable:
         """Add a variable; an existing one of that name is returned unchanged.
 
-        ``initializer=`` appends its operator to this block. GraphError if the variable that is
-        there has another shape than is given.
+        ``initializer=`` appends its operator to this block; a fact that is None is not said.
+        GraphError if the variable that is there has another shape than is given.
         """
         initializer = facts.pop("initializer", None)
+        facts = {fact: value for fact, value in facts.items() if value is not None}
         name = name or names.generate("_generated_var")
         if name not in self.vars:
             variable = self.add_var(Variable(self, name, **facts))
@@ -177,6 +181,10 @@ class Block:
         """Add an operator before position ``index``."""
         definition = lookup(type)
         merged = {**definition.attrs, **(attrs or {})}
+        for name in [
+            n for n in _ELEMENT_TYPES if isinstance(merged.get(n), int) and merged[n] >= 0
+        ]:
+            merged[name] = canonical(merged[name])
         merged.setdefault(ROLE_ATTR, int(self.program.current_role))
         if ROLE_VAR_ATTR not in merged and self.program.current_role_var:
             merged[ROLE_VAR_ATTR] = list(self.program.current_role_var)
@@ -186,7 +194,7 @@ class Block:
         self.ops.insert(index, op)
         try:
             check_read(definition, op.inputs)
-            self._infer(op)
+            self.infer(op)
         except GraphError as error:
             place = op.place
             del self.ops[index]
@@ -214,7 +222,8 @@ class Block:
         """Return for each variable the index of the last operator that writes it."""
         return {name: i for i, op in enumerate(self.ops) for name in op.output_arg_names}
 
-    def _infer(self, op: Operator) -> None:
+    def infer(self, op: Operator) -> None:
+        """Set the shapes and types of an operator's outputs by its shape rule."""
         inputs = {
             slot: [self._var_recursive(name).meta for name in argument_names]
             for slot, argument_names in op.inputs.items()

@@ -90,7 +90,7 @@ class VarsDistributed:
 
 
 @dataclass(frozen=True)
-class Distribution:
+class ProgramDistribution:
     """How a Program is distributed: not at all, unless it is one of the transpiler's classes.
 
     These are `Plan` (of a trainer that has servers), `ServerPlan`, `Group` (of trainers without
@@ -102,15 +102,15 @@ class Distribution:
     records: VarsDistributed | None = field(default=None, kw_only=True, compare=False, repr=False)
 
     def fluid_fields(self) -> dict[str, object]:
-        """Return what Fluid's transpilers set on a Program, by attribute."""
+        """Return the attributes that Fluid's transpilers set on a Program."""
         return {}
 
 
-NOT_DISTRIBUTED = Distribution()
+NOT_DISTRIBUTED = ProgramDistribution()
 
 
 class FluidField(Generic[T]):
-    """An attribute of Programs that Fluid's scripts read: `Distribution.fluid_fields` has it."""
+    """An attribute of Programs for Fluid's scripts, see `ProgramDistribution.fluid_fields`."""
 
     def __init__(self, otherwise: T) -> None:
         self._otherwise = otherwise

@@ -10,13 +10,36 @@ from hpcdist.base.errors import GraphError
 
 KNOWN = ("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64")
 
+# The numbers of element types in Fluid's files and attributes: framework.proto, VarType.Type.
+CODES = {
+    "bool": 0,
+    "int16": 1,
+    "int32": 2,
+    "int64": 3,
+    "float16": 4,
+    "float32": 5,
+    "float64": 6,
+    "uint8": 20,
+    "int8": 21,
+}
+NAMES = {code: name for name, code in CODES.items()}
+
+
+class ElementType(str):
+    """The name of an element type, of which ``int()`` gives Fluid's number."""
+
+    __slots__ = ()
+
+    def __int__(self) -> int:
+        return CODES[self]
+
 
 class VarType:
     """Fluid's ``core.VarDesc.VarType``: kinds of variables, and element types."""
 
-    BOOL, INT8, UINT8, INT16 = "bool", "int8", "uint8", "int16"
-    INT32, INT64 = "int32", "int64"
-    FP16, FP32, FP64 = "float16", "float32", "float64"
+    BOOL, INT8, UINT8, INT16 = map(ElementType, ("bool", "int8", "uint8", "int16"))
+    INT32, INT64 = map(ElementType, ("int32", "int64"))
+    FP16, FP32, FP64 = map(ElementType, ("float16", "float32", "float64"))
     LOD_TENSOR, SELECTED_ROWS, RAW = "LOD_TENSOR", "SELECTED_ROWS", "RAW"
     STEP_SCOPES, READER, LOD_TENSOR_ARRAY = "STEP_SCOPES", "READER", "LOD_TENSOR_ARRAY"
     # Kinds that no variable has here, for scripts that tell variables of these kinds apart.
@@ -24,15 +47,21 @@ class VarType:
     PLACE_LIST = "PLACE_LIST"
 
 
-DTypeLike: TypeAlias = str | type | np.dtype[Any]  # a name, or a type of Python's or numpy's
+DTypeLike: TypeAlias = str | type | np.dtype[Any] | int  # a name, a type, Fluid's number
 
 
 def canonical(dtype: DTypeLike) -> str:
-    """Return ``dtype`` (a name, a numpy type) as one of ``KNOWN``; GraphError otherwise."""
-    try:
-        name = str(np.dtype(dtype).name)
-    except TypeError:
-        name = str(dtype)
+    """Return ``dtype`` (a name, a numpy type, Fluid's number) as one of ``KNOWN``.
+
+    GraphError for anything else.
+    """
+    if isinstance(dtype, int):
+        name = NAMES.get(dtype, str(dtype))
+    else:
+        try:
+            name = str(np.dtype(dtype).name)
+        except TypeError:
+            name = str(dtype)
     if name not in KNOWN:
         raise GraphError(f"unknown dtype {dtype!r}: expected one of {', '.join(KNOWN)}")
     return name

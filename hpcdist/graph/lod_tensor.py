@@ -24,16 +24,10 @@ __all__ = [
 Levels = Sequence[Sequence[int]]
 
 
-class LoDTensor:
-    """Rows [n, ...] of all sequences, one sequence after the other, and where each begins."""
+class Grouped:
+    """What groups the rows of a tensor into sequences; Fluid's tensors have it in every place."""
 
-    def __init__(self, value: Any = None, sequences: Lod | None = None) -> None:
-        self.value: np.ndarray | None = None if value is None else np.asarray(value)
-        self.sequences = sequences
-
-    def set(self, array: Any, place: Any = None) -> None:
-        """Set the rows; the place is that of the Program that will read them."""
-        self.value = np.array(array)
+    sequences: Lod | None
 
     def set_lod(self, lod: Levels) -> None:
         """Group the rows by offsets, outermost level first: [[0, 2, 5]] is 2 rows and 3 rows."""
@@ -49,7 +43,7 @@ class LoDTensor:
         FeedError if there are rows, and not as many.
         """
         lod = Lod.of_lengths(lengths) if len(lengths) else None
-        if lod is not None and self.value is not None and lod.rows != len(self):
+        if lod is not None and self._is_initialized() and lod.rows != len(self):
             raise FeedError(
                 f"set_recursive_sequence_lengths: the sequences have {lod.rows} rows together, "
                 f"the tensor has {len(self)}"
@@ -67,6 +61,24 @@ class LoDTensor:
         return self.sequences is None or self.sequences.rows == len(self)
 
     def _is_initialized(self) -> bool:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+class LoDTensor(Grouped):
+    """Rows [n, ...] of all sequences, one sequence after the other, and where each begins."""
+
+    def __init__(self, value: Any = None, sequences: Lod | None = None) -> None:
+        self.value: np.ndarray | None = None if value is None else np.asarray(value)
+        self.sequences: Lod | None = sequences
+
+    def set(self, array: Any, place: Any = None) -> None:
+        """Set the rows; the place is that of the Program that will read them."""
+        self.value = np.array(array)
+
+    def _is_initialized(self) -> bool:
         """Return whether there are rows; Fluid's scripts ask it under this name."""
         return self.value is not None
 
@@ -81,6 +93,10 @@ class LoDTensor:
     def _dtype(self) -> str:
         """Return the element type of the rows; Fluid's scripts ask it under this name."""
         return canonical(self._array().dtype)
+
+    def _copy(self, place: Any = None) -> LoDTensor:
+        """Return a copy; the place is that of the Program that will read it."""
+        return LoDTensor(self._array().copy(), self.sequences)
 
     @property
     def samples(self) -> int:
@@ -126,6 +142,12 @@ def create_lod_tensor(data: Any, recursive_seq_lens: Levels, place: Any = None) 
 
     ``recursive_seq_lens`` holds the sequences' lengths, level by level, the outermost first. A
     list becomes rows [n, 1]. FeedError if lengths and data do not fit.
+
+    Examples:
+        >>> rows = np.array([[1], [2], [3]])
+        >>> ragged = fluid.create_lod_tensor(rows, [[2, 1]], fluid.CPUPlace())
+        >>> ragged.recursive_sequence_lengths()
+        [[2, 1]]
     """
     lod = Lod.of_lengths(recursive_seq_lens) if len(recursive_seq_lens) else None
     if isinstance(data, list):

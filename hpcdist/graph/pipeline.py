@@ -21,5 +21,5 @@ class PipelineCut:
 
 
 def of_micro_batch(name: str, micro_batch: int) -> str:
-    """Return what a value of one micro-batch is called."""
+    """Return the name of a value of one micro-batch."""
     return f"{name}{MICRO}{micro_batch}"

@@ -107,7 +107,13 @@ def _kind_text(var: Variable, with_details: bool) -> str:
         return "persistable" if var.persistable else ""
     words = ["parameter" if not var.stop_gradient else "parameter, not trainable"]
     if with_details:
-        facts = ("optimize_attr", "regularizer", "gradient_clip_attr", "is_distributed")
+        facts = (
+            "optimize_attr",
+            "regularizer",
+            "gradient_clip_attr",
+            "is_distributed",
+            "row_policy",
+        )
         words += [f"{f}={getattr(var, f)}" for f in facts if getattr(var, f)]
     return ", ".join(words)
 
@@ -122,10 +128,15 @@ def exact_text(program: OwningProgram) -> str:
     for block in program.blocks:
         lines.append(f"block {block.idx} {block.parent_idx}")
         lines += [f"{type(var).__name__} {var} {var.lod_level}" for var in block.vars.values()]
+        lines += [f"{var.name} {policy}" for var in block.vars.values() if (policy := _policy(var))]
         for op in block.ops:
             attrs = [f"{name}={_exact_value(value)}" for name, value in sorted(op.attrs.items())]
             lines.append(f"{op} {attrs}")
     return "\n".join(lines)
+
+
+def _policy(var: Variable) -> object:
+    return var.row_policy if isinstance(var, Parameter) else None
 
 
 def _exact_value(value: Any) -> str:

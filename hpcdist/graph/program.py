@@ -10,7 +10,12 @@ from weakref import WeakSet
 
 from hpcdist.base.errors import GraphTypeError
 from hpcdist.graph.block import Block
-from hpcdist.graph.distribution import NOT_DISTRIBUTED, Distribution, FluidField, VarsDistributed
+from hpcdist.graph.distribution import (
+    NOT_DISTRIBUTED,
+    FluidField,
+    ProgramDistribution,
+    VarsDistributed,
+)
 from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import Operator, as_names
 from hpcdist.graph.pipeline import PipelineCut
@@ -38,6 +43,13 @@ class Program:
     """What is to be computed: blocks of operators; block 0 is global.
 
     ``random_seed`` 0 means that initializers draw from the job's seed instead of their own.
+
+    Examples:
+        >>> main, startup = fluid.Program(), fluid.Program()
+        >>> with fluid.program_guard(main, startup):
+        ...     out = fluid.layers.fc(fluid.data("x", [None, 3]), size=2)
+        >>> [parameter.shape for parameter in main.all_parameters()]
+        [(3, 2), (2,)]
     """
 
     # What Fluid's scripts read of `distribution`.
@@ -63,14 +75,16 @@ class Program:
         self.current_device = ""  # as `device_guard` says
         self.version = 0  # grows with every change: compiled forms check it
         self._startup: Program | None = None
+        self.for_test = False  # cloned to evaluate
         self.main: Program | None = None  # the Program that this one, a startup, initializes
         self.mains: list[Program] = []  # all such, in the order of minimize
         self.memory_saving: MemorySaving | None = None
         self.on_trainer: Program | None = None  # what a trainer runs in place of this Program
         self._trains = (-1, False)  # version, whether it trains
         self._kept: dict[object, tuple[int, Any]] = {}  # by ProgramCache: version, value
-        self.distribution: Distribution = NOT_DISTRIBUTED
+        self.distribution: ProgramDistribution = NOT_DISTRIBUTED
         self.pipeline: PipelineCut | None = None  # where it is cut into stages
+        self._fleet_opt: dict[str, Any] = {}  # options of train_from_dataset, of fleet's scripts
 
     @property
     def startup(self) -> Program | None:
@@ -87,7 +101,7 @@ class Program:
                 startup.mains.append(self)
 
     def initialize_as(self, startup: Program) -> None:
-        """Be a startup Program of the same Programs: this one was made from it."""
+        """Take over the main Programs of the startup Program that this one was made from."""
         self.main, self.mains = startup.main, [*startup.mains]
 
     def global_seed(self, seed: int = 0) -> None:
@@ -96,7 +110,13 @@ class Program:
 
     # -- blocks ------------------------------------------------------------------------------
     def global_block(self) -> Block:
-        """Return block 0."""
+        """Return block 0.
+
+        Examples:
+            >>> out = fluid.layers.relu(fluid.data("x", [None, 3]))
+            >>> [op.type for op in fluid.default_main_program().global_block().ops]
+            ['relu']
+        """
         return self.blocks[0]
 
     def block(self, index: int) -> Block:
@@ -138,12 +158,24 @@ class Program:
 
     # -- contents ----------------------------------------------------------------------------
     def list_vars(self) -> Iterator[Variable]:
-        """Yield every variable of every block."""
+        """Yield every variable of every block.
+
+        Examples:
+            >>> x = fluid.data("x", [None, 3])
+            >>> [variable.name for variable in fluid.default_main_program().list_vars()]
+            ['x']
+        """
         for block in self.blocks:
             yield from block.vars.values()
 
     def all_parameters(self) -> list[Parameter]:
-        """Parameters of the global block in order of creation."""
+        """Parameters of the global block in order of creation.
+
+        Examples:
+            >>> out = fluid.layers.fc(fluid.data("x", [None, 3]), size=2, name="out")
+            >>> [parameter.name for parameter in fluid.default_main_program().all_parameters()]
+            ['out.w_0', 'out.b_0']
+        """
         return self.global_block().all_parameters()
 
     @property
@@ -177,11 +209,18 @@ class Program:
 
         Operators with an ``is_test`` attribute get it set; of the variables only data and those of
         the operators that are left stay.
+
+        Examples:
+            >>> x = fluid.layers.dropout(fluid.data("x", [None, 3]), 0.5)
+            >>> test = fluid.default_main_program().clone(for_test=True)
+            >>> test.global_block().ops[0].attr("is_test")
+            True
         """
         new = Program()
         new.random_seed = self.random_seed
         new.memory_saving = self.memory_saving
         new.distribution = self.distribution
+        new.for_test = for_test or self.for_test
         new.pipeline = None if for_test else self.pipeline
         new._startup = None if for_test else self._startup
         new.blocks = [Block(new, b.idx, b.parent_idx) for b in self.blocks]
@@ -276,7 +315,7 @@ class ProgramCache(Generic[T]):
         self._lasting = lasting
 
     def get(self, program: Program) -> T | None:
-        """Return what was made from a Program as it is now; None if nothing was."""
+        """Return the value cached for a Program as it is now; None if there is none."""
         version, value = program._kept.get(self, (None, None))
         return value if self._lasting or version == program.version else None
 
@@ -287,7 +326,7 @@ class ProgramCache(Generic[T]):
         return value
 
     def of(self, program: Program, make: Callable[[], T]) -> T:
-        """Return what was made from a Program as it is now; `make` it if nothing was."""
+        """Return the value cached for a Program as it is now; `make` it if there is none."""
         value = self.get(program)
         return self.put(program, make()) if value is None else value
 
@@ -307,12 +346,24 @@ _startup = Program()
 
 
 def default_main_program() -> Program:
-    """Return the Program that layers append to."""
+    """Return the Program that layers append to.
+
+    Examples:
+        >>> out = fluid.layers.relu(fluid.data("x", [None, 3]))
+        >>> len(fluid.default_main_program().global_block().ops)
+        1
+    """
     return _main
 
 
 def default_startup_program() -> Program:
-    """Return the Program that initializers append to."""
+    """Return the Program that initializers append to.
+
+    Examples:
+        >>> out = fluid.layers.fc(fluid.data("x", [None, 3]), 1)
+        >>> len(fluid.default_startup_program().global_block().ops)
+        2
+    """
     return _startup
 
 
@@ -332,7 +383,15 @@ def switch_startup_program(program: Program) -> Program:
 
 @contextmanager
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
-    """Build into these programs inside the ``with``."""
+    """Build into these programs inside the ``with``.
+
+    Examples:
+        >>> main, startup = fluid.Program(), fluid.Program()
+        >>> with fluid.program_guard(main, startup):
+        ...     x = fluid.data("x", [None, 3])
+        >>> sorted(main.global_block().vars)
+        ['x']
+    """
     for program in (main_program, startup_program):
         if program is not None and not isinstance(program, Program):
             raise GraphTypeError(f"program_guard: expected a Program, got {type(program).__name__}")

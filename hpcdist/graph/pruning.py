@@ -14,7 +14,7 @@ Target = Variable | Operator | str
 
 
 def names_read(op: Operator) -> list[str]:
-    """Return what an operator reads, with what its nested block reads of the outside."""
+    """Return the names an operator reads, with outer ones that its nested block reads."""
     names = list(op.input_arg_names)
     if "sub_block" in op.attrs:
         inner = op.block.program.block(op.attrs["sub_block"])

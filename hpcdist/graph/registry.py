@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import itertools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.errors import GraphError
+from hpcdist.base.nearest import did_you_mean
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import EMPTY
 from hpcdist.graph.rows import Treatment
@@ -180,6 +181,9 @@ MOST_NUMBERS = 64  # values with more elements are no shapes
 INTEGERS = ("int32", "int64")
 
 operators: dict[str, OpDef] = {}  # by type; `define` enters them
+_unloaded: list[Call] = []  # what defines more
+_under_way: list[bool] = []  # whether that is being called
+_loading = threading.RLock()
 
 
 @functools.cache
@@ -211,12 +215,41 @@ def define(type: str, signature: str, **parts: Any) -> OpDef:
     return operators[type]
 
 
+def define_later(load: Call) -> None:
+    """Register a function that defines more operators, called when a type is not in the table."""
+    _unloaded.append(load)
+
+
+def is_defined(type: str) -> bool:
+    """Return whether there is an operator of a type."""
+    if type not in operators and _unloaded:
+        _load()
+    return type in operators
+
+
 def lookup(type: str) -> OpDef:
     """Return the definition of an operator type; GraphError if there is none."""
-    try:
+    definition = operators.get(type)
+    if definition is not None:
+        return definition
+    if is_defined(type):
         return operators[type]
-    except KeyError:
-        raise GraphError(f'Operator "{type}" has not been registered.') from None
+    hint = did_you_mean(type, [name for name in operators if not name.endswith("_grad")])
+    raise GraphError(f'Operator "{type}" has not been registered{hint or "."}')
+
+
+def _load() -> None:
+    """Define all operators; a thread that comes meanwhile waits until they are there."""
+    with _loading:
+        if _under_way:  # in this thread: what is loaded looks one up
+            return
+        _under_way.append(True)
+        try:
+            while _unloaded:
+                _unloaded[-1]()
+                _unloaded.pop()
+        finally:
+            _under_way.clear()
 
 
 def check_read(definition: OpDef, inputs: Mapping[str, Sequence[str]]) -> None:
@@ -227,21 +260,21 @@ def check_read(definition: OpDef, inputs: Mapping[str, Sequence[str]]) -> None:
     read = [slot.name for slot in definition.inputs]
     for slot, names in inputs.items():
         if slot not in read and any(name != EMPTY for name in names):
-            near = difflib.get_close_matches(slot, read, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
             raise GraphError(
                 f"operator {definition.type} does not read slot {slot!r}, given {list(names)}: it "
-                f"reads {', '.join(read) or 'nothing'}{hint}"
+                f"reads {', '.join(read) or 'nothing'}{did_you_mean(slot, read)}"
             )
 
 
 def default_attrs(type: str) -> Mapping[str, Any]:
     """Return the attributes of an operator type with their defaults; {} for an unknown type."""
-    return operators[type].attrs if type in operators else {}
+    return operators[type].attrs if is_defined(type) else {}
 
 
 def defined() -> Sequence[str]:
     """Names of all operator types, sorted."""
+    if _unloaded:
+        _load()
     return sorted(operators)
 
 

@@ -156,7 +156,7 @@ def each_row(
     apart: Apart | None = None,
     allowed: Set[How] = frozenset({How.ROWS, How.RAGGED}),
 ) -> OfRows:
-    """Return what results are whose row i is computed from row i of the values in ``slots``."""
+    """Return how results depend on rows if row i is computed from row i of those in ``slots``."""
     rows: list[Operand] = []
     for slot, operands in op.inputs.items():
         in_rows = not slots or slot in slots

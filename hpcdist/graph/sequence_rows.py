@@ -35,7 +35,7 @@ def expect_ragged(operand: Operand, nested: bool = True) -> None:
 
 
 def grouped(out: Operand) -> OfRows:
-    """Return what a result is whose rows are grouped anew, sample by sample."""
+    """Return the rows of a result that groups rows anew, sample by sample."""
     return OfRows(How.RAGGED, out.name) if out.lod_level else OfRows(How.ROWS)
 
 

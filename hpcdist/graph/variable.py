@@ -105,7 +105,7 @@ class Variable:
         return names.grad_name(self.name)
 
     def _set_error_clip(self, error_clip: object) -> None:
-        """Have the gradient of this value clipped before it flows on, see `hpcdist.clip`."""
+        """Clip the gradient of this value before it flows on, see `hpcdist.clip`."""
         self.error_clip = error_clip
 
     def __float__(self) -> float:
@@ -173,11 +173,13 @@ class Parameter(Variable):
         gradient_clip_attr: Any = None,
         do_model_average: bool | None = None,
         is_distributed: bool = False,
+        row_policy: object = None,
         **rest: Any,
     ) -> None:
         super().__init__(block, name, persistable=True, **rest)
         self.train_as(trainable, optimize_attr, regularizer, gradient_clip_attr, do_model_average)
         self.is_distributed = is_distributed
+        self.row_policy = row_policy  # a `ps.row_policy.RowPolicy` of a distributed table's rows
 
     def train_as(
         self,
