@@ -76,7 +76,7 @@ def request(
     asynchronous: bool = False,
     single_file: bool = False,
 ) -> dict[str, Any]:
-    """Return what servers are told that are to save."""
+    """Return the request to the servers that are to save."""
     return {
         "do": SAVE,
         "directory": str(Path(target.directory).resolve()),
@@ -129,7 +129,7 @@ def _await(path: Path, deadline_s: float) -> tuple[PartFile, Part]:
 
 
 def _without_repeats(parts: list[tuple[PartFile, Part]]) -> list[tuple[PartFile, Part]]:
-    """Let a variable that several writers have alike be that of the first of them."""
+    """Keep only the first writer's copy of a variable that several writers have."""
     seen: set[object] = set()
     unrepeated = []
     for file, part in parts:

@@ -146,7 +146,7 @@ class WriteBack:
             self._pending.result()
 
     def wrote(self, nbytes: int) -> None:
-        """Be told that the file has grown."""
+        """Record how many bytes were written."""
         self._bytes += nbytes
         if self._bytes >= SYNC_BYTES and (self._pending is None or self._pending.done()):
             if self._pending is not None:

@@ -215,6 +215,11 @@ def latest(root: str | Path) -> Path | None:
 
     None if there is none yet; CheckpointError if there are some, and none of them can be read. One
     that cannot is passed over with a warning. Data is only checked when it is read.
+
+    Examples:
+        >>> import tempfile
+        >>> fluid.checkpoint.latest(tempfile.mkdtemp()) is None
+        True
     """
     reasons = []
     for _, path in reversed(steps(root)):

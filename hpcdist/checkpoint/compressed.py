@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.errors import CheckpointError
+from hpcdist.base.extras import install_command
 from hpcdist.base.hdf5 import h5py
 
 FILTERS = ("lz4", "zstd")
@@ -29,7 +30,7 @@ def filters(compression: str) -> dict[str, Any]:
         import hdf5plugin
     except ImportError:
         raise CheckpointError(
-            "a compressed checkpoint needs hdf5plugin: pip install hpcdist[compression]"
+            f"a compressed checkpoint needs hdf5plugin: {install_command('compression')}"
         ) from None
     codec = hdf5plugin.LZ4() if compression == "lz4" else hdf5plugin.Zstd(clevel=3)
     return {"fletcher32": True, "fillvalue": None, **codec}

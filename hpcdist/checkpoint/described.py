@@ -70,7 +70,7 @@ class Differences:
 
 
 def describe(program: Program) -> Described | None:
-    """Return what a Program is; None of one that trains nothing, or that is a rank's own already.
+    """Return a Program's description; None if it does not train, or is a rank's own already.
 
     The latter differs with the number of ranks.
     """

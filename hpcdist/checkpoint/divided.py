@@ -14,7 +14,7 @@ from hpcdist.graph.block import block_of
 from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.registry import operators
+from hpcdist.graph.registry import is_defined, lookup
 
 SAME = "same"  # on all trainers
 SUMMED = "summed"  # each has counted its rows
@@ -41,7 +41,7 @@ class Combined:
     further: int = 0
 
     def of(self, values: Sequence[np.ndarray]) -> np.ndarray:
-        """Return what this trainer takes up of the values called `names`."""
+        """Combine the values that trainers have saved into this trainer's."""
         stack = np.stack(values)
         if self.how in (LARGEST, SMALLEST):
             made = stack.max(0) if self.how == LARGEST else stack.min(0)
@@ -90,7 +90,7 @@ def left_to_first(program: Program, trainer: int) -> dict[str, str]:
 
 
 def sums_of(program: Program) -> list[str]:
-    """Return what operators declare to add up over the rows of all trainers."""
+    """Return the variables that operators declare as sums over the rows of all trainers."""
     return sorted(left_to_first(program, 1))
 
 
@@ -117,8 +117,8 @@ def _declared(ops: Sequence[Operator]) -> dict[str, str]:
     return {
         name: WINDOWED if op.attrs.get("slide_steps") else SUMMED
         for op in ops
-        if op.type in operators
-        for slot in operators[op.type].sums
+        if is_defined(op.type)
+        for slot in lookup(op.type).sums
         for name in op.output(slot)
     }
 
@@ -145,7 +145,7 @@ def _kept_by(ops: Sequence[Operator], name: str, of_data: set[str]) -> str:
 
 
 def _way(op: Operator, read: Collection[str], of_data: set[str]) -> str | None:
-    """Return what an operator does to a kept value; None if that is no longer the kept one."""
+    """Return an operator's effect on a kept value; None if that is no longer the kept one."""
     others = [n for n in op.input_arg_names if n not in read]
     if op.type in _KEEPS or op.type == "increment":
         return SAME

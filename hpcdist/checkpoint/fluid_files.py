@@ -20,20 +20,8 @@ import numpy as np
 from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.files import open_below, read_into
 from hpcdist.checkpoint.write import write_bytes
+from hpcdist.graph.dtypes import CODES, NAMES
 
-# framework.proto, VarType.Type
-CODES = {
-    "bool": 0,
-    "int16": 1,
-    "int32": 2,
-    "int64": 3,
-    "float16": 4,
-    "float32": 5,
-    "float64": 6,
-    "uint8": 20,
-    "int8": 21,
-}
-NAMES = {code: name for name, code in CODES.items()}
 MAX_DESCRIPTION = 4096
 MAX_LEVELS = 16
 MAX_DIMENSIONS = 32

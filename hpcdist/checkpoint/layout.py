@@ -153,7 +153,7 @@ class Head:
 
 
 def parse_head(data: bytes, file: str) -> Head:
-    """Return what a user block says; CheckpointError if it is none, or damaged."""
+    """Parse a user block; CheckpointError if it is none, or damaged."""
     text = data.rstrip(b"\0").decode("latin-1")
     lines = text.split("\n")
     if not lines[0].startswith(MAGIC):

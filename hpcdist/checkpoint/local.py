@@ -20,11 +20,19 @@ from hpcdist.checkpoint.local_shards import SNAPSHOT, LocalPiece, array_of
 from hpcdist.checkpoint.manifest import part_entry_attrs, variable_attrs
 from hpcdist.checkpoint.metadata import OPTIMIZER, PARAMETER, Part, PartFile, Piece, TablePart
 from hpcdist.checkpoint.read import Job, run
-from hpcdist.checkpoint.rows import adapted, check_fits, check_order, runs_of, stretch
+from hpcdist.checkpoint.rows import (
+    adapted,
+    check_fits,
+    check_order,
+    metadata_as,
+    runs_of,
+    stretch,
+)
 from hpcdist.checkpoint.sources import Source
 from hpcdist.checkpoint.write import Entry, write_part
 from hpcdist.executor.scope import Scope
 from hpcdist.ps.batch import owners_of
+from hpcdist.ps.policy_table import PolicyTable
 from hpcdist.ps.table import SparseTable
 from hpcdist.transpiler.plan import Plan
 
@@ -93,7 +101,7 @@ class Content:
         return write_part(path, *self.entries(label), compression)
 
     def entries(self, label: Label) -> tuple[Callable[[], Part], Iterator[Entry]]:
-        """Return what is to be written, and what says, when all of it has been, what that was."""
+        """Return the entries to write, and a function that describes them once all are written."""
         parts: list[TablePart] = []
         part = Part(label.writer, label.step, label.program, tuple(self._pieces))
         return lambda: replace(part, tables=tuple(parts)), self._entries(part, parts)
@@ -107,7 +115,7 @@ class Content:
         for table, arrays in runs:
             tables.append(table)
             for (name, dtype, _), array in zip(table.datasets, arrays):
-                role = OPTIMIZER if name == "state" else PARAMETER
+                role = PARAMETER if name in ("ids", "rows") else OPTIMIZER
                 attrs = variable_attrs(table.name, role, dtype, part)
                 yield Entry(f"{table.path}/{name}", array, attrs)
 
@@ -149,7 +157,7 @@ def _copies(array: Any, out: np.ndarray) -> list[Job]:
 
 
 # -- taking up -------------------------------------------------------------------------------------
-def take_up(checkpoint: Source, variables: Sequence[LocalPiece], scope: Scope) -> None:
+def load_shards(checkpoint: Source, variables: Sequence[LocalPiece], scope: Scope) -> None:
     """Overwrite variables with their saved values, in place: nothing is held twice.
 
     Everything is compared first: CheckpointError, and nothing has changed, if a variable is missing
@@ -194,7 +202,7 @@ def _jobs_for(checkpoint: Source, variable: LocalPiece, out: np.ndarray) -> Any:
 
 
 def counted(source: Source, variable: LocalPiece, plan: Plan | None) -> LocalPiece:
-    """Return what is taken up of a schedule's steps, which asynchronous trainers count otherwise.
+    """Return a schedule's restored step counts; asynchronous trainers count otherwise.
 
     Each holds its part of the number of the next step, which servers add up; elsewhere the counter
     has that of the last step. Where other trainers had counted, or nobody, the first one has all.
@@ -253,8 +261,8 @@ def _combined(checkpoint: Source, combined: Combined, out: np.ndarray) -> list[J
     return [combine]
 
 
-def check_take_up(source: Source, variables: Sequence[LocalPiece], *, data: bool) -> None:
-    """Raise the error that `take_up` would; with ``data`` also that of data which is damaged."""
+def check_loadable(source: Source, variables: Sequence[LocalPiece], *, data: bool) -> None:
+    """Raise the error that `load_shards` would; with ``data`` also that of damaged data."""
     for h in variables:
         out = np.empty(h.piece.shape, h.piece.dtype)
         jobs = _jobs_for(source, h, out)
@@ -266,7 +274,7 @@ def check_take_up(source: Source, variables: Sequence[LocalPiece], *, data: bool
 def check_table(
     source: Source, table: SparseTable, server: int, servers: int, *, partial: bool = False
 ) -> None:
-    """Raise the error that `take_up_table` would; with ``partial`` rows need not be the same.
+    """Raise the error that `load_table` would; with ``partial`` rows need not be the same.
 
     Data is compared with its checksums only if the table has rows: they shall not be lost for
     others that turn out to be damaged.
@@ -276,24 +284,38 @@ def check_table(
         if not partial:
             check_fits(table, part, str(checkpoint.files[home].path))
     if len(table):
-        count = sum(len(ids) for ids, _, _ in _rows_of_server(checkpoint, parts, server, servers))
+        read = _rows_of_server(checkpoint, parts, server, servers)
+        count = sum(len(ids) for _, ids, *_ in read)
         if table.dict_size is not None and count > table.dict_size:
             raise CheckpointError(
                 f"{checkpoint.manifest}: table {table.name!r} has {count} rows for this server, "
                 f"but may have {table.dict_size}: build it as it was saved"
             )
+    for companion in table.companions:
+        if table_parts(checkpoint, companion.name):
+            check_table(checkpoint, companion, server, servers, partial=partial)
 
 
-def take_up_table(source: Source, table: SparseTable, server: int, servers: int) -> None:
+def load_table(source: Source, table: SparseTable, server: int, servers: int) -> None:
     """Load a server's rows of a table, a few at a time, reading hardly any others.
 
     What the table has is dropped; call `check_table` first. On an error the table is left empty.
     """
     checkpoint, parts = _parts_of(source, table)
     table.clear()
+    if isinstance(table, PolicyTable):
+        clocks = [part.clock for _, part in parts if part.clock]
+        table.step, table.day = map(max, zip((0, 0), *clocks))
     try:
-        for ids, rows, state in _rows_of_server(checkpoint, parts, server, servers):
-            table.load(ids, *adapted(table, parts[0][1], ids, rows, state))
+        for part, ids, rows, state, metadata in _rows_of_server(checkpoint, parts, server, servers):
+            values = adapted(table, parts[0][1], ids, rows, state)
+            if isinstance(table, PolicyTable):
+                table.load(ids, *values, metadata_as(table, part, metadata))
+            else:
+                table.load(ids, *values)
+        for companion in table.companions:
+            if table_parts(checkpoint, companion.name):
+                load_table(checkpoint, companion, server, servers)
     except BaseException:
         table.clear()
         raise
@@ -306,7 +328,7 @@ def take_up_table(source: Source, table: SparseTable, server: int, servers: int)
 
 
 def _parts_of(source: Source, table: SparseTable) -> tuple[Checkpoint, list[tuple[int, TablePart]]]:
-    """Return who has written which rows of a table: (number of the file, facts)."""
+    """Return the writers of a table's rows: (number of the file, facts)."""
     if not isinstance(source, Checkpoint):
         raise CheckpointError(f"{source.manifest}: holds no rows of table {table.name!r}")
     parts = table_parts(source, table.name)
@@ -316,15 +338,15 @@ def _parts_of(source: Source, table: SparseTable) -> tuple[Checkpoint, list[tupl
 
 
 def table_parts(checkpoint: Checkpoint, name: str) -> list[tuple[int, TablePart]]:
-    """Return who has written which rows of a table: (number of the file, facts)."""
+    """Return the writers of a table's rows: (number of the file, facts)."""
     facts = checkpoint.facts
     return [(h, t) for h, t in zip(facts.table_homes, facts.tables) if t.name == name]
 
 
 def _rows_of_server(
     checkpoint: Checkpoint, parts: Sequence[tuple[int, TablePart]], server: int, servers: int
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield (ids, rows, state) that belong to a server."""
+) -> Iterator[tuple[TablePart, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield (part, ids, rows, state, metadata) that belong to a server."""
     for home, part in parts:
         begin, end = stretch(part.begins, server, servers)
         for first in range(begin, end, LOADED_ROWS):
@@ -337,7 +359,10 @@ def _rows_of_server(
             jobs += file.jobs(f"{part.path}/rows", first, last, rows)
             if part.state_width:
                 jobs += file.jobs(f"{part.path}/state", first, last, state)
+            metadata = np.empty((last - first, len(part.metadata)), np.uint32)
+            if part.metadata:
+                jobs += file.jobs(f"{part.path}/metadata", first, last, metadata)
             run(jobs)
             check_order(part, first, ids, file.name)
             local = owners_of(ids, servers) == server
-            yield ids[local], rows[local], state[local]
+            yield part, ids[local], rows[local], state[local], metadata[local]

@@ -78,7 +78,7 @@ def program_of_job(chosen: Program | None) -> Program:
 
 
 def roles_of(program: Program) -> dict[str, str]:
-    """Return what the variables of a Program are, by name; `OTHER` are left out."""
+    """Return the roles of a Program's variables by name; `OTHER` are left out."""
     roles = {}
     for block in program.blocks:
         for op in block.ops:
@@ -131,7 +131,7 @@ def individual(program: Program) -> set[str]:
 
 
 def _follow(program: Program, names: set[str]) -> set[str]:
-    """Return what is computed from these after the updates, as averages over steps are."""
+    """Return the variables computed from these after the updates, as averages over steps are."""
     computed: set[str] = set()
     for op in program.global_block().ops:
         read = (names | computed).intersection(op.input_arg_names)
@@ -179,7 +179,7 @@ def unsliced(name: str, role: str, array: Any) -> LocalPiece:
 
 
 def server_variables(program: Program, scope: Scope) -> list[LocalPiece]:
-    """Return what a server holds: its rows of parameters and accumulators, and what it counts with.
+    """Return a server's state: its rows of parameters and accumulators, and its counters.
 
     What all servers have alike (learning rates, counters) is only server 0's, or the trainers'.
     """
@@ -208,7 +208,7 @@ def pieces_of_server(program: Program, scope: Scope) -> list[LocalPiece]:
 
 
 def alike_on_servers(program: Program, scope: Scope) -> list[LocalPiece]:
-    """Return what every server has a copy of, though only server 0 saves it."""
+    """Return the variables that every server has a copy of, though only server 0 saves them."""
     plan = _plan(program)
     left_out = (
         _not_state(plan)
@@ -226,7 +226,7 @@ def alike_on_servers(program: Program, scope: Scope) -> list[LocalPiece]:
 
 
 def recomputed(program: Program) -> set[str]:
-    """Return what a server's schedules write before they read it: it need not be restored."""
+    """Return the variables that a server's schedules write before they read: no need to restore."""
     read: set[str] = set()
     written: set[str] = set()
     for schedule in _plan(program).schedules:
@@ -262,7 +262,7 @@ def _records(plan: ServerPlan) -> list[VarDistributed]:
 
 
 def _not_state(plan: ServerPlan) -> set[str]:
-    """Return what comes and goes with every step: gradients, and copies for DC-ASGD."""
+    """Return the variables that last one step only: gradients, and copies for DC-ASGD."""
     names: set[str] = set()
     for block in plan.blocks:
         names.update((block.gradient, *block.received, *block.backups))
@@ -272,7 +272,7 @@ def _not_state(plan: ServerPlan) -> set[str]:
 
 
 def _recreated(program: Program, plan: ServerPlan) -> set[str]:
-    """Return what clip and regularizers make in every step, before the parameters move."""
+    """Return the values that clip and regularizers compute in every step, before the updates."""
     names: set[str] = set()
     for block in plan.blocks:
         ops = program.block(block.block).ops
@@ -298,7 +298,7 @@ def _blocks_by_state(program: Program, plan: ServerPlan) -> dict[str, ServerBloc
 
 
 def _piece_of(record: VarDistributed, block: ServerBlock | None, array: Any) -> Piece:
-    """Return what of the whole a server's variable is."""
+    """Return the part of the whole variable that a server's variable is."""
     role = OPTIMIZER if record.vtype == "Optimizer" else PARAMETER
     whole_shape = tuple(record.origin.shape)
     path = path_of(record.slice.name)

@@ -51,7 +51,7 @@ class Owner:
 
 
 def this_process(job: str) -> Owner:
-    """Return what a lock says of this process, as the owner that a job has."""
+    """Return this process as the owner that a job's lock names."""
     return Owner(
         job=job,
         host=socket.gethostname(),
@@ -93,7 +93,7 @@ def job_name(agreed: str | None = None) -> str:
 
 
 def take(directory: Path) -> None:
-    """Let this job be the one that saves into a directory, until it ends.
+    """Reserve the directory for saves of this job, until it ends.
 
     Raises CheckpointError if another does. One that has died is replaced; if it ran on another
     machine, this takes `DEAD_S` seconds to find out.
@@ -213,7 +213,7 @@ def _dead(path: Path, holder: Owner | None, mine: Owner) -> bool:
 
 
 def _sign_of_life(path: Path) -> tuple[int, int]:
-    """Return what differs after every sign of life; opening makes NFS ask its server."""
+    """Return a value that changes with every sign of life; opening makes NFS ask its server."""
     try:
         with open_plain(path) as file:
             status = os.fstat(file.fileno())

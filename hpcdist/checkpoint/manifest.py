@@ -93,13 +93,13 @@ def _source(file: str, path: str, shape: tuple[int, ...], dtype: object) -> Any:
 
 
 def variable_attrs(name: str, role: str, dtype: Any, of: Manifest | Part) -> dict[str, Any]:
-    """Return what people and tools see of a variable."""
+    """Return the attributes of a variable that people and tools see."""
     attrs = {"name": name.replace("\0", "%00"), "role": role, "dtype": np.dtype(dtype).name}
     return {**attrs, "step": of.step, "program": of.program}
 
 
 def _absent(dtype: Any) -> Any:
-    """Return what HDF5 tools show for rows whose part is missing: nothing that looks like data."""
+    """Return the fill value that HDF5 tools show for rows whose part is missing."""
     if dtype.kind == "f":
         return np.nan
     return np.iinfo(dtype).max if dtype.kind in "iu" else 0
@@ -113,16 +113,13 @@ def _add_table(file: Any, manifest: Manifest, name: str) -> None:
     ]
     total = sum(table.count for _, table in parts)
     first = parts[0][1]
-    for member, dtype, columns in _members(first):
+    for member, dataset, dtype, columns in _members(first):
         width = () if columns is None else (columns.stop - columns.start,)
         layout = h5py.VirtualLayout((total, *width), dtype)
         begin = 0
         for source, table in parts:
             if table.count:
-                stored: tuple[int, ...] = (table.count,)
-                if member != "ids":
-                    stored += (table.dim if member == "rows" else table.state_width,)
-                dataset = "state" if member not in ("ids", "rows") else member
+                stored = {name: shape for name, _, shape in table.datasets}[dataset]
                 virtual = _source(source, f"{table.path}/{dataset}", stored, dtype)
                 if columns is not None:
                     virtual = virtual[:, columns]
@@ -134,17 +131,19 @@ def _add_table(file: Any, manifest: Manifest, name: str) -> None:
         joined.attrs.update(variable_attrs(name, role, dtype, manifest))
 
 
-def _members(table: TablePart) -> Iterator[tuple[str, str, slice | None]]:
-    """Yield (name, dtype, columns) of the datasets that make up a table."""
-    yield "ids", "int64", None
-    yield "rows", "float32", slice(0, table.dim)
+def _members(table: TablePart) -> Iterator[tuple[str, str, str, slice | None]]:
+    """Yield (name, dataset, dtype, columns) of what makes up a table."""
+    yield "ids", "ids", "int64", None
+    yield "rows", "rows", "float32", slice(0, table.dim)
     names = [str(n) for n in table.facts.get("state_names", [])]
     for i, name in enumerate(names):
-        yield name, "float32", slice(i * table.dim, (i + 1) * table.dim)
+        yield name, "state", "float32", slice(i * table.dim, (i + 1) * table.dim)
+    if table.metadata:
+        yield "metadata", "metadata", "uint32", slice(0, len(table.metadata))
 
 
 def part_entry_attrs(piece: Piece, part: Part) -> dict[str, Any]:
-    """Return what people and tools see of a piece."""
+    """Return the attributes of a piece that people and tools see."""
     rows: dict[str, Any] = {}
     if piece.shape != piece.whole:
         rows = {"begin": piece.begin, "end": piece.end, "whole_shape": piece.whole}
@@ -163,5 +162,5 @@ def part_name(
 
 
 def prefix_of(manifest: str) -> str:
-    """Return what the names of a manifest's parts begin with."""
+    """Return the common prefix of the names of a manifest's parts."""
     return "" if manifest == MANIFEST else f"{manifest}."

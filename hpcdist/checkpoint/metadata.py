@@ -78,11 +78,13 @@ class Piece:
 
 @dataclass(frozen=True)
 class TablePart:
-    """One writer's rows of a table: datasets ``ids``, ``rows`` and ``state`` below ``path``.
+    """One writer's rows of a table: datasets ``ids``, ``rows``, ... below ``path``.
 
     Rows are sorted by the upper 16 bits of their ids' mix; ``begins[b]`` is the first of those in
     bucket b of 1024, ``begins[1024]`` the number of rows. ``shared`` are the numbers that all rows
-    of the writer share; ``facts`` say what a row is, as the table does.
+    of the writer share; ``facts`` say what a row is, as the table does. ``state`` is there if
+    the optimizer has some. Tables with a policy have ``metadata`` of their rows, in columns of
+    these names, and a ``clock``: their step and day.
     """
 
     name: str
@@ -92,6 +94,8 @@ class TablePart:
     begins: tuple[int, ...]
     shared: tuple[float, ...]
     facts: Mapping[str, Any]
+    metadata: tuple[str, ...] = ()
+    clock: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
@@ -101,10 +105,12 @@ class TablePart:
     @property
     def datasets(self) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
         """(name, dtype, shape) of what stands below ``path``."""
-        described = (("ids", "int64", (self.count,)), ("rows", "float32", (self.count, self.dim)))
-        if not self.state_width:
-            return described
-        return (*described, ("state", "float32", (self.count, self.state_width)))
+        described = [("ids", "int64", (self.count,)), ("rows", "float32", (self.count, self.dim))]
+        if self.state_width:
+            described.append(("state", "float32", (self.count, self.state_width)))
+        if self.metadata:
+            described.append(("metadata", "uint32", (self.count, len(self.metadata))))
+        return tuple(described)
 
 
 @dataclass(frozen=True)
@@ -198,6 +204,8 @@ def _check(facts: Part | Manifest) -> None:
             or any(low > high for low, high in pairwise(table.begins))
         ):
             raise ValueError(f"table {table.name!r}: its buckets are out of order")
+        if len(table.clock) != (2 if table.metadata else 0) or max(table.clock, default=0) >> 32:
+            raise ValueError(f"table {table.name!r}: its clock is {table.clock}")
         _check_array((table.count, table.dim), "float32")
         _check_array((table.count, table.state_width), "float32")
     if isinstance(facts, Part):

@@ -16,7 +16,7 @@ import numpy as np
 
 from hpcdist.base.errors import CheckpointError
 from hpcdist.base.hdf5 import h5py
-from hpcdist.base.replaced import take_place, temporary_of
+from hpcdist.base.replaced import create_beside, take_place
 from hpcdist.checkpoint.layout import FACTS, HEAD_BYTES
 from hpcdist.checkpoint.local import Content, Label
 from hpcdist.checkpoint.metadata import Part, Stored, from_json, to_json
@@ -60,7 +60,7 @@ def write_together(path: Path, content: Content, label: Label, group: Transport)
     Every rank gives its ``content``, with ``label.writer`` different on each. The file comes into
     being whole and on disk, or not at all: then CheckpointError on all ranks.
     """
-    names = _agreed(group, lambda: temporary_of(path).name)
+    names = _agreed(group, lambda: "" if group.rank else _created(path))
     temporary = path.with_name(names[0])
     try:
         facts, offset, extents = _write(temporary, content, label, group)
@@ -76,6 +76,13 @@ def write_together(path: Path, content: Content, label: Label, group: Transport)
     finally:
         if group.rank == 0:
             temporary.unlink(missing_ok=True)
+
+
+def _created(path: Path) -> str:
+    """Create the file that all will write, which HDF5 would create in place of a link too."""
+    temporary, descriptor = create_beside(path)
+    os.close(descriptor)
+    return temporary.name
 
 
 def _write(

@@ -14,7 +14,7 @@ from hpcdist.ps.table import SparseTable
 
 
 @dataclass(frozen=True)
-class Fitting:
+class FittingShards:
     """What a rank takes up of a checkpoint, and what it does not, with the reason, by name."""
 
     pieces: tuple[LocalPiece, ...]
@@ -23,8 +23,10 @@ class Fitting:
     left: dict[str, str]
 
 
-def fitting(source: Source, pieces: Iterable[LocalPiece], tables: Iterable[SparseTable]) -> Fitting:
-    """Return what fits: values of the same name, dtype and number of dimensions."""
+def fitting(
+    source: Source, pieces: Iterable[LocalPiece], tables: Iterable[SparseTable]
+) -> FittingShards:
+    """Return the shards that fit: values of the same name, dtype and number of dimensions."""
     chosen, taken, left = [], {}, {}
     for h in pieces:
         name = h.piece.name if h.combined is None else h.combined.names[0]
@@ -57,4 +59,4 @@ def fitting(source: Source, pieces: Iterable[LocalPiece], tables: Iterable[Spars
             continue
         taken[table.name] = fits_in_part(table, parts[0][1])
         fit.append(table)
-    return Fitting(tuple(chosen), tuple(fit), taken, left)
+    return FittingShards(tuple(chosen), tuple(fit), taken, left)

@@ -72,7 +72,7 @@ def _words(piece: Piece) -> str:
 
 
 def reads_of(saved: Saved, pieces: Sequence[Piece], begin: int, end: int) -> list[Read]:
-    """Return what rows ``begin:end`` of a variable consist of, in order."""
+    """Return the pieces that rows ``begin:end`` of a variable consist of, in order."""
     reads = []
     for i in saved.pieces:
         piece = pieces[i]

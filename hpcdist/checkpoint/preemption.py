@@ -14,7 +14,7 @@ told = threading.Event()
 
 
 def listen() -> None:
-    """Let the signal be a warning, not the end of this process; a script may take it over."""
+    """Install a handler that takes the signal as a warning; a script may replace it."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(WARNING, _tell)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {WARNING})

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import xxhash
 
-from hpcdist.base.errors import CheckpointError, HpcdistError, TrainersDied
+from hpcdist.base.errors import CheckpointError, DeadlineError, HpcdistError, TrainersDied
 from hpcdist.checkpoint.lock import locked
 from hpcdist.executor import control
 from hpcdist.executor.control import ANNOUNCED, Peers
@@ -117,6 +117,8 @@ def agreed(gather: Callable[[bytes], list[bytes]], compute: Callable[[], T], rol
     result: dict[str, Any] = {}
     try:
         result["result"] = compute()
+    except DeadlineError:  # a rank is stuck: this one knows which, and ends the job
+        raise
     except HpcdistError as failed:
         error, result["error"] = failed, str(failed)
     everyone = [json.loads(data) for data in gather(json.dumps(result).encode())]
@@ -136,7 +138,7 @@ _calls: Counter[str] = Counter()  # how often this trainer has done so
 def saved_by_first(
     peers: Peers, directory: Path, name: str | None, save: Callable[[], None]
 ) -> None:
-    """Have trainer 0 ``save`` into a directory; return when it has, on every trainer that calls.
+    """Save into a directory on trainer 0, while every trainer that calls this waits.
 
     ``name`` is that of a file in it. A trainer with a separate directory saves there itself.
     """
@@ -156,7 +158,7 @@ def done_by_first(
     do: Callable[[], None],
     in_own: Callable[[], None],
 ) -> None:
-    """Have trainer 0 ``do`` something in a directory; return when it has, on all that call this.
+    """Do something in a directory on trainer 0, while all that call this wait.
 
     Trainers need not call this: scripts may save on trainer 0 alone. Its CheckpointError is raised
     on all that do. Trainers that come here as often as trainer 0 from the same place in the script,

@@ -14,7 +14,7 @@ from hpcdist.checkpoint.checkpoint import Checkpoint, latest
 from hpcdist.checkpoint.described import describe, differences, listed
 from hpcdist.checkpoint.divided import OWN, SAME, divisions, name_of_own, taken_up
 from hpcdist.checkpoint.layout import MANIFEST, path_of
-from hpcdist.checkpoint.local import check_table, check_take_up, counted, take_up, take_up_table
+from hpcdist.checkpoint.local import check_loadable, check_table, counted, load_shards, load_table
 from hpcdist.checkpoint.local_shards import (
     LocalPiece,
     array_of,
@@ -26,11 +26,11 @@ from hpcdist.checkpoint.local_shards import (
     unsliced,
 )
 from hpcdist.checkpoint.metadata import RATE, Piece
-from hpcdist.checkpoint.partial import Fitting, fitting
+from hpcdist.checkpoint.partial import FittingShards, fitting
 from hpcdist.checkpoint.plan import Saved
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.recent import note
-from hpcdist.checkpoint.resume_state import Reading, check_state, take_up_state
+from hpcdist.checkpoint.resume_state import Reading, check_state, load_state
 from hpcdist.checkpoint.save import wait
 from hpcdist.checkpoint.serving import CHECK, LOAD
 from hpcdist.checkpoint.sources import Source
@@ -94,6 +94,18 @@ def restore(
     another network, with all differences; other numbers are warnings. Then nothing has changed on
     any rank, unless damaged data is found before the first step: a job that has trained reads
     twice, and compares all checksums first.
+
+    Examples:
+        >>> import tempfile
+        >>> out = fluid.layers.fc(fluid.data("x", [None, 3]), 1)
+        >>> exe = fluid.Executor()
+        >>> results = exe.run(fluid.default_startup_program())
+        >>> directory = tempfile.mkdtemp()
+        >>> fluid.checkpoint.restore(exe, directory) is None
+        True
+        >>> saved = fluid.checkpoint.save(exe, directory, 7)
+        >>> fluid.checkpoint.restore(exe, directory).step
+        7
     """
     if rates not in (SAVED, SCRIPT):
         raise CheckpointError(f"rates: expected {SAVED!r} or {SCRIPT!r}, got {rates!r}")
@@ -111,7 +123,7 @@ def restore(
 
     leave = sorted(n for n, role in roles_of(main).items() if role == RATE and rates == SCRIPT)
     request = {"path": str(Path(directory).resolve()), "partial": partial, "leave": leave}
-    opened: list[tuple[Checkpoint, Fitting]] = []
+    opened: list[tuple[Checkpoint, FittingShards]] = []
     tables = [] if peers.servers else tables_of(program, scope)
 
     def check() -> list[Any]:
@@ -126,10 +138,12 @@ def restore(
         if partial:
             variables = [v for v in variables if _may_fit(checkpoint, v, scope)]
         pieces = wanted(checkpoint, variables, scope, _kept_elsewhere(program))
-        fit = Fitting(tuple(_divided(checkpoint, pieces, program, peers)), tuple(tables), {}, {})
+        fit = FittingShards(
+            tuple(_divided(checkpoint, pieces, program, peers)), tuple(tables), {}, {}
+        )
         if partial:
             fit = fitting(checkpoint, fit.pieces, fit.tables)
-        check_take_up(checkpoint, fit.pieces, data=here.step > 0)
+        check_loadable(checkpoint, fit.pieces, data=here.step > 0)
         for table in fit.tables:
             check_table(checkpoint, table, peers.trainer, peers.trainers, partial=partial)
         check_state(checkpoint.facts.trainers, reader, str(checkpoint.manifest))
@@ -140,11 +154,11 @@ def restore(
         if peers.trainer == 0:
             peers.ask({"do": LOAD, **request})
         ((checkpoint, fit),) = opened
-        take_up(checkpoint, fit.pieces, scope)
+        load_shards(checkpoint, fit.pieces, scope)
         for table in fit.tables:
-            take_up_table(checkpoint, table, peers.trainer, peers.trainers)
+            load_table(checkpoint, table, peers.trainer, peers.trainers)
         facts, file = checkpoint.facts, str(checkpoint.manifest)
-        counted = take_up_state(facts.trainers, peers.trainer, executor, reader, file)
+        counted = load_state(facts.trainers, peers.trainer, executor, reader, file)
         return [facts.step, facts.extra, counted]
 
     with ExitStack() as stack:
@@ -196,7 +210,7 @@ def _check_described(
 def _report(
     checkpoint: Checkpoint, checked: Sequence[Any], main: Program
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what all ranks together have taken, and what was left, of saved variables too."""
+    """Return the names that all ranks together restored, and those left, with saved variables."""
     taken: dict[str, str] = {}
     left: dict[str, str] = {}
     for ranks in checked:

@@ -108,7 +108,13 @@ def _count(value: object) -> int:
 
 
 def resumable(reader: Callable[[], Iterable[Any]]) -> Resumable:
-    """Return a reader that can be given to `save` and `restore`; put it around all others."""
+    """Return a reader that can be given to `save` and `restore`; put it around all others.
+
+    Examples:
+        >>> reader = fluid.checkpoint.resumable(lambda: iter([1, 2]))
+        >>> list(reader()), reader.epoch
+        ([1, 2], 1)
+    """
     return Resumable(reader)
 
 
@@ -166,7 +172,7 @@ def _words(text: str) -> np.ndarray:
 def trainer_state(
     executor: Executor, reader: Reading | None, counted: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return what a trainer keeps for itself, as plain data; ``counted`` is what its job counts."""
+    """Return a trainer's own state as plain data; ``counted`` has the counts of its job."""
     return {
         "step": here.step,
         "counted": counted,
@@ -190,7 +196,7 @@ def check_state(states: tuple[Mapping[str, Any], ...], reader: Any, file: str) -
             raise CheckpointError(f"{file}: {error}") from None
 
 
-def take_up_state(
+def load_state(
     states: tuple[Mapping[str, Any], ...], trainer: int, executor: Executor, reader: Any, file: str
 ) -> Mapping[str, int]:
     """Go on as this trainer was; one that was not there continues as trainer 0 was.
@@ -209,7 +215,7 @@ def take_up_state(
         for earlier in (*states, state):
             drawn = {n: p for n, p in earlier["streams"].items() if p or n not in streams}
             streams.update(drawn)
-        executor.states.take_up(streams, here.step)
+        executor.states.load(streams, here.step)
         counted = {str(name): int(number) for name, number in state.get("counted", {}).items()}
         if reader is not None and state["reader"] is not None:
             reader.resume(state["reader"], state["random"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.layout import BUCKETS, path_of
 from hpcdist.checkpoint.metadata import TablePart
 from hpcdist.ps.batch import owners_of, sort_by_mix
+from hpcdist.ps.policy_table import PolicyTable
 from hpcdist.ps.table import SparseTable
 from hpcdist.transpiler.table_metadata import DECAYS
 
@@ -29,7 +30,15 @@ ORDER, BY_MIX = "order", "mix"  # a fact of runs that are sorted by all bits
 
 
 def runs_of(table: SparseTable, run_bytes: int = RUN_BYTES) -> Iterator[tuple[TablePart, Any]]:
-    """Yield a table's runs: facts, and (ids, rows, state), copies. A table has at least one."""
+    """Yield a table's runs, then its companions': facts and copies of what is in the datasets.
+
+    A table has at least one run.
+    """
+    for each in (table, *table.companions):
+        yield from _runs_of(each, run_bytes)
+
+
+def _runs_of(table: SparseTable, run_bytes: int) -> Iterator[tuple[TablePart, Any]]:
     row_bytes = 8 + 4 * (table.dim + table.optimizer.state_width(table.dim))
     step = max(1, run_bytes // row_bytes)
     for number, first in enumerate(range(0, max(1, len(table)), step)):
@@ -47,7 +56,14 @@ def runs_of(table: SparseTable, run_bytes: int = RUN_BYTES) -> Iterator[tuple[Ta
             tuple(float(s) for s in table.shared),
             facts_of(table),
         )
-        yield part, (ids[order], rows[order], state[order])
+        arrays = [ids[order], rows[order]]
+        if part.state_width:
+            arrays.append(state[order])
+        if isinstance(table, PolicyTable):
+            clock = table.step, table.day
+            part = replace(part, metadata=table.policy.metadata, clock=clock)
+            arrays.append(table.metadata(arrays[0]))
+        yield part, arrays
 
 
 def inference_runs(table: SparseTable) -> Iterator[tuple[TablePart, Any]]:
@@ -60,7 +76,8 @@ def inference_runs(table: SparseTable) -> Iterator[tuple[TablePart, Any]]:
         ids[first : first + EXPORTED_ROWS] = table.export(first, first + EXPORTED_ROWS)[0]
     sort_by_mix(ids)
     begins = np.searchsorted(owners_of(ids, BUCKETS), np.arange(BUCKETS + 1)).tolist()
-    facts = {**facts_of(table), "state_names": [], ORDER: BY_MIX}
+    beginning = asdict(table.without_row)
+    facts = {**facts_of(table), "state_names": [], "initializer": beginning, ORDER: BY_MIX}
     path = f"{path_of(table.name)}/0"
     yield (
         TablePart(table.name, path, table.dim, 0, tuple(begins), (), facts),
@@ -93,7 +110,7 @@ class _RowsOf:
 
 
 def facts_of(table: SparseTable) -> dict[str, Any]:
-    """Return what rows of a table are; two tables can exchange rows if it is equal."""
+    """Return the layout of a table's rows; tables of equal layouts can exchange rows."""
     moved = asdict(table.optimizer)
     return {
         "optimizer": {k: v for k, v in moved.items() if v or k not in DECAYS},
@@ -203,6 +220,20 @@ def adapted(
     if not _has_state(table, part):
         state = new_state(table, len(ids))
     return rows, state
+
+
+def metadata_as(table: PolicyTable, part: TablePart, saved: np.ndarray) -> np.ndarray | None:
+    """Return saved metadata in the columns of a table, zeros in those it did not have.
+
+    saved: uint32 [n, len(part.metadata)]. None for rows that were saved without.
+    """
+    if not part.metadata:
+        return None
+    out = np.zeros((len(saved), len(table.policy.metadata)), np.uint32)
+    for column, name in enumerate(table.policy.metadata):
+        if name in part.metadata:
+            out[:, column] = saved[:, part.metadata.index(name)]
+    return out
 
 
 def new_state(table: SparseTable, count: int) -> np.ndarray:

@@ -65,6 +65,16 @@ def save(
     needs an h5py that was built with MPI. With ``finite`` it is a NotFiniteError if parameters, or
     their optimizer state, are not. Raises CheckpointError, on all trainers, if it cannot be saved:
     older checkpoints stay.
+
+    Examples:
+        >>> import os, tempfile
+        >>> out = fluid.layers.fc(fluid.data("x", [None, 3]), 1)
+        >>> exe = fluid.Executor()
+        >>> results = exe.run(fluid.default_startup_program())
+        >>> directory = tempfile.mkdtemp()
+        >>> saved = fluid.checkpoint.save(exe, directory, 7)
+        >>> os.listdir(directory)
+        ['step-000007', '.lock']
     """
     peers = peers_here()
     wait()

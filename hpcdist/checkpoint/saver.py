@@ -11,6 +11,7 @@ from typing import Any
 
 from hpcdist.base import settings
 from hpcdist.base.errors import CheckpointError, NotFiniteError
+from hpcdist.base.keywords import name_arguments_in
 from hpcdist.checkpoint import preemption
 from hpcdist.checkpoint.checkpoint import Checkpoint, latest
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
@@ -41,6 +42,18 @@ class Saver:
 
     Parameters, or their optimizer state, that hold NaN or infinity are not saved: the last finite
     checkpoint stays the latest.
+
+    Examples:
+        >>> import tempfile
+        >>> out = fluid.layers.fc(fluid.data("x", [None, 3]), 1)
+        >>> exe = fluid.Executor()
+        >>> results = exe.run(fluid.default_startup_program())
+        >>> with fluid.checkpoint.Saver(exe, tempfile.mkdtemp(), every=2) as saver:
+        ...     resumed = saver.restore()
+        ...     for step in range(3):
+        ...         saver.after_step()
+        >>> saver.step
+        3
     """
 
     def __init__(
@@ -236,3 +249,6 @@ class Saver:
         program = peers.program(self._program or default_main_program())
         plan = trainer_plan(program)
         return plan is None or plan.mode.lockstep
+
+
+name_arguments_in(__name__)

@@ -16,11 +16,11 @@ from hpcdist.checkpoint.files import open_plain
 from hpcdist.checkpoint.local import (
     Content,
     Label,
+    check_loadable,
     check_table,
-    check_take_up,
     counted,
-    take_up,
-    take_up_table,
+    load_shards,
+    load_table,
 )
 from hpcdist.checkpoint.local_shards import (
     LocalPiece,
@@ -33,20 +33,24 @@ from hpcdist.checkpoint.local_shards import (
 )
 from hpcdist.checkpoint.manifest import part_name
 from hpcdist.checkpoint.one_file import check_possible, write_together
-from hpcdist.checkpoint.partial import Fitting, fitting
+from hpcdist.checkpoint.partial import FittingShards, fitting
+from hpcdist.checkpoint.published_rows import PublishedRows, PublishOrder
 from hpcdist.checkpoint.recent import note
 from hpcdist.checkpoint.rows import inference_runs
 from hpcdist.checkpoint.sources import Source, open_saved
 from hpcdist.comm.base import Transport
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
+from hpcdist.ps.policy_table import PolicyTable
 from hpcdist.ps.table import SparseTable
 from hpcdist.transpiler.pserver import server_plan
 
 MAX_WORDS = 10_000  # bytes of why a part could not be written
 SILENT = "{}: cannot be written: the log of its writer says why"
 SAVE, CHECK, LOAD, LIST, FINITE = "save", "check", "load", "list", "finite"
+PUBLISH = "publish"  # rows that have changed
 ASSIGN = "assign"  # numbers, such as a learning rate
+SHRINK = "shrink"
 
 
 class ServerStore:
@@ -75,6 +79,7 @@ class ServerStore:
         self._group = group
         self._memory: dict[str, np.ndarray] = {}
         self._background = Background()
+        self._published = PublishedRows(self._index, servers)
 
     def answer(self, request: Any) -> Any:
         """Do what trainer 0 asks for, and return the answer."""
@@ -84,7 +89,9 @@ class ServerStore:
             LOAD: self._load,
             LIST: self._list,
             ASSIGN: self._assign,
+            PUBLISH: self._publish,
             FINITE: lambda: self._content().not_finite(),
+            SHRINK: lambda: shrunk(tables_of(self._program, self._scope)),
         }
         try:
             action = actions[request["do"]]
@@ -96,6 +103,7 @@ class ServerStore:
     def close(self) -> None:
         """Wait for what is still being written; trainer 0 has word of what fails."""
         self._background.result()
+        self._published.close()
 
     def _save(
         self,
@@ -141,14 +149,14 @@ class ServerStore:
         partial: bool = False,
         leave: Sequence[str] = (),
     ) -> list[Any]:
-        """Raise the error that loading would; ``data`` as for `check_take_up`.
+        """Raise the error that loading would; ``data`` as for `check_loadable`.
 
         Returns what is taken and what is not, by name, if it may be ``partial``. Variables in
         ``leave`` stay as they are.
         """
         with open_saved(Path(path), filename, names or []) as source:
             fit = self._fitting(source, names, partial, leave)
-            check_take_up(source, fit.pieces, data=data)
+            check_loadable(source, fit.pieces, data=data)
             for table in fit.tables:
                 check_table(source, table, self._index, self._servers, partial=partial)
             return [fit.taken, fit.left]
@@ -164,13 +172,17 @@ class ServerStore:
         """Load what is held here, or as much of it as is among ``names`` of whole variables."""
         with open_saved(Path(path), filename, names or []) as source:
             fit = self._fitting(source, names, partial, leave)
-            take_up(source, fit.pieces, self._scope)
+            load_shards(source, fit.pieces, self._scope)
             for table in fit.tables:
-                take_up_table(source, table, self._index, self._servers)
+                load_table(source, table, self._index, self._servers)
         for parameter, copies in backups_of(self._program).items():
             for copy in copies:
                 np.copyto(array_of(self._scope, copy), array_of(self._scope, parameter))
         self._after_load()
+
+    def _publish(self, order: Mapping[str, Any]) -> bool:
+        """Begin to write rows that have changed; return whether it must be a base instead."""
+        return self._published.begin(self._tables(None), PublishOrder(**order))
 
     def _assign(self, values: Mapping[str, float]) -> None:
         """Set variables of one element; a server that updates nothing may have none of them."""
@@ -179,12 +191,14 @@ class ServerStore:
             if array is not None:
                 array[...] = value
 
-    def _fitting(self, source: Source, names: Any, partial: bool, leave: Sequence[str]) -> Fitting:
+    def _fitting(
+        self, source: Source, names: Any, partial: bool, leave: Sequence[str]
+    ) -> FittingShards:
         pieces = [h for h in self._pieces_of(source, names) if h.local not in leave]
         tables = self._tables(names)
         if partial:
             return fitting(source, pieces, tables)
-        return Fitting(tuple(pieces), tuple(tables), {}, {})
+        return FittingShards(tuple(pieces), tuple(tables), {}, {})
 
     def _pieces_of(self, source: Source, names: Any) -> list[LocalPiece]:
         pieces = pieces_of_server(self._program, self._scope)
@@ -203,6 +217,11 @@ class ServerStore:
     def _list(self) -> list[Any]:
         pieces = server_variables(self._program, self._scope)
         return [[h.local, asdict(h.piece)] for h in pieces]
+
+
+def shrunk(tables: Sequence[SparseTable]) -> dict[str, int]:
+    """End a day of those tables that have a policy; return how many rows each has forgotten."""
+    return {table.name: table.shrink() for table in tables if isinstance(table, PolicyTable)}
 
 
 def write_or_say(content: Content, path: Path, label: Label, compression: str | None) -> None:

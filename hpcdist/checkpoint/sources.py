@@ -92,7 +92,7 @@ class FluidFiles:
 def open_saved(
     directory: Path, filename: str | None, names: Sequence[str]
 ) -> AbstractContextManager[Checkpoint | FluidFiles]:
-    """Return what was saved in a directory, in whichever format; ``names`` are to be loaded."""
+    """Open a saved directory, in whichever format; ``names`` are to be loaded."""
     manifest = directory / (filename or MANIFEST)
     if is_checkpoint(manifest):
         return Checkpoint(manifest)

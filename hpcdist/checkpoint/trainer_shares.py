@@ -34,7 +34,7 @@ def local_variables(peers: Peers, program: Program, scope: Scope) -> list[LocalP
 
 
 def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[LocalPiece]]:
-    """Return what each trainer writes: what all have alike once, and what each has of its own.
+    """Return each trainer's entries to write: shared ones once, and each trainer's own.
 
     With servers trainer 0 writes what all have alike, without them each a share. Of what each has
     of its own trainer 0's stands under the plain name, unless that is the servers'. What trainers

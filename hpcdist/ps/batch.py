@@ -57,6 +57,16 @@ def owners_of(ids: Array, servers: int) -> Array:
     return out
 
 
+def ids_of_parts(parts: int) -> Array:
+    """Return an id of each part, int64 [parts]: ``owners_of(ids_of_parts(n), n)`` counts to n."""
+    from hpcdist.ps import batch_kernels
+
+    mixes = [-(-(part << 32) // parts) << 32 for part in range(parts)]
+    keys = np.array(mixes, np.uint64)
+    batch_kernels.from_mix(keys)
+    return keys.view(np.int64)
+
+
 def sort_by_mix(ids: Array) -> None:
     """Sort ids in place by the mix that `owners_of` goes by.
 
@@ -161,7 +171,7 @@ class LookupBatch:
         self._kernels.address(self._unique, self._tables, next_id, next_row, self._ids, self._where)
 
     def parts(self, server: int) -> tuple[list[Array], list[Array]]:
-        """Return what one server has to do with: the ids and the rows [n, width] of each table."""
+        """Return the parts of one server: the ids and the rows [n, width] of each table."""
         message = self.messages[server]
         counts = message[: len(self.tables)].tolist()
         return split_ids(message, len(counts)), rows_of(self.tables, counts, self.rows[server])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcdist.base.errors import CheckpointError, CommError
@@ -16,6 +16,7 @@ from hpcdist.ps.messages import (
     REQUEST_TAG,
     VALUE_TAG,
     VERDICT_TAG,
+    Header,
     Hello,
     MessageKind,
     hello_payload,
@@ -86,7 +87,7 @@ class PsClient(PacketExchange):
         self.prepare(plans)
 
     def beside(self, plans: Sequence[ServerArrays]) -> PsClient:
-        """Return what exchanges the packets of another Program; it closes with this one."""
+        """Return the client of another Program's packets; it closes with this one."""
         client = PsClient(
             self._transport,
             self._cluster,
@@ -102,9 +103,11 @@ class PsClient(PacketExchange):
     def wait_receives(self) -> None:
         """End the step: wait for all answers, and until what was pushed may be overwritten."""
         super().wait_receives()
-        self._rows.finish()
-        self.tables.finish()
-        self._pushed.clear()
+        if self._pushed:
+            self._rows.finish()
+            self._pushed.clear()
+        if self.tables.sending:
+            self.tables.finish()
 
     def pull_rows(self, requests: Sequence[RowRequest]) -> None:
         """Fetch rows of tables as they are after all updates of the steps before this one."""
@@ -157,7 +160,7 @@ class PsClient(PacketExchange):
         They answer between steps, however long that takes. Works before ``connect``. Raises
         CheckpointError that names the server that could not do it.
         """
-        transport, name = self._transport, self._name
+        name = self._name
         answers: list[Any] = []
         refusals: list[Any] = []
         requests = [
@@ -170,16 +173,14 @@ class PsClient(PacketExchange):
         def describe() -> str:
             return f"{name}, after step {self.step}: waiting for servers to save or load"
 
-        transport.wait_all(requests, describe, None)
-        for server in self._cluster.servers:
-            header, answer = receive_message(transport, server, REPLY_TAG, describe, None)
+        for header, answer in self._replies(requests, describe, None):
             (answers if header.kind is MessageKind.VALUE else refusals).append(answer)
         if refusals:
             raise CheckpointError(str(refusals[0]))
         return answers
 
     def agree_on_deaths(self, witness: Witness) -> Witness:
-        """Tell server 0 what this trainer knows of deaths; return what all that are left know.
+        """Send server 0 this trainer's known deaths; return those known to any survivor.
 
         Every trainer that has not left must come here. May be called while another wait continues.
         """
@@ -256,18 +257,27 @@ class PsClient(PacketExchange):
                 plan.row_tables,
             )
             requests += self._post(plan.endpoint, MessageKind.HELLO, hello_payload(hello))
-        self._transport.wait_all(requests, self._greeting, self._deadline_s)
-        for plan in plans:
-            server = self._cluster.rank_of_endpoint(plan.endpoint)
-            header, payload = receive_message(
-                self._transport,
-                server,
-                REPLY_TAG,
-                self._greeting,
-                self._deadline_s,
-            )
-            if header.kind is not MessageKind.HELLO_OK:
-                raise CommError(str(payload))
+        cluster, me = self._cluster, self._transport.rank
+        with waits_for_ranks(lambda: [r for r in (*cluster.servers, *cluster.trainers) if r != me]):
+            for header, payload in self._replies(requests, self._greeting, self._deadline_s):
+                if header.kind is not MessageKind.HELLO_OK:
+                    raise CommError(str(payload))
+
+    def _replies(
+        self,
+        requests: Sequence[Request],
+        describe: Callable[[], str],
+        deadline_s: float | None,
+    ) -> Iterator[tuple[Header, Any]]:
+        """Yield what each server answers; only then wait until the requests have left.
+
+        A server goes on when its reply has been taken. Trainers that wait for all servers to take
+        their requests, and servers for trainers to take their replies, could wait in a circle: so
+        replies are taken first, by all trainers in the same order.
+        """
+        for server in self._cluster.servers:
+            yield receive_message(self._transport, server, REPLY_TAG, describe, deadline_s)
+        self._transport.wait_all(requests, describe, deadline_s)
 
     def _post(self, endpoint: str, kind: MessageKind, payload: object) -> list[Request]:
         server = self._cluster.rank_of_endpoint(endpoint)

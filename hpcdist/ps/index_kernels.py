@@ -6,8 +6,9 @@ marks a free one whatever the ids are, and segments grow without a look at the r
 of a tag choose the segment (through ``directory``), its value the line at which the search begins;
 lines are filled from the left, and the search continues while a line is full.
 
-A record is one row: uint32 low half, ``dim`` values, the state. Row r is at
-``chunks[r >> shift] + (r & (1 << shift) - 1) * stride``.
+A record is one row: uint32 low half, ``dim`` values, the state, and what tables with a policy keep
+of it (`policy_kernels`). Row r is at ``chunks[r >> shift] + (r & (1 << shift) - 1) * stride``.
+Records that were removed are zero, and linked: each begins with the number of the next one, plus 1.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from hpcdist.ps.row_values import mixed, unmixed, write_initial
 
 # Columns of ``segments``; LIMIT: entries that may be used before it grows.
 ADDRESS, LINES, USED, LIMIT, DEPTH, PREFIX = range(6)
-# What ``book`` holds: rows in use; what a kernel that has stopped needs: a segment, or NO_ROOM.
-ROWS, SEGMENT_TO_GROW = range(2)
+# What ``book`` holds: rows that have been numbered; what a kernel that has stopped needs: a
+# segment, or NO_ROOM; the first removed row, plus 1, and how many there are.
+ROWS, SEGMENT_TO_GROW, REMOVED, REMOVED_ROWS = range(4)
 NO_ROOM = -1
 
 ENTRIES = 8  # of a line
@@ -111,8 +113,9 @@ def locate(
     """Write the addresses of the records of ``ids[at:stop]`` to ``records``; return where it ended.
 
     A missing id gets a record if ``create``, else the address 0. If that needs memory it ends
-    early, and ``book[SEGMENT_TO_GROW]`` says which. ``layout`` is (dim, shift, stride), ``initial``
-    the initializer's constants a and b and the state's initial value.
+    early, and ``book[SEGMENT_TO_GROW]`` says which. ``layout`` is (dim, shift, stride, the bytes
+    that a policy keeps), ``initial`` the initializer's constants a and b and the state's initial
+    value.
     """
     dim, shift, stride = layout[0], layout[1], layout[2]
     mask = uint64(len(directory) - 1)
@@ -170,7 +173,8 @@ def locate(
                     )
                     free = find_entry(line, uint64(0))
                 if record == 0 and create:
-                    row = book[ROWS]
+                    removed = book[REMOVED]
+                    row = removed - 1 if removed else book[ROWS]
                     if segments[segment, USED] >= segments[segment, LIMIT]:
                         book[SEGMENT_TO_GROW] = segment
                         return at + i
@@ -179,12 +183,16 @@ def locate(
                         return at + i
                     uint64_at(line)[free] = (h >> _32 << _32) | uint64(row + 1)
                     segments[segment, USED] += 1
-                    book[ROWS] = row + 1
                     record = _record(row, chunks, shift, stride)
+                    if removed:
+                        book[REMOVED] = int64(uint32_at(record)[0])
+                        book[REMOVED_ROWS] -= 1
+                    else:
+                        book[ROWS] = row + 1
                     uint32_at(record)[0] = uint32(h)
                     write_initial(record + 4, dim, h, seed_key, kind, initial[0], initial[1])
                     if initial[2] != 0.0:  # the memory is zero
-                        _fill(record + 4 + 4 * dim, (stride - 4) // 4 - dim, initial[2])
+                        _fill(record + 4 + 4 * dim, (stride - 4 - layout[3]) // 4 - dim, initial[2])
             records[at + i] = record
         at += count
     return at
@@ -223,6 +231,74 @@ def _fill(address, count, value):
     values = float32_at(address)
     for j in range(count):
         values[j] = float32(value)
+
+
+@jit
+def _free_place(h, record, directory, segments, chunks, layout):
+    """Take the entry of a record out of the index; return its row.
+
+    The last entry of the line takes its place. If the line was full, a search for an entry of a
+    later line may have passed it: one of these moves here, and leaves a place there.
+    """
+    segment = directory[(h >> _32) & uint64(len(directory) - 1)]
+    address, lines = segments[segment, ADDRESS], segments[segment, LINES]
+    line, row, place = _line_of(h >> _32, address, lines), int64(-1), int64(0)
+    while True:
+        entries = uint64_at(line)
+        for k in range(ENTRIES):
+            entry = entries[k]
+            if entry >> _32 == h >> _32 and entry & _LOW:
+                row = int64(entry & _LOW) - 1
+                place = int64(k)
+                if _record(row, chunks, layout[1], layout[2]) == record:
+                    break
+                row = int64(-1)
+        if row >= 0:
+            break
+        line = _next_line(line, address, lines)
+    segments[segment, USED] -= 1
+    while True:
+        entries = uint64_at(line)
+        full = _is_full(line)
+        last = find_entry(line, uint64(0)) - 1
+        entries[place] = entries[last]
+        entries[last] = uint64(0)
+        if not full:
+            return row
+        later, found = line, False
+        while not found:
+            later = _next_line(later, address, lines)
+            if later == line:
+                return row
+            others = uint64_at(later)
+            for k in range(ENTRIES):
+                if others[k] == 0:
+                    break
+                home = _line_of(others[k] >> _32, address, lines)
+                # How far its search goes, and how far this line is behind, around the end.
+                way = later - home if later >= home else later - home + LINE_BYTES * lines
+                back = later - line if later >= line else later - line + LINE_BYTES * lines
+                if way >= back:
+                    entries[last] = others[k]
+                    place = int64(k)
+                    found = True
+                    break
+            if not found and not _is_full(later):
+                return row
+        line = later
+
+
+@jit
+def remove(ids, records, book, directory, segments, chunks, layout):
+    """Remove rows: their ids lead nowhere, and their records become zero and are used again."""
+    for i in range(len(records)):
+        row = _free_place(mixed(ids[i]), records[i], directory, segments, chunks, layout)
+        words = uint32_at(records[i])
+        for j in range(layout[2] // 4):
+            words[j] = uint32(0)
+        words[0] = uint32(book[REMOVED])
+        book[REMOVED] = row + 1
+        book[REMOVED_ROWS] += 1
 
 
 @jit

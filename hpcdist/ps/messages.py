@@ -98,7 +98,7 @@ def decode_header(data: Array) -> Header:
 
 
 def decode_payload(data: Array) -> Any:
-    """Return what the payload says; None for an empty one."""
+    """Return the decoded payload; None for an empty one."""
     if not data.nbytes:
         return None
     try:

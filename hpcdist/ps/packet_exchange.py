@@ -82,7 +82,7 @@ class PacketExchange:
         return tuple(self._packets)
 
     def post_receives(self) -> None:
-        """Let this step's parameters come in, from now on: their old values must be done with."""
+        """Post the receives of this step's parameters; their old values must not be in use."""
         self._start_receives()
         self._posted = True
         self._posted_at = time.monotonic()
@@ -94,10 +94,12 @@ class PacketExchange:
         self._sent[index] = True
         noted = not self.step + 1 & recorder.mask
         begin = time.monotonic_ns() if noted else 0
-        self._gradients[index].gather()
+        gradients = self._gradients[index]
+        if not gradients.in_place:
+            gradients.gather()
         self._start_sends[index]()
         if noted:
-            self._note(events.EventKind.SENT, index, self._gradients[index], begin)
+            self._note(events.EventKind.SENT, index, gradients, begin)
 
     def wait_sends(self) -> None:
         """Wait until the gradients sent in this step may be overwritten."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hpcdist.ps.packet_log import PacketLog
 from hpcdist.ps.persistent_requests import StepExchange
@@ -11,8 +11,10 @@ from hpcdist.ps.shards import DuePacket, Shards
 from hpcdist.ps.whole_steps import WholeSteps
 from hpcdist.trace.recorder import recorder
 
+Call = Callable[[], object]
 OnStepBegin = Callable[[int], None]  # (step): before the first update of a step
-OnPacket = Callable[[int, tuple[int, ...]], None]  # (packet index, contributors): update it
+# (packet index, contributors): the calls that update it, made once and called in many steps
+BindPacket = Callable[[int, tuple[int, ...]], Sequence[Call]]
 
 
 class PacketUpdates:
@@ -40,8 +42,16 @@ class PacketUpdates:
         self._dense = dense
         self._own_answers = own_answers
         self._whole_steps = whole_steps
-        self.on_step_begin: OnStepBegin = lambda step: None
-        self.on_packet: OnPacket = lambda packet, contributors: None
+        self._on_step_begin: OnStepBegin = lambda step: None
+        self._bind_packet: BindPacket = lambda packet, contributors: ()
+        self._applied: dict[tuple[int, tuple[int, ...]], Call] = {}
+        self._carried_out: dict[DuePacket, Call] = {}
+
+    def bind(self, on_step_begin: OnStepBegin, bind_packet: BindPacket) -> None:
+        """Take what is called before a step, and what binds the updates of a packet."""
+        self._on_step_begin, self._bind_packet = on_step_begin, bind_packet
+        self._applied.clear()
+        self._carried_out.clear()
 
     def arrived(self, trainer: int, packet: int) -> DuePacket | None:
         """Note that a trainer's packet has come; return the update that is due by it, if one is."""
@@ -51,44 +61,86 @@ class PacketUpdates:
 
     def carry_out(self, update: DuePacket) -> None:
         """Apply an update, or all of its step, and answer the trainers."""
-        if self._whole_steps is None:
-            if update.begins_step:
-                self.on_step_begin(self._shards.step)
-            self._apply(update)
-            self._answer(update)
-            return
+        known = self._carried_out.get(update)
+        if known is None:
+            known = self._bound(update)
+        known()
+
+    def _bound(self, update: DuePacket) -> Call:
+        """Return the call that carries an update out, kept where steps have the same again."""
+        if self._whole_steps is not None:
+            return lambda: self._add_to_step(update)
+        packet, contributors, begins, answers = update
+        apply, answer = self._apply_of(packet, contributors), self._answer_of(update)
+        on_step_begin, shards = self._on_step_begin, self._shards
+
+        def carry_out() -> None:
+            if begins:
+                on_step_begin(shards.step)
+            apply()
+            answer()
+
+        if answers == ((packet, contributors),):  # those of other trainers come in many orders
+            self._carried_out[update] = carry_out
+        return carry_out
+
+    def _add_to_step(self, update: DuePacket) -> None:
+        assert self._whole_steps is not None
         due = self._whole_steps.add(update)
         if any(one.begins_step for one in due):
-            self.on_step_begin(self._shards.step)
+            self._on_step_begin(self._shards.step)
         for one in due:
-            self._apply(one)
+            self._apply_of(one.packet, one.contributors)()
         for one in due:
-            self._answer(one)
+            self._answer_of(one)()
 
     def reached(self, packet: int, trainer: int, step: int) -> bool:
         """Return whether a packet is as a trainer must see it in ``step``."""
         pending = self._whole_steps is not None and self._whole_steps.holds(packet)
         return not pending and self._shards.reached(trainer, packet, step)
 
-    def _apply(self, update: DuePacket) -> None:
-        packet, contributors = update.packet, update.contributors
-        if packet < self._dense and contributors:
-            self._exchange.settle(packet)
-        if packet >= self._dense or contributors:
-            begin = time.monotonic_ns()
-            self.on_packet(packet, contributors)
-            if recorder.on and contributors:
-                self._log.applied(packet, contributors, begin)
+    def _apply_of(self, packet: int, contributors: tuple[int, ...]) -> Call:
+        """Return the call that applies a packet of these trainers, made once."""
+        known = self._applied.get((packet, contributors))
+        if known is None:
+            known = self._applied[packet, contributors] = self._bound_apply(packet, contributors)
+        return known
 
-    def _answer(self, update: DuePacket) -> None:
-        """Send parameters that have been updated, and take the next gradients."""
+    def _bound_apply(self, packet: int, contributors: tuple[int, ...]) -> Call:
+        if packet < self._dense and not contributors:
+            return _nothing
+        calls = list(self._bind_packet(packet, contributors))
+        settles = packet < self._dense and not self._own_answers
+        settle = self._exchange.settler(packet) if settles else _nothing
+        now, note = time.monotonic_ns, self._log.applied
+
+        def apply() -> None:
+            settle()
+            begin = now()
+            for call in calls:
+                call()
+            if recorder.on and contributors:
+                note(packet, contributors, begin)
+
+        return apply
+
+    def _answer_of(self, update: DuePacket) -> Call:
+        """Return the call that sends updated parameters, and takes the next gradients."""
         packet, contributors, _, answers = update
-        exchange = self._exchange
-        if packet < self._dense and contributors:
-            if len(contributors) == self._trainers and not self._own_answers:
-                exchange.answer_all(packet)
-                return
-            exchange.receive(packet, contributors)
-        for answered, trainers in answers:
-            if answered < self._dense:
-                exchange.answer(answered, trainers)
+        exchange, dense = self._exchange, self._dense
+        took = packet < dense and bool(contributors)
+        if took and len(contributors) == self._trainers and not self._own_answers:
+            return exchange.answerer(packet)
+
+        def answer() -> None:
+            if took:
+                exchange.receive(packet, contributors)
+            for answered, trainers in answers:
+                if answered < dense:
+                    exchange.answer(answered, trainers)
+
+        return answer
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -93,20 +94,26 @@ class StepExchange:
         for packet in range(len(self._receives)):
             self.receive(packet, trainers)
 
-    def settle(self, packet: int) -> None:
-        """Wait until the last answers have left, before their parameters change.
+    def settler(self, packet: int) -> Callable[[], object]:
+        """Return the wait until the last answers have left, before their parameters change.
 
         Where answers leave from the parameters, they have been received, or their trainers would
         not have sent again; this only lets the transport close the requests.
         """
-        if not self._own_answers:
-            self._finish(packet)
+        return functools.partial(self._finish, packet, self._finish_all[packet])
 
-    def answer_all(self, packet: int) -> None:
-        """Answer every trainer, and take its next gradients."""
-        if packet in self._staged:
-            self._live[packet].gather()
-        self._start_all[packet]()
+    def answerer(self, packet: int) -> Callable[[], object]:
+        """Return the call that answers every trainer, and takes its next gradients."""
+        start = self._start_all[packet]
+        if packet not in self._staged:
+            return start
+        gather = self._live[packet].gather
+
+        def answer() -> None:
+            gather()
+            start()
+
+        return answer
 
     def receive(self, packet: int, trainers: Sequence[int]) -> None:
         """Take the next gradients of these trainers."""
@@ -126,11 +133,11 @@ class StepExchange:
     def close(self) -> None:
         """Wait until all answers have left, and free the requests of the sends."""
         for packet, sends in enumerate(self._sends):
-            self._finish(packet)
+            self._finish(packet, self._finish_all[packet])
             self._transport.release(sends)
 
-    def _finish(self, packet: int) -> None:
+    def _finish(self, packet: int, finish: Callable[[], object]) -> None:
         try:
-            self._finish_all[packet]()
+            finish()
         except RankFailure:  # the living still get theirs
             finish_sends(self._transport, self._sends[packet], self._describe, self._deadline_s)

@@ -37,19 +37,17 @@ class Answers:
         self._on_checkpoint = on_checkpoint
         self._reads: list[tuple[int, int, Any]] = []  # (trainer, step, payload)
         self._checkpoints: list[tuple[int, int, Any]] = []
+        self.waiting = False  # whether a trainer waits for an answer
 
     def add_read(self, trainer: int, step: int, payload: object) -> None:
         """Note that a trainer wants the values of variables."""
         self._reads.append((trainer, step, payload))
+        self.waiting = True
 
     def add_checkpoint(self, trainer: int, step: int, payload: object) -> None:
         """Note that a trainer wants variables saved, or loaded."""
         self._checkpoints.append((trainer, step, payload))
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a trainer waits for an answer."""
-        return bool(self._reads or self._checkpoints)
+        self.waiting = True
 
     @property
     def awaited(self) -> set[int]:
@@ -65,6 +63,7 @@ class Answers:
             for i, (trainer, *_) in enumerate(queue):
                 if may(trainer):
                     answer(*queue.pop(i))
+                    self._look_again()
                     return True
         return False
 
@@ -72,8 +71,12 @@ class Answers:
         """Drop what a trainer has asked: it has died."""
         self._reads = [request for request in self._reads if request[0] != trainer]
         self._checkpoints = [request for request in self._checkpoints if request[0] != trainer]
+        self._look_again()
 
-    def who(self, trainer: int) -> str:
+    def _look_again(self) -> None:
+        self.waiting = bool(self._reads or self._checkpoints)
+
+    def label(self, trainer: int) -> str:
         """Name a trainer."""
         return f"trainer {trainer} (rank {self._ranks[trainer]})"
 
@@ -91,7 +94,7 @@ class Answers:
         finish_sends(
             self._transport,
             values,
-            lambda: f"{self._name} sending {names} to {self.who(trainer)}",
+            lambda: f"{self._name} sending {names} to {self.label(trainer)}",
             self._deadline_s,
         )
 
@@ -125,6 +128,6 @@ class Answers:
         finish_sends(
             self._transport,
             requests,
-            lambda: f"{self._name} sending {kind.name} to {self.who(trainer)}",
+            lambda: f"{self._name} sending {kind.name} to {self.label(trainer)}",
             self._deadline_s,
         )

@@ -28,17 +28,17 @@ class RowExchangeClient:
         self._cluster = cluster
         self._trainer = trainer_id
         self._deadline_s = deadline_s
-        self._sending: Messages = []
+        self.sending: Messages = []  # what is pushed, and may not have been taken
 
     def finish(self) -> None:
         """Wait until everything pushed has been taken."""
-        if self._sending:
+        if self.sending:
             self._await(
-                self._sending,
+                self.sending,
                 Cause.SENDS,
                 lambda: f"trainer {self._trainer}: sending gradients of tables",
             )
-            self._sending.clear()
+            self.sending.clear()
 
     def _await(self, messages: Messages, cause: Cause, describe: Callable[[], str]) -> None:
         """Wait until all messages have come or gone; errors name the servers that are missing."""

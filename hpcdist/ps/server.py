@@ -24,7 +24,7 @@ from hpcdist.ps.messages import (
     decode_header,
 )
 from hpcdist.ps.packet_log import PacketLog
-from hpcdist.ps.packet_updates import OnPacket, OnStepBegin, PacketUpdates
+from hpcdist.ps.packet_updates import BindPacket, OnStepBegin, PacketUpdates
 from hpcdist.ps.persistent_requests import StepExchange
 from hpcdist.ps.replies import DIFFER, Answers, OnCheckpoint
 from hpcdist.ps.shards import DuePacket, Shards, SyncShards
@@ -136,7 +136,7 @@ class PsServer:
         )
         asked = (self._greetings, self._answers, self._verdicts)
         self._of_trainers = (*asked, self._log, self._row_server, self.tables)
-        self._who = self._answers.who
+        self._label = self._answers.label
         self._headers = [new_header() for _ in self._ranks]
         # Every rank polls one list: a header from each trainer, then trainer-major packets.
         self._requests: list[Request] = [
@@ -144,14 +144,15 @@ class PsServer:
             for header, rank in zip(self._headers, self._ranks, strict=True)
         ]
 
-    def serve(self, on_step_begin: OnStepBegin, on_packet: OnPacket) -> None:
-        """Run until all trainers have closed; the callbacks update ``arrays`` in place.
+    def serve(self, on_step_begin: OnStepBegin, bind_packet: BindPacket) -> None:
+        """Run until all trainers have closed; what is called updates ``arrays`` in place.
 
-        ``on_packet(index, contributors)`` merges those rows of ``gradients`` for the variables of
-        packet ``index`` and updates its parameters.
+        ``bind_packet(index, contributors)`` returns the calls, for this step and others, that merge
+        those rows of ``gradients`` for the variables of packet ``index`` and update its parameters.
         """
         transport, shards = self._transport, self._shards
-        self._updates.on_step_begin, self._updates.on_packet = on_step_begin, on_packet
+        self._updates.bind(on_step_begin, bind_packet)
+        arrived, carry_out = self._updates.arrived, self._updates.carry_out
         trainers = len(self._ranks)
         places = [(k, p) for k in range(trainers) for p in range(self._dense)]
         owners = [*range(trainers), *(k for k, _ in places)]
@@ -183,7 +184,11 @@ class PsServer:
                     except RankFailure as failure:
                         died = failure
                     continue
-                self._take_packet(*places[index - trainers])
+                update = arrived(*places[index - trainers])
+                if update is not None:
+                    carry_out(update)
+                    if self._moves_rows or self._answers.waiting:
+                        self._answer_reads()
             if died is not None:
                 self._bury(died)
         stop_looking()
@@ -266,7 +271,8 @@ class PsServer:
             REQUEST_TAG,
             header,
             lambda: (
-                f"{self._name} waiting for the rest of {header.kind.name} from {self._who(trainer)}"
+                f"{self._name} waiting for the rest of {header.kind.name} from "
+                f"{self._label(trainer)}"
             ),
             self._deadline_s,
         )
@@ -292,7 +298,7 @@ class PsServer:
             self._close(trainer, payload)
         else:
             raise CommError(
-                f"{self._name}: unexpected {header.kind.name} from {self._who(trainer)}"
+                f"{self._name}: unexpected {header.kind.name} from {self._label(trainer)}"
             )
         if header.kind is not MessageKind.CLOSE:
             self._transport.start([self._requests[trainer]])
@@ -301,7 +307,8 @@ class PsServer:
     def _table_message(self, trainer: int, header: Header) -> None:
         if self._table_packet is None:
             raise CommError(
-                f"{self._who(trainer)} asked {self._name} for rows, but it has no tables: {DIFFER}"
+                f"{self._label(trainer)} asked {self._name} for rows, "
+                f"but it has no tables: {DIFFER}"
             )
         if header.kind is MessageKind.TABLE_PUSH:
             self.tables.take_push(trainer, header)
@@ -319,7 +326,7 @@ class PsServer:
         objection = self._greetings.objection(new)
         refusal = None
         if objection:
-            refusal = f"{self._who(objection[0])} and {self._name} disagree on {objection[1]}"
+            refusal = f"{self._label(objection[0])} and {self._name} disagree on {objection[1]}"
         else:
             if not self._greetings.answered:
                 self._requests += self._exchange.open()
@@ -335,7 +342,7 @@ class PsServer:
     def _close(self, trainer: int, payload: object) -> None:
         sent = payload or [0] * self._packets
         if not isinstance(sent, list) or not all(isinstance(n, int) for n in sent):
-            raise CommError(f"malformed message: CLOSE payload of {self._who(trainer)}: {sent!r}")
+            raise CommError(f"malformed message: CLOSE payload of {self._label(trainer)}: {sent!r}")
         self._closed.add(trainer)
         for update in self._shards.closed(trainer, sent):
             self._update(update)
@@ -391,4 +398,4 @@ class PsServer:
         return f"{self._name} waiting for trainers to take their parameters"
 
     def _whos(self, trainers: Any) -> str:
-        return ", ".join(self._who(trainer) for trainer in trainers)
+        return ", ".join(self._label(trainer) for trainer in trainers)

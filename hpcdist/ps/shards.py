@@ -92,6 +92,8 @@ class SyncShards(Shards):
     of them: packet p those of number ``turns[p]``.
     """
 
+    step = -1
+
     def __init__(self, trainers: int, packets: int, turns: Sequence[int] = ()) -> None:
         self._trainers = trainers
         self._turn_of = list(turns) or [0] * packets
@@ -109,10 +111,6 @@ class SyncShards(Shards):
         # What to answer, made beforehand: this runs in every step, and often on a cold cache.
         everyone = tuple(range(trainers))
         self._updates = [_updates(packet, everyone) for packet in range(packets)]
-
-    @property
-    def step(self) -> int:
-        return sum(self._begun) - 1
 
     @property
     def finished(self) -> bool:
@@ -205,9 +203,12 @@ class SyncShards(Shards):
         step = self._applied[packet]
         self._applied[packet] = step + 1
         turn = self._turn_of[packet]
-        update = self._updates[packet][step == self._begun[turn]]
+        begins = step == self._begun[turn]
+        update = self._updates[packet][begins]
         self.turn = turn
-        self._begun[turn] = max(step + 1, self._begun[turn])
+        if begins:
+            self._begun[turn] = step + 1
+            self.step += 1
         if self._sent:
             self._expect(packet)
         self._awaited[packet] = self._needed[packet]

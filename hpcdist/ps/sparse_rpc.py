@@ -70,7 +70,7 @@ class RowClient(RowExchangeClient):
         rank = self._cluster.rank_of_endpoint(endpoint)
         arrays = (np.array(rows), np.array(values)) if len(rows) else ()
         self._unfinished += arrays
-        self._sending += self._post(rank, MessageKind.PUSH, step, [gradient, len(rows)], arrays)
+        self.sending += self._post(rank, MessageKind.PUSH, step, [gradient, len(rows)], arrays)
 
     def changed(
         self, endpoint: str, table: str, gradient: str, like: Array, step: int

@@ -11,11 +11,12 @@ import numpy as np
 
 from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
+from hpcdist.ps.changes import Changes
 from hpcdist.ps.table_metadata import RowInitializer, RowOptimizer, TableStatistics
 
 PIECE = 2048  # rows that are looked for, then moved
 
-__all__ = ["RowInitializer", "RowOptimizer", "SparseTable", "TableStatistics"]
+__all__ = ["RowInitializer", "RowOptimizer", "SparseTable", "TableStatistics", "single"]
 
 
 class SparseTable:
@@ -24,6 +25,8 @@ class SparseTable:
     A new row's values follow from ``seed`` and its id alone. ``dict_size`` is how many ids fit at
     most (None: as many as memory). ``shared`` holds the optimizer's ``shared_names``, float32.
     """
+
+    _words = 0  # uint32 that a table with a policy keeps with each row
 
     def __init__(
         self,
@@ -44,13 +47,15 @@ class SparseTable:
         self.optimizer, self.initializer, self.seed = optimizer, initializer, seed
         self.dict_size = dict_size
         self.shared = np.zeros(len(optimizer.shared_names), np.float32)
+        self.changes: Changes | None = None  # once the table is published
         self._width = optimizer.state_width(dim)
-        self._new_memory = functools.partial(TableMemory, name, 4 * (1 + dim + self._width))
+        stride = 4 * (1 + dim + self._width + self._words)
+        self._new_memory = functools.partial(TableMemory, name, stride)
         self.clear()
         self._index, self._rows = index_kernels, row_kernels
         self._move = row_kernels.PASSES[optimizer.formula]
         self._beginning = (  # what the kernels take to begin a row
-            np.array([dim, self._memory.shift, self._memory.stride]),
+            np.array([dim, self._memory.shift, self._memory.stride, 4 * self._words]),
             np.uint64(row_values.mixed(np.int64(seed))),
             row_values.KINDS[initializer.kind],
             np.array([initializer.a, initializer.b, optimizer.first_state]),
@@ -67,6 +72,8 @@ class SparseTable:
         self._memory = self._new_memory()
         begin = (n.removesuffix("_power") for n in self.optimizer.shared_names)
         self.shared[...] = [getattr(self.optimizer, name) for name in begin]
+        if self.changes is not None:
+            self.changes.all()
 
     def pull(self, ids: Array, out: Array, *, create: bool = True) -> None:
         """Write the rows of ``ids`` (int64 [n], repeats allowed) to ``out`` (float32 [n, dim]).
@@ -88,10 +95,12 @@ class SparseTable:
             raise TableError(f"table {self.name!r}, pull: out must be C-contiguous and writable")
         if create:
             self._check_room(ids)
-        address = out.ctypes.data
+        address, before = out.ctypes.data, len(self)
         self._until_done(
             len(ids), lambda at, *table: self._index.pull(ids, at, create, address, *table)
         )
+        if len(self) > before:
+            self._changed(ids)
         return len(ids)
 
     def push(
@@ -115,7 +124,20 @@ class SparseTable:
         grads = _plain(grads)
         self._check_finite(ids, grads, learning_rate, scale)
         self._check_room(ids)
-        unique, firsts, following = self._merged(ids) if repeats else _single(ids)
+        merged = self._merged(ids) if repeats else single(ids)
+        self._step(*merged, grads, learning_rate, scale)
+        self._pushed += len(ids)
+
+    def _step(
+        self,
+        unique: Array,
+        firsts: Array,
+        following: Array,
+        grads: Array,
+        learning_rate: float,
+        scale: float,
+    ) -> None:
+        """Make one step of the optimizer with the merged gradients of ``unique``."""
         constants = self._constants
         if self.optimizer.kind == "adam":
             self.shared *= np.array([self.optimizer.beta1, self.optimizer.beta2], np.float32)
@@ -129,7 +151,7 @@ class SparseTable:
             if self.optimizer.l1_decay or self.optimizer.l2_decay:
                 moving = self._decayed(records, *moving)
             self._move(records, *moving)
-        self._pushed += len(ids)
+        self._changed(unique)
 
     def export(self, start_row: int, stop_row: int) -> tuple[Array, Array, Array]:
         """Return (ids int64 [m], rows [m, dim], state [m, state_width]) of part of the table.
@@ -169,6 +191,27 @@ class SparseTable:
         rows, state = _plain(rows), _plain(state)
         self._rows.write_records(records, 0, self.dim, rows.ctypes.data)
         self._rows.write_records(records, self.dim, self._width, state.ctypes.data)
+        self._changed(ids)
+
+    @property
+    def companions(self) -> tuple[SparseTable, ...]:
+        """The tables that are saved with this one."""
+        return ()
+
+    @property
+    def without_row(self) -> RowInitializer:
+        """The values that ids without a row give."""
+        return self.initializer
+
+    @property
+    def sent_width(self) -> int:
+        """The number of float32 that `pull` writes, and `push` takes, for each id."""
+        return self.dim
+
+    @property
+    def state_width(self) -> int:
+        """The number of float32 that an optimizer keeps with each row."""
+        return self._width
 
     @property
     def payload_bytes(self) -> int:
@@ -181,16 +224,20 @@ class SparseTable:
         return self._memory.nbytes
 
     def statistics(self) -> TableStatistics:
-        """Return what the table has done so far."""
+        """Return the statistics of the table."""
         sizes = len(self), self.nbytes, self.payload_bytes
         return TableStatistics(self.name, *sizes, self._pulled, self._pushed)
 
     # -- inside --
 
+    def _changed(self, ids: Array) -> None:
+        if self.changes is not None:
+            self.changes.touch(ids)
+
     def _decayed(
         self, records: Array, grads: Array, firsts: Array, following: Array, *facts: Any
     ) -> tuple[Any, ...]:
-        """Return what moves records, with the derivative of the penalty in their gradients."""
+        """Return the update of records, with the derivative of the penalty in their gradients."""
         scale, *rest = facts
         rows, merged = (np.empty((len(records), self.dim), np.float32) for _ in range(2))
         self._rows.read_records(records, 0, self.dim, rows.ctypes.data)
@@ -198,13 +245,13 @@ class SparseTable:
         merged *= scale
         merged += np.float32(self.optimizer.l2_decay) * rows
         merged += np.float32(self.optimizer.l1_decay) * np.sign(rows)
-        _, firsts, following = _single(records)
+        _, firsts, following = single(records)
         return merged, firsts, following, np.float32(1), *rest
 
     def _compile(self) -> None:
         """Load every kernel now: none shall be compiled in the middle of a step."""
         ids, rows = np.empty(0, np.int64), np.empty((0, self.dim), np.float32)
-        self.pull(ids, rows)
+        self._pull(ids, rows, create=True)
         self._locate(ids, create=False)
         self._rows.first_not_finite(rows.reshape(-1).view(np.uint32))
         _, firsts, following = self._merged(ids)
@@ -290,8 +337,8 @@ class SparseTable:
             )
 
 
-def _single(ids: Array) -> tuple[Array, Array, Array]:
-    """Return what `SparseTable._merged` does, of ids that are all different."""
+def single(ids: Array) -> tuple[Array, Array, Array]:
+    """Like `SparseTable._merged`, for ids that are all different."""
     return ids, np.arange(len(ids), dtype=np.int32), np.full(len(ids), -1, np.int32)
 
 

@@ -8,7 +8,7 @@ from hpcdist.base.division import round_up
 from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
 from hpcdist.ps import index_kernels as kernels
-from hpcdist.ps.index_kernels import ENTRIES, LINE_BYTES, ROWS, USED
+from hpcdist.ps.index_kernels import ENTRIES, LINE_BYTES, REMOVED_ROWS, ROWS, USED
 from hpcdist.ps.mapped_memory import HUGE_PAGE_BYTES, PAGE_BYTES, Pieces, zeros
 
 CHUNK_BYTES = 16 << 20  # at most, unless one record is larger
@@ -34,7 +34,7 @@ class TableMemory:
     def __init__(self, name: str, stride: int) -> None:
         self.name, self.stride = name, stride
         self.shift = max(0, (CHUNK_BYTES // stride).bit_length() - 1)
-        self.book = np.zeros(2, np.int64)
+        self.book = np.zeros(4, np.int64)
         self.directory = np.zeros(1, np.int64)
         self.segments = np.zeros((8, 6), np.int64)
         self.chunks = np.zeros(8, np.int64)
@@ -48,7 +48,7 @@ class TableMemory:
     @property
     def rows(self) -> int:
         """How many records are in use."""
-        return int(self.book[ROWS])
+        return int(self.book[ROWS] - self.book[REMOVED_ROWS])
 
     @property
     def most_rows(self) -> int:
@@ -60,8 +60,9 @@ class TableMemory:
         """Bytes of memory taken: of the last chunk, what has been touched."""
         index = self._pieces.nbytes
         index += self.directory.nbytes + self.segments.nbytes + self.chunks.nbytes
-        page = HUGE_PAGE_BYTES if self.rows * self.stride > SMALL_BYTES else PAGE_BYTES
-        return index + round_up(self.rows * self.stride, page)
+        touched = int(self.book[ROWS]) * self.stride
+        page = HUGE_PAGE_BYTES if touched > SMALL_BYTES else PAGE_BYTES
+        return index + round_up(touched, page)
 
     def used_by_segment(self) -> Array:
         """Return how many records each segment lists, int64 [segments]."""

@@ -97,9 +97,9 @@ class TableClient(RowExchangeClient):
             self.settle(batch.tables)
         for rank, message, rows in zip(self._cluster.servers, batch.messages, batch.rows):
             begin = time.monotonic_ns()
-            self._sending += self._post(rank, MessageKind.TABLE_PUSH, message)
+            self.sending += self._post(rank, MessageKind.TABLE_PUSH, message)
             if len(rows):
-                self._sending.append((rank, self._transport.isend(rows, rank, ROWS_TAG)))
+                self.sending.append((rank, self._transport.isend(rows, rank, ROWS_TAG)))
             nbytes = message.nbytes + rows.nbytes
             _note(EventKind.SENT, GRADIENTS, begin, nbytes, rank, self.pushes + 1)
         self.pushes += 1
@@ -215,7 +215,7 @@ class TableServer(RowExchangeServer):
         for table, begin, table_ids, rows in zip(
             self._tables, begins, ids, rows_of(self._specs, counts, reply)
         ):
-            row_bytes = 4 * table.dim
+            row_bytes = 4 * table.sent_width
             step = max(1, PIECE // row_bytes)
             for first in range(0, len(table_ids), step):
                 part = slice(first, first + step)

@@ -12,20 +12,22 @@ from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
 from hpcdist.ps.batch import TableSpec
+from hpcdist.ps.policy_table import PolicyTable
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
+from hpcdist.runtime.tables.given_rows import GivenRows, load_given
 from hpcdist.transpiler.plan import Plan
-from hpcdist.transpiler.table_metadata import Table
+from hpcdist.transpiler.table_metadata import ProgramTable
 
 
-def bind_make(op: Operator, binding: Binding) -> Call:
-    """Return what puts a new, empty table into the scope."""
-    table: Table = op.attrs["table"]
+def bind_make(op: Operator, binding: Binding, owner: int, owners: int) -> Call:
+    """Return the call that puts a new table into the scope: one of the ``owners`` of its rows."""
+    table: ProgramTable = op.attrs["table"]
     variable = binding.scope.var(table.parameter)
-    return lambda: variable.hold(make_table(table))
+    return lambda: variable.hold(make_table(table, owner, owners))
 
 
-def make_table(table: Table) -> SparseTable:
-    """Return the empty table that a startup Program describes.
+def make_table(table: ProgramTable, owner: int, owners: int) -> SparseTable:
+    """Return the table that a startup Program describes, with those given rows that it owns.
 
     Its rows begin alike on all servers: the seed follows from the Program's, or the job's, and
     from the table's name.
@@ -33,7 +35,7 @@ def make_table(table: Table) -> SparseTable:
     fill = table.fill
     assert fill is not None, "the startup Program has been read"
     seed = fill.seed or settings.SEED.read()
-    return SparseTable(
+    facts = (
         table.parameter,
         table.width,
         _optimizer(table),
@@ -41,9 +43,18 @@ def make_table(table: Table) -> SparseTable:
         zlib.crc32(f"{seed}/{table.parameter}".encode()),
         table.dict_size,
     )
+    if table.policy is None:
+        made = SparseTable(*facts)
+    else:
+        made = PolicyTable(*facts, policy=table.policy)
+        made.check_servers(owners)
+    if fill.given is not None:
+        assert isinstance(fill.given, GivenRows)
+        load_given(made, fill.given, owner, owners)
+    return made
 
 
-def _optimizer(table: Table) -> RowOptimizer:
+def _optimizer(table: ProgramTable) -> RowOptimizer:
     fields = RowOptimizer.__dataclass_fields__
     attrs = {name: value for name, value in table.attrs if name in fields}
     if table.optimizer == "adagrad" and table.first:
@@ -76,9 +87,10 @@ def server_table(binding: Binding, name: str) -> SparseTable:
     return variable.value
 
 
-def spec_of(table: Table) -> TableSpec:
+def spec_of(table: ProgramTable) -> TableSpec:
     """Return a table as trainers and servers know it."""
-    return TableSpec(table.parameter, table.width, table.dict_size, table.padding)
+    shows = 2 if table.policy is not None and table.policy.shows else 0
+    return TableSpec(table.parameter, table.width + shows, table.dict_size, table.padding)
 
 
 def specs_of(plan: Plan) -> tuple[TableSpec, ...]:
@@ -86,7 +98,7 @@ def specs_of(plan: Plan) -> tuple[TableSpec, ...]:
     return tuple(map(spec_of, plan.tables))
 
 
-def check_moves(sparse_table: SparseTable, table: Table) -> None:
+def check_moves(sparse_table: SparseTable, table: ProgramTable) -> None:
     """Refuse a table whose startup Program did not know what moves it, such as a copy of one."""
     initial, moved = (
         replace(o, initial_moment=0.0) for o in (sparse_table.optimizer, _optimizer(table))

@@ -17,6 +17,7 @@ from hpcdist.ps.table import SparseTable
 from hpcdist.runtime.staging import Staging, in_order, rebound
 from hpcdist.runtime.tables.make_table import bind_make, check_moves, server_table
 from hpcdist.runtime.tables.prefetch import coming
+from hpcdist.runtime.tables.wide_rows import WideRows
 from hpcdist.transpiler.table_metadata import padding_in
 
 TABLE_OPS = ("pull_sparse", "push_sparse", "make_table")
@@ -46,7 +47,7 @@ class RowExchange(Protocol):
         """
 
     def finish(self) -> None:
-        """Let go of the batch's memory."""
+        """Release the batch's memory."""
 
 
 def bind_steps(
@@ -58,7 +59,7 @@ def bind_steps(
     *,
     ahead: bool = False,
 ) -> dict[int, Call]:
-    """Return what ``pull_sparse`` and ``push_sparse`` do, by the id of the operator.
+    """Return the calls of ``pull_sparse`` and ``push_sparse``, by the id of the operator.
 
     ``tables`` are all that the servers have; those that an operator does not name get no ids. With
     ``ahead``, in asynchronous mode, rows are asked for a step before, if the script says what comes
@@ -82,14 +83,16 @@ def bind_steps(
 def bind_local(
     ops: Sequence[Operator],
     binding: Binding,
+    owner: int,
     owners: int,
     exchange_of: Callable[[Sequence[SparseTable]], RowExchange],
 ) -> dict[int, Call]:
-    """Return what operators do on tables whose rows are here, or on as many ``owners`` like this.
+    """Return operators' calls on tables whose rows are here, or on as many ``owners`` like this.
 
-    ``exchange_of`` is given the tables, by name.
+    ``owner`` numbers this one. ``exchange_of`` is given the tables, by name.
     """
-    calls = {id(op): bind_make(op, binding) for op in ops if op.type == "make_table"}
+    makes = [op for op in ops if op.type == "make_table"]
+    calls = {id(op): bind_make(op, binding, owner, owners) for op in makes}
     steps = [op for op in ops if id(op) not in calls]
     if not steps:
         return calls
@@ -99,7 +102,7 @@ def bind_local(
         for table in op.attrs.get("tables", ()):
             check_moves(server_table(binding, table.parameter), table)
     exchange = exchange_of(tables)
-    specs = [TableSpec(table.name, table.dim, table.dict_size) for table in tables]
+    specs = [TableSpec(table.name, table.sent_width, table.dict_size) for table in tables]
     return calls | bind_steps(steps, binding, specs, owners, lambda: exchange)
 
 
@@ -155,6 +158,8 @@ class _LookUps:
         self, op: Operator, staging: Staging, batch: LookupBatch, values: Sequence[str]
     ) -> None:
         self._names: list[tuple[str, ...]] = []  # of the ids, by table
+        self._wide: list[WideRows] = []  # of tables that take shows and clicks
+        shows = op.attrs.get("shows", ((),) * len(op.attrs["lookups"]))
         by_table: dict[str, list[int]] = {}
         for i, look_up in enumerate(op.attrs["lookups"]):
             by_table.setdefault(look_up.table, []).append(i)
@@ -174,6 +179,11 @@ class _LookUps:
             first = 0
             for i, part in zip(look_ups, parts, strict=True):
                 array = contiguous(staging.host(values[i]))
+                if table.width != array.shape[-1]:
+                    here = [staging.host(name).reshape(-1) for name in shows[i]]
+                    wide = WideRows(table.name, array.reshape(len(part), -1), here)
+                    self._wide.append(wide)
+                    array = wide.rows
                 self._alive.append(array)
                 moves.append((number, first, len(part), array.ctypes.data))
                 first += len(part)
@@ -192,6 +202,16 @@ class _LookUps:
         for parts, flat in self._copies:
             np.concatenate(parts, out=flat)
         return self.flat
+
+    def narrow(self) -> None:
+        """Copy the rows of tables that take shows and clicks to where they are used."""
+        for wide in self._wide:
+            wide.copy_out()
+
+    def widen(self) -> None:
+        """Put the gradients of such rows beside their shows and clicks."""
+        for wide in self._wide:
+            wide.copy_in()
 
     def coming(self) -> list[Array] | None:
         """Return the ids of the next batch by table; None if the script has not told them."""
@@ -227,6 +247,7 @@ def _bind_pull(
                 turn.batch.index(ids)
                 through.pull(turn.batch, create=create)
             turn.batch.take(looked_up.moves)
+            looked_up.narrow()
             following = looked_up.coming() if ahead else None
             if following is not None:
                 turn.ask(following, through)
@@ -245,7 +266,8 @@ def _bind_push(
     indexed: bool,
 ) -> Call:
     """``indexed``: the batch is indexed already, by the pull of the same look-ups."""
-    read = op.input("Grads") if indexed else [*op.input("Ids"), *op.input("Grads")]
+    read = [*op.input("Grads"), *op.input("Shows")]
+    read += [] if indexed else op.input("Ids")
 
     def make() -> Call | None:
         staging = Staging(binding.arrays, binding.backend, {})
@@ -259,6 +281,7 @@ def _bind_push(
                 exchange().finish()
                 batch.index(looked_up.ids())
             batch.clear()
+            looked_up.widen()
             batch.add(looked_up.moves)
             batch.check_finite("the gradient")
             exchange().push(batch, [float(rate.reshape(-1)[0]) for rate in rates])

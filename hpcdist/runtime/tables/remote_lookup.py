@@ -17,7 +17,7 @@ from hpcdist.runtime.staging import Staging, in_order, rebound
 
 
 def bind_lookup(client: Callable[[], PsClient], op: Operator, binding: Binding) -> Call:
-    """Return what looks up the rows of a table that lives on servers, for one operator."""
+    """Return one operator's look-up of rows of a table that lives on servers."""
 
     def make() -> Call | None:
         staging = Staging(binding.arrays, binding.backend, {})
@@ -35,7 +35,7 @@ def bind_lookup(client: Callable[[], PsClient], op: Operator, binding: Binding) 
 def _look_up(
     client: Callable[[], PsClient], op: Operator, ids: Sequence[Any], outputs: Sequence[Any]
 ) -> Callable[[], None]:
-    """Return what fills ``outputs`` with the table's rows of ``ids``; padding ids give zeros.
+    """Return the call that fills ``outputs`` with the rows of ``ids``; padding gives zeros.
 
     The table is cut by rows: part k holds ``height_sections[k]`` rows on ``endpoints[k]``. All
     look-ups of a table make one request to each server.

@@ -1,0 +1,139 @@
+"""One owner's part of a publication: its changed rows, written beside training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdist.base.replaced import write_whole
+from hpcdist.checkpoint.background import Background
+from hpcdist.ps.batch import sort_by_mix
+from hpcdist.ps.changes import Changed, Changes
+from hpcdist.ps.table import SparseTable
+from hpcdist.serving.files import TableRows, write_rows
+from hpcdist.serving.members import TableKind
+from hpcdist.serving.sorted_rows import mixes_of
+
+EXPORTED_ROWS = 1 << 16  # rows whose ids are asked for at a time
+
+
+@dataclass(frozen=True)
+class PublishOrder:
+    """What owners are asked to publish: member ``sequence``; ``attempt`` is in names of files.
+
+    ``committed`` is the newest member that is complete: what owners have written since then, of
+    members that never were, is to be written again. ``tables``: their names, None: all.
+    """
+
+    directory: str
+    sequence: int
+    attempt: str
+    committed: int
+    base: bool
+    tables: Sequence[str] | None = None
+
+    def path(self, owner: int, owners: int) -> Path:
+        """Return the file of an owner's rows."""
+        name = f"{self.sequence:09d}.{self.attempt}.{owner}-of-{owners}.rows"
+        return Path(self.directory) / name
+
+
+def facts_path(rows: Path) -> Path:
+    """Return the file by which an owner says that its rows are written: what they are."""
+    return rows.with_name(f"{rows.name}.facts")
+
+
+def failure_path(rows: Path) -> Path:
+    """Return the file by which an owner says why its rows cannot be written."""
+    return rows.with_name(f"{rows.name}.failed")
+
+
+class PublishedRows:
+    """Publishes the rows of one of ``owners``: servers, or trainers that share tables out."""
+
+    def __init__(self, owner: int, owners: int) -> None:
+        """Own what the tables given to `begin` hold."""
+        self._owner, self._owners = owner, owners
+        self._pending: dict[int, dict[str, Changed]] = {}  # by member, until it is complete
+        self._background = Background()
+
+    def begin(self, tables: Sequence[SparseTable], order: PublishOrder) -> bool:
+        """Copy what has changed, and start to write it; return whether it must be a base instead.
+
+        Then nothing is written. What cannot be written is said in a file beside it, or nowhere.
+        """
+        self._background.result()
+        chosen = [t for t in tables if order.tables is None or t.name in order.tables]
+        for table in chosen:
+            table.changes = table.changes or Changes()
+        self._settle(chosen, order.committed)
+        if not order.base and any(_changes(table).whole for table in chosen):
+            return True
+        taken = {table.name: _changes(table).take() for table in chosen}
+        self._pending[order.sequence] = taken
+        rows = {t.name: _copied(t, None if order.base else taken[t.name]) for t in chosen}
+        kinds = {t.name: _kind_of(t) for t in chosen}
+        path = order.path(self._owner, self._owners)
+        self._background.start(lambda: _write(path, rows, kinds))
+        return False
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self._background.result()
+
+    def _settle(self, tables: Sequence[SparseTable], committed: int) -> None:
+        for sequence in sorted(self._pending, reverse=True):
+            taken = self._pending.pop(sequence)
+            for table in tables:
+                if sequence > committed and table.name in taken:
+                    _changes(table).put_back(taken[table.name])
+
+
+def _changes(table: SparseTable) -> Changes:
+    assert table.changes is not None, "it is published"
+    return table.changes
+
+
+def _copied(table: SparseTable, changed: Changed | None) -> TableRows:
+    """Return copies of changed rows, or of all of them (None), in the order of their keys."""
+    if changed is None:
+        ids, deleted = _all_ids(table), np.empty(0, np.int64)
+    else:
+        ids, deleted = changed.touched.copy(), changed.deleted.copy()
+    sort_by_mix(ids)
+    sort_by_mix(deleted)
+    rows = np.empty((len(ids), table.dim), np.float32)
+    table.read(ids, rows)
+    return TableRows(mixes_of(ids), lambda begin, end: rows[begin:end], mixes_of(deleted))
+
+
+def _all_ids(table: SparseTable) -> np.ndarray:
+    ids = np.empty(len(table), np.int64)
+    for first in range(0, len(table), EXPORTED_ROWS):
+        ids[first : first + EXPORTED_ROWS] = table.export(first, first + EXPORTED_ROWS)[0]
+    return ids
+
+
+def _kind_of(table: SparseTable) -> TableKind:
+    return TableKind(table.dim, int(table.seed), asdict(table.without_row))
+
+
+def _write(path: Path, rows: Mapping[str, TableRows], kinds: Mapping[str, TableKind]) -> None:
+    """Write rows, then what they are; or else why they cannot be written."""
+    try:
+        file = write_rows(path, rows, {name: kind.width for name, kind in kinds.items()})
+        facts: dict[str, Any] = {"file": asdict(file)}
+        facts["tables"] = {name: asdict(kind) for name, kind in kinds.items()}
+        write_whole(facts_path(path), json.dumps(facts), durable=True)
+    except OSError as error:
+        try:
+            write_whole(failure_path(path), f"{path}: {error.strerror}")
+        except OSError:  # on a full disk the name must do
+            with suppress(OSError):
+                failure_path(path).touch()

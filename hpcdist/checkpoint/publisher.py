@@ -1,0 +1,272 @@
+"""`Publisher`: versions of a job's tables, written to a directory beside training."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hpcdist.base.checks import integer
+from hpcdist.base.errors import CheckpointError, PublicationError
+from hpcdist.base.plain_data import typed
+from hpcdist.base.replaced import make_folders
+from hpcdist.checkpoint.background import Background
+from hpcdist.checkpoint.local_shards import program_of_job, tables_of
+from hpcdist.checkpoint.published_rows import PublishedRows, PublishOrder, facts_path, failure_path
+from hpcdist.checkpoint.ranks import peers_here, together
+from hpcdist.checkpoint.serving import PUBLISH
+from hpcdist.executor.control import Peers
+from hpcdist.executor.scope import Scope, global_scope
+from hpcdist.graph.program import Program
+from hpcdist.serving.compaction import drop_before, drop_unnamed
+from hpcdist.serving.files import read_member, read_publication, write_member
+from hpcdist.serving.members import (
+    BASE,
+    DELTA,
+    NAME,
+    Member,
+    RowsFile,
+    TableKind,
+    link_of,
+    resolve,
+)
+
+POLL_S = 0.02
+PATIENCE = 10  # deadlines that a version may take to be written
+
+logger = logging.getLogger("hpcdist.serving")
+
+
+class Publisher:
+    """Publishes tables every so many steps: a base, then increments, for `hpcdist.serving.Lookup`.
+
+    Every trainer makes one and calls `after_step` after each step. Versions are written beside
+    training. One that cannot be written, as on a full disk, is put off: that is logged once, the
+    next one holds its rows too, and training goes on.
+    """
+
+    def __init__(
+        self,
+        dirname: str | Path,
+        *,
+        every: int = 100,
+        base_every: int = 24,
+        tables: Sequence[str] | None = None,
+        main_program: Program | None = None,
+        scope: Scope | None = None,
+    ) -> None:
+        """``every``: steps from version to version; ``base_every``: versions from base to base.
+
+        ``tables`` are published, None: all of the job. PlanError for numbers that cannot be.
+        """
+        self._every = integer("every", every, 1)
+        self._base_every = integer("base_every", base_every, 1)
+        self._directory, self._tables = Path(dirname).resolve(), tables
+        self._program, self._scope = main_program, scope
+        self._steps = 0
+        self._published_at = -1  # the step of what was published last
+        self._rows: PublishedRows | None = None
+        # On trainer 0:
+        self._background = Background()
+        self._last: Member | None = None  # the newest that is complete, of this run
+        self._since_base = 0
+        self._base: Member | None = None  # the newest of this run
+        self._publication, self._previous, self._first = "", "", 1
+        self._put_off = False
+
+    def is_due(self, step: int) -> bool:
+        """Return whether `after_step` publishes after this step."""
+        return step % self._every == 0
+
+    def after_step(self, step: int | None = None) -> None:
+        """Count a step, and publish if it is time. Every trainer calls this.
+
+        ``step`` is its number, by default that of calls so far.
+        """
+        self._steps = self._steps + 1 if step is None else step
+        if self.is_due(self._steps):
+            self.publish()
+
+    def publish(self, step: int | None = None) -> bool:
+        """Begin to publish a version now; return False if the one before is still being written.
+
+        Every trainer calls this, between two steps. ``step``: as of `after_step`.
+        """
+        self._steps = self._steps if step is None else step
+        peers = peers_here()
+        main = program_of_job(self._program)
+        program = peers.program(main)
+        scope = self._scope if self._scope is not None else global_scope()
+        first = peers.trainer == 0
+
+        def decide() -> Any:
+            peers.settle(program)
+            return self._next_order(peers) if first else None
+
+        plain = together(peers, decide)[0]
+        if plain is None:
+            return False
+        order = PublishOrder(**plain)
+
+        def begin() -> bool:
+            if peers.servers:
+                return first and any(peers.ask({"do": PUBLISH, "order": asdict(order)}))
+            if self._rows is None:
+                self._rows = PublishedRows(peers.trainer, peers.trainers)
+            return self._rows.begin(tables_of(program, scope), order)
+
+        if any(together(peers, begin)):
+            order = PublishOrder(**{**plain, "base": True})
+            together(peers, begin)
+        self._published_at = self._steps
+        if first:
+            owners, step = peers.servers or peers.trainers, self._steps
+            deadline_s = PATIENCE * peers.deadline_s
+            self._background.start(lambda: self._commit(order, owners, step, deadline_s))
+        return True
+
+    def wait(self) -> bool:
+        """Wait for the version that is being written; return whether it is complete. Collective."""
+        peers = peers_here()
+
+        def settled() -> bool:
+            self._background.result()
+            return not self._put_off
+
+        return bool(together(peers, settled)[0])
+
+    def close(self, step: int | None = None) -> None:
+        """Publish what has changed since the last version, and wait for it. Collective."""
+        self.wait()
+        self._steps = self._steps if step is None else step
+        if self._published_at != self._steps:
+            self.publish()
+            self.wait()
+        if self._rows is not None:
+            self._rows.close()
+
+    # -- trainer 0 --
+
+    def _next_order(self, peers: Peers) -> dict[str, Any] | None:
+        """Return the order of the next version; None while one is being written, or none can be."""
+        if self._background.busy:
+            return None
+        try:
+            make_folders(self._directory)
+            if not self._publication:
+                self._look()
+        except OSError as error:
+            self._say(f"{self._directory}: {error.strerror}")
+            return None
+        last = self._last
+        base = last is None or self._since_base + 1 >= self._base_every
+        sequence = self._first if last is None else last.sequence + 1
+        committed = -1 if last is None else last.sequence
+        attempt = secrets.token_hex(8)
+        return asdict(
+            PublishOrder(str(self._directory), sequence, attempt, committed, base, self._tables)
+        )
+
+    def _look(self) -> None:
+        """Find what an earlier run has published here: this one goes on with a base."""
+        members, highest = {}, 0
+        for path in self._directory.iterdir():
+            if match := NAME.fullmatch(path.name):
+                highest = max(highest, int(match[1]))
+                try:
+                    members[path.name] = read_member(path)
+                except PublicationError as error:
+                    logger.warning("%s: not continued: %s", self._directory, error)
+        chain, _ = resolve(members, read_publication(self._directory))
+        self._first = highest + 1
+        self._publication = chain.last.publication if chain else secrets.token_hex(16)
+        self._previous = link_of(chain.last) if chain else ""
+
+    def _commit(self, order: PublishOrder, owners: int, step: int, deadline_s: float) -> None:
+        """Wait for all owners' rows, and write the manifest."""
+        paths = [order.path(owner, owners) for owner in range(owners)]
+        try:
+            facts = [_await(path, deadline_s) for path in paths]
+            member = self._member(order, step, facts)
+            write_member(self._directory, member, founds=self._last is None)
+        except (CheckpointError, PublicationError, OSError) as error:
+            self._say(getattr(error, "strerror", None) or str(error))
+            self._clean(paths, rows=True)
+            return
+        self._last, self._previous = member, link_of(member)
+        self._since_base = 0 if order.base else self._since_base + 1
+        if self._put_off:
+            logger.warning("%s: publishing goes on with %s", self._directory, member.name)
+        self._put_off = False
+        self._clean(paths, rows=False)
+        if order.base:
+            self._base, before = member, self._base
+            self._drop(before)
+
+    def _member(self, order: PublishOrder, step: int, facts: Sequence[Mapping[str, Any]]) -> Member:
+        try:
+            kinds = [typed(Mapping[str, TableKind], one["tables"]) for one in facts]
+            files = tuple(typed(RowsFile, one["file"]) for one in facts)
+        except (KeyError, ValueError) as error:
+            raise PublicationError(f"malformed facts of owners: {error}") from None
+        if any(one != kinds[0] for one in kinds):
+            raise PublicationError(f"owners have other tables: {kinds}")
+        kind = BASE if order.base else DELTA
+        return Member(
+            order.sequence, kind, self._publication, self._previous, step, kinds[0], files
+        )
+
+    def _drop(self, base: Member | None) -> None:
+        """Delete what came before a base, which stays, if the newest is damaged later."""
+        try:
+            if base is not None:
+                drop_before(self._directory, base)
+        except OSError as error:  # they can be read, too
+            logger.warning("%s: old members stay: %s", self._directory, error.strerror)
+
+    def _say(self, why: str) -> None:
+        if not self._put_off:
+            logger.warning(
+                "%s: publishing is put off: %s; training goes on, and the next version will hold "
+                "these rows too",
+                self._directory,
+                why,
+            )
+        self._put_off = True
+
+    def _clean(self, paths: Sequence[Path], *, rows: bool) -> None:
+        """Delete what owners have left beside their rows, and these if they are in no member."""
+        try:
+            for path in paths:
+                for left in (facts_path(path), failure_path(path), *([path] if rows else [])):
+                    left.unlink(missing_ok=True)
+            if not rows:
+                drop_unnamed(self._directory, int(paths[0].name[:9]))
+        except OSError as error:
+            logger.debug("%s: files stay: %s", self._directory, error)
+
+
+def _await(path: Path, deadline_s: float) -> Mapping[str, Any]:
+    """Wait until an owner has written its rows; return its facts. CheckpointError if it cannot."""
+    facts, failure = facts_path(path), failure_path(path)
+    began = time.monotonic()
+    while not facts.exists():
+        if failure.exists():
+            raise CheckpointError(
+                failure.read_text(errors="replace") or f"{path}: cannot be written"
+            )
+        if time.monotonic() - began > deadline_s:
+            raise CheckpointError(
+                f"{path}: did not appear within {deadline_s:g} s; all ranks must see the same "
+                "directory"
+            )
+        time.sleep(POLL_S)
+    found = json.loads(facts.read_text())
+    if not isinstance(found, dict):
+        raise PublicationError(f"{facts}: is malformed")
+    return found

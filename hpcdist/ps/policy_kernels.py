@@ -1,0 +1,167 @@
+"""What a table with a policy keeps of its rows: loops over records.
+
+Behind values and state a record has words, uint32: the upper half of its id's mix, its place in the
+list of its part, plus 1 (0: it is new), and the metadata (`row_policy`). ``members`` int64 [parts,
+room] are the addresses of each part's records, of which the first ``sizes[part]`` count: a full
+part finds its rows without a look at the others. ``at`` is the byte of a record at which its words
+begin.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import float32, int64, uint32, uint64
+
+from hpcdist.base.jit import jit
+from hpcdist.ps.batch_kernels import owner_of
+from hpcdist.ps.raw_memory import copy_bytes, float32_at, prefetch, uint32_at
+from hpcdist.ps.row_values import mixed, unmixed
+
+TAG, PLACE, KEPT = 0, 1, 2
+_32 = uint64(32)
+AHEAD = 12  # records asked for before they are needed
+MOST = np.uint32(0xFFFFFFFF)
+COUNT, STEP, DAY, SHOW, CLICK, DELTA = range(KEPT, KEPT + 6)
+
+
+@jit
+def merged(firsts, following, values, out):
+    """Write to each row of ``out`` how many rows of ``values`` belong to it, and their sums.
+
+    firsts, following: of `row_kernels.link_repeats`; values: float32 [places, columns]; out:
+    float32 [len(firsts), 1 + columns].
+    """
+    for u in range(len(firsts)):
+        i = int64(firsts[u])
+        out[u, :] = float32(0)
+        while i >= 0:
+            out[u, 0] += float32(1)
+            for j in range(values.shape[1]):
+                out[u, 1 + j] += values[i, j]
+            i = int64(following[i])
+
+
+@jit
+def chosen(ids, key, below, out):
+    """Write whether each id is one of those that have their row by chance."""
+    for i in range(len(ids)):
+        out[i] = mixed(mixed(ids[i]) ^ key) <= below
+
+
+@jit
+def enter(ids, records, begin, at, members, sizes):
+    """Put those records that are new into their parts; return where a part had no room."""
+    for i in range(begin, len(records)):
+        words = uint32_at(records[i] + at)
+        if words[PLACE]:
+            continue
+        part = owner_of(ids[i], len(sizes))
+        size = sizes[part]
+        if size == members.shape[1]:
+            return i
+        words[TAG] = uint32(mixed(ids[i]) >> _32)
+        words[PLACE] = uint32(size + 1)
+        members[part, size] = records[i]
+        sizes[part] = size + 1
+    return len(records)
+
+
+@jit
+def leave(ids, records, at, members, sizes):
+    """Take records out of their parts; the last one of the part takes each one's place."""
+    for i in range(len(records)):
+        part = owner_of(ids[i], len(sizes))
+        last = sizes[part] - 1
+        place = int64(uint32_at(records[i] + at)[PLACE]) - 1
+        moved = members[part, last]
+        members[part, place] = moved
+        uint32_at(moved + at)[PLACE] = uint32(place + 1)
+        sizes[part] = last
+
+
+@jit
+def touch(records, at, looks, step, day, coefficients):
+    """Note look-ups: ``looks`` float32 [n, 1 or 3]: how many, and their shows and clicks.
+
+    coefficients: float32 [2], of shows without and with a click; [0] for rows without a score.
+    """
+    for i in range(len(records)):
+        words = uint32_at(records[i] + at)
+        words[COUNT] = uint32(min(int64(MOST), int64(words[COUNT]) + int64(looks[i, 0])))
+        words[STEP], words[DAY] = uint32(step), uint32(day)
+        if len(coefficients):
+            floats = float32_at(records[i] + at)
+            show, click = looks[i, 1], looks[i, 2]
+            floats[SHOW] += show
+            floats[CLICK] += click
+            floats[DELTA] += (show - click) * coefficients[0] + click * coefficients[1]
+
+
+@jit
+def decay(records, at, rate):
+    """Multiply shows and clicks by ``rate``."""
+    for i in range(len(records)):
+        floats = float32_at(records[i] + at)
+        floats[SHOW] *= rate
+        floats[CLICK] *= rate
+
+
+@jit
+def ids_of(records, at, ids):
+    """Write the ids of records."""
+    for i in range(len(records)):
+        if i + AHEAD < len(records):
+            prefetch(records[i + AHEAD])
+            prefetch(records[i + AHEAD] + at)
+            prefetch(records[i + AHEAD] + at + 4 * (DELTA + 1))
+        tag = uint32_at(records[i] + at)[TAG]
+        ids[i] = unmixed((uint64(tag) << _32) | uint64(uint32_at(records[i])[0]))
+
+
+@jit
+def read_metadata(records, at, out):
+    """Copy metadata uint32 [n, columns] out; zeros where there is no record."""
+    for i in range(len(records)):
+        target = int64(out.ctypes.data) + 4 * out.shape[1] * i
+        if records[i]:
+            copy_bytes(target, records[i] + at + 4 * KEPT, 4 * out.shape[1])
+        else:
+            out[i, :] = uint32(0)
+
+
+@jit
+def write_metadata(records, at, values):
+    """Copy metadata uint32 [n, columns] in."""
+    for i in range(len(records)):
+        source = int64(values.ctypes.data) + 4 * values.shape[1] * i
+        copy_bytes(records[i] + at + 4 * KEPT, source, 4 * values.shape[1])
+
+
+@jit
+def read_or_zeros(records, out):
+    """Copy the rows float32 [n, dim] of records out; zeros where there is no record."""
+    for i in range(len(records)):
+        if records[i]:
+            nbytes = 4 * out.shape[1]
+            copy_bytes(int64(out.ctypes.data) + nbytes * i, records[i] + 4, nbytes)
+        else:
+            out[i, :] = float32(0)
+
+
+@jit
+def count_in_sketch(ids, times, records, depth, most, out):
+    """Add ``times`` to the counts of ids in sketches; write the new counts, not above ``most``.
+
+    records: those of each id's part; a sketch is ``depth`` rows of counts, float32.
+    """
+    width = depth[1]
+    for i in range(len(ids)):
+        counts = float32_at(records[i] + 4)
+        h = mixed(ids[i])
+        least = most
+        for row in range(depth[0]):
+            h = mixed(int64(h))
+            place = row * width + int64(((h >> _32) * uint64(width)) >> _32)
+            counts[place] = min(most, counts[place] + times[i])
+            least = min(least, counts[place])
+        out[i] = least

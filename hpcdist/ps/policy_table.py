@@ -1,0 +1,346 @@
+"""A table that admits ids, and forgets rows: by age, by score, and to keep to a budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hpcdist.base.errors import TableError
+from hpcdist.comm.base import Array
+from hpcdist.ps.row_policy import FRACTION, SKETCH_ROWS, RowPolicy, check_servers
+from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable, single
+
+_SGD, _ZEROS = RowOptimizer("sgd"), RowInitializer("constant", 0.0)
+_NO_EXPIRY = -1e30  # a score that none is below
+_CHANCE = 0x6A09E667F3BCC908  # the square root of 2
+
+
+class PolicyTable(SparseTable):
+    """A table whose rows come and go as a `RowPolicy` says.
+
+    Only `push` changes it, in this order: looks are counted and ids admitted, rows are moved, those
+    whose time has come forgotten, then those that are over the budget. So all that look rows up in
+    a step see the same ones, in whichever order they come. `step` counts pushes, `day` shrinks.
+    With ``policy.shows`` rows are ``dim + 2`` wide when they are pulled and pushed: the last two
+    columns are zeros, and the sums of an id's shows and clicks.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dim: int,
+        optimizer: RowOptimizer,
+        initializer: RowInitializer,
+        seed: int,
+        dict_size: int | None = None,
+        *,
+        policy: RowPolicy,
+    ) -> None:
+        from hpcdist.ps import policy_kernels
+
+        self.policy, self._kernels = policy, policy_kernels
+        self._words = policy_kernels.KEPT + len(policy.metadata)
+        self._at = 4 * (1 + dim + optimizer.state_width(dim))
+        self.bound = policy.rows_for(self._at + 4 * self._words)
+        self.parts = policy.parts_for(self.bound)
+        if self.bound < self.parts and (policy.budget_rows or policy.budget_bytes):
+            raise TableError(
+                f"table {name!r}: its budget holds {self.bound} rows, expected at least "
+                f"{self.parts}, one for each part"
+            )
+        self.waiting: PolicyTable | None = None  # ids that have no row yet
+        self.sketch: SparseTable | None = None  # their counts, one row for each part
+        score = policy.score
+        if policy.sketch_bytes:
+            width = SKETCH_ROWS * policy.sketch_width
+            self.sketch = SparseTable(f"{name}@sketch", width, _SGD, _ZEROS, 0)
+        elif policy.admit_after > 1:
+            kept = RowPolicy(
+                expire_steps=policy.expire_steps,
+                expire_days=policy.expire_days,
+                budget_rows=policy.waiting_ids,
+                keep="recent",
+                score=score and replace(score, delete_threshold=_NO_EXPIRY),
+                parts=policy.parts,
+            )
+            self.waiting = PolicyTable(f"{name}@waiting", 1, _SGD, _ZEROS, 0, policy=kept)
+        coefficients = [score.nonclk_coeff, score.click_coeff] if score else []
+        self._coefficients = np.array(coefficients, np.float32)
+        # Another one than initial values follow from.
+        self._key = np.uint64(seed % (1 << 64) ^ _CHANCE)
+        super().__init__(name, dim, optimizer, initializer, seed, dict_size)
+
+    @property
+    def companions(self) -> tuple[SparseTable, ...]:
+        return tuple(table for table in (self.waiting, self.sketch) if table is not None)
+
+    @property
+    def without_row(self) -> RowInitializer:
+        return self.initializer if self.policy.until_admitted == "initial" else _ZEROS
+
+    @property
+    def sent_width(self) -> int:
+        return self.dim + (2 if self.policy.shows else 0)
+
+    @property
+    def nbytes(self) -> int:
+        own = self._members.nbytes + self._sizes.nbytes
+        return super().nbytes + own + sum(table.nbytes for table in self.companions)
+
+    def check_servers(self, servers: int) -> None:
+        """Raise TableError if the table's parts cannot be shared by so many servers."""
+        for table in (self, self.waiting):
+            if table is not None and table.bound:
+                check_servers(self.name, table.parts, servers)
+        if self.sketch is not None:
+            check_servers(self.name, self.policy.parts_for(0), servers)
+
+    def clear(self) -> None:
+        super().clear()
+        self.step = self.day = 0
+        self._members = np.empty((self.parts, 8), np.int64)
+        self._sizes = np.zeros(self.parts, np.int64)
+        for table in self.companions:
+            table.clear()
+
+    def pull(self, ids: Array, out: Array, *, create: bool = True) -> None:
+        """Write the rows of ``ids``: float32 [n, sent_width]; see `SparseTable.pull`.
+
+        None is made: ids without a row give their initial values, or zeros.
+        """
+        if not self.policy.shows:
+            return super().pull(ids, out, create=False)
+        self._check_values(out, (len(ids), self.sent_width), "out")
+        rows = np.empty((len(ids), self.dim), np.float32)
+        super().pull(ids, rows, create=False)
+        out[:, : self.dim], out[:, self.dim :] = rows, 0
+
+    def _pull(self, ids: Array, out: Array, *, create: bool) -> int:
+        if self.policy.until_admitted == "initial":
+            return super()._pull(ids, out, create=False)
+        ids = self._checked_ids(ids, "pull")
+        self._check_values(out, (len(ids), self.dim), "out")
+        self._kernels.read_or_zeros(self._locate(ids, create=False), out)
+        return len(ids)
+
+    def push(
+        self,
+        ids: Array,
+        grads: Array,
+        learning_rate: float,
+        scale: float = 1.0,
+        *,
+        repeats: bool = True,
+    ) -> None:
+        """Move the rows of ``ids`` that have one, or get one now; see `SparseTable.push`.
+
+        grads: float32 [n, sent_width]. Each place of an id counts as a look-up. Gradients of ids
+        without a row are dropped.
+        """
+        ids = self._checked_ids(ids, "push")
+        self._check_values(grads, (len(ids), self.sent_width), "grads")
+        shows = self._shows(ids, grads)
+        rows = np.require(grads[:, : self.dim], requirements=["C", "A", "W"])
+        self._check_finite(ids, rows, learning_rate, scale)
+        unique, firsts, following = self._merged(ids) if repeats else single(ids)
+        looks = np.empty((len(unique), 1 + shows.shape[1]), np.float32)
+        self._kernels.merged(firsts, following, shows, looks)
+        with_row = self._locate(unique, create=False) != 0
+        chosen = with_row | self._by_chance(unique)
+        if self.policy.admit_after == 1:
+            self._check_room(unique[chosen])
+        self.step += 1
+        kept, carried = self._admitted(unique, looks, with_row, chosen)
+        unique, firsts, looks = unique[kept], firsts[kept], looks[kept]
+        self._look(unique, looks, carried)
+        self._step(unique, firsts, following, rows, learning_rate, scale)
+        self._pushed += len(ids)
+        if self.policy.shrink_every and self.step % self.policy.shrink_every == 0:
+            self.shrink()
+        self.keep_to_budget()
+
+    def shrink(self) -> int:
+        """End a day: decay shows and clicks, forget what has expired; return how many rows.
+
+        Sketches are emptied.
+        """
+        policy, before = self.policy, len(self)
+        for part in np.flatnonzero(self._sizes).tolist():
+            ids, records = self._part(part)
+            if policy.score:
+                rate = np.float32(policy.score.show_click_decay_rate)
+                self._kernels.decay(records, self._at, rate)
+            dead = policy.expired(self._metadata_at(records), self.step, self.day)
+            self._forget(ids[dead], records[dead])
+        if self.waiting is not None:
+            self.waiting.step, self.waiting.day = self.step, self.day
+            self.waiting.shrink()
+        self.day += 1
+        if self.sketch is not None:
+            self.sketch.clear()
+        return before - len(self)
+
+    def keep_to_budget(self) -> int:
+        """Forget the least valuable rows of parts that have too many; return how many rows.
+
+        A part forgets somewhat more than it must, so that it does not have to in every step.
+        """
+        if not self.bound:
+            return 0
+        before = len(self)
+        quotas = self._quotas()
+        for part in np.flatnonzero(self._sizes > quotas).tolist():
+            ids, records = self._part(part)
+            count = len(ids) - int(quotas[part] - quotas[part] // FRACTION)
+            chosen = self.policy.least_valuable(self._metadata_at(records), ids, count)
+            self._forget(ids[chosen], records[chosen])
+        return before - len(self)
+
+    def metadata(self, ids: Array) -> Array:
+        """Return uint32 [n, columns] as `RowPolicy.metadata` names them; zeros without a row."""
+        return self._metadata_at(self._locate(self._checked_ids(ids, "metadata"), create=False))
+
+    def load(self, ids: Array, rows: Array, state: Array, metadata: Array | None = None) -> None:
+        """Set rows, state and ``metadata``; without it rows count as looked up once, just now."""
+        super().load(ids, rows, state)
+        records = self._locate(ids)
+        self._enter(ids, records)
+        if metadata is None:
+            metadata = np.zeros((len(ids), len(self.policy.metadata)), np.uint32)
+            metadata[:, :3] = 1, self.step, self.day
+        metadata = np.require(metadata, np.uint32, ["C", "A", "W"])
+        self._kernels.write_metadata(records, self._at, metadata)
+
+    # -- inside --
+
+    def _shows(self, ids: Array, grads: Array) -> Array:
+        """Return shows and clicks float32 [n, 2], which `merged` adds up; [n, 0] without."""
+        if not self.policy.shows:
+            shows = np.zeros((len(ids), 2 if self.policy.score else 0), np.float32)
+            shows[:, :1] = 1
+            return shows
+        shows = np.ascontiguousarray(grads[:, self.dim :])
+        bad = np.flatnonzero(~np.isfinite(shows).all(axis=1))
+        if len(bad):
+            raise TableError(
+                f"table {self.name!r}: shows and clicks of id {ids[bad[0]]} are not finite "
+                f"({shows[bad[0]].tolist()}); none of the {len(ids)} rows of this push has been "
+                "changed"
+            )
+        return shows
+
+    def _by_chance(self, ids: Array) -> Array:
+        """Return which ids may have a row: bool [n]."""
+        out = np.ones(len(ids), bool)
+        if self.policy.admit_probability < 1:
+            below = np.uint64(max(0, int(self.policy.admit_probability * (1 << 64)) - 1))
+            self._kernels.chosen(ids, self._key, below, out)
+        return out
+
+    def _admitted(
+        self, ids: Array, looks: Array, with_row: Array, chosen: Array
+    ) -> tuple[Array, tuple[Array, Array] | None]:
+        """Return which ids have a row in this step, and ids that waited, with their metadata."""
+        if self.policy.admit_after == 1:
+            return chosen, None
+        new = np.flatnonzero(chosen & ~with_row)
+        counts = self._counted(ids[new], looks[new])
+        enough = new[counts >= self.policy.admit_after]
+        self._check_room(ids[enough])
+        kept = with_row.copy()
+        kept[enough] = True
+        carried = None
+        if self.waiting is not None:
+            gone = ids[enough]
+            carried = gone, self.waiting.metadata(gone)
+            self.waiting._forget(gone, self.waiting._locate(gone, create=False))
+            self.waiting.keep_to_budget()
+        return kept, carried
+
+    def _counted(self, ids: Array, looks: Array) -> Array:
+        """Count looks of ids without a row; return how many there were of each."""
+        if self.waiting is not None:
+            self.waiting.step, self.waiting.day = self.step, self.day
+            self.waiting._look(ids, looks, None)
+            return self.waiting.metadata(ids)[:, 0]
+        assert self.sketch is not None
+        from hpcdist.ps.batch import ids_of_parts, owners_of
+
+        parts = self.policy.parts_for(0)
+        records = self.sketch._locate(ids_of_parts(parts)[owners_of(ids, parts)])
+        counts = np.empty(len(ids), np.float32)
+        depth = np.array([SKETCH_ROWS, self.policy.sketch_width])
+        most = np.float32(self.policy.admit_after)
+        self._kernels.count_in_sketch(ids, looks[:, 0].copy(), records, depth, most, counts)
+        return counts
+
+    def _look(self, ids: Array, looks: Array, carried: tuple[Array, Array] | None) -> None:
+        """Make the rows that are new, and note the looks of all; ``carried``: of `_admitted`."""
+        kernels, records = self._kernels, self._locate(ids)
+        self._enter(ids, records)
+        kernels.touch(records, self._at, looks, self.step, self.day, self._coefficients)
+        if carried is not None and len(carried[0]):
+            records = self._locate(carried[0])
+            kernels.write_metadata(records, self._at, carried[1])
+
+    def _quotas(self) -> Array:
+        """Return how many rows each part may have."""
+        return self.bound // self.parts + (np.arange(self.parts) < self.bound % self.parts)
+
+    def _enter(self, ids: Array, records: Array) -> None:
+        """Put new records into their parts, which get more room if they must."""
+        at = 0
+        while True:
+            at = self._kernels.enter(ids, records, at, self._at, self._members, self._sizes)
+            if at == len(ids):
+                return
+            before = self._members
+            room = before.shape[1] * 5 // 4
+            self._members = np.empty((self.parts, room), np.int64)
+            self._members[:, : before.shape[1]] = before
+
+    def _part(self, part: int) -> tuple[Array, Array]:
+        """Return the ids and records of a part."""
+        records = self._members[part, : self._sizes[part]].copy()
+        ids = np.empty(len(records), np.int64)
+        self._kernels.ids_of(records, self._at, ids)
+        return ids, records
+
+    def _metadata_at(self, records: Array) -> Array:
+        out = np.empty((len(records), len(self.policy.metadata)), np.uint32)
+        self._kernels.read_metadata(records, self._at, out)
+        return out
+
+    def _forget(self, ids: Array, records: Array) -> None:
+        """Remove rows."""
+        if not len(ids):
+            return
+        self._kernels.leave(ids, records, self._at, self._members, self._sizes)
+        memory: Any = self._memory
+        tables = memory.book, memory.directory, memory.segments, memory.chunks
+        self._index.remove(ids, records, *tables, self._beginning[0])
+        if self.changes is not None:
+            self.changes.drop(ids)
+
+    def _compile(self) -> None:
+        super()._compile()
+        kernels, ids = self._kernels, np.empty(0, np.int64)
+        no_looks = np.empty((0, 3), np.float32)
+        metadata = self._metadata_at(ids)
+        kernels.write_metadata(ids, self._at, metadata)
+        self._enter(ids, ids)
+        kernels.decay(ids, self._at, np.float32(1))
+        kernels.leave(ids, ids, self._at, self._members, self._sizes)
+        kernels.touch(ids, self._at, no_looks, 0, 0, self._coefficients)
+        kernels.read_or_zeros(ids, np.empty((0, self.dim), np.float32))
+        kernels.chosen(ids, self._key, self._key, np.empty(0, bool))
+        firsts = np.empty(0, np.int32)
+        kernels.merged(firsts, firsts, no_looks, no_looks)
+        self._part(0)
+        memory: Any = self._memory
+        tables = memory.book, memory.directory, memory.segments, memory.chunks
+        self._index.remove(ids, ids, *tables, self._beginning[0])
+        if self.sketch is not None:
+            self._counted(ids, no_looks)

@@ -1,0 +1,289 @@
+"""Which ids of a table get a row, and which rows it forgets. Pure.
+
+Every decision is a function of the table's step and day, the metadata of rows (how often and when
+they were looked up, their shows and clicks) and their ids. So 1, 2 and 3 servers decide alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from hpcdist.base.errors import TableError
+from hpcdist.base.plain_data import typed
+from hpcdist.comm.base import Array
+
+# What is kept with each row, uint32; the last three hold float32, and only tables with a score
+# have them.
+METADATA = ("count", "step", "day", "show", "click", "delta_score")
+UNSCORED = METADATA[:3]
+COUNT, STEP, DAY, SHOW, CLICK, DELTA = range(len(METADATA))
+# A table with a bound is cut into parts by the mix of the ids. Each part keeps to its share of the
+# bound by itself, and each server has whole parts, so their number must divide that of the parts.
+PARTS = (5040, 840, 60)  # divided by 1 to 10; by 1 to 8; by 1 to 6: as many as are large enough
+ROWS_OF_PART = 1000
+INDEX_BYTES = 24  # of a row in the index of a table, and of what is not in use, at most about
+SKETCH_ROWS = 4
+WAITING_IDS = 10_000_000
+FRACTION = 8  # a full part forgets this part of its rows at once
+
+
+@dataclass(frozen=True)
+class ClickScore:
+    """The value of a row by its shows and clicks, as Paddle 2.6.2's CtrCommonAccessor has it.
+
+    ``(show - click) * nonclk_coeff + click * click_coeff``. A row is looked up with a number of
+    shows and clicks (1 and 0 unless two variables say others), which add up. `shrink` multiplies
+    both by ``show_click_decay_rate``, then forgets rows whose score is below ``delete_threshold``,
+    and those that were last looked up more than ``delete_after_unseen_days`` days ago. The rows of
+    a base model have a score of ``base_threshold`` or more and were looked up in the last
+    ``delta_keep_days`` days; those of a delta have also added ``delta_threshold`` to their score
+    since the last one. All numbers are float32.
+    """
+
+    nonclk_coeff: float = 0.1
+    click_coeff: float = 1.0
+    show_click_decay_rate: float = 0.98
+    delete_threshold: float = 0.8
+    delete_after_unseen_days: float = 30.0
+    base_threshold: float = 1.5
+    delta_threshold: float = 0.25
+    delta_keep_days: float = 16.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+                raise TableError(
+                    f"ClickScore: {field.name}: expected a finite number, got {value!r}"
+                )
+        if not 0 <= self.show_click_decay_rate <= 1:
+            raise TableError(
+                "ClickScore: show_click_decay_rate: expected a number from 0 to 1, got "
+                f"{self.show_click_decay_rate!r}"
+            )
+
+    def of(self, show: Array, click: Array) -> Array:
+        """Return the scores of rows: float32 [n], from shows and clicks float32 [n]."""
+        coefficient = np.float32(self.nonclk_coeff)
+        scores: Array = (show - click) * coefficient + click * np.float32(self.click_coeff)
+        return scores
+
+    def in_base(self, show: Array, click: Array, unseen_days: Array) -> Array:
+        """Return which rows belong to a base model: bool [n]."""
+        kept = unseen_days <= self.delta_keep_days
+        chosen: Array = (self.of(show, click) >= np.float32(self.base_threshold)) & kept
+        return chosen
+
+    def in_delta(self, show: Array, click: Array, delta: Array, unseen_days: Array) -> Array:
+        """Return which rows belong to a delta: bool [n]."""
+        changed = delta >= np.float32(self.delta_threshold)
+        chosen: Array = self.in_base(show, click, unseen_days) & changed
+        return chosen
+
+
+@dataclass(frozen=True)
+class RowPolicy:
+    """Which ids of a table get a row, and which rows it forgets.
+
+    Admission: an id gets its row in the step that looks it up for the ``admit_after``-th time, each
+    trainer's batch counting once, and only if a hash of the id and the table's seed chooses it,
+    with ``admit_probability``. Until then it answers with its initial values, or with zeros
+    (``until_admitted`` "initial" or "zeros"), and its gradients are dropped; so do ids that were
+    forgotten. Counts of ids that wait are exact for up to ``waiting_ids`` ids, of which those
+    looked up least recently are forgotten; with ``sketch_bytes`` they are a count-min sketch of
+    that size instead, which shrink empties. Its counts are never too low; those of n look-ups are
+    too high by more than ``43 n / sketch_bytes`` for one id in 54.
+
+    Expiry: `shrink`, or every ``shrink_every`` steps (0: only when called), forgets rows that were
+    last looked up more than ``expire_steps`` steps, or ``expire_days`` days, ago (0: never), and
+    those that ``score`` says. It ends a day.
+
+    Budget: at most ``budget_rows`` rows, or as many as ``budget_bytes`` hold with index and
+    optimizer state, on all servers together (0: no bound). At the end of a step in which there are
+    more, the least valuable are forgotten: those of the lowest score, or without one those looked
+    up least recently ("recent") or least often ("frequent"), as ``keep`` says (""); ties go by the
+    other two, then by id. ``parts``: see `parts_for`.
+
+    ``shows``: the names of two variables of a Program, [batch, 1], that say how many shows and
+    clicks each example counts for.
+    """
+
+    admit_after: int = 1
+    admit_probability: float = 1.0
+    until_admitted: str = "initial"
+    waiting_ids: int = WAITING_IDS
+    sketch_bytes: int = 0
+    expire_steps: int = 0
+    expire_days: int = 0
+    shrink_every: int = 0
+    budget_rows: int = 0
+    budget_bytes: int = 0
+    keep: str = ""
+    score: ClickScore | None = None
+    shows: tuple[str, str] | None = None
+    parts: int = 0
+
+    def __post_init__(self) -> None:
+        for name in _WHOLE_NUMBERS:
+            value, least = getattr(self, name), int(name in ("admit_after", "waiting_ids"))
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+                raise TableError(
+                    f"RowPolicy: {name}: expected a whole number, {least} or more, got {value!r}"
+                )
+        p = self.admit_probability
+        if isinstance(p, bool) or not isinstance(p, Real) or not 0 < p <= 1:
+            raise TableError(
+                f"RowPolicy: admit_probability: expected a number above 0, at most 1, got {p!r}"
+            )
+        self._one_of("until_admitted", ("initial", "zeros"))
+        self._one_of("keep", ("", "recent", "frequent", "score"))
+        if self.score is not None and not isinstance(self.score, ClickScore):
+            raise TableError(f"RowPolicy: score: expected a ClickScore, got {self.score!r}")
+        self._check_shows()
+        self._check_together()
+
+    def _check_shows(self) -> None:
+        if self.shows is None:
+            return
+        names = self.shows if isinstance(self.shows, (tuple, list)) else ()
+        if len(names) != 2 or not all(isinstance(name, str) and name for name in names):
+            raise TableError(
+                "RowPolicy: shows: expected the names of two variables, of shows and clicks, got "
+                f"{self.shows!r}"
+            )
+        object.__setattr__(self, "shows", tuple(names))
+
+    def _one_of(self, name: str, choices: tuple[str, ...]) -> None:
+        if getattr(self, name) not in choices:
+            raise TableError(
+                f"RowPolicy: {name}: expected one of {choices}, got {getattr(self, name)!r}"
+            )
+
+    def _check_together(self) -> None:
+        if self.budget_rows and self.budget_bytes:
+            raise TableError("RowPolicy: give budget_rows or budget_bytes, not both")
+        if self.keep and not (self.budget_rows or self.budget_bytes):
+            raise TableError(f"RowPolicy: keep={self.keep!r} is for tables with a budget")
+        if self.keep == "score" and self.score is None:
+            raise TableError('RowPolicy: keep="score" needs score=ClickScore(...)')
+        if self.shows and self.score is None:
+            raise TableError("RowPolicy: shows are for tables with score=ClickScore(...)")
+        if self.sketch_bytes and self.admit_after == 1:
+            raise TableError("RowPolicy: sketch_bytes is for tables with admit_after above 1")
+        if self.sketch_bytes and self.sketch_width < 16:
+            raise TableError(
+                f"RowPolicy: sketch_bytes {self.sketch_bytes}: expected at least "
+                f"{64 * SKETCH_ROWS * self.parts_for(0)} for {self.parts_for(0)} parts"
+            )
+        for name, bound in (("budget_rows", self.budget_rows), ("waiting_ids", self.waiting_ids)):
+            if bound and self.parts_for(bound) > bound:
+                raise TableError(
+                    f"RowPolicy: {name} {bound}: expected at least as many as parts, "
+                    f"{self.parts_for(bound)}"
+                )
+
+    @property
+    def metadata(self) -> tuple[str, ...]:
+        """What is kept with each row."""
+        return METADATA if self.score else UNSCORED
+
+    @property
+    def sketch_width(self) -> int:
+        """How many counts each row of a part's sketch has."""
+        return self.sketch_bytes // (4 * SKETCH_ROWS * self.parts_for(0))
+
+    def parts_for(self, bound: int) -> int:
+        """Return the number of parts of a table that is to have at most ``bound`` rows.
+
+        It must be a multiple of the number of servers: ``parts``, or 60, 840 or 5040 for small,
+        larger and large tables.
+        """
+        large = (parts for parts in PARTS if bound >= ROWS_OF_PART * parts)
+        return self.parts or next(large, PARTS[-1])
+
+    def rows_for(self, row_bytes: int) -> int:
+        """Return how many rows of ``row_bytes`` the table may have, 0 for any number."""
+        return self.budget_rows or self.budget_bytes // (row_bytes + INDEX_BYTES)
+
+    def expired(self, metadata: Array, step: int, day: int) -> Array:
+        """Return which rows are to be forgotten when a day ends, shows and clicks decayed.
+
+        metadata: uint32 [n, columns]; the result is bool [n].
+        """
+        dead = np.zeros(len(metadata), bool)
+        if self.expire_steps:
+            dead |= step - metadata[:, STEP].astype(np.int64) > self.expire_steps
+        unseen = day - metadata[:, DAY].astype(np.int64)
+        if self.expire_days:
+            dead |= unseen > self.expire_days
+        if self.score:
+            floats = metadata.view(np.float32)
+            score = self.score.of(floats[:, SHOW], floats[:, CLICK])
+            dead |= score < np.float32(self.score.delete_threshold)
+            dead |= unseen > self.score.delete_after_unseen_days
+        return dead
+
+    def least_valuable(self, metadata: Array, ids: Array, count: int) -> Array:
+        """Return the places of the ``count`` rows to forget first: int64 [count]."""
+        columns: list[Array] = [ids]
+        keep = self.keep or ("score" if self.score else "recent")
+        by_time = (metadata[:, COUNT], metadata[:, STEP])
+        columns += by_time[::-1] if keep == "frequent" else by_time
+        if keep == "score" and self.score:
+            floats = metadata.view(np.float32)
+            columns.append(self.score.of(floats[:, SHOW], floats[:, CLICK]))
+        return _lowest(columns, count)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the policy as JSON can say it."""
+        return asdict(self)
+
+    @staticmethod
+    def from_plain(data: Any) -> RowPolicy:
+        """Return the policy in ``data``; TableError if there is none."""
+        try:
+            policy: RowPolicy = typed(RowPolicy, data)
+            return policy
+        except (KeyError, TypeError, ValueError) as error:
+            raise TableError(f"malformed policy of rows: {error}") from None
+
+
+def _lowest(columns: list[Array], count: int) -> Array:
+    """Return the places of the ``count`` lowest rows, by the last column first: int64 [count].
+
+    Most are told by that column alone, without sorting.
+    """
+    *others, first = columns
+    if first.dtype.kind == "f":
+        first = np.where(np.isnan(first), -np.inf, first)  # sums that have become too large
+    if not 0 < count < len(first):
+        return np.arange(min(count, len(first)))
+    border = np.partition(first, count - 1)[count - 1]
+    below, equal = np.flatnonzero(first < border), np.flatnonzero(first == border)
+    order = np.lexsort([column[equal] for column in others])
+    return np.concatenate([below, equal[order[: count - len(below)]]])
+
+
+_WHOLE_NUMBERS = (
+    *("admit_after", "waiting_ids", "sketch_bytes", "expire_steps", "expire_days"),
+    *("shrink_every", "budget_rows", "budget_bytes", "parts"),
+)
+
+
+def check_servers(name: str, parts: int, servers: int) -> None:
+    """Raise TableError unless every one of ``servers`` has whole parts of a table."""
+    if parts % servers:
+        raise TableError(
+            f"table {name!r}: its bound is shared by {parts} parts, of which {servers} servers "
+            f"cannot have equally many: use {_near(parts, servers)} servers, or "
+            f"RowPolicy(parts={math.lcm(parts, servers)})"
+        )
+
+
+def _near(parts: int, servers: int) -> int:
+    return max(n for n in range(1, servers + 1) if parts % n == 0)

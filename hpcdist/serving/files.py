@@ -1,0 +1,162 @@
+"""Files of a publication: manifests and rows, read with all checks, written whole."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from hpcdist.base.errors import PublicationError
+from hpcdist.base.replaced import in_place_of, write_whole
+from hpcdist.serving.members import MAX_MANIFEST, Member, RowsFile, TableKind, TableSection, parse
+from hpcdist.serving.sorted_rows import Keys, Layer, Rows
+
+PUBLICATION = "publication"  # the file that names the publication of a directory
+MAX_NAME = 32
+CHUNK = 4 << 20  # bytes that are written, or compared with a checksum, at once
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """What a file shall hold of a table: keys in ascending order, their rows, keys of deleted rows.
+
+    ``rows_at(begin, end)`` returns rows [end - begin, width]: they may be made while written.
+    """
+
+    keys: Keys
+    rows_at: Callable[[int, int], Rows]
+    deleted: Keys
+
+
+def write_rows(path: Path, tables: Mapping[str, TableRows], widths: Mapping[str, int]) -> RowsFile:
+    """Write a file of rows; return what its member says of it. OSError if it cannot be written."""
+    sections: dict[str, TableSection] = {}
+    digest, offset = xxhash.xxh3_128(), 0
+    with in_place_of(path) as descriptor, open(descriptor, "wb", closefd=False) as file:
+
+        def put(data: memoryview) -> None:
+            digest.update(data)
+            file.write(data)
+
+        for name, table in tables.items():
+            width, count = widths[name], len(table.keys)
+            sections[name] = TableSection(count, len(table.deleted), offset)
+            put(np.ascontiguousarray(table.keys).data.cast("B"))
+            step = max(1, CHUNK // (4 * width))
+            for begin in range(0, count, step):
+                rows = np.ascontiguousarray(table.rows_at(begin, min(begin + step, count)))
+                put(rows.data.cast("B"))
+            put(np.ascontiguousarray(table.deleted).data.cast("B"))
+            end = sections[name].end(width)
+            put(memoryview(bytes(-end % 8)))
+            offset = end + -end % 8
+    return RowsFile(path.name, offset, digest.hexdigest(), sections)
+
+
+def write_member(directory: Path, member: Member, *, founds: bool = False) -> None:
+    """Write a manifest: from then on the member is published.
+
+    With ``founds``, or where nothing says so yet, its publication is that of the directory.
+    """
+    if founds or read_publication(directory) is None:
+        write_whole(directory / PUBLICATION, member.publication, durable=True)
+    write_whole(directory / member.name, member.encode(), durable=True)
+
+
+def read_publication(directory: Path) -> str | None:
+    """Return the publication that a directory is of; None if nothing says so, or it is damaged."""
+    try:
+        with open(_plain(directory / PUBLICATION), "rb") as file:
+            name = file.read(MAX_NAME + 1).decode("ascii")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return name if re.fullmatch(r"[0-9a-f]{32}", name) else None
+
+
+def read_member(path: Path) -> Member:
+    """Read a manifest; PublicationError if it is damaged, or cannot be read."""
+    try:
+        with open(_plain(path), "rb") as file:
+            data = file.read(MAX_MANIFEST + 1)
+    except OSError as error:
+        raise PublicationError(f"{path.name}: cannot be read: {error.strerror}") from None
+    if len(data) > MAX_MANIFEST:
+        raise PublicationError(f"{path.name}: is larger than a manifest may be")
+    return parse(path.name, data)
+
+
+def open_layers(directory: Path, member: Member) -> dict[str, list[Layer]]:
+    """Map a member's files; return each table's layers: rows by owner, then what is deleted.
+
+    PublicationError, which names the file, if one is missing, torn, damaged or out of order.
+    """
+    found: dict[str, list[Layer]] = {name: [] for name in member.tables}
+    for file in member.files:
+        memory = _mapped(directory / file.file, file, member.name)
+        try:
+            for name, kind in member.tables.items():
+                found[name] += _layers(memory, file.tables[name], kind)
+        except ValueError as error:
+            raise PublicationError(f"{file.file} of {member.name}: {error}") from None
+    return found
+
+
+def _layers(memory: bytes | mmap.mmap, section: TableSection, kind: TableKind) -> list[Layer]:
+    layers = []
+    offset = section.offset + 8 * section.rows
+    if section.rows:
+        keys = np.frombuffer(memory, np.uint64, section.rows, section.offset)
+        elements = np.frombuffer(memory, np.float32, section.rows * kind.width, offset)
+        layers.append(Layer(keys, elements.reshape(section.rows, kind.width)))
+    if section.deleted:
+        offset += 4 * section.rows * kind.width
+        gone = np.frombuffer(bytes(memory[offset : offset + 8 * section.deleted]), np.uint64)
+        rows = np.zeros((len(gone), kind.width), np.float32)
+        layers.append(Layer(gone, rows, np.ones(len(gone), bool)))
+    return layers
+
+
+def _mapped(path: Path, expected: RowsFile, member: str) -> bytes | mmap.mmap:
+    """Map a file and compare it with its checksum."""
+    try:
+        descriptor = _plain(path)
+    except FileNotFoundError:
+        raise PublicationError(f"{member}: its file {path.name} is missing") from None
+    except OSError as error:
+        raise PublicationError(
+            f"{member}: its file {path.name} cannot be read: {error.strerror}"
+        ) from None
+    try:
+        size = os.fstat(descriptor).st_size
+        if size != expected.bytes:
+            raise PublicationError(
+                f"{member}: its file {path.name} is torn: it has {size} bytes, expected "
+                f"{expected.bytes}"
+            )
+        memory = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if size else b""
+    finally:
+        os.close(descriptor)
+    digest = xxhash.xxh3_128()
+    view = memoryview(memory)
+    for begin in range(0, size, CHUNK):
+        digest.update(view[begin : begin + CHUNK])
+    if digest.hexdigest() != expected.digest:
+        raise PublicationError(f"{member}: its file {path.name} is damaged (its checksum differs)")
+    return memory
+
+
+def _plain(path: Path) -> int:
+    """Open a file that is neither a link nor a pipe; return its descriptor."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no plain file")
+    return descriptor
