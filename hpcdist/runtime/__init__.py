@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from hpcdist.base import settings
 from hpcdist.comm.base import Transport
-from hpcdist.comm.cluster import PSERVER, Cluster
+from hpcdist.comm.cluster import PSERVER, Cluster, Ranks
 from hpcdist.comm.progress import waiting_for
 from hpcdist.executor import control
 from hpcdist.executor.position import here
@@ -62,14 +62,14 @@ def start(
     control.install(_job)
 
 
-def go_on_with(transport: Transport, ranks: Sequence[int]) -> None:
-    """Be a rank of the job of those that are left, without servers; ``ranks`` were their numbers.
+def continue_with(transport: Transport, ranks: Sequence[int]) -> None:
+    """Continue as a rank of the surviving job, without servers; ``ranks``: their old numbers.
 
     ``transport`` has them in the same order. Collective among them.
     """
     global _job
     assert _job is not None, "only a job goes on"
-    _job = _job.anew(transport)
+    _job = _job.survivors_job(transport)
     control.install(_job)
     if _tell_left is not None:
         _tell_left(ranks)
@@ -89,7 +89,7 @@ def finish() -> None:
 
 
 def forget() -> None:
-    """Have no job any more, without a word to the other ranks: for what goes on after a failure."""
+    """Drop the job without notifying other ranks, to continue after a failure."""
     global _job
     control.install(None)
     _job = None
@@ -144,18 +144,19 @@ def goes_on_without(rank: int) -> bool | None:
 
 
 def advice(dead: Sequence[int]) -> str:
-    """Return what the user can do about the death of these ranks, or an empty string."""
+    """Return advice for the user about the death of these ranks, or an empty string."""
     return "" if _job is None else _job.failure_policy.advice(dead)
 
 
-def everyones(data: bytes, awaited: str) -> list[bytes]:
-    """Return what every trainer gives, in trainer order; ``awaited`` says it in messages.
+def everyones(data: bytes, awaited: str, among: Ranks = Ranks.TRAINERS) -> list[bytes]:
+    """Gather a value from every trainer, in trainer order; messages call it ``awaited``.
 
-    Collective among trainers; a process that trains alone gets its own back.
+    Collective among trainers; a process that trains alone gets its own back. ``among`` servers it
+    is collective until they serve, and so it is among all ranks: trainers' values come first.
     """
-    return [data] if _job is None else _job.everyones(data, awaited)
+    return [data] if _job is None else _job.everyones(data, awaited, among)
 
 
 def where() -> str:
-    """Return what this process waits for or is doing: step, operator, variable."""
+    """Return the place of this process: its wait, or its step, operator, variable."""
     return waiting_for() or str(here)

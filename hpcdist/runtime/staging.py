@@ -39,7 +39,7 @@ class Staging:
         return self._copies[name]
 
     def down(self, names: Iterable[str]) -> Callable[[], None] | None:
-        """Return what copies device arrays into their host copies; None if there is none."""
+        """Return the copy of device arrays into their host copies; None if there is none."""
         pairs = self._pairs(names)
         if not pairs:
             return None
@@ -51,7 +51,7 @@ class Staging:
         return copy
 
     def up(self, names: Iterable[str]) -> Callable[[], None] | None:
-        """Return what copies host copies back into their device arrays; None if there is none."""
+        """Return the copy of host copies back into their device arrays; None if there is none."""
         pairs = self._pairs(names)
         if not pairs:
             return None
@@ -88,6 +88,6 @@ def rebound(binding: Binding, make: Callable[[], Callable[[], object] | None]) -
 
 
 def in_order(*calls: Callable[[], object] | None) -> Callable[[], object] | None:
-    """Return what makes these calls one after the other; None if there is nothing to call."""
+    """Return one call that makes these calls in order; None if there is nothing to call."""
     present = [call for call in calls if call is not None]
     return in_sequence(*present) if present else None

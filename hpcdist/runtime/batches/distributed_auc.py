@@ -13,7 +13,7 @@ from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.ops.metric.auc import area, counted
-from hpcdist.runtime.batches.gather_batch import Value
+from hpcdist.runtime.batches.gather import Value
 from hpcdist.runtime.job.membership import Membership
 
 
@@ -36,7 +36,7 @@ class DistributedAuc:
         return name in self._by_area or name in self._by_counts
 
     def part(self, name: str, value: Value, scope: Scope) -> Value:
-        """Return what this trainer adds: of an area, its counts of positives and negatives."""
+        """Return this trainer's summand: of an area, its counts of positives and negatives."""
         op = self._by_area.get(name)
         if op is None:
             return value
@@ -85,7 +85,7 @@ class CountsOfAll:
             assign(variable.value, self._areas.of_all(name, np.sum(came, axis=0), counts))
 
     def handing_back(self) -> Callable[[Fetched], list[Any]] | None:
-        """Return what ends such a run; None if it counts nothing."""
+        """Return the call that ends such a run; None if it counts nothing."""
         return self._hand_back if self._names else None
 
     def _hand_back(self, fetched: Fetched) -> list[Any]:

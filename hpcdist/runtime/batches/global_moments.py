@@ -24,7 +24,7 @@ def is_synchronized(op: Operator) -> bool:
 
 
 def bind_moments(op: Operator, binding: Binding, exchange: Exchange | None) -> Call:
-    """Return what an operator does at a step. Collective; without an ``exchange`` this is alone.
+    """Return an operator's call of a step. Collective, unless there is no ``exchange``.
 
     Raises FeedError if another trainer's script has ended, CommError or DeadlineError as other
     exchanges do. Sums run in trainer order: all trainers get the same bits, in every run.
@@ -36,7 +36,7 @@ def bind_moments(op: Operator, binding: Binding, exchange: Exchange | None) -> C
             return bound
 
         def run() -> None:
-            sums = bound.told()
+            sums = bound.local_sums()
             everyones = [sums] if exchange is None else exchanged(op, sums, exchange)
             bound.take(everyones)
 

@@ -20,10 +20,10 @@ from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
 from hpcdist.graph.rows import How, OfRows
+from hpcdist.runtime.batches.analysis import SharedProgram
 from hpcdist.runtime.batches.distributed_auc import DistributedAuc
-from hpcdist.runtime.batches.gather_batch import join_rows, pack, row_weights, unpack
-from hpcdist.runtime.batches.scatter_batch import Division
-from hpcdist.runtime.batches.shared_program import SharedProgram
+from hpcdist.runtime.batches.gather import join_rows, pack, row_weights, unpack
+from hpcdist.runtime.batches.scatter import Division
 from hpcdist.runtime.staging import rebound
 
 NOTE_BYTES = 128
@@ -103,7 +103,7 @@ class JoinedFetch:
             self._notes.write(arrays)
 
     def early(self, before: Operator, binding: Binding, rounds: SplitAllgather) -> Call | None:
-        """Return what writes the values before this operator; None if some are not there yet."""
+        """Return the call that writes values before this operator; None if some are missing."""
         ops = binding.program.global_block().ops
         at = next((i for i, op in enumerate(ops) if op is before), 0)
         late = {name for op in ops[at:] for name in op.output_arg_names}
@@ -149,7 +149,7 @@ class JoinedFetch:
         return values
 
     def pack(self, fetched: Fetched, division: Division, scope: Scope) -> bytes:
-        """Return what this trainer tells of values that notes have no room for."""
+        """Return this trainer's message of values that notes have no room for."""
         return pack(self._parts(fetched, scope), self._ofs, division.share)
 
     def unpack(

@@ -22,11 +22,12 @@ from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.registry import Call
-from hpcdist.runtime.batches.batch_check import BatchCheck
-from hpcdist.runtime.batches.batch_rounds import BatchRounds
+from hpcdist.runtime.batches.analysis import SharedProgram, loss_weight
+from hpcdist.runtime.batches.check import BatchCheck
 from hpcdist.runtime.batches.distributed_auc import CountsOfAll, DistributedAuc
 from hpcdist.runtime.batches.joined_fetch import JoinedFetch
-from hpcdist.runtime.batches.scatter_batch import (
+from hpcdist.runtime.batches.rounds import BatchRounds
+from hpcdist.runtime.batches.scatter import (
     Division,
     cut_feed,
     row_counts,
@@ -35,7 +36,6 @@ from hpcdist.runtime.batches.scatter_batch import (
     share_among,
     unlike,
 )
-from hpcdist.runtime.batches.shared_program import SharedProgram, loss_weight
 from hpcdist.runtime.batches.trainer_part import SharedFacts, TrainerPart, expect_divided, weights
 from hpcdist.runtime.batches.whole_batch import ROWS, of_whole_batch, rows_here
 from hpcdist.runtime.job.membership import Membership
@@ -123,7 +123,7 @@ class Batches:
         self._rounds.end()
 
     def exchange(self, data: bytes, awaited: str) -> Sequence[bytes | None]:
-        """Return what those who share this batch give; of one that died None. Collective."""
+        """Exchange values with those who share this batch; None for one that died. Collective."""
         return self._membership.join(data, f"{awaited} of step {here.step}")
 
     # -- before a step -----------------------------------------------------------------------
@@ -192,7 +192,9 @@ class Batches:
         rows, index = shared.rows, among.index(self._trainers.rank)
         facts = rows.batched, index, len(among), rows.counted
         _, division = cut_feed(feed, *facts, why_whole=why_whole)
-        part = replace(self._told(shared, division, index), among=among, why_whole=why_whole)
+        part = replace(
+            self._trainer_part(shared, division, index), among=among, why_whole=why_whole
+        )
         shared.parts[total, among, why_whole] = part
         return part
 
@@ -206,7 +208,7 @@ class Batches:
             self._check.begin(arrays, samples_of(arrays, rows.batched))
             facts = rows.batched, index, len(among), rows.counted, alike
             cut, division = cut_feed(arrays, *facts, why_whole=why_whole)
-            return cut, self._told(shared, division, index)
+            return cut, self._trainer_part(shared, division, index)
         self._check.begin({}, 0)  # rows are each one's own, but not what the script has set
         if different := unlike(arrays, alike):
             raise FeedError(f"cannot share a batch over trainers: {different}")
@@ -218,9 +220,13 @@ class Batches:
                 "script has ended); fluid.even_batches(reader, 'cut') makes the numbers of batches "
                 "equal"
             )
-        return arrays, self._told(shared, Division(share_among(counts[""], index), counts), index)
+        return arrays, self._trainer_part(
+            shared, Division(share_among(counts[""], index), counts), index
+        )
 
-    def _told(self, shared: SharedFacts, division: Division | None, index: int) -> TrainerPart:
+    def _trainer_part(
+        self, shared: SharedFacts, division: Division | None, index: int
+    ) -> TrainerPart:
         """Return a part with what its rows count."""
         weight, counted = 1.0, True
         if division is not None and division.why_whole:
@@ -248,7 +254,7 @@ class Batches:
         shared.told_whole = True
 
     def meet(self, program: Program, feed: Feed) -> tuple[Feed, bool]:
-        """Tell the others how many rows are fed here; return the feed with what they count.
+        """Exchange the numbers of fed rows with the others; return the feed with its counts.
 
         Collective, at every step. The second value tells whether there are any rows here.
         """
@@ -292,7 +298,7 @@ class Batches:
 
     # -- after a step ------------------------------------------------------------------------
     def join(self, program: Program, names: Sequence[str]) -> Join | None:
-        """Return what joins the trainers' values of these names, for a Program that is shared.
+        """Return the function that joins the trainers' values of these names.
 
         Raises FeedError if they cannot be joined.
         """

@@ -10,10 +10,10 @@ import numpy as np
 
 from hpcdist.base.errors import PlanError
 from hpcdist.executor.control import Feed, Join
+from hpcdist.runtime.batches.analysis import SharedProgram
 from hpcdist.runtime.batches.distributed_auc import DistributedAuc
 from hpcdist.runtime.batches.joined_fetch import JoinedFetch
-from hpcdist.runtime.batches.scatter_batch import COUNTED, Division, fed_weights
-from hpcdist.runtime.batches.shared_program import SharedProgram
+from hpcdist.runtime.batches.scatter import COUNTED, Division, fed_weights
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class TrainerPart:
         return self.division.share.total
 
     def rows(self, feed: Feed, batched: frozenset[str]) -> dict[str, Any] | None:
-        """Return what is fed of a batch of arrays; None if that has not so many rows."""
+        """Return this trainer's part of a batch of arrays; None if that has not so many rows."""
         assert self.division is not None
         share = self.division.share
         total, of_trainer = share.total, slice(share.begin, share.end)
@@ -64,7 +64,7 @@ class SharedFacts:
 
 
 def weights(rows: SharedProgram, weight: float, counted: bool) -> dict[str, np.ndarray]:
-    """Return what a Program is fed of how this trainer's rows count."""
+    """Return the fed weights by which this trainer's rows count."""
     variables = fed_weights(rows.weight_dtypes, weight)
     if rows.counts_areas:
         variables[COUNTED] = np.array([counted], np.float32)

@@ -6,15 +6,15 @@ import numpy as np
 
 from hpcdist.base import settings
 from hpcdist.graph.program import Program
-from hpcdist.runtime.batches.scatter_batch import WEIGHTS, Share, weighted
-from hpcdist.runtime.batches.shared_program import SharedProgram
+from hpcdist.runtime.batches.analysis import SharedProgram
+from hpcdist.runtime.batches.scatter import WEIGHTS, Share, weighted
 from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm
 
 ROWS = "@BATCH_ROWS@"  # fed where rows are drawn for: this trainer's first one, and how many
 
 
 def of_whole_batch(program: Program, shared: SharedProgram, trainers: int) -> Program:
-    """Return what a trainer runs of a Program whose batches are shared.
+    """Return a trainer's form of a Program whose batches are shared.
 
     Its gradients count by its rows, random operators draw what belongs to these rows, and
     batch_norm takes the moments of the batch.
@@ -38,6 +38,6 @@ def of_own_rows(program: Program, shared: SharedProgram) -> Program:
 
 
 def rows_here(share: Share | None) -> np.ndarray:
-    """Return what is fed as `ROWS`."""
+    """Return the fed value of `ROWS`."""
     numbers = (0, 0) if share is None else (share.begin, share.end - share.begin)
     return np.array(numbers, np.int64)

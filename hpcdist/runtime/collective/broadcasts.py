@@ -21,7 +21,7 @@ Send = Callable[[Any, int], None]  # (array, root): overwrite the array with the
 def bind_broadcasts(
     ops: Sequence[Operator], binding: Binding, rank: int, send: Send
 ) -> dict[int, Call]:
-    """Return what broadcasts do, by operator: of a run of one root the last one does it all."""
+    """Return the calls of broadcasts by operator: in a run of one root the last does all."""
     calls: dict[int, Call] = {}
     runs = groupby(ops, lambda op: op.attrs["root"] if op.type == "c_broadcast" else None)
     for root, run in runs:

@@ -93,7 +93,7 @@ class Sums:
         self._added = []
 
     def add(self, name: str) -> Call:
-        """Return what is called when a value is ready: the last of a bucket starts its sum."""
+        """Return the call for when a value is ready: the last of a bucket starts its sum."""
         k = self._of[name]
         self._lacking[k].discard(name)
         if self._lacking[k]:
@@ -104,13 +104,13 @@ class Sums:
         return start
 
     def wait_for_added(self) -> Call | None:
-        """Return what waits for the sums that were added since the last call."""
+        """Return the wait for the sums that were added since the last call."""
         added, self._added = self._added, []
         if not added:
             return None
         waits: list[Call | None] = [functools.partial(self._reducer.wait, k) for k in added]
         if not any(self._lacking):
-            waits.append(self._reducer.wait_all)
+            waits = [self._reducer.wait_all]  # those before have ended, or are waited for here
         return in_order(*waits, *(self._buckets[k].unpack for k in added))
 
     def _describe(self, k: int) -> str:

@@ -15,7 +15,7 @@ from hpcdist.base.device import assign, on_host
 from hpcdist.base.errors import CommError, RankFailure
 from hpcdist.comm.base import ANY, Transport, ranks_that_differ
 from hpcdist.comm.collective import CollectiveOperations
-from hpcdist.comm.groups import Way, make_groups
+from hpcdist.comm.groups import AllreduceOptions, make_groups
 from hpcdist.comm.hierarchy import find_nodes
 from hpcdist.comm.host_collective import HostCollective
 from hpcdist.comm.progress import while_waiting
@@ -29,7 +29,7 @@ from hpcdist.graph.program import Program, ProgramCache, program_of
 from hpcdist.graph.registry import Call, Meta
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ps.table import SparseTable
-from hpcdist.runtime.batches.scatter_batch import weighted
+from hpcdist.runtime.batches.scatter import weighted
 from hpcdist.runtime.collective.broadcasts import bind_broadcasts
 from hpcdist.runtime.collective.bucket_allreduce import RowsSum, Sums, bucket_names, fusing_of
 from hpcdist.runtime.collective.sparse_sum import CompressedSteps, SparseSum
@@ -48,8 +48,9 @@ from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.staging import in_order
 from hpcdist.runtime.tables.pull_push import TABLE_OPS
 from hpcdist.transpiler.adaptive_local_sgd import steps_of
+from hpcdist.transpiler.collective import rewritten
 from hpcdist.transpiler.data_parallel import RUNNING, check_counts_rows, without_data
-from hpcdist.transpiler.grad_allreduce import rewritten, without_average
+from hpcdist.transpiler.grad_allreduce import without_average
 from hpcdist.transpiler.group import PLAIN, Group, group_of, required_group
 from hpcdist.transpiler.sharded_updates import owners_of
 from hpcdist.transpiler.substitute import in_group
@@ -80,7 +81,7 @@ class GroupTables(Protocol):
     together: tuple[str, ...]
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> dict[int, Call]:
-        """Return what operators of tables do at a step, by their id."""
+        """Return the calls of operators of tables in a step, by their id."""
 
 
 class CollectiveLink(Link):
@@ -102,8 +103,8 @@ class CollectiveLink(Link):
         self._deadline_s = deadline_s
         self._host = HostCollective(trainers.split(0, trainers.rank), deadline_s)
         self._tables = tables or TrainersTables(trainers, deadline_s)
-        self._groups: dict[tuple[Way, int | None], list[CollectiveOperations]] = {}
-        self._way = Way()  # of the Program that is being compiled
+        self._groups: dict[tuple[AllreduceOptions, int | None], list[CollectiveOperations]] = {}
+        self._way = AllreduceOptions()  # of the Program that is being compiled
         self._progress: ProgramCache[_Progress] = ProgramCache(lasting=True)
         self._sums: ProgramCache[dict[Scope, Sums]] = ProgramCache()
         # What local SGD runs in the steps in which it does not average.
@@ -170,7 +171,7 @@ class CollectiveLink(Link):
         return self._progress.of(program, _Progress)
 
     def of_this_step(self, program: Program, scope: Scope) -> Program:
-        """Return what a Program is in its next step: local SGD averages in some of them only."""
+        """Return a Program's form of its next step: local SGD averages in some steps only."""
         if not program.trains:
             return program
         group = required_group(program)
@@ -264,7 +265,7 @@ class CollectiveLink(Link):
         """Return memory of a backend in which sums need the least copying. Collective."""
         return self._groups_of(self._way, backend)[0].empty(nbytes)
 
-    def _groups_of(self, way: Way, backend: Backend) -> list[CollectiveOperations]:
+    def _groups_of(self, way: AllreduceOptions, backend: Backend) -> list[CollectiveOperations]:
         key = (way, backend.device_id)
         if key not in self._groups:
             here.doing = "making communicators"
@@ -275,7 +276,7 @@ class CollectiveLink(Link):
         return self._groups[key]
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
-        """Return what each operator among trainers does at a step; None if nothing."""
+        """Return each operator's call among trainers in a step; None if nothing."""
         refuse_servers_operators(ops)
         of_tables = [op for op in ops if op.type in TABLE_OPS]
         tables = self._tables.bind(of_tables, binding) if of_tables else {}
@@ -347,7 +348,7 @@ class CollectiveLink(Link):
         self._summed_steps += 1
 
     def close(self) -> None:
-        """Tell the others that no more sums come from here."""
+        """Notify the others that no more sums come from here."""
         self._stop_watching()
         steps = np.array([self._summed_steps], np.int64)
         peers = [peer for peer in range(self._trainers.size) if peer != self._trainers.rank]

@@ -16,7 +16,7 @@ from hpcdist.graph.registry import Call
 from hpcdist.ps.client import PsClient
 from hpcdist.runtime.collective.collective_link import CollectiveLink
 from hpcdist.runtime.collective.sum_checks import check_counts
-from hpcdist.runtime.pserver.connection import Connection
+from hpcdist.runtime.pserver.connection import ServerConnection
 from hpcdist.runtime.pserver.transpiled_for import PlainScript
 from hpcdist.runtime.tables.make_table import specs_of
 from hpcdist.runtime.tables.pull_push import bind_steps
@@ -31,13 +31,13 @@ class ServedTables:
 
     together: tuple[str, ...] = ("push_sparse",)  # rows may also be looked up by one trainer alone
 
-    def __init__(self, connection: Connection, servers: int) -> None:
+    def __init__(self, connection: ServerConnection, servers: int) -> None:
         self._connection = connection
         self._servers = servers
         self.plan: Plan | None = None  # once a Program has told it
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> dict[int, Call]:
-        """Return what operators of tables do at a step, by their id.
+        """Return the calls of operators of tables in a step, by their id.
 
         The first Program that trains connects. GraphError for tables that servers do not have.
         """
@@ -71,7 +71,7 @@ class HybridLink(CollectiveLink):
         """``transport`` is of all ranks; ``learn`` is told the plan. Collective among trainers."""
         self._learn = learn
         me = trainers.rank
-        self._connection = Connection(transport, cluster, me, deadline_s)
+        self._connection = ServerConnection(transport, cluster, me, deadline_s)
         self._served = ServedTables(self._connection, len(cluster.servers))
         self._script = PlainScript(cluster, me)
         super().__init__(trainers, cluster.trainer_endpoints, deadline_s, self._served)
@@ -114,7 +114,7 @@ class HybridLink(CollectiveLink):
                 )
 
     def also_on_servers(self, program: Program) -> frozenset[str]:
-        """Return what servers compute, or keep, as trainers do: learning rates and counts."""
+        """Return the values that servers compute or keep as trainers do: learning rates, counts."""
         plan = self._served.plan if program.trains else served_plan(program)
         return frozenset(value.name for value in plan.scheduled) if plan else frozenset()
 
@@ -133,7 +133,7 @@ class HybridLink(CollectiveLink):
 
     # -- servers -----------------------------------------------------------------------------
     def current_client(self) -> PsClient:
-        """Return what talks to the servers now: before the first step it can only ask."""
+        """Return the current client of the servers: before the first step it can only ask."""
         return self._connection.current()
 
     def settle(self, program: Program) -> dict[str, int]:
@@ -150,6 +150,6 @@ class HybridLink(CollectiveLink):
         super().resume(program, counted, scope)
 
     def close(self) -> None:
-        """Tell the others that no more sums come from here, and leave the servers."""
+        """Notify the others that no more sums come from here, and leave the servers."""
         super().close()
         self.current_client().close()

@@ -14,7 +14,7 @@ from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.ops.optimize.dgc import COUNTER
-from hpcdist.transpiler.compressed import Compression, compression_of
+from hpcdist.transpiler.compressed import GradientCompression, compression_of
 from hpcdist.transpiler.group import required_group
 
 logger = logging.getLogger("hpcdist")
@@ -78,7 +78,7 @@ class CompressedSteps:
     """Chooses what is run in a step: the number of the step is in the scope."""
 
     def __init__(self) -> None:
-        self._compressed: ProgramCache[Compression] = ProgramCache()
+        self._compressed: ProgramCache[GradientCompression] = ProgramCache()
 
     def of_this_step(self, program: Program, scope: Scope) -> Program:
         """Return a Program, or what it is once gradients are compressed."""
@@ -90,7 +90,7 @@ class CompressedSteps:
             return program
         return compressed.program if int(variable.value[0]) + 1 >= compressed.begin else program
 
-    def of(self, program: Program) -> Compression:
+    def of(self, program: Program) -> GradientCompression:
         """Return how a Program that trains compresses its gradients."""
         trainers = len(required_group(program).endpoints)
         return self._compressed.of(program, lambda: compression_of(program, trainers))

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcdist.base import settings
 from hpcdist.base.errors import HpcdistError, PlanError
-from hpcdist.comm.groups import Way
+from hpcdist.comm.groups import AllreduceOptions
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta
@@ -34,11 +34,13 @@ def refuse_servers_operators(ops: Sequence[Operator]) -> None:
             )
 
 
-def way_of(group: Group | None) -> Way:
+def way_of(group: Group | None) -> AllreduceOptions:
     """Return how the sums of a program's group are to be made."""
     if group is None:
-        return Way(carrier=settings.ALLREDUCE.read())
-    return Way(group.rings, group.hierarchical, group.per_node, settings.ALLREDUCE.read())
+        return AllreduceOptions(carrier=settings.ALLREDUCE.read())
+    return AllreduceOptions(
+        group.rings, group.hierarchical, group.per_node, settings.ALLREDUCE.read()
+    )
 
 
 def check_counts(main: Program, trainers: int) -> None:

@@ -41,14 +41,15 @@ class TrainersTables:
         return self._connected
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> dict[int, Call]:
-        """Return what operators of tables do at a step, by their id. The first is collective."""
-        return bind_local(ops, binding, self._trainers.size, self._exchange_of)
+        """Return the calls of operators of tables in a step, by id. The first is collective."""
+        trainers = self._trainers
+        return bind_local(ops, binding, trainers.rank, trainers.size, self._exchange_of)
 
     def _exchange_of(self, tables: Sequence[SparseTable]) -> ShardedTables:
         names = tuple(table.name for table in tables)
         known, exchange = self._exchanges.get(names, ((), None))
         if exchange is None or any(one is not other for one, other in zip(known, tables)):
-            specs = [TableSpec(table.name, table.dim, table.dict_size) for table in tables]
+            specs = [TableSpec(table.name, table.sent_width, table.dict_size) for table in tables]
             exchange = ShardedTables(self._group, specs, tables, self._deadline_s, mean=False)
             self._exchanges[names] = tables, exchange
         return exchange

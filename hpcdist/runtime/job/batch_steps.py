@@ -59,7 +59,7 @@ class BatchSteps:
         scope: Scope,
         fetches: Sequence[str],
     ) -> tuple[Program, Feed]:
-        """Return what this rank runs in this step in place of ``program``, and what it feeds."""
+        """Return this rank's Program of this step in place of ``program``, and its feed."""
         link = self._links.current
         on_servers: list[str] = []
         if self._tell_servers is not None:
@@ -105,7 +105,7 @@ class BatchSteps:
         scope: Scope,
         fetches: tuple[str, ...],
     ) -> Settled | None:
-        """Return what stays of the steps of a Program that trains, of which one has begun.
+        """Return the decisions for all steps of a Program that trains, of which one has begun.
 
         A plain script's batches are divided anew in each; a script that transpiles does so itself.
         """
@@ -158,7 +158,7 @@ class BatchSteps:
                 self._changed.note(scope.var_or_new(name))
 
     def _feed_servers(self, substitute: Program, fed: Feed) -> None:
-        """Let servers have what a step is fed of theirs, before they have any of its gradients."""
+        """Send servers the fed values of theirs before any gradient of the step."""
         assert self._tell_servers is not None
         alike = self._batches.alike and not self.by_script
         rates = fed_rates(substitute, fed, fed_alike=alike)
@@ -167,7 +167,7 @@ class BatchSteps:
     def shared_fetch(
         self, program: Program, substitute: Program, names: tuple[str, ...]
     ) -> SharedFetch:
-        """Return what to fetch here, and what joins it, for a Program that is shared.
+        """Return the names to fetch here, and their join, for a Program that is shared.
 
         Learning rates the servers are asked for. Raises FeedError for names of other values that
         trainers do not have, or that cannot be joined.

@@ -96,7 +96,7 @@ class JobPeers:
         _announced.append((message, sent))
 
     def hear(self, awaited: str) -> bytes | None:
-        """Return what trainer 0 announces next; None if it has died. ``awaited`` is waited for."""
+        """Return trainer 0's next announcement; None if it has died. ``awaited`` is waited for."""
         message = np.zeros(ANNOUNCED, np.uint8)
         first = self.living[0]
         try:

@@ -97,7 +97,7 @@ class FailurePolicy:
         return None if self.synchronous is None else not self.synchronous
 
     def advice(self, dead: Sequence[int]) -> str:
-        """Return what the user can do about the death of these ranks, or an empty string."""
+        """Return advice for the user about the death of these ranks, or an empty string."""
         if self.shrinks:
             return "a script that catches RankFailure and calls hpcdist.torch.shrink() goes on"
         if any(self._cluster.role_of(rank).kind == PSERVER for rank in dead):
@@ -120,8 +120,8 @@ class FailurePolicy:
             self._transport.await_end()
         return self.shrinks
 
-    def bury(self, trainer: int, steps: int) -> None:
-        """Let a server go on without a trainer of which ``steps`` complete steps count, or raise.
+    def continue_without(self, trainer: int, steps: int) -> None:
+        """Continue serving without a trainer, of which ``steps`` complete steps count, or raise.
 
         Server 0 tells it.
         """
@@ -140,7 +140,7 @@ class FailurePolicy:
             )
 
     def tell_shrunk(self, dead: Sequence[int], left: int) -> None:
-        """Tell that a job without servers goes on without ranks. One of those ``left`` calls it."""
+        """Report that a job without servers continues without ranks; one of ``left`` calls it."""
         for rank in dead:
             self._name_death(
                 rank,

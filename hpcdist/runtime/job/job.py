@@ -13,7 +13,7 @@ from hpcdist.base import settings
 from hpcdist.base.errors import HpcdistError, PlanError
 from hpcdist.checkpoint.serving import ASSIGN
 from hpcdist.comm.base import Transport
-from hpcdist.comm.cluster import PSERVER, Cluster
+from hpcdist.comm.cluster import PSERVER, Cluster, Ranks
 from hpcdist.executor.analysis import is_control
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding, Control, Feed, Settled, SharedFetch
@@ -38,7 +38,7 @@ from hpcdist.runtime.job.set_values import SetValues
 from hpcdist.runtime.job.substitution import JobFacts, LinkKind, substitution_of
 from hpcdist.runtime.pipeline.pipeline_link import PipelineLink
 from hpcdist.runtime.pipeline.stage_steps import StageSteps
-from hpcdist.runtime.pserver.connection import Adopted, Connection
+from hpcdist.runtime.pserver.connection import Adopted, ServerConnection
 from hpcdist.runtime.tables.make_table import bind_make
 from hpcdist.transpiler.plan import Plan, trainer_plan
 
@@ -70,9 +70,9 @@ class Job(Control):
         self.before_end: list[Callable[[], None]] = []  # called when the script has ended well
         self.failure_policy = failure_policy or FailurePolicy(transport, cluster)
         self._serves = self.role.kind == PSERVER
-        alike = transport.split(int(self._serves), self.role.index)  # all trainers, or all servers
-        self._trainers = alike
-        self._links = Links(transport, cluster, self.role, alike, deadline_s, self.failure_policy)
+        # All trainers; on a server, all servers.
+        self._trainers = group = transport.split(int(self._serves), self.role.index)
+        self._links = Links(transport, cluster, self.role, group, deadline_s, self.failure_policy)
         settle = self._link.agree_on_deaths if self.failure_policy.goes_on_always else None
         membership = Membership(self._trainers, settle, deadline_s, cluster.trainers)
         if local_feed and membership.settles:
@@ -149,7 +149,7 @@ class Job(Control):
     def settled(
         self, program: Program, fed: Sequence[str], scope: Scope, fetches: tuple[str, ...]
     ) -> Settled | None:
-        """Return what further steps of a Program that trains have in common; None of any other."""
+        """Return the decisions for further steps of a Program that trains; None for any other."""
         if self._serves or self.closed:
             return None
         substitute = self._substitute_of(program)
@@ -171,7 +171,7 @@ class Job(Control):
         return self._substitutes.of(program, lambda: self._substituted(program))
 
     def _substituted(self, program: Program) -> Program:
-        """Be connected as a Program asks for, and return what this rank runs in its place."""
+        """Connect this rank as a Program needs, and return the Program to run in its place."""
         self.decisions += 1
         facts = JobFacts(
             self.cluster,
@@ -226,7 +226,9 @@ class Job(Control):
         """The transport of all trainers, on a trainer."""
         return self._trainers
 
-    def adopt(self, program: Program, protocol: Callable[[Plan, Connection], Adopted]) -> Adopted:
+    def adopt(
+        self, program: Program, protocol: Callable[[Plan, ServerConnection], Adopted]
+    ) -> Adopted:
         """Return the protocol by which a trainer exchanges by itself what its Program says.
 
         As torch's do; it is told when checkpoints are made, and when the job ends.
@@ -238,8 +240,13 @@ class Job(Control):
         self._substitutes.put(program, self._link.substitute(program))
         return self._link.adopt(program, protocol)
 
+    def leave_servers(self) -> None:
+        """End what `adopt` has begun: servers may serve another Program. On every trainer."""
+        self.decisions += 1
+        self._link.leave_servers()
+
     def current_client(self) -> PsClient:
-        """Return what talks to the servers now, on a trainer that has some."""
+        """Return the current client of the servers, on a trainer that has some."""
         return self._link.current_client()
 
     # -- batches -----------------------------------------------------------------------------
@@ -247,11 +254,11 @@ class Job(Control):
         self._changed.note(variable)
 
     def shared_fetch(self, program: Program, names: tuple[str, ...]) -> SharedFetch:
-        """Return what to fetch here in a step, and what makes of it the values of ``names``."""
+        """Return the names to fetch here in a step, and the join of the job's ``names``."""
         return self._steps.shared_fetch(program, self._substitute_of(program), names)
 
     def _tell_servers(self, rates: Mapping[str, float], awaited: str) -> None:
-        """Let servers have these learning rates: trainer 0 tells them, for all are fed the same.
+        """Send these learning rates to the servers, from trainer 0: all are fed the same.
 
         Collective: until all are here, one may still fetch what servers had in the step before.
         """
@@ -289,9 +296,10 @@ class Job(Control):
         return self._link.memory(nbytes, backend)
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Callable[[], object] | None]:
-        """Return what each network operator does at a step, for this rank's role."""
+        """Return each network operator's call in a step, for this rank's role."""
         if all(op.type == "make_table" for op in ops):
-            return [bind_make(op, binding) for op in ops]
+            owners = self.cluster.servers if self._serves else self.cluster.trainers
+            return [bind_make(op, binding, self.role.index, len(owners)) for op in ops]
         serving = [op for op in ops if op.type == "listen_and_serv"]
         if bool(serving) != self._serves:
             kind = "listen_and_serv" if serving else ops[0].type
@@ -328,7 +336,7 @@ class Job(Control):
         )
 
     def table_statistics(self) -> list[TableStatistics]:
-        """Return what the distributed tables of this server have done; none on a trainer."""
+        """Return the statistics of this server's distributed tables; none on a trainer."""
         return [table.statistics() for table in self._link.served_tables]
 
     @property
@@ -336,11 +344,14 @@ class Job(Control):
         """How stale this trainer's last gradients were; 0 on a server."""
         return self._link.staleness
 
-    def everyones(self, data: bytes, awaited: str) -> list[bytes]:
-        """Return what every trainer that lives gives, in trainer order. Collective among them."""
-        if self._serves:
+    def everyones(self, data: bytes, awaited: str, among: Ranks = Ranks.TRAINERS) -> list[bytes]:
+        """Gather a value from each living rank, trainers' before servers'. Collective."""
+        group = self.transport if among is Ranks.ALL else self._trainers
+        if among is not Ranks.ALL and self._serves != (among is Ranks.SERVERS):
             raise HpcdistError(f"rank {self.transport.rank} is {self.role}: it has no {awaited}")
-        came = self._trainers.allgather_living(data, self._deadline_s, awaited)
+        came = group.allgather_living(data, self._deadline_s, awaited)
+        if among is Ranks.ALL:
+            came = [came[rank] for rank in self.cluster.trainers + self.cluster.servers]
         return [values for values in came if values is not None]
 
     def close(self) -> None:
@@ -370,11 +381,11 @@ class Job(Control):
         self._link.end()
 
     def abandon(self) -> None:
-        """Let all waits among the trainers fail, some of whom have died; look for them no more."""
+        """Fail all pending waits among trainers, some of whom have died; monitor them no more."""
         self._link.abandon()
         self._trainers.revoke()
 
-    def anew(self, transport: Transport) -> Job:
+    def survivors_job(self, transport: Transport) -> Job:
         """Return the job of the trainers that are left, when all have abandoned this one.
 
         Collective among those of ``transport``; there are no servers.

@@ -11,7 +11,7 @@ from hpcdist.graph.program import Program
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.table import SparseTable
 from hpcdist.runtime.job.membership import Settle
-from hpcdist.runtime.pserver.connection import Adopted, Connection
+from hpcdist.runtime.pserver.connection import Adopted, ServerConnection
 from hpcdist.runtime.pserver.scheduled_fetch import ScheduledFetch
 from hpcdist.transpiler.plan import Plan
 
@@ -28,13 +28,13 @@ class Link(NetworkOperators):
         return 0
 
     def substitute(self, program: Program) -> Program:
-        """Return what this rank runs in place of a Program that no rank has to transpile."""
+        """Return the Program that this rank runs in place of one that no rank has to transpile."""
         raise NotImplementedError
 
     def transpiled(
         self, mains: Sequence[Program], startup: Program
     ) -> tuple[list[Program], Program]:
-        """Return what this rank runs in place of a plain script's main and startup Programs."""
+        """Return this rank's Programs in place of a plain script's main and startup Programs."""
         raise NotImplementedError
 
     def refuse_uneven(self) -> None:
@@ -44,12 +44,18 @@ class Link(NetworkOperators):
             "trainers that have more batches continue by themselves"
         )
 
-    def adopt(self, program: Program, protocol: Callable[[Plan, Connection], Adopted]) -> Adopted:
+    def adopt(
+        self, program: Program, protocol: Callable[[Plan, ServerConnection], Adopted]
+    ) -> Adopted:
         """Return the protocol of a Program's steps, whose messages travel without running it."""
         raise NotImplementedError
 
+    def leave_servers(self) -> None:
+        """Leave servers that go on to serve something else, and be connected anew for that."""
+        raise NotImplementedError
+
     def current_client(self) -> PsClient:
-        """Return what talks to the servers now: before the first step it can only ask."""
+        """Return the current client of the servers: before the first step it can only ask."""
         raise NotImplementedError
 
     def begin(self, program: Program, scope: Scope) -> None:
@@ -59,11 +65,11 @@ class Link(NetworkOperators):
         """Raise PlanError if others hold another value of these, and would continue with it."""
 
     def also_on_servers(self, program: Program) -> frozenset[str]:
-        """Return what a trainer has of a Program that servers have too, and would continue with."""
+        """Return a trainer's values of a Program that servers have too, and would continue with."""
         return frozenset()
 
     def of_this_step(self, program: Program, scope: Scope) -> Program:
-        """Return what a Program is in its next step."""
+        """Return a Program's form of its next step."""
         return program
 
     def is_steady(self, program: Program) -> bool:
@@ -71,11 +77,11 @@ class Link(NetworkOperators):
         return True
 
     def scheduled(self, program: Program) -> ScheduledFetch | None:
-        """Return what asks servers for learning rates, for a Program that a trainer runs."""
+        """Return the reader of the servers' learning rates, for a Program that a trainer runs."""
         return None
 
     def variants(self, program: Program) -> tuple[Program, Program]:
-        """Return what is run in steps that count rows: with rows on this rank, and without."""
+        """Return the Programs for steps that count rows: with rows on this rank, and without."""
         raise NotImplementedError
 
     def node_count(self) -> int:
@@ -86,7 +92,7 @@ class Link(NetworkOperators):
         """Hold the values of these variables that other trainers keep. Collective."""
 
     def settle(self, program: Program) -> dict[str, int]:
-        """Let all that was sent arrive; return what is counted for a Program."""
+        """Wait until all that was sent has arrived; return the counts of a Program."""
         return {}
 
     def catch_up(self, program: Program) -> None:

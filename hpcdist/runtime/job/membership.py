@@ -87,7 +87,7 @@ class Membership:
             self._settling = False
 
     def join(self, data: bytes, awaited: str) -> list[bytes | None]:
-        """Return what the trainers that share this batch give, in their order. Collective.
+        """Exchange values of the trainers that share this batch, in their order. Collective.
 
         None stands for one that died, and that not all who live can know the data of.
         """

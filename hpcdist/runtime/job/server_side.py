@@ -25,14 +25,14 @@ class ServerSide:
 
     @classmethod
     def of(cls, mains: Sequence[Program], on_trainers: Sequence[Program]) -> ServerSide:
-        """Return what ``mains`` have, and the Programs that trainers run in their place do not."""
+        """Return the values of ``mains`` that the trainers' Programs in their place lack."""
         written = (_written(main) - _written(one) for main, one in zip(mains, on_trainers))
         used = frozenset[str]().union(*map(_used, mains))
         return cls(frozenset[str]().union(*written), used.difference(*map(_used, on_trainers)))
 
     @classmethod
     def planned(cls, substitute: Program) -> ServerSide:
-        """Return what servers have, beside parameters, of a script that transpiles by itself."""
+        """Return the servers' values, beside parameters, of a script that transpiles by itself."""
         plan = served_plan(substitute)
         if plan is None or plan.mode.geo or plan.records is None:
             return NOTHING_ON_SERVERS  # with GEO trainers have all of it, too
@@ -42,7 +42,7 @@ class ServerSide:
         return cls(unused=frozenset((rates | kept) - _used(substitute)))
 
     def fed(self, program: Program, substitute: Program, feed: Iterable[str]) -> list[str]:
-        """Return what is fed that servers have: parameters, and what trainers do not, as rates."""
+        """Return the fed values of servers: parameters, and those trainers lack, as rates."""
         variables, remaining = program.global_block().vars, substitute.global_block().vars
         return [
             name

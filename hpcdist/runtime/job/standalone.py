@@ -30,7 +30,7 @@ class Standalone(control.Control):
     def substitute(
         self, program: Program, feed: Feed, scope: Scope, fetches: Sequence[str]
     ) -> tuple[Program, Feed]:
-        """Return what to run in place of a Program: itself, if it has no distributed tables."""
+        """Return the Program to run: itself, if it has no distributed tables."""
         _warn_of_copies()
         return self._substitutes.of(program, lambda: with_tables(_without_rings(program))), feed
 
@@ -41,12 +41,12 @@ class Standalone(control.Control):
         return Settled(self.substitute(program, {}, scope, fetches)[0], fetches)
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
-        """Return what the operators of tables do; HpcdistError for one that needs other ranks."""
+        """Return the calls of operators of tables; HpcdistError for one that needs other ranks."""
         for op in ops:
             control.required(op)
         calls = {id(op): bind_moments(op, binding, None) for op in ops if is_synchronized(op)}
         steps = [op for op in ops if id(op) not in calls]
-        calls |= bind_local(steps, binding, 1, LocalTables)
+        calls |= bind_local(steps, binding, 0, 1, LocalTables)
         return [calls[id(op)] for op in ops]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from hpcdist.base.errors import CommError, FeedError
 from hpcdist.comm.base import Transport, ranks_that_differ
 from hpcdist.executor.position import here
-from hpcdist.runtime.batches.batch_check import RECORD_BYTES, BatchCheck
+from hpcdist.runtime.batches.check import RECORD_BYTES, BatchCheck
 
 
 class Meeting:
@@ -59,7 +59,7 @@ class Meeting:
                 )
 
     def exchange(self, purpose: str, body: bytes, awaited: str, doing: str) -> list[bytes]:
-        """Return what all ranks tell for the same ``purpose``, b"" of one that has ended.
+        """Exchange messages of all ranks for the same ``purpose``, b"" of one that has ended.
 
         Collective. ``doing`` and ``awaited`` are for messages. Raises CommError if a rank tells
         something for another purpose.

@@ -18,9 +18,9 @@ from hpcdist.executor.fed import fed_metas
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import SAME, How, OfRows
-from hpcdist.runtime.batches.gather_batch import pack, unpack
-from hpcdist.runtime.batches.scatter_batch import Division, cut_feed, fed_weights
-from hpcdist.runtime.batches.shared_program import SharedProgram, loss_weight
+from hpcdist.runtime.batches.analysis import SharedProgram, loss_weight
+from hpcdist.runtime.batches.gather import pack, unpack
+from hpcdist.runtime.batches.scatter import Division, cut_feed, fed_weights
 from hpcdist.runtime.batches.whole_batch import ROWS, of_own_rows, rows_here
 from hpcdist.transpiler.pipeline_cut import Phase
 from hpcdist.transpiler.pipeline_plan import PipelinePlan
@@ -82,7 +82,7 @@ class MicroBatches:
         )
 
     def of_rows(self, name: str) -> OfRows:
-        """Tell how micro-batches' values of ``name`` are joined; FeedError if they cannot be."""
+        """Return how micro-batches' values of ``name`` are joined; FeedError if they cannot be."""
         if self.count == 1:
             return SAME
         if why := self.rows.why_whole_for([name]):
@@ -93,7 +93,7 @@ class MicroBatches:
 
 
 def packed(value: np.ndarray, of: OfRows, micro_batch: MicroBatch) -> bytes:
-    """Return what a stage tells of its value in one micro-batch."""
+    """Return a stage's message about its value in one micro-batch."""
     if of.how is How.SAME or micro_batch.division is None:
         return np.ascontiguousarray(value).tobytes()
     return pack([value], [of], micro_batch.division.share)
@@ -115,7 +115,7 @@ def joined(
 
 
 def unpacked(data: bytes, count: int) -> list[list[bytes]]:
-    """Return what a rank told of ``count`` values, each in one piece or more."""
+    """Return the ``count`` values in a rank's message, each in one piece or more."""
     counts = np.frombuffer(data, np.int64, count).tolist()
     sizes = iter(np.frombuffer(data, np.int64, sum(counts), 8 * count).tolist())
     begin = 8 * (count + sum(counts))

@@ -12,7 +12,7 @@ from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import SAME
-from hpcdist.runtime.batches.scatter_batch import batched_names
+from hpcdist.runtime.batches.scatter import batched_names
 from hpcdist.runtime.pipeline.micro_batches import MicroBatches
 from hpcdist.transpiler.group import PLAIN
 from hpcdist.transpiler.pipeline_plan import ALL, PipelinePlan, make_pipeline_plan
@@ -80,7 +80,7 @@ class RankStage:
         return self.stage_of(name) in (self.stage, ALL)
 
     def local_names(self, name: str) -> list[str]:
-        """Return what a value is called here: a name for each micro-batch, or its own."""
+        """Return a value's names here: one for each micro-batch, or its own."""
         if self.once(name) or self.stage_of(name) == ALL:
             return [name]
         of = self.batches.of_rows(name)

@@ -21,7 +21,7 @@ from hpcdist.graph.pipeline import of_micro_batch
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta, lookup
 from hpcdist.ops.random.counter import Draws
-from hpcdist.runtime.batches.scatter_batch import samples_of
+from hpcdist.runtime.batches.scatter import samples_of
 from hpcdist.runtime.job.set_values import SetValues
 from hpcdist.runtime.pipeline.micro_batches import MicroBatch, joined, packed, unpacked
 from hpcdist.runtime.pipeline.pipeline_link import PipelineLink
@@ -53,7 +53,7 @@ class StageSteps:
         scope: Scope,
         fetches: Sequence[str],
     ) -> tuple[Program, Feed]:
-        """Return what this rank runs in this step, and its part of what is fed. Collective."""
+        """Return this rank's Program of this step, and its part of the feed. Collective."""
         if program is self._main:
             return self._trained(feed, scope, fetches)
         if program.main is not None:
@@ -134,7 +134,7 @@ class StageSteps:
             )
 
     def _arrays(self, feed: Feed) -> dict[str, np.ndarray]:
-        """Return what is fed as arrays; without sequences that no operator reads."""
+        """Return the feed as arrays; without sequences that no operator reads."""
         block = self._main.global_block()
         ragged = {
             name
@@ -164,7 +164,7 @@ class StageSteps:
     def shared_fetch(
         self, program: Program, substitute: Program, names: tuple[str, ...]
     ) -> SharedFetch:
-        """Return what to fetch here in a step, and what makes of it the values of ``names``."""
+        """Return the names to fetch here in a step, and the function that joins ``names``."""
         if not names or program is not self._main:
             return names, None
         local: list[str] = []

@@ -31,7 +31,7 @@ class Transfers:
         self._buffers: dict[int, list[tuple[np.ndarray, Request]]] = {}  # by tag, oldest first
 
     def bind(self, op: Operator, binding: Binding) -> Call:
-        """Return what the operator does in a step."""
+        """Return the operator's call in a step."""
         peer, tag, micro_batch = (op.attrs[n] for n in ("peer", "tag", "micro_batch"))
         sends = op.type == "pipeline_send"
         name = (op.input("X") if sends else op.output("Out"))[0]

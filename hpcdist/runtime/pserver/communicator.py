@@ -48,7 +48,7 @@ class Settings:
 
 
 def read_settings(*, joint: bool) -> Settings:
-    """Return what FLAGS_communicator_* say, by default what CPU_NUM (1) says.
+    """Return the settings of FLAGS_communicator_*, by default those of CPU_NUM (1).
 
     ``joint``: the threads of a trainer meet at every step and average. A rank is one thread, so
     every gradient is exchanged at once. communicator_thread_pool_size is checked; there is no pool.
@@ -79,7 +79,7 @@ def check_answered(settings: Settings) -> None:
         )
 
 
-class _Merged:
+class _MergedGradients:
     """The gradients of one or more steps, added up."""
 
     def __init__(self, dense: Mapping[str, Array], sparse: Sequence[str]) -> None:
@@ -128,8 +128,8 @@ class Communicator:
         self.sparse = [cut for cut in cuts if not cut.parameters]  # of tables: no answer
         self.exchanged = exchanged
         self._parameters = {cut.parameter: parameters[cut.parameter] for cut in self.dense}
-        self._queued: deque[_Merged] = deque()  # none of more than ``merge`` steps
-        self._spare: list[_Merged] = []
+        self._queued: deque[_MergedGradients] = deque()  # none of more than ``merge`` steps
+        self._spare: list[_MergedGradients] = []
         self._outgoing = {cut.gradient: np.zeros_like(self._of(cut)) for cut in self.dense}
         self._landing = {cut.parameter: np.zeros_like(self._of(cut)) for cut in self.dense}
         self.pieces: dict[str, Array] = {}
@@ -244,9 +244,9 @@ class Communicator:
         self._queued[-1].add(dense, sparse)
         self._waiting += 1
 
-    def _new(self) -> _Merged:
+    def _new(self) -> _MergedGradients:
         dense = {cut.gradient: self._of(cut) for cut in self.dense}
-        return _Merged(dense, [cut.gradient for cut in self.sparse])
+        return _MergedGradients(dense, [cut.gradient for cut in self.sparse])
 
     def _send(self) -> None:
         merged, client = self._queued.popleft(), self._connected

@@ -76,7 +76,7 @@ class CommunicatorStep(StepProtocol):
 
 
 def _take(name: str, gradient: Any, rows: dict[str, SelectedRows]) -> Call:
-    """Return what copies a sparse gradient into ``rows``, from a device if need be."""
+    """Return the call that copies a sparse gradient into ``rows``, from a device if need be."""
 
     def take() -> None:
         on_host = isinstance(gradient.rows, np.ndarray)

@@ -29,7 +29,7 @@ from hpcdist.runtime.tables.make_table import specs_of
 from hpcdist.transpiler.plan import Plan
 
 
-class Connection:
+class ServerConnection:
     """The servers as one trainer sees them; connected for the first Program that trains."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Connection:
         self._copies: dict[str, Array] = {}  # host copies of device arrays
 
     def current(self) -> PsClient:
-        """Return what talks to the servers now: before the first step it can only ask."""
+        """Return the current client of the servers: before the first step it can only ask."""
         return self.client or self.reader
 
     def staging(self, binding: Binding) -> Staging:
@@ -116,7 +116,7 @@ class Connection:
 
 
 def _packets(plan: Plan, exchange: ServerExchange) -> ServerPackets:
-    """Return what trainer and server must agree on."""
+    """Return the packets that trainer and server must agree on."""
     return ServerPackets(
         exchange.endpoint, exchange.gradients, exchange.parameters, exchange.pushed, specs_of(plan)
     )
@@ -125,7 +125,7 @@ def _packets(plan: Plan, exchange: ServerExchange) -> ServerPackets:
 class StepProtocol:
     """What the network operators of a trainer's step do; there is a class for each mode."""
 
-    def __init__(self, plan: Plan, connection: Connection) -> None:
+    def __init__(self, plan: Plan, connection: ServerConnection) -> None:
         self.plan = plan
         self.connection = connection
 
@@ -134,7 +134,7 @@ class StepProtocol:
         return []
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
-        """Return what each network operator does at a step; None where another one does it."""
+        """Return each network operator's call in a step; None where another one does it."""
         raise NotImplementedError
 
     def settle(self) -> None:

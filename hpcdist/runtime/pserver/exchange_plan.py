@@ -45,19 +45,19 @@ class ServerExchange:
 
 
 def exchanges_of(plan: Plan) -> tuple[ServerExchange, ...]:
-    """Return what a trainer exchanges with each server, in the order of the endpoints."""
+    """Return a trainer's exchange with each server, in the order of the endpoints."""
     return tuple(server_exchange(plan, endpoint) for endpoint in plan.endpoints)
 
 
 def exchanges_of_this_turn(plan: Plan) -> tuple[ServerExchange, ...]:
-    """Return what the Program of a plan exchanges in a step, where several train in turns."""
+    """Return the exchanges of a plan's Program in a step, where several train in turns."""
     if not plan.turns:
         return exchanges_of(plan)
     return tuple(_in_turn(plan, endpoint, plan.turn) for endpoint in plan.endpoints)
 
 
 def server_exchange(plan: Plan, endpoint: str) -> ServerExchange:
-    """Return what a trainer exchanges with one server, turn by turn.
+    """Return a trainer's exchange with one server, turn by turn.
 
     Variables are sorted by key, so that both ends number the packets alike.
     """
@@ -75,7 +75,7 @@ def server_exchange(plan: Plan, endpoint: str) -> ServerExchange:
 
 
 def _in_turn(plan: Plan, endpoint: str, turn: int) -> ServerExchange:
-    """Return what is exchanged in one turn; tags count over all turns."""
+    """Return the exchange of one turn; tags count over all turns."""
     earlier = range(turn)
     first = sum(len(_exchange(plan, endpoint, plan.routes_of(t)).gradients) for t in earlier)
     exchange = _exchange(plan, endpoint, plan.routes_of(turn))

@@ -229,7 +229,7 @@ class GeoStep(StepProtocol):
 
 
 def _bind_end(geo: GeoExchange, signal: Operator, binding: Binding) -> Call:
-    """Return what ends a step of a trainer: ``signal`` names the ids that it looked up."""
+    """Return the call that ends a trainer's step: ``signal`` names the ids it looked up."""
 
     def make() -> Call | None:
         staging = Staging(binding.arrays, binding.backend, {})

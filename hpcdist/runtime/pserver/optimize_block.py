@@ -72,12 +72,12 @@ def bind_dense(
 
 
 def later(update: Update) -> Apply:
-    """Return what gives, for some contributors, a call of ``update`` with them."""
+    """Return a factory: for some contributors, a call of ``update`` with them."""
     return functools.partial(functools.partial, update)
 
 
 def bind_update(block: OptimizeBlock, rows: Any, binding: Binding) -> Apply:
-    """Return what merges the contributors' rows of one gradient and updates its parameter.
+    """Return the call that merges the contributors' rows of a gradient and updates its parameter.
 
     ``rows`` [trainers, *shape] is where their packets arrive. The merge is their sum in trainer
     order times 1/contributors. Where an optimizer has a fused kernel, merge and update are one
@@ -122,7 +122,7 @@ def bind_sparse(
     binding: Binding,
     staged: StagedUpdates | None = None,
 ) -> Apply:
-    """Return what merges the contributors' sparse gradients of a table and updates its rows.
+    """Return the call that merges sparse gradients of a table and updates its rows.
 
     ``sent[k]`` is the (rows, values) of trainer k. The merge lists all rows in trainer order, their
     values times 1/contributors. If there are none, nothing changes, whatever the optimizer, unless
@@ -157,7 +157,7 @@ def _reads_only(op: Operator, name: str) -> bool:
 
 
 def _sparse_apply(block: OptimizeBlock, binding: Binding) -> Callable[[SelectedRows], None]:
-    """Return what runs the operators after the merge on a sparse gradient.
+    """Return the call that runs the operators after the merge on a sparse gradient.
 
     A lone optimizer is bound once. Clip or regularization before it depends on the number of rows,
     so that block is compiled for every gradient.
@@ -191,7 +191,7 @@ def merge_rows(rows: Any, contributors: Sequence[int], out: Any) -> None:
 
 
 def bind_back_up(blocks: Sequence[OptimizeBlock], binding: Binding) -> Callable[[int], None]:
-    """Return what notes, with DC-ASGD, that a trainer reads all parameters as they are now."""
+    """Return the call by which DC-ASGD backs up the parameters that a trainer reads now."""
     pairs = [(array_of(binding, b.parameter), _backups(b, binding)) for b in blocks]
 
     def back_up(trainer: int) -> None:

@@ -31,7 +31,7 @@ class RowCut:
 
 
 def cuts_of(plan: Plan) -> tuple[RowCut, ...]:
-    """Return what the communicator is to cut and join."""
+    """Return the cuts and joins of the communicator."""
     return tuple(
         RowCut(
             route.gradient,

@@ -52,8 +52,8 @@ class ScheduledFetch:
             raise FeedError(f"cannot fetch {refused!r} on a trainer: {self._refusal}")
         return tuple(name for name in names if name not in self._scheduled)
 
-    def lay_in(self, scope: Scope) -> None:
-        """Let whoever reads such a variable of ``scope`` get the servers' value of this step."""
+    def install_readers(self, scope: Scope) -> None:
+        """Set in ``scope`` readers of these variables, which fetch the servers' values."""
         for name, value in self._scheduled.items():
             variable = scope.var_or_new(name)
             if self._refusal:
@@ -73,7 +73,7 @@ class ScheduledFetch:
         return [came[name] if name in came else next(local) for name in names]
 
     def completing(self, names: Sequence[str], join: Join | None) -> Join:
-        """Return what makes of fetched values the job's, by ``join``, and adds the servers'."""
+        """Return the join of fetched values, completed by those of the servers."""
 
         def complete(fetched: Fetched) -> list[Any]:
             local = [value for _, value in fetched] if join is None else join(fetched)
@@ -82,8 +82,8 @@ class ScheduledFetch:
         return complete
 
 
-def lay_in_first_values(plan: Plan, scope: Scope) -> None:
-    """Tell ``scope`` what a startup Program sets on servers alone: rates, accumulators."""
+def install_first_values(plan: Plan, scope: Scope) -> None:
+    """Set in ``scope`` the readers of values that start on servers alone: rates, accumulators."""
     if plan.mode.geo:
         return
     first = dict(plan.constants)
@@ -104,8 +104,8 @@ def lay_in_first_values(plan: Plan, scope: Scope) -> None:
             )
 
 
-def lay_in_tables(plan: Plan, scope: Scope, client: Callable[[], PsClient]) -> None:
-    """Let whoever reads a sparse table of ``scope`` get its rows from the servers.
+def install_table_readers(plan: Plan, scope: Scope, client: Callable[[], PsClient]) -> None:
+    """Set in ``scope`` readers of sparse tables, which fetch rows from the servers.
 
     They have those of this step until this trainer sends again: in lockstep only.
     """

@@ -11,8 +11,9 @@ import numpy as np
 from hpcdist.base import settings
 from hpcdist.base.errors import GraphError
 from hpcdist.checkpoint.serving import ServerStore
-from hpcdist.comm.base import Transport
+from hpcdist.comm.base import ANY, Array, Request, Transport
 from hpcdist.comm.cluster import Cluster
+from hpcdist.comm.progress import while_waiting
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.compile import steps_of
 from hpcdist.executor.control import Binding
@@ -22,8 +23,9 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Call
 from hpcdist.ops.common import in_sequence
-from hpcdist.ps.messages import Hello
+from hpcdist.ps.messages import REQUEST_TAG, Hello, MessageKind, decode_header
 from hpcdist.ps.server import PsServer
+from hpcdist.ps.wire import new_header
 from hpcdist.runtime.job.failure_policy import FailurePolicy
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.pserver.exchange_plan import ServerExchange, refuse_unpushed, server_exchange
@@ -74,6 +76,8 @@ class Server(Link):
         self._deadline_s = deadline_s
         self._failure_policy = failure_policy
         self._servers = servers
+        self._has_served = False
+        self._farewells: list[tuple[Request, Array]] = []  # of trainers that made no step
 
     def substitute(self, program: Program) -> Program:
         return on_server(program)
@@ -81,7 +85,7 @@ class Server(Link):
     def transpiled(
         self, mains: Sequence[Program], startup: Program
     ) -> tuple[list[Program], Program]:
-        """Be the server that the script knows nothing of, then end the script on this rank."""
+        """Serve in place of a script that does not mention servers, then end it on this rank."""
         transpiler = transpiled_for(self._cluster, 0, mains, startup)
         executor = Executor(CPUPlace())
         for program in reversed(
@@ -91,7 +95,7 @@ class Server(Link):
         raise SystemExit(0)
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
-        """Return what listen_and_serv does: serve until every trainer has closed."""
+        """Return the call of listen_and_serv: serve until every trainer has closed."""
         return [self._bind(op, binding) for op in ops]
 
     def _bind(self, op: Operator, binding: Binding) -> Call:
@@ -124,10 +128,41 @@ class Server(Link):
     def _serve(self, served: ServerBinding) -> None:
         """Serve until every trainer has closed."""
         here.doing = f"listen_and_serv as {served.plan.endpoint}"
-        served.server.serve(served.serving.begin_step, served.serving.apply)
+        self._has_served = True
+        served.server.serve(served.serving.begin_step, served.serving.bound)
         self._failure_policy.applied = served.server.steps_applied
         served.store.close()
         here.doing = ""
+
+    def end(self) -> None:
+        """From now on, refuse the trainers that ask this server, if its script has not served."""
+        if not self._has_served:
+            while_waiting(self._refuse_trainers)
+
+    def _refuse_trainers(self) -> None:
+        asking = self._transport.iprobe(ANY, REQUEST_TAG)
+        if asking is not None and not self._takes_leave(asking[0]):
+            trainer = self._cluster.role_of(asking[0])
+            raise GraphError(
+                f"{trainer} (rank {asking[0]}) asks server {self._index} for its parameters, but "
+                "the server's script has ended without serving: expected exe.run() of what "
+                f"get_pserver_program({self._cluster.endpoints[self._index]!r}) returns, where "
+                "PADDLE_TRAINING_ROLE is PSERVER"
+            )
+
+    def _takes_leave(self, rank: int) -> bool:
+        """Take a trainer's message, which has come; say whether it only ends, without a step."""
+        data = new_header()
+        request = self._transport.irecv(data, rank, REQUEST_TAG)
+        while not self._transport.test_all([request]):
+            pass  # it was probed: this takes no wait for the trainer
+        header = decode_header(data)
+        if header.kind is not MessageKind.CLOSE:
+            return False
+        if header.length:  # what it counts is nobody's concern, but its send must end
+            body = np.zeros(header.length, np.uint8)
+            self._farewells.append((self._transport.irecv(body, rank, REQUEST_TAG), body))
+        return True
 
     def _prepared(self, plan: ServerPlan, binding: Binding) -> ServerBinding:
         """Bind what arrives to the optimize blocks, as the startup Program has left them."""
@@ -196,18 +231,23 @@ class Server(Link):
             own_answers=not plan.mode.synchronous,
             on_read=serving.on_read,
             tracked_rows=plan.mode.geo,
-            on_death=self._failure_policy.bury,
+            on_death=self._failure_policy.continue_without,
             on_silence=self._failure_policy.tell_silence if self._index == 0 else None,
-            silence_s=settings.WORKER_UPDATE_INTERVAL.read(),
+            silence_s=self._silence_s(plan.mode.synchronous),
             tables=self.served_tables,
             on_checkpoint=store.answer,
             whole_steps=plan.sums is not None,
         )
 
+    def _silence_s(self, synchronous: bool) -> float:
+        """Return after how long a silent trainer is told: no deadline tells of one elsewhere."""
+        interval_s = settings.WORKER_UPDATE_INTERVAL.read()
+        return interval_s if synchronous else min(interval_s, self._deadline_s)
+
     def _staged(
         self, plan: ServerPlan, exchange: ServerExchange, binding: Binding
     ) -> StagedUpdates | None:
-        """Return what updates all blocks at once, if some need sums over servers. Collective."""
+        """Return the joint update of all blocks, if some need sums over servers. Collective."""
         if plan.sums is None:
             return None
         takes_part = bool(exchange.gradients or exchange.pushed)
@@ -223,7 +263,7 @@ def _bind_packets(
     binding: Binding,
     staged: StagedUpdates | None,
 ) -> list[list[Apply]]:
-    """Return what applies each packet: dense packets, then pushed rows, then distributed tables."""
+    """Return the calls that apply each packet: dense packets, pushed rows, distributed tables."""
     by_gradient = {block.gradient: block for block in blocks}
     updates = [
         [
@@ -248,7 +288,7 @@ def _bind_packets(
 
 
 def _schedule_of(index: int, binding: Binding) -> Call | None:
-    """Return what runs the schedule of the learning rate in a block; None if there is none."""
+    """Return the call of the learning rate's schedule in a block; None if there is none."""
     if index < 0:
         return None
     block = binding.program.block(index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from hpcdist.base.errors import CommError
 from hpcdist.executor.control import Binding
+from hpcdist.executor.loop_runs import join_loops
 from hpcdist.executor.position import here
 from hpcdist.graph.registry import Call
 from hpcdist.ps.async_shards import AsyncShards
@@ -41,8 +43,6 @@ class Serving:
         self._schedules = schedules
         self._updates: Sequence[Sequence[Apply]] = ()
         self._watch: UpdateWatch | None = None
-        # By packet and contributors, what is called; these are the same in most steps.
-        self._calls: dict[tuple[int, tuple[int, ...]], list[Call]] = {}
 
     def bind(
         self,
@@ -53,7 +53,6 @@ class Serving:
     ) -> None:
         """Take what applies each packet; the first of them are dense ``packets``."""
         self._updates, self._watch = updates, watch
-        self._calls.clear()
 
     def on_read(self, trainer: int) -> None:
         """Note that a trainer reads its first values."""
@@ -65,17 +64,11 @@ class Serving:
         if schedule is not None:
             schedule()
 
-    def apply(self, packet: int, contributors: tuple[int, ...]) -> None:
-        """Merge and apply a packet of these trainers."""
-        calls = self._calls.get((packet, contributors))
-        if calls is None:
-            calls = self._calls[packet, contributors] = self._bound(packet, contributors)
-        for call in calls:
-            call()
-
-    def _bound(self, packet: int, contributors: tuple[int, ...]) -> list[Call]:
+    def bound(self, packet: int, contributors: tuple[int, ...]) -> list[Call]:
+        """Return the calls that merge and apply a packet of these trainers, in every step."""
         looks = [] if self._watch is None else self._watch.looks(packet, contributors, self.step_of)
-        return [*looks, *(update(contributors) for update in self._updates[packet])]
+        updates = [update(contributors) for update in self._updates[packet]]
+        return [*looks, *join_loops(updates)[0]]
 
     def step_of(self, trainer: int) -> int:
         """Return the step in which a trainer's packets are applied now."""
@@ -136,11 +129,14 @@ class AsynchronousServing(Serving):
     def step_of(self, trainer: int) -> int:
         return self._arrived[trainer] // self._packets + 1
 
-    def apply(self, packet: int, contributors: tuple[int, ...]) -> None:
+    def bound(self, packet: int, contributors: tuple[int, ...]) -> list[Call]:
         (trainer,) = contributors
+        calls: list[Call] = [*super().bound(packet, contributors)]
         if packet == self._step_packet:
-            self._check_number(trainer)
-        super().apply(packet, contributors)
+            calls.insert(0, functools.partial(self._check_number, trainer))
+        return [*calls, functools.partial(self._count, trainer)]
+
+    def _count(self, trainer: int) -> None:
         self._arrived[trainer] += 1
         if self._schedule and self._counters and self._arrived[trainer] % self._packets == 0:
             self._counters[trainer].value += self._numbers[trainer][1]

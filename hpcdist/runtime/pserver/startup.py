@@ -9,15 +9,15 @@ from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
-from hpcdist.runtime.pserver.connection import Connection
+from hpcdist.runtime.pserver.connection import ServerConnection
 from hpcdist.runtime.staging import in_order
 from hpcdist.transpiler.plan import Plan
 
 
 def bind_startup(
-    ops: Sequence[Operator], plan: Plan, connection: Connection, binding: Binding
+    ops: Sequence[Operator], plan: Plan, connection: ServerConnection, binding: Binding
 ) -> list[Call | None]:
-    """Return what reads the parameters, one request per server, when the last operator runs.
+    """Return the calls that read the parameters, one request per server, at the last operator.
 
     The operators name what this Program needs: a test Program may need some parameters only.
     """

@@ -44,7 +44,7 @@ class Synchronous(StepProtocol):
         return calls
 
     def _ask(self, client: PsClient, op: Operator, staging: Staging) -> Call | None:
-        """Return what takes over values of the schedule: those of this step, which has ended."""
+        """Return the call that reads the schedule's values of the step that has ended."""
         names = op.output("Out")
         arrays = {name: staging.host(name) for name in names}
         read = functools.partial(client.read, op.attrs["epmap"][0], arrays)
@@ -67,7 +67,7 @@ def bind_sends(
     staging: Staging,
     arrays: Mapping[str, Any],
 ) -> tuple[list[Call | None], list[int]]:
-    """Return what each operator sends, and the packets that no operator's gradient completes.
+    """Return each operator's packets, and those that no operator's gradient completes.
 
     A packet leaves with the last of its gradients, a sparse gradient that is pushed by itself.
     """
@@ -112,5 +112,5 @@ def _push(client: PsClient, endpoint: str, key: str, gradient: Any) -> Call:
 
 
 def sender(client: PsClient, packets: Sequence[int]) -> Call | None:
-    """Return what starts these packets; None if there are none."""
+    """Return the call that starts these packets; None if there are none."""
     return in_order(*(functools.partial(client.send_packet, number) for number in packets))

@@ -24,13 +24,13 @@ from hpcdist.ps.death_consensus import Witness
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.pserver.asynchronous import Asynchronous
 from hpcdist.runtime.pserver.communicator_step import CommunicatorStep
-from hpcdist.runtime.pserver.connection import Adopted, Connection, StepProtocol
+from hpcdist.runtime.pserver.connection import Adopted, ServerConnection, StepProtocol
 from hpcdist.runtime.pserver.exchange_plan import STALENESS, refuse_unpushed
 from hpcdist.runtime.pserver.geo_exchange import GeoStep
 from hpcdist.runtime.pserver.scheduled_fetch import (
     ScheduledFetch,
-    lay_in_first_values,
-    lay_in_tables,
+    install_first_values,
+    install_table_readers,
 )
 from hpcdist.runtime.pserver.startup import bind_startup
 from hpcdist.runtime.pserver.synchronous import Synchronous
@@ -39,7 +39,7 @@ from hpcdist.runtime.staging import in_order
 from hpcdist.runtime.tables.make_table import specs_of
 from hpcdist.runtime.tables.pull_push import RowExchange, bind_steps
 from hpcdist.runtime.tables.remote_lookup import bind_lookup
-from hpcdist.transpiler.mode import Mode
+from hpcdist.transpiler.mode import UpdateMode
 from hpcdist.transpiler.plan import Plan, trainer_plan
 from hpcdist.transpiler.substitute import on_trainer
 
@@ -62,7 +62,10 @@ class TrainerLink(Link):
         self._trainer_id = trainer_id
         self._learn = learn
         self._plan: Plan | None = None  # once it runs its part of a Program
-        self._connection = Connection(transport, cluster, trainer_id, deadline_s)
+        self._connect = functools.partial(
+            ServerConnection, transport, cluster, trainer_id, deadline_s
+        )
+        self._connection = self._connect()
         self._protocols: dict[int, StepProtocol] = {}  # of the Programs that train, by turn
         self._script = PlainScript(cluster, trainer_id)
         self._scheduled: ProgramCache[ScheduledFetch] = ProgramCache()
@@ -105,15 +108,15 @@ class TrainerLink(Link):
         return max((int(array[0]) for array in self._connection.staleness.values()), default=0)
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
-        """Return what each network operator does at a step; None where another one does it."""
+        """Return each network operator's call in a step; None where another one does it."""
         plan = _plan_of(ops[0])
         calls: list[Call | None] = [None] * len(ops)
         if plan.startup:
             calls = bind_startup(ops, plan, self._connection, binding)
-            lay_in_first_values(plan, binding.scope)
-            lay_in_tables(plan, binding.scope, self.current_client)
+            install_first_values(plan, binding.scope)
+            install_table_readers(plan, binding.scope, self.current_client)
         elif _trains(ops, plan):
-            self.scheduled(program_of(ops[0])).lay_in(binding.scope)
+            self.scheduled(program_of(ops[0])).install_readers(binding.scope)
             calls = self._protocol_of(plan).bind(ops, binding)
         ahead = not plan.mode.averaged
         tables = specs_of(plan), len(self._cluster.servers), self._tables
@@ -126,7 +129,9 @@ class TrainerLink(Link):
                 calls[i] = bind_lookup(self.current_client, op, binding)
         return calls
 
-    def adopt(self, program: Program, protocol: Callable[[Plan, Connection], Adopted]) -> Adopted:
+    def adopt(
+        self, program: Program, protocol: Callable[[Plan, ServerConnection], Adopted]
+    ) -> Adopted:
         """Return the protocol of a Program's steps, whose messages travel without running it."""
         plan = trainer_plan(program)
         assert plan is not None, "a transpiled Program has one"
@@ -135,11 +140,11 @@ class TrainerLink(Link):
         return adopted
 
     def current_client(self) -> PsClient:
-        """Return what talks to the servers now: before the first step it can only ask."""
+        """Return the current client of the servers: before the first step it can only ask."""
         return self._connection.current()
 
     def agree_on_deaths(self, witness: Witness) -> Witness:
-        """Return what all trainers that are left know about deaths; each of them calls this."""
+        """Return the deaths known to any surviving trainer; each of them calls this."""
         return self.current_client().agree_on_deaths(witness)
 
     def close(self) -> None:
@@ -150,6 +155,11 @@ class TrainerLink(Link):
         for protocol in self._protocols.values():
             protocol.flush()
         self.current_client().close()
+
+    def leave_servers(self) -> None:
+        self.close()
+        self._connection, self._plan = self._connect(), None
+        self._protocols.clear()
 
     def expect_on_servers(self, variables: Sequence[ScopeVariable]) -> None:
         """Compare parameters that were changed here with those of the servers."""
@@ -214,8 +224,8 @@ class TrainerLink(Link):
         return protocol
 
 
-def protocol_of(mode: Mode) -> type[StepProtocol]:
-    """Return what the network operators of a step do in this mode."""
+def protocol_of(mode: UpdateMode) -> type[StepProtocol]:
+    """Return the protocol of the network operators in this mode."""
     if mode.geo:
         return GeoStep
     if mode.runtime_split:

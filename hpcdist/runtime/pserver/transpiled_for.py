@@ -52,7 +52,7 @@ class PlainScript:
         self._served: DistributeTranspiler | None = None
 
     def transpiled(self, mains: Sequence[Program], startup: Program) -> DistributeTranspiler:
-        """Return what has planned the training of these; PlanError if servers do not know it."""
+        """Return the transpiler that planned their training; PlanError if no server knows it."""
         transpiler = transpiled_for(self._cluster, self._trainer_id, mains, startup)
         self._served = self._served or transpiler
         for endpoint in self._cluster.endpoints:
@@ -75,7 +75,7 @@ class PlainScript:
 def trainer_programs(
     transpiler: DistributeTranspiler, mains: Sequence[Program], servers: int
 ) -> list[Program]:
-    """Return what a trainer runs in place of each of the Programs that were transpiled."""
+    """Return a trainer's Programs in place of each of the Programs that were transpiled."""
     program = transpiler.get_trainer_program()
     if len(mains) == 1:
         return [program]

@@ -52,7 +52,7 @@ class UpdateWatch:
     def looks(
         self, packet: int, trainers: Sequence[int], step_of: Callable[[int], int]
     ) -> list[Call]:
-        """Return what looks at a packet of these trainers, each time that it is to be applied.
+        """Return the checks of these trainers' packets, for each time one is to be applied.
 
         It warns of a gradient that is not finite, or raises NotFiniteError: with ``--on-nan end``,
         or with FLAGS_check_nan_inf.
@@ -117,7 +117,7 @@ def _pushed(sent: Sequence[Any], trainer: int) -> Sequence[Array]:
 def _flat(
     variables: Sequence[Any], rows: Array, gradients: Mapping[str, Array]
 ) -> Callable[[int], Sequence[Array]]:
-    """Return what gives the numbers of a trainer's packet, in as few arrays as there can be."""
+    """Return a function that gives a trainer's numbers in as few arrays as possible."""
     kinds = {np.dtype(v.dtype) for v in variables}
     if len(kinds) == 1 and len(gradients) == len(variables) and (kind := kinds.pop()).kind == "f":
         flat = rows.view(kind)

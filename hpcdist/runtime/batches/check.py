@@ -32,7 +32,7 @@ CAUSES = (
 
 
 def record_of(feed: Mapping[str, Any], rows: int) -> Array:
-    """Return what identifies a batch: uint64 [WORDS].
+    """Return the fingerprint of a batch: uint64 [WORDS].
 
     ``feed`` maps names to arrays or LoDTensors. Of more than WORDS - HEAD variables the last word
     stands for all that are left.
@@ -116,7 +116,7 @@ class BatchCheck:
         return self._keys.of(self._feed) ^ self._set_key
 
     def record(self) -> bytes:
-        """Return what tells others in which variables theirs differ."""
+        """Return the record by which others see in which variables theirs differ."""
         return self._record().tobytes()
 
     def _record(self) -> Array:
@@ -157,7 +157,7 @@ class BatchCheck:
         return f"step {here.step + self._ahead}"
 
     def name(self, trainer: int) -> str:
-        """Return what messages call a trainer."""
+        """Return a trainer's label in messages."""
         return f"trainer {trainer}" + (f" (rank {self._ranks[trainer]})" if self._ranks else "")
 
 

@@ -164,7 +164,7 @@ def unlike(feed: Mapping[str, Any], alike: Sequence[tuple[str, str]]) -> str:
 
 
 def as_arrays(feed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is fed as arrays and LoDTensors."""
+    """Return the feed as arrays and LoDTensors."""
     return {n: v if isinstance(v, LoDTensor) else np.asarray(v) for n, v in feed.items()}
 
 
@@ -225,7 +225,7 @@ def _weight_dtype(op: Operator) -> str:
 
 
 def fed_weights(dtypes: Sequence[str], weight: float) -> dict[str, np.ndarray]:
-    """Return what a Program with losses of these types is fed of a trainer's weight."""
+    """Return the fed weights of a trainer for a Program with losses of these types."""
     return {WEIGHTS[dtype]: np.array([weight], dtype) for dtype in dtypes}
 
 

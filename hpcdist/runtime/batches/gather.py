@@ -12,7 +12,7 @@ import numpy as np
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.lod_tensor import LoDTensor, concatenated
 from hpcdist.graph.rows import How, OfRows
-from hpcdist.runtime.batches.scatter_batch import (
+from hpcdist.runtime.batches.scatter import (
     Division,
     Share,
 )
@@ -21,8 +21,10 @@ Value = np.ndarray | LoDTensor
 
 
 def pack(values: Sequence[Value], ofs: Sequence[OfRows], share: Share) -> bytes:
-    """Return what a trainer tells the others of its values: if its rows do not count, only what
-    it keeps from other batches."""
+    """Pack a trainer's values for the others.
+
+    If its rows do not count, these are only values that it keeps from other batches.
+    """
     sent = {How.COUNTS} if not share.counted else set(How) - {How.SAME}
     return b"".join(_packed(v, of.how) for v, of in zip(values, ofs) if of.how in sent)
 

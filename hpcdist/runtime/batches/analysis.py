@@ -20,7 +20,7 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.registry import attrs_of, lookup
 from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows, Operand
 from hpcdist.graph.values import RANK_TABLE
-from hpcdist.runtime.batches.scatter_batch import (
+from hpcdist.runtime.batches.scatter import (
     batched_names,
     is_loss_gradient,
     losses,
@@ -65,7 +65,7 @@ class RowTreatment:
         self.counted = means - {""}
 
     def of(self, name: str) -> OfRows:
-        """Return what a value is of the rows of a batch."""
+        """Return how a value depends on the rows of a batch."""
         return self._of.get(name, SAME)
 
     def mixed_states(self) -> dict[str, str]:
@@ -114,7 +114,7 @@ class RowTreatment:
         return OfRows(How.MIXED, why=f"array {name!r} holds both {both}")
 
     def _after_loop(self, op: Operator) -> dict[str, OfRows]:
-        """Return what a loop leaves: how often it turns must not depend on rows of the batch."""
+        """Return a loop's results: its number of turns must not depend on rows of the batch."""
         condition = op.input("Condition")[0]
         outs = op.output("Out")
         if self.of(condition).how is not How.SAME:
@@ -346,7 +346,7 @@ class SharedProgram:
         return self.why_whole or next(reasons, "")
 
     def of_rows(self, name: str) -> OfRows:
-        """Tell how trainers' values of a variable are joined, if `why_whole_for` is done.
+        """Return how trainers' values of a variable are joined, if `why_whole_for` is done.
 
         FeedError if they cannot be.
         """
@@ -384,7 +384,7 @@ def _described(of: OfRows) -> str:
 
 
 def loss_weight(loss: OfRows, rows: Sequence[int], trainer: int) -> float:
-    """Return what this trainer's gradient counts, so that the mean over trainers is the batch's.
+    """Return the weight of this trainer's gradient: the mean over trainers is the batch's.
 
     ``rows``: how many of those that the loss is a mean over, or of the samples, trainers have.
     """

@@ -15,9 +15,9 @@ from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
-from hpcdist.runtime.batches.batch_check import ENDED, RECORD_BYTES, BatchCheck
+from hpcdist.runtime.batches.check import ENDED, RECORD_BYTES, BatchCheck
 from hpcdist.runtime.batches.joined_fetch import NOTE_BYTES, JoinedFetch
-from hpcdist.runtime.batches.scatter_batch import Division
+from hpcdist.runtime.batches.scatter import Division
 from hpcdist.runtime.job.membership import Membership
 
 
@@ -65,7 +65,7 @@ class BatchRounds:
         self._rounds = split_allgather(group, NOTE_BYTES, _awaited)
 
     def leave(self) -> None:
-        """Tell the others that this trainer's script feeds no more."""
+        """Notify the others that this trainer's script feeds no more."""
         if self._rounds is not None:
             self._rounds.begin()
             self._rounds.start(ENDED)
@@ -80,7 +80,7 @@ class BatchRounds:
         self._division, self._scope, self._started = division, scope, None
 
     def starting(self, joined: JoinedFetch, before: Operator, binding: Binding) -> Call | None:
-        """Return what starts a step's round before an operator; None if it is too early there."""
+        """Return the call that starts a step's round before an operator; None if too early."""
         assert self._rounds is not None
         write = joined.early(before, binding, self._rounds)
         return None if write is None else functools.partial(self._start, joined, write)
