@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -13,11 +13,12 @@ from types import ModuleType
 
 from hpcdist.base import settings
 from hpcdist.base.errors import LaunchError, MissingModuleError, MissingNameError
-from hpcdist.fluid.compat import fluid_names, modules, paddle2, version
+from hpcdist.fluid.compat import fluid_names, modules, old_numpy, paddle2_names, version
 from hpcdist.fluid.compat.fluid_names import FLUID, ROOT
-from hpcdist.fluid.io import selection
 
 PADDLE2 = "hpcdist.fluid.compat.paddle2"
+BASE = "paddle.base"
+_HELPERS = ("composed", "creation", "data", "declare", "einstein", "methods", "reductions")
 DATASET = "paddle.dataset"
 DATASETS = "hpcdist.fluid.compat.datasets"
 CHILDREN = str(Path(__file__).with_name("paddle_path"))  # for pipe commands of Datasets
@@ -26,7 +27,6 @@ CHILDREN = str(Path(__file__).with_name("paddle_path"))  # for pipe commands of 
 ELSEWHERE = {
     "paddle.compat": "hpcdist.fluid.compat.python_versions",
     "paddle.reader.decorator": "hpcdist.data.reader",
-    "paddle.metric": "hpcdist.fluid.layers.metric",
     "paddle.version": "hpcdist.fluid.compat.version",
     "paddle.dataset": "hpcdist.fluid.dataset",
     **{
@@ -44,16 +44,31 @@ ELSEWHERE = {
             "wmt16",
         )
     },
-    "paddle.nn": PADDLE2 + ".nn",
-    "paddle.nn.functional": PADDLE2 + ".nn.functional",
-    "paddle.optimizer": PADDLE2 + ".optimizer",
-    "paddle.static": PADDLE2 + ".static",
-    "paddle.static.nn": PADDLE2 + ".static.nn",
-    "paddle.distributed": PADDLE2 + ".distributed",
     "paddle.distributed.fleet": "hpcdist.fluid.fleet",
-    "paddle.distributed.fleet.base": "",
-    "paddle.distributed.fleet.base.role_maker": "hpcdist.fluid.fleet.role_maker",
+    "paddle.distributed.entry_attr": PADDLE2 + ".entry_attr",
+    **{
+        f"paddle.distributed.fleet.{name}": module
+        for name, module in {
+            "base": "",
+            "base.distributed_strategy": "hpcdist.fluid.fleet.strategy_v2",
+            "base.role_maker": "hpcdist.fluid.fleet.role_maker",
+            "base.util_factory": "hpcdist.fluid.fleet.job_util",
+            "data_generator": "hpcdist.fluid.multi_slot.data_generator",
+            "data_generator.data_generator": "hpcdist.fluid.multi_slot.data_generator",
+            "dataset": "hpcdist.fluid.multi_slot.datasets",
+            "dataset.dataset": "hpcdist.fluid.multi_slot.datasets",
+            "metrics": "hpcdist.fluid.fleet.metrics",
+            "metrics.metric": "hpcdist.fluid.fleet.metrics",
+            "utils": "hpcdist.fluid.fleet.file_systems",
+            "utils.fs": "hpcdist.fluid.fleet.file_systems",
+        }.items()
+    },
+    "paddle.incubate.distributed": "",
+    "paddle.incubate.distributed.fleet": "",
+    "paddle.incubate.distributed.fleet.fleet_util": "hpcdist.fluid.fleet.fleet_util",
 }
+
+_undone: list[Callable[[], None]] = []  # what takes back what `install` has changed in numpy
 
 
 class _Package(ModuleType):
@@ -68,15 +83,19 @@ class _Package(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         full = f"{self.__name__}.{name}"
-        if full in ELSEWHERE or full == FLUID:
+        if full in ELSEWHERE or full in (FLUID, BASE) or _of_paddle2(full) or _leads_on(full):
             return importlib.import_module(full)
         for source in self._sources:
             if hasattr(source, name):
                 return getattr(source, name)
-        raise MissingNameError(fluid_names.told(self.__name__, name, dir(self._sources[-1])))
+        raise MissingNameError(_refusal(self.__name__, name, dir(self)))
+
+    def __dir__(self) -> list[str]:
+        own = vars(self).get("_sources", ())
+        return sorted({name for source in own for name in getattr(source, "__all__", ())})
 
 
-class _Finder(MetaPathFinder, Loader):
+class _PaddleFinder(MetaPathFinder, Loader):
     """Finds ``paddle.fluid.x`` and ``paddle.x`` as the module ``hpcdist.x`` itself, not a copy."""
 
     def find_spec(
@@ -88,13 +107,15 @@ class _Finder(MetaPathFinder, Loader):
             return None
         alias = _alias(fullname)
         module = _module(alias) if alias else _Package(fullname)
+        if module is None and _leads_on(fullname):
+            module = _Package(fullname)
         if module is not None and (alias.startswith(PADDLE2) or fullname == DATASET):
             module = _Package(fullname, module)
         elif module is not None and fullname in ELSEWHERE:
             modules.guard(module, "hpcdist" + fullname.removeprefix(ROOT))
         if module is None:
             above, _, name = fullname.rpartition(".")
-            raise MissingModuleError(fluid_names.told(above, name, ()))
+            raise MissingModuleError(_refusal(above, name, ()))
         state = (module, module.__spec__)
         is_package = hasattr(module, "__path__")
         return ModuleSpec(fullname, self, loader_state=state, is_package=is_package)
@@ -102,7 +123,7 @@ class _Finder(MetaPathFinder, Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         if spec.name != ROOT:
             return spec.loader_state[0]
-        paddle = _Package(ROOT, paddle2, sys.modules["hpcdist"])
+        paddle = _Package(ROOT, importlib.import_module(PADDLE2), sys.modules["hpcdist"])
         vars(paddle)["__version__"] = version.full_version
         return paddle
 
@@ -141,21 +162,31 @@ def install() -> None:
     """Make ``import paddle`` mean hpcdist, from now on in this process and those it starts."""
     if ROOT in sys.modules:
         raise LaunchError("--as-paddle: the real paddle is already imported in this process")
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, _PaddleFinder())
     # Found by the finder, a module would take the place of the function that has its name.
     for name in modules.CALLED:
-        sys.modules[FLUID + name.removeprefix(modules.HERE)] = sys.modules[name]
+        module = importlib.import_module(modules.ALIASES[name])
+        sys.modules[FLUID + name.removeprefix(modules.HERE)] = module
     settings.put_on_childrens_path(CHILDREN, True)
+    from hpcdist.fluid.io import selection  # with all layers: other scripts need none
+
     selection.save_as("fluid")  # scripts look for the file of a variable before they load it
+    _undone.append(old_numpy.install())
 
 
 def uninstall() -> None:
     """Undo ``install`` and forget the modules imported under paddle's name."""
     sys.meta_path[:] = [
-        finder for finder in sys.meta_path if not isinstance(finder, (_Finder, _Teller))
+        finder for finder in sys.meta_path if not isinstance(finder, (_PaddleFinder, _Teller))
     ]
     settings.put_on_childrens_path(CHILDREN, False)
+    from hpcdist.fluid.io import selection
+
     selection.save_as("hdf5")
+    if methods := sys.modules.get(PADDLE2 + ".methods"):
+        methods.uninstall()
+    while _undone:
+        _undone.pop()()
     for name in [n for n in sys.modules if n == ROOT or n.startswith(ROOT + ".")]:
         del sys.modules[name]
 
@@ -163,9 +194,36 @@ def uninstall() -> None:
 def _alias(fullname: str) -> str:
     if fullname in ELSEWHERE:
         return ELSEWHERE[fullname]
-    if fullname == FLUID or fullname.startswith(FLUID + "."):
-        return "hpcdist" + fullname.removeprefix(FLUID)
+    if own := _of_paddle2(fullname):
+        return own
+    for fluid in (FLUID, BASE):  # Paddle 2.6 calls Fluid its base
+        if fullname == fluid or fullname.startswith(fluid + "."):
+            return "hpcdist" + fullname.removeprefix(fluid)
     return "hpcdist" + fullname.removeprefix(ROOT)
+
+
+def _of_paddle2(fullname: str) -> str:
+    """Return the module with Paddle 2's names of a module; "" if there is none of this name."""
+    below = fullname.removeprefix(ROOT + ".").split(".")
+    path = Path(__file__).with_name("paddle2").joinpath(*below)
+    if below[0] in _HELPERS or not (path.is_dir() or path.with_suffix(".py").is_file()):
+        return ""
+    return ".".join([PADDLE2, *below])
+
+
+def _leads_on(fullname: str) -> bool:
+    """Whether a package of Paddle has modules that are here, though it is not itself."""
+    below = fullname + "."
+    known = (name for name in paddle2_names.table() if name.startswith(below))
+    return any(map(_of_paddle2, known)) or any(name.startswith(below) for name in ELSEWHERE)
+
+
+def _refusal(module: str, name: str, names: Iterable[str]) -> str:
+    """Say why a module of paddle has no such name: in Paddle 2's words, or in Fluid's."""
+    of_fluid = fluid_names.is_known(module, name) and not paddle2_names.is_known(module, name)
+    if of_fluid or module == FLUID or module.startswith(FLUID + "."):
+        return fluid_names.describe_missing(module, name, names)
+    return paddle2_names.describe_missing(module, name, names)
 
 
 def _module(name: str) -> ModuleType | None:

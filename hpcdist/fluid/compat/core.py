@@ -10,6 +10,7 @@ from hpcdist.base import settings
 from hpcdist.base.errors import EOFException, HpcdistError
 from hpcdist.executor.backend import CPUPlace, CUDAPinnedPlace, CUDAPlace, selected_gpus
 from hpcdist.executor.scope import Scope
+from hpcdist.fluid.io.descs import VarDesc
 from hpcdist.graph import op_role
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.lod_tensor import LoDTensor, LoDTensorArray
@@ -20,24 +21,15 @@ from hpcdist.graph.operator import NAMESCOPE
 EnforceNotMet = HpcdistError  # what Fluid raises from its depths
 
 
-class VarDesc:
-    """Holds ``VarDesc.VarType``, as Fluid has it."""
-
-    VarType = VarType
-
-
-class OpRole:
-    """The roles of operators under Fluid's names; each is an integer."""
-
-    Forward, Backward = op_role.OpRole.FORWARD, op_role.OpRole.BACKWARD
-    Optimize, LRSched = op_role.OpRole.OPTIMIZE, op_role.OpRole.LR_SCHED
-    RPC, Dist, Loss = op_role.OpRole.RPC, op_role.OpRole.DIST, op_role.OpRole.LOSS
-
-
 class op_proto_and_checker_maker:
     """What the attributes that all operators have are called."""
 
-    OpRole = OpRole
+    class OpRole:
+        """The roles of operators under Fluid's names; each is an integer."""
+
+        Forward, Backward = op_role.OpRole.FORWARD, op_role.OpRole.BACKWARD
+        Optimize, LRSched = op_role.OpRole.OPTIMIZE, op_role.OpRole.LR_SCHED
+        RPC, Dist, Loss = op_role.OpRole.RPC, op_role.OpRole.DIST, op_role.OpRole.LOSS
 
     @staticmethod
     def kOpRoleAttrName() -> str:
@@ -56,7 +48,7 @@ class op_proto_and_checker_maker:
 
 
 def kEmptyVarName() -> str:
-    """Return what stands in a slot for no variable."""
+    """Return the name that stands in a slot for no variable."""
     return EMPTY
 
 

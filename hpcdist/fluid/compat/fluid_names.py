@@ -6,12 +6,10 @@ for names that a module has only imported, from where: such a name is found wher
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import functools
 import re
 from collections.abc import Iterable
-from importlib import resources
+from typing import NamedTuple
 
 ROOT = "paddle"
 FLUID = "paddle.fluid"
@@ -20,7 +18,8 @@ FLUID = "paddle.fluid"
 _INSTEAD: dict[str, tuple[str, ...]] = {
     "its files are not fetched here: write a reader, docs/data.md says how; dir(paddle.dataset) "
     "lists the data sets that are there": (r"dataset",),
-    "programs are static: build one with fluid.layers and run it with fluid.Executor": (
+    "only operators run at once, in fluid.dygraph.guard; what has parameters is a Program: build "
+    "one with fluid.layers and run it with fluid.Executor": (
         r"fluid\.(dygraph|enable_|disable_|load_dygraph|save_dygraph|VarBase|monkey_patch)",
         r"fluid\.core\.(VarBase|Tracer|Layer|BackwardStrategy|dygraph|\w*imperative)",
         r"fluid\.(Conv[23]D|Linear|Embedding|BatchNorm|Pool2D|Layer$|\w*Norm$|\w+Loss|Dropout)",
@@ -78,7 +77,6 @@ _INSTEAD: dict[str, tuple[str, ...]] = {
         r"fluid\.(proto|backward|framework)",
     ),
     "custom layers are made with fluid.layer_helper.LayerHelper": (r"fluid\.layer_helper_base",),
-    "fluid.cpu_places() and fluid.cuda_places() return places": (r"fluid\.layers\.device",),
     "values are summed among ranks by what training does, docs/collective.md says how": (
         r"fluid\.layers\.collective",
     ),
@@ -109,8 +107,7 @@ _EARLIER = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Home:
+class Home(NamedTuple):
     """Where a name comes from that a module of Fluid's has imported."""
 
     module: str
@@ -119,7 +116,9 @@ class Home:
 
 @functools.cache
 def table() -> dict[str, dict[str, Home | None]]:
-    """Return what each of Fluid's modules holds by name, None for what is the module's own."""
+    """Return the names of each Fluid module: its `Home`, or None for the module's own."""
+    from importlib import resources
+
     text = (resources.files(__package__) / "fluid_names.txt").read_text("utf-8")
     sections = re.findall(r"^\[(.*)\]\n([^[]*)", text, re.MULTILINE)
     return {module: dict(map(_entry, names.split())) for module, names in sections}
@@ -146,7 +145,7 @@ def is_known(module: str, name: str) -> bool:
 
 
 def instead(name: str) -> str:
-    """Return what to use instead of something of Fluid's, by its full name."""
+    """Return the replacement for a name of Fluid's, given in full."""
     below = name.removeprefix(f"{ROOT}.")
     for hint, expressions in _INSTEAD.items():
         if any(re.match(expression, below) for expression in expressions):
@@ -154,13 +153,14 @@ def instead(name: str) -> str:
     return "see docs/differences.md, and dir() of the module for what is there"
 
 
-def told(module: str, name: str, names: Iterable[str]) -> str:
+def describe_missing(module: str, name: str, names: Iterable[str]) -> str:
     """Say why a module of Fluid's has no such name; ``names`` are those that it has."""
     shown = module.replace(FLUID, "fluid", 1)
     if is_known(module, name):
         return f"{shown}.{name} of Fluid 1.8.5 is not in hpcdist: {instead(f'{module}.{name}')}"
     if earlier := _EARLIER.get(f"{shown}.{name}"):
         return f"{shown}.{name} is not in Fluid 1.8.5, nor here: {earlier}"
-    near = difflib.get_close_matches(name, [n for n in names if not n.startswith("_")], 3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    from hpcdist.base.nearest import did_you_mean  # imports difflib, which only errors need
+
+    hint = did_you_mean(name, [n for n in names if not n.startswith("_")], most=3)
     return f"{shown} has no {name!r}, neither here nor in Fluid 1.8.5{hint}"

@@ -7,7 +7,6 @@ instead; those that give numbers are checked; the others keep their meaning.
 from __future__ import annotations
 
 import argparse
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,37 +49,23 @@ class _Refuse(argparse.Action):
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Declare the options; those that are the same as one of ours share its value."""
-    refused = ", ".join([*REFUSED, "--use_paddlecloud"])
-    ours = "--log_dir and --server_num are --log-dir and --pservers"
-    about = f"{ours}; refused, with advice: {refused}"
-    group = parser.add_argument_group(
-        "options of Fluid's launchers", textwrap.fill(about, 78, break_on_hyphens=False)
-    )
-    hidden: dict[str, Any] = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
-    group.add_argument("--log_dir", dest="log_dir", **hidden)
-    group.add_argument("--server_num", dest="pservers", type=int, **hidden)
-    group.add_argument("--worker_num", type=int, metavar="N", help="expected number of trainers")
-    group.add_argument(
-        "--nproc_per_node", type=int, metavar="N", help="expected number of ranks on each host"
-    )
-    group.add_argument(
-        "--gpus",
-        "--selected_gpus",
-        metavar="0,1",
-        help="GPUs that the ranks of each host use, among those in CUDA_VISIBLE_DEVICES",
-    )
-    group.add_argument("--print_config", metavar="{True,False}", help="False is --quiet")
-    group.add_argument(
-        "--log_level", type=int, metavar="N", help="level of Python's logging (20: info)"
-    )
+    """Declare the options, without help: the same as one of ours share its value."""
+    hidden: dict[str, Any] = {"help": argparse.SUPPRESS}
+    unset: dict[str, Any] = {**hidden, "default": argparse.SUPPRESS}
+    parser.add_argument("--log_dir", dest="log_dir", **unset)
+    parser.add_argument("--server_num", dest="pservers", type=int, **unset)
+    parser.add_argument("--worker_num", "--trainer_num", type=int, **hidden)
+    parser.add_argument("--nproc_per_node", type=int, **hidden)
+    parser.add_argument("--gpus", "--selected_gpus", **hidden)
+    parser.add_argument("--print_config", **hidden)
+    parser.add_argument("--log_level", type=int, **hidden)
     for name in REFUSED:
-        group.add_argument(name, action=_Refuse, dest="refused", **hidden)
-    group.add_argument("--use_paddlecloud", action="store_true", **hidden)
+        parser.add_argument(name, action=_Refuse, dest="refused", **unset)
+    parser.add_argument("--use_paddlecloud", action="store_true", **unset)
 
 
 def settle(parser: argparse.ArgumentParser, options: dict[str, Any]) -> dict[str, Any]:
-    """Return what was parsed without options that take effect at once, such as --gpus."""
+    """Return the parsed options without those that take effect at once, such as --gpus."""
     if options.pop("use_paddlecloud", False):
         parser.error(
             "--use_paddlecloud is an option of Fluid's launcher: mpirun or srun knows the hosts"

@@ -1,17 +1,17 @@
 """Fluid's module ``framework``: the graph under the names that scripts import it by."""
 
+from hpcdist.fluid.compat.eager import enabled as in_dygraph_mode
 from hpcdist.fluid.compat.housekeeping import (
     cuda_pinned_places,
     device_guard,
-    in_dygraph_mode,
     name_scope,
     require_version,
 )
 from hpcdist.graph import names as unique_name
 from hpcdist.graph.block import Block
-from hpcdist.graph.dtypes import canonical as convert_np_dtype_to_dtype_
+from hpcdist.graph.dtypes import DTypeLike, ElementType, canonical
 from hpcdist.graph.dtypes import is_float as dtype_is_floating
-from hpcdist.graph.names import GRAD_SUFFIX, grad_name
+from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
 from hpcdist.graph.names import grad_name as grad_var_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import (
@@ -24,6 +24,15 @@ from hpcdist.graph.program import (
 )
 from hpcdist.graph.variable import Parameter, Variable
 
+EMPTY_VAR_NAME, GRAD_VAR_SUFFIX = EMPTY, GRAD_SUFFIX
+# Marks of Fluid's that no name has here, for scripts that tell names apart by them.
+TEMP_VAR_NAME, ZERO_VAR_SUFFIX, CONTROL_DEP_VAR_PREFIX = "@TEMP@", "@ZERO", "@DEPENDENCY"
+
+
+def convert_np_dtype_to_dtype_(np_dtype: DTypeLike) -> ElementType:
+    """Return an element type by its name, of which ``int()`` gives Fluid's number."""
+    return ElementType(canonical(np_dtype))
+
 
 def _get_var(name: str, program: Program | None = None) -> Variable:
     """Return a variable of the global block of a Program, by default of the main program."""
@@ -31,7 +40,12 @@ def _get_var(name: str, program: Program | None = None) -> Variable:
 
 
 __all__ = [
+    "CONTROL_DEP_VAR_PREFIX",
+    "EMPTY_VAR_NAME",
     "GRAD_SUFFIX",
+    "GRAD_VAR_SUFFIX",
+    "TEMP_VAR_NAME",
+    "ZERO_VAR_SUFFIX",
     "Block",
     "Operator",
     "Parameter",

@@ -10,11 +10,9 @@ from hpcdist.fluid.compat import fluid_names
 _MODULE = f"{fluid_names.FLUID}.contrib.utils"
 
 
-class HDFSClient:
-    """Refused when it is made, not when it is imported."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise _refusal("HDFSClient")
+def HDFSClient(*args: Any, **kwargs: Any) -> NoReturn:
+    """Refuse to make a client, when it is made, not when it is imported."""
+    raise _refusal("HDFSClient")
 
 
 def multi_download(*args: Any, **kwargs: Any) -> NoReturn:
@@ -28,4 +26,4 @@ def multi_upload(*args: Any, **kwargs: Any) -> NoReturn:
 
 
 def _refusal(name: str) -> MissingNameError:
-    return MissingNameError(fluid_names.told(_MODULE, name, ()))
+    return MissingNameError(fluid_names.describe_missing(_MODULE, name, ()))

@@ -12,7 +12,7 @@ from hpcdist.fluid.compat.core import CUDAPinnedPlace, cuda_places, is_compiled_
 from hpcdist.fluid.compat.version import full_version
 from hpcdist.graph.program import default_main_program
 
-__all__ = ["cuda_pinned_places", "device_guard", "in_dygraph_mode", "name_scope", "require_version"]
+__all__ = ["cuda_pinned_places", "device_guard", "name_scope", "require_version"]
 
 _VERSION = re.compile(r"\d+(\.\d+){0,3}")
 _DEVICE = re.compile(r"(cpu|gpu(:\d+)?)?")
@@ -42,11 +42,6 @@ def require_version(min_version: str, max_version: str | None = None) -> None:
 def _parts(version: str) -> list[int]:
     parts = [int(part) for part in version.split(".")]
     return parts + [0] * (4 - len(parts))
-
-
-def in_dygraph_mode() -> bool:
-    """Return False: programs are static."""
-    return False
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from hpcdist.graph.variable import Parameter, Variable
 __all__ = ["LayerHelper"]
 
 
-class LayerHelper(helper.LayerHelper):
+class FluidLayerHelper(helper.LayerHelper):
     """One call of a layer, with the arguments that it was called with.
 
     ``helper = LayerHelper("my_layer", **locals())`` in a custom layer: its parameters and
@@ -61,7 +61,7 @@ class LayerHelper(helper.LayerHelper):
         return ParamAttr.of(self.kwargs.get("bias_attr"))
 
     def multiple_param_attr(self, length: int) -> list[ParamAttr | None]:
-        """Return what was said of the weights of each of so many inputs."""
+        """Return the weight attributes for each of so many inputs."""
         value = self.kwargs.get("param_attr")
         attrs = list(value) if isinstance(value, (list, tuple)) else [value]
         if len(attrs) not in (1, length):
@@ -132,3 +132,6 @@ class LayerHelper(helper.LayerHelper):
     def append_activation(self, input_var: Variable) -> Variable:
         """Append the activation that ``act`` names, if it names one."""
         return self.activate(input_var, self.kwargs.get("act"))
+
+
+LayerHelper = FluidLayerHelper  # as Fluid's module has it

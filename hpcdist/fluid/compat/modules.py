@@ -7,20 +7,24 @@ elsewhere (`SOURCES`). A missing name raises one error that says what to use ins
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
-from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.errors import MissingModuleError, MissingNameError
 from hpcdist.fluid.compat import fluid_names
 from hpcdist.fluid.compat.fluid_names import FLUID, ROOT
 
+if TYPE_CHECKING:  # `import hpcdist` imports this module, and little else
+    import inspect
+    from collections.abc import Callable, Sequence
+
 HERE = "hpcdist"
 _DOOR = f"{HERE}.fluid"
+FACADE = f"{_DOOR}.facade"  # the names of hpcdist itself
 _COMPAT = f"{_DOOR}.compat"
 _LAYERS = f"{HERE}.layers."  # modules of the layers: each has them all
 _FLEET = "hpcdist.incubate.fleet"
@@ -67,10 +71,13 @@ ALIASES = {
         "install_check",
         "layer_helper",
         "log_helper",
+        "op",
         "parallel_executor",
         "param_attr",
         "profiler",
     )},
+    "hpcdist.dygraph": f"{_COMPAT}.eager",
+    "hpcdist.dygraph.base": f"{_COMPAT}.eager",
     "hpcdist.contrib.utils": f"{_COMPAT}.hdfs",
     "hpcdist.contrib.utils.hdfs_utils": f"{_COMPAT}.hdfs",
     "hpcdist.contrib.memory_usage_calc": f"{_COMPAT}.program_statistics",
@@ -90,11 +97,11 @@ ALIASES = {
     f"{_FLEET}.utils.hdfs": f"{_COMPAT}.hdfs",
     _BY_TRANSPILER: f"{_DOOR}.fleet",
     f"{_BY_TRANSPILER}.distributed_strategy": f"{_DOOR}.fleet.strategy",
-    "hpcdist.transpiler.collective": "hpcdist.transpiler.grad_allreduce",
     "hpcdist.transpiler.details": f"{_COMPAT}.program_code",
     "hpcdist.transpiler.details.checkport": f"{_COMPAT}.program_code",
     "hpcdist.transpiler.details.program_utils": f"{_COMPAT}.program_code",
     "hpcdist.transpiler.ps_dispatcher": "hpcdist.transpiler.dispatch",
+    "hpcdist.layers.device": f"{_COMPAT}.device",
     "hpcdist.layers.metric_op": f"{_DOOR}.layers.metric",
     "hpcdist.layers.rnn": f"{_DOOR}.layers.recurrent",
     "hpcdist.layers.sequence_lod": f"{_DOOR}.layers.sequence",
@@ -103,7 +110,7 @@ ALIASES = {
 
 # Where modules look for names of Fluid's that they do not have themselves.
 SOURCES = {
-    "hpcdist.compiler": ("hpcdist",),
+    "hpcdist.compiler": (FACADE,),
     "hpcdist.contrib": (f"{_COMPAT}.program_statistics",),
     "hpcdist.contrib.extend_optimizer": (f"{_DOOR}.contrib",),
     "hpcdist.contrib.extend_optimizer.extend_optimizer_with_weight_decay": (f"{_DOOR}.contrib",),
@@ -111,31 +118,93 @@ SOURCES = {
     "hpcdist.contrib.layers.metric_op": (f"{_DOOR}.contrib", f"{_DOOR}.layers"),
     "hpcdist.contrib.layers.nn": (f"{_DOOR}.contrib", f"{_DOOR}.layers"),
     "hpcdist.contrib.layers.rnn_impl": (f"{_DOOR}.contrib",),
-    "hpcdist.core": ("hpcdist", f"{_COMPAT}.predictor", f"{_DOOR}.io.descs"),
-    "hpcdist.data_feed_desc": ("hpcdist",),
+    "hpcdist.core": (
+        FACADE,
+        f"{_COMPAT}.core_ops",
+        f"{_COMPAT}.predictor",
+        f"{_DOOR}.io.descs",
+    ),
+    "hpcdist.data_feed_desc": (FACADE,),
     "hpcdist.data_feeder": (f"{_COMPAT}.data_checks",),
-    "hpcdist.dataset": ("hpcdist", f"{_DOOR}.multi_slot.datasets"),
+    "hpcdist.dataset": (FACADE, f"{_DOOR}.multi_slot.datasets"),
     _BY_TRANSPILER: (f"{_DOOR}.fleet.strategy",),
     f"{_FLEET}.base.fleet_base": (f"{_COMPAT}.fleet_mode",),
-    "hpcdist.executor": ("hpcdist", "hpcdist.executor.dataset_run"),
-    "hpcdist.framework": ("hpcdist", f"{_COMPAT}.core"),
-    "hpcdist.input": ("hpcdist",),
-    "hpcdist.io": ("hpcdist", "hpcdist.data.reader"),
-    "hpcdist.parallel_executor": ("hpcdist",),
+    "hpcdist.executor": (FACADE, "hpcdist.executor.dataset_run"),
+    "hpcdist.framework": (FACADE, f"{_COMPAT}.core", f"{_COMPAT}.op_protos"),
+    "hpcdist.input": (FACADE,),
+    "hpcdist.io": (FACADE, "hpcdist.data.reader"),
+    "hpcdist.parallel_executor": (FACADE,),
     "hpcdist.reader": (f"{_DOOR}.io",),
-    "hpcdist.trainer_desc": ("hpcdist",),
+    "hpcdist.trainer_desc": (FACADE,),
     "hpcdist.transpiler.distribute_transpiler": ("hpcdist.transpiler",),
     "hpcdist.transpiler.memory_optimization_transpiler": ("hpcdist.transpiler",),
 }
 
-# A module beside a function of the same name, which importing it must not replace.
+_GUARDS: dict[str, NameGuard] = {}  # of modules that are loaded, by their real names
+
+# Modules beside a function of the same name, which importing them must not replace.
 CALLED = ("hpcdist.layers.rnn",)
 
 
-class _Finder(MetaPathFinder, Loader):
+@functools.cache
+def _names() -> dict[str, list[str]]:
+    """Return Fluid's names for modules that are called otherwise here, by their real names."""
+    names: dict[str, list[str]] = {}
+    for alias, real in ALIASES.items():
+        names.setdefault(real, []).append(alias)
+    return names
+
+
+class _PublicLoader(SourceFileLoader):
+    """Loads a module from its file, registers its public names, and guards it if it is Fluid's."""
+
+    def __init__(self, fullname: str, path: str, names: Sequence[str]) -> None:
+        super().__init__(fullname, path)
+        self._names = names
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        if module.__name__ == _Data.NAME:
+            module.__class__ = _Data
+        for name in (module.__name__, *self._names):
+            # At once: if a module is imported by another name later, Python makes it an attribute
+            # of its package, in place of a function of that name (`layers.embedding`).
+            sys.modules[name] = module
+            if _is_fluids(name):
+                guard(module, name)
+
+
+class _Data(ModuleType):
+    """The package that reads files, which can be called as Fluid's function ``fluid.data``.
+
+    It has the function as ``data``, too, as Fluid's module of that name does.
+    """
+
+    NAME = "hpcdist.data"
+
+    @property
+    def data(self) -> Callable[..., Any]:
+        return importlib.import_module(f"{_DOOR}.layers.io").data_v2
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        return self.data.__doc__
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        import inspect
+
+        return inspect.signature(self.data)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.data(*args, **kwargs)
+
+
+class _PublicFinder:
     """Finds modules by their public names, and Fluid's that have no file.
 
-    Stands first: by a public name Python would find the file, and load it a second time.
+    Stands first: by a public name Python would find the file, and load it a second time. It has no
+    base of importlib.abc, which takes longer to import than all else that `import hpcdist` does.
     """
 
     def find_spec(
@@ -146,24 +215,25 @@ class _Finder(MetaPathFinder, Loader):
         real = ALIASES.get(fullname) or _moved(fullname)
         if real is not None:
             module = importlib.import_module(real)
+            # Python would load it again, from its own file, if this name were there already.
+            sys.modules.pop(fullname, None)
         elif (spec := PathFinder.find_spec(fullname, path)) is not None:
-            return spec
+            return _registering(spec)
         elif _is_fluids(fullname):
             module = ModuleType(
                 fullname, f"What hpcdist has of Fluid's module {_fluids(fullname)}."
             )
+            guard(module, fullname)
         else:
             above, _, name = fullname.rpartition(".")
-            if _is_fluids(above):
-                guard(sys.modules[above], above)  # nothing had imported it until now
-            getter = vars(sys.modules[above]).get("__getattr__")
-            if not isinstance(getter, _Guard) or not _holder(getter.names, name):
+            guarded = _GUARDS.get(sys.modules[above].__name__)
+            if guarded is None or not _holder(guarded.names, name):
                 return None
-            if getter.elsewhere(name) is not None:
+            if guarded.elsewhere(name) is not None:
                 return None
-            raise MissingModuleError(_refusal(getter.names, name, ()))
-        guard(module, fullname)
-        return ModuleSpec(fullname, self, loader_state=(module, module.__spec__))
+            raise MissingModuleError(_refusal(guarded.names, name, ()))
+        state = (module, module.__spec__)
+        return ModuleSpec(fullname, self, loader_state=state)  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return spec.loader_state[0]
@@ -176,7 +246,7 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def _moved(fullname: str) -> str | None:
-    """Return what a module is called that has this public name; None if there is none."""
+    """Return the real name of the module with this public name; None if there is none."""
     package, _, rest = fullname.removeprefix(HERE + ".").partition(".")
     real = MOVED.get(f"{HERE}.{package}")
     if real is None or not rest:
@@ -200,62 +270,62 @@ def _public(fullname: str) -> str | None:
     return _PUBLIC[above] + rest
 
 
+def _registering(spec: ModuleSpec) -> ModuleSpec:
+    """Return the spec of a module whose public names are registered once it is loaded."""
+    public = _public(spec.name)
+    names = [*([public] if public else ()), *_names().get(spec.name, ())]
+    if (names or _is_fluids(spec.name)) and isinstance(spec.loader, SourceFileLoader):
+        spec.loader = _PublicLoader(spec.name, spec.loader.path, names)
+    return spec
+
+
 def install() -> None:
-    """Install the import hook for Fluid's modules, which refuses missing names."""
-    sys.meta_path.insert(0, _Finder())
-    importlib.import_module(f"{_COMPAT}.data")
-    for name, module in list(sys.modules.items()):
-        public = _public(name)
-        if public is not None:
-            sys.modules[public] = module
-            if public in MOVED:
-                vars(sys.modules[HERE]).setdefault(public.removeprefix(HERE + "."), module)
-    for alias, name in ALIASES.items():
-        if name in sys.modules:
-            sys.modules[alias] = sys.modules[name]
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == HERE and _is_fluids(name):
-            guard(module, name)
+    """Install the import hook for public names, which refuses missing ones."""
+    sys.meta_path.insert(0, _PublicFinder())
 
 
 def guard(module: ModuleType, fullname: str) -> None:
-    """Have a module find its names elsewhere, too, and refuse those that are not there."""
+    """Make a module find its names elsewhere, too, and refuse those that are not there."""
     getter: Callable[[str], Any] | None = vars(module).get("__getattr__")
-    if isinstance(getter, _Guard):
-        if fullname not in getter.names:
-            getter.names.append(fullname)
-        return
-    vars(module)["__getattr__"] = _Guard(module, fullname, getter)
-    # A module with a path: `from module import name` then asks the finder, whose error is shown.
-    vars(module).setdefault("__path__", [])
+    if not isinstance(getter, NameGuard):
+        getter = vars(module)["__getattr__"] = NameGuard(module, fullname, getter)
+        # With a path, `from module import name` then asks the finder, whose error is shown.
+        vars(module).setdefault("__path__", [])
+    if fullname not in getter.names:
+        getter.names.append(fullname)
 
 
-class _Guard:
+class NameGuard:
     """The ``__getattr__`` of a module of Fluid's, under whatever names it is found."""
 
-    def __init__(self, module: ModuleType, name: str, getter: Callable[[str], Any] | None) -> None:
+    def __init__(
+        self, module: ModuleType, name: str, getter: Callable[[str], Any] | None = None
+    ) -> None:
         self._module = module
         self._getter = getter
         self.names = [name]
+        _GUARDS[module.__name__] = self
 
     def __call__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {self._module.__name__!r} has no attribute {name!r}")
+        if _has_file(self._module, name):
+            return importlib.import_module(f"{self._module.__name__}.{name}")
         if self._getter is not None and not _holder(self.names, name):
             return self._getter(name)
         value = self.elsewhere(name)
         if value is not None:
             return value
         for module in self.names:
-            if _holder([module], name) or f"{module}.{name}" in ALIASES:
-                value = _submodule(f"{module}.{name}")
+            inner = f"{module}.{name}"
+            if _holder([module], name) or inner in ALIASES or inner in MOVED:
+                value = _submodule(inner)
                 if value is not None:
-                    guard(value, f"{module}.{name}")
                     return value
         raise MissingNameError(_refusal(self.names, name, dir(self._module)))
 
     def elsewhere(self, name: str) -> Any:
-        """Return what another module has under this name; None if there is none."""
+        """Return the value of this name in another module; None if there is none."""
         for module in self.names:
             for source in self._sources(module, name):
                 namespace = vars(importlib.import_module(source))
@@ -272,6 +342,12 @@ class _Guard:
         return SOURCES.get(module, ()) if fluid_names.is_known(_fluids(module), name) else ()
 
 
+def _has_file(package: ModuleType, name: str) -> bool:
+    """Return whether a package has a module of this name in its folder."""
+    paths = getattr(package, "__path__", None)
+    return bool(paths) and PathFinder.find_spec(f"{package.__name__}.{name}", paths) is not None
+
+
 def _submodule(fullname: str) -> ModuleType | None:
     try:
         return importlib.import_module(fullname)
@@ -282,7 +358,7 @@ def _submodule(fullname: str) -> ModuleType | None:
 
 
 def _imported(asked: ModuleType, module: str, name: str) -> Any:
-    """Return what Fluid's module has imported under this name; None if it is not to be had."""
+    """Return the value that Fluid's module imports under this name; None if there is none."""
     home = fluid_names.home(_fluids(module), name)
     if home is None:
         return None
@@ -291,8 +367,7 @@ def _imported(asked: ModuleType, module: str, name: str) -> Any:
         return None
     if _moved(f"{module}.{name}") is not None:
         return None  # hpcdist has a module of its own under this name
-    paths = getattr(asked, "__path__", None)
-    if paths and PathFinder.find_spec(f"{asked.__name__}.{name}", paths) is not None:
+    if _has_file(asked, name):
         return None
     found = HERE + home.module.removeprefix(FLUID) if inside else home.module
     try:
@@ -306,7 +381,7 @@ def _imported(asked: ModuleType, module: str, name: str) -> Any:
 
 def _refusal(modules: Sequence[str], name: str, names: Sequence[str]) -> str:
     """Say why modules have no such name; ``names`` are those that they have."""
-    return fluid_names.told(_holder(modules, name) or _fluids(modules[0]), name, names)
+    return fluid_names.describe_missing(_holder(modules, name) or _fluids(modules[0]), name, names)
 
 
 def _holder(modules: Sequence[str], name: str) -> str | None:

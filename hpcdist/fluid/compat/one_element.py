@@ -59,7 +59,7 @@ def converts() -> bool:
 
 
 def install() -> None:
-    """Have NumPy keep the class of what was fetched, if it needs that to be converted."""
+    """Wrap NumPy's functions to keep the class of fetched values, where they lose it."""
     if converts():
         return
     for name in NAMES:

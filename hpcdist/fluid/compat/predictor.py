@@ -123,7 +123,7 @@ class AnalysisConfig:
         return CPUPlace() if self._gpu is None else CUDAPlace(self._gpu)
 
     def _files(self) -> tuple[str, str | None, str | None]:
-        """Return what `load_inference_model` takes: directory, and names of files in it."""
+        """Return the arguments of `load_inference_model`: directory, and names of files in it."""
         if self._directory:
             return self._directory, None, None
         directory = Path(self._program).parent
@@ -224,11 +224,11 @@ class PaddlePredictor:
         self._outputs = {target.name: ZeroCopyTensor(target.name) for target in self._targets}
 
     def get_input_names(self) -> list[str]:
-        """Return what is fed, in order."""
+        """Return the names of the feeds, in order."""
         return list(self._inputs)
 
     def get_output_names(self) -> list[str]:
-        """Return what is computed, in order."""
+        """Return the names of the outputs, in order."""
         return list(self._outputs)
 
     def get_input_tensor(self, name: str) -> ZeroCopyTensor:
@@ -255,7 +255,7 @@ class PaddlePredictor:
         return True
 
     def run(self, inputs: Sequence[PaddleTensor], batch_size: int = -1) -> list[PaddleTensor]:
-        """Return what the model makes of inputs, in the order of `get_input_names`.
+        """Run the model on inputs, in the order of `get_input_names`.
 
         Their names count after ``switch_specify_input_names``, and only then, as in Fluid.
         """

@@ -25,7 +25,7 @@ class _Type:
         """Leave the order of bytes out: an element is one."""
 
 
-class _Array:
+class _PickledArray:
     """An array of bytes. numpy's would believe a file that its elements are addresses."""
 
     def __init__(self, *_: Any) -> None:
@@ -42,7 +42,11 @@ def _encoded(text: str, encoding: Any) -> bytes:
     return text.encode("latin-1")  # bytes stay as they are, under Python 3 too
 
 
-_STANDING_FOR = {"_reconstruct": _Array, "ndarray": _Array, "dtype": _Type}  # of numpy
+_STANDING_FOR = {
+    "_reconstruct": _PickledArray,
+    "ndarray": _PickledArray,
+    "dtype": _Type,
+}  # of numpy
 
 
 class _Arrays(pickle.Unpickler):

@@ -1,8 +1,22 @@
-"""``paddle.distributed``: who this process is among the trainers."""
+"""``paddle.distributed``: who this process is among the trainers, and files that they read."""
 
 from hpcdist.base import settings
+from hpcdist.fluid.compat.paddle2.entry_attr import (
+    CountFilterEntry,
+    ProbabilityEntry,
+    ShowClickEntry,
+)
+from hpcdist.fluid.multi_slot.datasets import InMemoryDataset, QueueDataset
 
-__all__ = ["get_rank", "get_world_size"]
+__all__ = [
+    "CountFilterEntry",
+    "InMemoryDataset",
+    "ProbabilityEntry",
+    "QueueDataset",
+    "ShowClickEntry",
+    "get_rank",
+    "get_world_size",
+]
 
 
 def get_rank() -> int:

@@ -1,7 +1,18 @@
-"""``paddle.nn``: what static programs use of it."""
+"""``paddle.nn``: layers as classes, and what clips gradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from hpcdist.fluid.clip import GradientClipByGlobalNorm as ClipGradByGlobalNorm
 from hpcdist.fluid.clip import GradientClipByNorm as ClipGradByNorm
 from hpcdist.fluid.clip import GradientClipByValue as ClipGradByValue
+from hpcdist.fluid.compat.paddle2.nn import functional, initializer, layer
+from hpcdist.fluid.compat.paddle2.nn.layer import *  # noqa: F403
 
-__all__ = ["ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradByValue"]
+__all__ = ["ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradByValue", "functional", "initializer"]
+__all__ += [name for name in vars(layer) if name[0].isupper()]
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...

@@ -1,14 +1,29 @@
-"""``paddle.static``: programs, and what runs them."""
+"""``paddle.static``: programs, and what runs, saves and loads them."""
 
 from hpcdist.autodiff.backward import append_backward, gradients
 from hpcdist.executor.compiled_program import CompiledProgram
-from hpcdist.executor.executor import Executor
 from hpcdist.executor.parallel_executor import ParallelExecutor
-from hpcdist.executor.scope import global_scope, scope_guard
+from hpcdist.executor.scope import Scope, global_scope, scope_guard
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
 from hpcdist.fluid.compat.core import cpu_places, cuda_places
-from hpcdist.fluid.layers import accuracy, auc, create_global_var, create_parameter
-from hpcdist.fluid.layers.io import data_v2 as data
+from hpcdist.fluid.compat.housekeeping import device_guard, name_scope
+from hpcdist.fluid.compat.paddle2.static import amp, io, nn
+from hpcdist.fluid.compat.paddle2.static.executor import StaticExecutor as Executor
+from hpcdist.fluid.compat.paddle2.static.input import InputSpec, data
+from hpcdist.fluid.compat.paddle2.static.io import (
+    load,
+    load_inference_model,
+    load_program_state,
+    load_vars,
+    save,
+    save_inference_model,
+    save_vars,
+    set_program_state,
+)
+from hpcdist.fluid.contrib.rows import ctr_metric_bundle
+from hpcdist.fluid.layers import Print, accuracy, auc, create_global_var, create_parameter, py_func
+from hpcdist.fluid.layers.param_attr import WeightNormParamAttr
+from hpcdist.fluid.optimizer import ExponentialMovingAverage
 from hpcdist.graph import (
     Program,
     default_main_program,
@@ -22,21 +37,41 @@ __all__ = [
     "CompiledProgram",
     "ExecutionStrategy",
     "Executor",
+    "ExponentialMovingAverage",
+    "InputSpec",
     "ParallelExecutor",
+    "Print",
     "Program",
+    "Scope",
     "Variable",
+    "WeightNormParamAttr",
     "accuracy",
+    "amp",
     "append_backward",
     "auc",
     "cpu_places",
     "create_global_var",
     "create_parameter",
+    "ctr_metric_bundle",
     "cuda_places",
     "data",
     "default_main_program",
     "default_startup_program",
+    "device_guard",
     "global_scope",
     "gradients",
+    "io",
+    "load",
+    "load_inference_model",
+    "load_program_state",
+    "load_vars",
+    "name_scope",
+    "nn",
     "program_guard",
+    "py_func",
+    "save",
+    "save_inference_model",
+    "save_vars",
     "scope_guard",
+    "set_program_state",
 ]

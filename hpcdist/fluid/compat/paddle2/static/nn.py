@@ -1,4 +1,4 @@
-"""``paddle.static.nn``: layers with parameters."""
+"""``paddle.static.nn``: layers with parameters, and those of sequences and control flow."""
 
 from __future__ import annotations
 
@@ -6,18 +6,88 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.fluid import layers
-from hpcdist.fluid.layers import batch_norm, conv2d, conv2d_transpose, create_parameter, layer_norm
+from hpcdist.fluid.compat.paddle2.sparse_table import sparse_embedding
+from hpcdist.fluid.layers import (
+    batch_norm,
+    bilinear_tensor_product,
+    case,
+    cond,
+    continuous_value_model,
+    conv2d,
+    conv2d_transpose,
+    conv3d,
+    conv3d_transpose,
+    create_parameter,
+    data_norm,
+    group_norm,
+    instance_norm,
+    layer_norm,
+    nce,
+    prelu,
+    py_func,
+    row_conv,
+    sequence_concat,
+    sequence_conv,
+    sequence_enumerate,
+    sequence_expand,
+    sequence_expand_as,
+    sequence_first_step,
+    sequence_last_step,
+    sequence_pad,
+    sequence_pool,
+    sequence_reshape,
+    sequence_reverse,
+    sequence_scatter,
+    sequence_slice,
+    sequence_softmax,
+    sequence_unpad,
+    spectral_norm,
+    switch_case,
+    while_loop,
+)
 from hpcdist.fluid.layers.embedding import embedding_v2 as embedding
 from hpcdist.graph.variable import Variable
 
 __all__ = [
     "batch_norm",
+    "bilinear_tensor_product",
+    "case",
+    "cond",
+    "continuous_value_model",
     "conv2d",
     "conv2d_transpose",
+    "conv3d",
+    "conv3d_transpose",
     "create_parameter",
+    "data_norm",
     "embedding",
     "fc",
+    "group_norm",
+    "instance_norm",
     "layer_norm",
+    "nce",
+    "prelu",
+    "py_func",
+    "row_conv",
+    "sequence_concat",
+    "sequence_conv",
+    "sequence_enumerate",
+    "sequence_expand",
+    "sequence_expand_as",
+    "sequence_first_step",
+    "sequence_last_step",
+    "sequence_pad",
+    "sequence_pool",
+    "sequence_reshape",
+    "sequence_reverse",
+    "sequence_scatter",
+    "sequence_slice",
+    "sequence_softmax",
+    "sequence_unpad",
+    "sparse_embedding",
+    "spectral_norm",
+    "switch_case",
+    "while_loop",
 ]
 
 
@@ -30,5 +100,8 @@ def fc(
     activation: str | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Return Fluid's ``fc``."""
+    """Return Fluid's ``fc``; num_flatten_dims -1: all dimensions but the last."""
+    if num_flatten_dims == -1:
+        first = x if isinstance(x, Variable) else x[0]
+        num_flatten_dims = len(first.shape) - 1
     return layers.fc(x, size, num_flatten_dims, weight_attr, bias_attr, activation, name)

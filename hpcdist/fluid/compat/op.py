@@ -1,0 +1,163 @@
+"""Fluid's module ``op``: single operators, run on the values of a scope without a Program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hpcdist.base.errors import GraphError
+from hpcdist.executor.backend import Place
+from hpcdist.executor.executor import Executor
+from hpcdist.executor.scope import Scope
+from hpcdist.fluid.compat.op_protos import OpProtoHolder, VarProto
+from hpcdist.graph.block import Block
+from hpcdist.graph.lod_tensor import LoDTensor
+from hpcdist.graph.names import EMPTY
+from hpcdist.graph.op_role import ROLE_ATTR
+from hpcdist.graph.operator import Slots, as_names
+from hpcdist.graph.program import Program
+
+__all__ = ["Operator", "OperatorFactory", "SingleOperator"]
+
+
+class SingleOperator:
+    """An operator of its own, whose slots name variables of the scope that it is run on."""
+
+    def __init__(self, type: str, inputs: Slots, outputs: Slots, attrs: Mapping[str, Any]) -> None:
+        self._type = type
+        self._inputs, self._outputs, self._attrs = inputs, outputs, dict(attrs)
+        self._program: Program | None = None
+        self._facts: object = None  # of the inputs, for which the Program was made
+        self._executor: tuple[str, Executor] | None = None
+        self._own = Scope()  # of the Program, which is compiled for a scope: it stays empty
+
+    def type(self) -> str:
+        """Return the operator's type."""
+        return self._type
+
+    def inputs(self) -> Slots:
+        """Return the names of what is read, by slot."""
+        return self._inputs
+
+    def outputs(self) -> Slots:
+        """Return the names of what is written, by slot."""
+        return self._outputs
+
+    def input_vars(self) -> list[str]:
+        """Return the names of all that is read."""
+        return [name for names in self._inputs.values() for name in names]
+
+    def output_vars(self, has_intermediate: bool = True) -> list[str]:
+        """Return the names of all that is written."""
+        return [name for names in self._outputs.values() for name in names]
+
+    def run(self, scope: Scope, place: Place | None = None) -> None:
+        """Compute the outputs from the inputs, all in ``scope``; FeedError for one without value.
+
+        Every rank that calls it computes by itself; nothing is exchanged.
+        """
+        feed = {name: _tensor(scope, name) for name in self.input_vars() if name != EMPTY}
+        facts = tuple(
+            (name, t._dtype(), tuple(t.shape()), len(t.lod())) for name, t in feed.items()
+        )
+        if self._program is None or facts != self._facts:
+            self._program, self._facts = self._made(feed), facts
+        written = list(
+            dict.fromkeys(
+                name
+                for name in self._program.global_block().ops[0].output_arg_names
+                if name != EMPTY
+            )
+        )
+        executor = self._on(place)
+        values = executor.run(self._program, feed, written, scope=self._own, return_numpy=False)
+        for name, value in zip(written, values):
+            if isinstance(value, LoDTensor):
+                scope.var_or_new(name).take_tensor(value)
+            else:
+                scope.var_or_new(name).hold(value)
+
+    def _on(self, place: Place | None) -> Executor:
+        if self._executor is None or self._executor[0] != repr(place):
+            self._executor = (repr(place), Executor(place))
+        return self._executor[1]
+
+    def _made(self, feed: Mapping[str, LoDTensor]) -> Program:
+        program = Program()
+        block = program.global_block()
+        for name, tensor in feed.items():
+            facts = {"shape": tensor.shape(), "dtype": tensor._dtype()}
+            block.create_var(name, lod_level=len(tensor.lod()), is_data=True, **facts)
+        append_single(block, self._type, self._inputs, self._outputs, self._attrs)
+        return program
+
+
+def append_single(
+    block: Block, type: str, inputs: Slots, outputs: Slots, attrs: Mapping[str, Any]
+) -> None:
+    """Append an operator to a block that has its inputs only."""
+    for name in (n for names in outputs.values() for n in names if n != EMPTY):
+        if block.find_var(name) is None:
+            block.create_var(name)
+    block.append_op(type, inputs, outputs, {ROLE_ATTR: 0, **attrs})
+
+
+def _tensor(scope: Scope, name: str) -> LoDTensor:
+    variable = scope.find_var(name)
+    if variable is None:
+        raise GraphError(f"the scope has no variable {name!r}: scope.var({name!r}) makes one")
+    return variable.as_tensor()
+
+
+class OperatorFactory:
+    """Makes single operators: ``Operator("scale", X="x", Out="y", scale=2.0)``."""
+
+    def __call__(self, type: str, **slots_and_attrs: Any) -> SingleOperator:
+        """Return an operator whose slots name variables, one or a list; the rest are attributes."""
+        proto = OpProtoHolder.instance().get_op_proto(type)
+        inputs = _filled(proto.inputs, slots_and_attrs)
+        outputs = _filled(proto.outputs, slots_and_attrs)
+        # Fluid leaves out what the operator does not know.
+        known = {attr.name for attr in proto.attrs}
+        attrs = {name: value for name, value in slots_and_attrs.items() if name in known}
+        return SingleOperator(type, inputs, outputs, attrs)
+
+    def types(self) -> list[str]:
+        """Return the types of all operators."""
+        return list(OpProtoHolder.instance().op_proto_map)
+
+    def get_op_inputs(self, type: str) -> list[tuple[str, bool]]:
+        """Return the input slots, each with whether it holds a list."""
+        return [(s.name, s.duplicable) for s in OpProtoHolder.instance().get_op_proto(type).inputs]
+
+    def get_op_outputs(self, type: str) -> list[tuple[str, bool]]:
+        """Return the output slots, each with whether it holds a list."""
+        return [(s.name, s.duplicable) for s in OpProtoHolder.instance().get_op_proto(type).outputs]
+
+    def get_op_input_names(self, type: str) -> list[str]:
+        """Return the input slots."""
+        return [name for name, _ in self.get_op_inputs(type)]
+
+    def get_op_output_names(self, type: str) -> list[str]:
+        """Return the output slots."""
+        return [name for name, _ in self.get_op_outputs(type)]
+
+    def get_op_attr_names(self, type: str) -> list[str]:
+        """Return the attributes."""
+        return [attr.name for attr in OpProtoHolder.instance().get_op_proto(type).attrs]
+
+
+def _filled(slots: Sequence[VarProto], arguments: dict[str, Any]) -> Slots:
+    """Take the slots that are filled out of the arguments."""
+    taken = {slot.name: _taken(slot, arguments) for slot in slots}
+    return {slot: names for slot, names in taken.items() if names}
+
+
+def _taken(slot: VarProto, arguments: dict[str, Any]) -> list[str]:
+    names = as_names(arguments.pop(slot.name, None))
+    if len(names) > 1 and not slot.duplicable:
+        raise GraphError(f"slot {slot.name} takes one variable, got {names}")
+    return names
+
+
+Operator = OperatorFactory()

@@ -1,0 +1,244 @@
+"""Functions of Paddle 2 that compute: of values, of matrices, of an axis."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hpcdist.base.errors import GraphError
+from hpcdist.fluid import layers
+from hpcdist.fluid.compat.paddle2 import declare, reductions
+from hpcdist.fluid.compat.paddle2.declare import Ints
+from hpcdist.fluid.layers.helper import LayerHelper, append
+from hpcdist.graph.dtypes import canonical
+from hpcdist.graph.variable import Variable
+
+_function = declare.composed("paddle")
+
+
+@_function
+def cast(x: Variable, dtype: Any) -> Variable:
+    """Return the value in another element type."""
+    facts = {"in_dtype": x.dtype, "out_dtype": canonical(dtype)}
+    return LayerHelper("cast").apply("cast", {"X": x}, facts, dtype=dtype)
+
+
+@_function
+def divide(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    """Return x / y, broadcast by numpy's rules; of integers the fraction is dropped."""
+    return append("elementwise_div", {"X": x, "Y": y}, name, axis=-1)
+
+
+@_function
+def pow(x: Variable, y: Any, name: str | None = None) -> Variable:
+    """Return x to the power of a number, or of a Variable, element by element."""
+    if isinstance(y, Variable):
+        return append("elementwise_pow", {"X": x, "Y": y}, name, axis=-1)
+    return append("pow", {"X": x}, name, factor=declare.KINDS["float"]("paddle.pow: y", y))
+
+
+@_function
+def scale(
+    x: Variable,
+    scale: Any = 1.0,
+    bias: float = 0.0,
+    bias_after_scale: bool = True,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Return scale x + bias, or scale (x + bias), through the activation ``act``."""
+    return layers.scale(x, scale, bias, bias_after_scale, act, name)
+
+
+@_function
+def clip(x: Variable, min: Any = None, max: Any = None, name: str | None = None) -> Variable:
+    """Return x within min and max; None: no bound."""
+    low = -3.4028234e38 if min is None else min
+    high = 3.4028234e38 if max is None else max
+    if isinstance(low, Variable) or isinstance(high, Variable):
+        raise GraphError("paddle.clip: bounds are numbers here; use paddle.maximum and minimum")
+    return append("clip", {"X": x}, name, min=float(low), max=float(high))
+
+
+@_function
+def matmul(
+    x: Variable,
+    y: Variable,
+    transpose_x: bool = False,
+    transpose_y: bool = False,
+    name: str | None = None,
+) -> Variable:
+    """Return the product of matrices, of batches of them broadcast by numpy's rules."""
+    attrs = {"transpose_X": transpose_x, "transpose_Y": transpose_y, "alpha": 1.0}
+    return LayerHelper("matmul_v2", name).apply("matmul", {"X": x, "Y": y}, attrs, dtype=x.dtype)
+
+
+@_function
+def mod(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    """Return the rest of x / y, of the sign of y."""
+    rest = append("elementwise_mod", {"X": x, "Y": y}, axis=-1)
+    above = append("elementwise_add", {"X": rest, "Y": y}, axis=-1)
+    return append("elementwise_mod", {"X": above, "Y": y}, name, axis=-1)
+
+
+remainder = floor_mod = mod
+
+
+@_function
+def increment(x: Variable, value: float = 1.0, name: str | None = None) -> Variable:
+    """Add ``value`` to a Variable of one element, in place; return it."""
+    return layers.increment(x, value, in_place=True)
+
+
+@_function
+def dot(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    """Return the sum of products along the last dimension."""
+    return reductions.sum(layers.elementwise_mul(x, y), -1)  # type: ignore[attr-defined]
+
+
+@_function
+def cross(x: Variable, y: Variable, axis: int = 9, name: str | None = None) -> Variable:
+    """Return cross products along ``axis``, by default the first of extent 3."""
+    along = x.shape.index(3) if axis == 9 and 3 in x.shape else axis
+    return append("cross", {"X": x, "Y": y}, name, dim=along)
+
+
+def einsum(equation: str, *operands: Any) -> Variable:
+    """Return sums of products by Einstein's convention, such as ``"bij,bjk->bik"``."""
+    from hpcdist.fluid.compat.paddle2 import einstein
+
+    return einstein.summed(equation, declare.operands("paddle.einsum: operands", list(operands)))
+
+
+@_function
+def mv(x: Variable, vec: Variable, name: str | None = None) -> Variable:
+    """Return the product of a matrix and a vector."""
+    return matmul(x, vec, name=name)
+
+
+@_function
+def inner(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    """Return sums of products over the last dimensions."""
+    return matmul(x, y, transpose_y=len(y.shape) > 1, name=name)
+
+
+@_function
+def outer(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    """Return the products of every element of ``x`` with every one of ``y``."""
+    return layers.reshape(x, [-1, 1]) * layers.reshape(y, [1, -1])
+
+
+@_function
+def t(input: Variable, name: str | None = None) -> Variable:
+    """Return the transpose of a matrix; a vector as it is."""
+    return layers.t(input, name)
+
+
+@_function
+def cumsum(
+    x: Variable, axis: int | None = None, dtype: Any = None, name: str | None = None
+) -> Variable:
+    """Return sums of the elements so far along ``axis``; None: of all, as one row."""
+    if dtype is not None and canonical(dtype) != x.dtype:
+        x = cast(x, dtype)
+    flat = layers.reshape(x, [-1]) if axis is None else x
+    return append("cumsum", {"X": flat}, name, axis=-1 if axis is None else axis)
+
+
+@_function
+def logsumexp(
+    x: Variable, axis: Ints | None = None, keepdim: bool = False, name: str | None = None
+) -> Variable:
+    """Return log(sum(exp(x))) over ``axis``, by way of the maximum, which does not overflow."""
+    top = reductions.max(x, axis, True)  # type: ignore[attr-defined]
+    top.stop_gradient = True
+    summed = reductions.sum(layers.exp(x - top), axis, None, True)  # type: ignore[attr-defined]
+    result = layers.log(summed) + top
+    return result if keepdim else reductions.sum(result, axis)  # type: ignore[attr-defined]
+
+
+@_function
+def var(
+    x: Variable,
+    axis: Ints | None = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    name: str | None = None,
+) -> Variable:
+    """Return the variance over ``axis``; unbiased: n - 1 in place of n."""
+    apart = x - reductions.mean(x, axis, True)  # type: ignore[attr-defined]
+    squares = layers.square(apart)
+    if not unbiased:
+        return reductions.mean(squares, axis, keepdim, name)  # type: ignore[attr-defined]
+    dims = range(len(x.shape)) if axis is None else (axis if isinstance(axis, list) else [axis])
+    counts = [x.shape[d] for d in dims]
+    if any(count < 0 for count in counts):
+        raise GraphError(f"paddle.var: unbiased needs known extents, got {x.shape}")
+    total = reductions.sum(squares, axis, None, keepdim, name)  # type: ignore[attr-defined]
+    return total / max(math.prod(counts) - 1, 1)
+
+
+@_function
+def std(
+    x: Variable,
+    axis: Ints | None = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    name: str | None = None,
+) -> Variable:
+    """Return the standard deviation over ``axis``."""
+    return layers.sqrt(var(x, axis, unbiased, keepdim))
+
+
+@_function
+def norm(
+    x: Variable, p: Any = "fro", axis: Ints | None = None, keepdim: bool = False, name: Any = None
+) -> Variable:
+    """Return the p-norm over ``axis`` (None: over all): 'fro' and 2, 1, inf, -inf, any number."""
+    if p in ("fro", 2):
+        squares = reductions.sum(layers.square(x), axis, None, keepdim)  # type: ignore[attr-defined]
+        return layers.sqrt(squares)
+    size = layers.abs(x)
+    if p == math.inf:
+        return reductions.max(size, axis, keepdim)  # type: ignore[attr-defined]
+    if p == -math.inf:
+        return reductions.min(size, axis, keepdim)  # type: ignore[attr-defined]
+    number = declare.KINDS["float"]("paddle.norm: p", p)
+    if number == 0:
+        present = cast(size > 0.0, x.dtype)
+        return reductions.sum(present, axis, None, keepdim)  # type: ignore[attr-defined]
+    powers = reductions.sum(pow(size, number), axis, None, keepdim)  # type: ignore[attr-defined]
+    return pow(powers, 1.0 / number)
+
+
+@_function
+def log2(x: Variable, name: str | None = None) -> Variable:
+    """Return the logarithm to base 2."""
+    return layers.log(x) * (1.0 / math.log(2.0))
+
+
+@_function
+def log10(x: Variable, name: str | None = None) -> Variable:
+    """Return the logarithm to base 10."""
+    return layers.log(x) * (1.0 / math.log(10.0))
+
+
+@_function
+def expm1(x: Variable, name: str | None = None) -> Variable:
+    """Return exp(x) - 1."""
+    return layers.exp(x) - 1.0
+
+
+@_function
+def tan(x: Variable, name: str | None = None) -> Variable:
+    """Return sin(x) / cos(x)."""
+    return layers.sin(x) / layers.cos(x)
+
+
+@_function
+def lerp(x: Variable, y: Variable, weight: Any, name: str | None = None) -> Variable:
+    """Return x + weight (y - x)."""
+    return x + (y - x) * weight
+
+
+__all__ = declare.public(globals())

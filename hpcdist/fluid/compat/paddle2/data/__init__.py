@@ -1,0 +1,1 @@
+"""What ``paddle.io`` is made of."""

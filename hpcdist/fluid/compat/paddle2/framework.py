@@ -1,0 +1,40 @@
+"""``paddle.framework``: the graph, and names that other modules have, too."""
+
+from hpcdist.fluid.compat import core
+from hpcdist.fluid.compat.framework import (
+    Block,
+    Operator,
+    Parameter,
+    Program,
+    Variable,
+    convert_np_dtype_to_dtype_,
+    default_main_program,
+    default_startup_program,
+    switch_main_program,
+    switch_startup_program,
+)
+from hpcdist.fluid.compat.layer_helper import LayerHelper
+from hpcdist.fluid.compat.paddle2 import in_dynamic_mode, no_grad, seed
+from hpcdist.fluid.compat.paddle2.creation import get_default_dtype, set_default_dtype
+from hpcdist.fluid.layers.param_attr import ParamAttr
+
+__all__ = [
+    "Block",
+    "LayerHelper",
+    "Operator",
+    "ParamAttr",
+    "Parameter",
+    "Program",
+    "Variable",
+    "convert_np_dtype_to_dtype_",
+    "core",
+    "default_main_program",
+    "default_startup_program",
+    "get_default_dtype",
+    "in_dynamic_mode",
+    "no_grad",
+    "seed",
+    "set_default_dtype",
+    "switch_main_program",
+    "switch_startup_program",
+]

@@ -1,0 +1,17 @@
+"""``paddle.nn.functional``: layers without parameters of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hpcdist.fluid.compat.paddle2.nn.functional import activation, common, conv, loss, pooling
+
+_MODULES = (activation, common, conv, loss, pooling)
+for _module in _MODULES:
+    globals().update({name: getattr(_module, name) for name in _module.__all__})
+
+__all__ = sorted(name for module in _MODULES for name in module.__all__)
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...

@@ -1,0 +1,128 @@
+"""Activations."""
+
+# ruff: noqa: E501 - a table has one line for each function
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcdist.base.errors import GraphError
+from hpcdist.fluid import layers
+from hpcdist.fluid.compat.paddle2 import composed, creation, declare
+from hpcdist.fluid.layers.helper import LayerHelper, append
+from hpcdist.graph.variable import Variable
+
+_MODULE = "paddle.nn.functional"
+_function = declare.composed(_MODULE)
+
+DECLARED = declare.functions(
+    _MODULE,
+    """
+    relu(x)                                     relu X=x
+    relu6(x)                                    relu6 X=x
+    tanh(x)                                     tanh X=x
+    sigmoid(x)                                  sigmoid X=x
+    log_sigmoid(x)                              logsigmoid X=x as log_sigmoid
+    elu(x, alpha: float = 1.0)                  elu X=x alpha=alpha
+    selu(x, scale: float = 1.0507009873554805, alpha: float = 1.6732632423543772)   selu X=x scale=scale alpha=alpha
+    gelu(x, approximate: bool = False)          gelu X=x approximate=approximate
+    leaky_relu(x, negative_slope: float = 0.01) leaky_relu X=x alpha=negative_slope
+    hardshrink(x, threshold: float = 0.5)       hard_shrink X=x threshold=threshold
+    hardtanh(x, min: float = -1.0, max: float = 1.0)   brelu X=x t_min=min t_max=max as hardtanh
+    hardsigmoid(x, slope: float = 0.1666667, offset: float = 0.5)   hard_sigmoid X=x slope=slope offset=offset as hardsigmoid
+    hardswish(x)                                hard_swish X=x threshold=6.0 scale=6.0 offset=3.0 as hardswish
+    softshrink(x, threshold: float = 0.5)       softshrink X=x lambda=threshold
+    softsign(x)                                 softsign X=x
+    swish(x)                                    swish X=x beta=1.0
+    silu(x)                                     swish X=x beta=1.0 as silu
+    mish(x)                                     mish X=x
+    tanhshrink(x)                               tanh_shrink X=x
+    thresholded_relu(x, threshold: float = 1.0) thresholded_relu X=x threshold=threshold
+    maxout(x, groups: int, axis: int = 1)       maxout X=x groups=groups axis=axis
+    """,
+)
+globals().update(DECLARED)
+
+
+@_function
+def softmax(x: Variable, axis: int = -1, dtype: Any = None, name: str | None = None) -> Variable:
+    """Return exp(x) over its sum along ``axis``, computed in ``dtype`` if that is given."""
+    if dtype is not None:
+        x = composed.cast(x, dtype)
+    return append("softmax", {"X": x}, name, axis=axis)
+
+
+@_function
+def log_softmax(
+    x: Variable, axis: int = -1, dtype: Any = None, name: str | None = None
+) -> Variable:
+    """Return the logarithm of the softmax along ``axis``, by way of the maximum."""
+    if dtype is not None:
+        x = composed.cast(x, dtype)
+    return x - composed.logsumexp(x, axis, True)
+
+
+@_function
+def softplus(
+    x: Variable, beta: float = 1.0, threshold: float = 20.0, name: str | None = None
+) -> Variable:
+    """Return log(1 + exp(beta x)) / beta; x itself where beta x is above the threshold."""
+    if threshold != 20.0:
+        raise GraphError(f"{_MODULE}.softplus: threshold is 20 here, got {threshold}")
+    scaled = x if beta == 1.0 else x * beta
+    out = append("softplus", {"X": scaled}, name)
+    return out if beta == 1.0 else out / beta
+
+
+@_function
+def celu(x: Variable, alpha: float = 1.0, name: str | None = None) -> Variable:
+    """Return max(0, x) + min(0, alpha (exp(x / alpha) - 1))."""
+    return layers.elu(x / alpha, 1.0) * alpha
+
+
+@_function
+def prelu(
+    x: Variable, weight: Variable, data_format: str = "NCHW", name: str | None = None
+) -> Variable:
+    """Return x where it is above 0, else weight x; one weight, or one for each channel."""
+    if weight.shape == (1,):
+        alpha = weight
+    else:
+        channel = 1 if data_format.startswith("NC") else len(x.shape) - 1
+        alpha = layers.reshape(weight, [-1] + [1] * (len(x.shape) - 1 - channel))
+    return layers.relu(x) - alpha * layers.relu(layers.scale(x, -1.0))
+
+
+@_function
+def glu(x: Variable, axis: int = -1, name: str | None = None) -> Variable:
+    """Return the first half along ``axis`` times the sigmoid of the second."""
+    first, second = composed.split(x, 2, axis)
+    return first * layers.sigmoid(second)
+
+
+@_function
+def gumbel_softmax(
+    x: Variable,
+    temperature: float = 1.0,
+    hard: bool = False,
+    axis: int = -1,
+    name: str | None = None,
+) -> Variable:
+    """Draw from the softmax with Gumbel noise; hard: 1 at the greatest, gradients as if soft."""
+    drawn = layers.uniform_random_batch_size_like(x, list(x.shape), x.dtype, min=1e-20, max=1.0)
+    noise = layers.scale(layers.log(layers.scale(layers.log(drawn), -1.0)), -1.0)
+    soft = softmax((x + noise) / temperature, axis)
+    if not hard:
+        return soft
+    if axis not in (-1, len(x.shape) - 1):
+        raise GraphError(f"{_MODULE}.gumbel_softmax: hard works on the last axis, got {axis}")
+    best = composed.argmax(soft, -1)
+    chosen = LayerHelper("one_hot_v2").apply(
+        "one_hot_v2", {"X": best}, {"depth": x.shape[-1]}, stop_gradient=True
+    )
+    still = creation.assign(soft)
+    still.stop_gradient = True
+    return chosen - still + soft
+
+
+__all__ = declare.public(globals(), DECLARED)

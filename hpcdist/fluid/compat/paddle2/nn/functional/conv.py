@@ -1,0 +1,148 @@
+"""Convolutions with weights that are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcdist.base.errors import GraphError
+from hpcdist.fluid import layers
+from hpcdist.fluid.compat.paddle2 import declare
+from hpcdist.fluid.layers import windows
+from hpcdist.fluid.layers.helper import LayerHelper
+from hpcdist.graph.variable import Variable
+
+_MODULE = "paddle.nn.functional"
+_function = declare.composed(_MODULE)
+
+
+def _convolution(
+    type: str,
+    x: Variable,
+    weight: Variable,
+    bias: Variable | None,
+    data_format: str,
+    name: str | None,
+    *,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+    key: str | None = None,
+    **attrs: Any,
+) -> Variable:
+    axes = len(x.shape) - 2
+    around, algorithm = windows.paddings(type, padding, data_format, axes)
+    facts = {
+        "strides": windows.numbers(type, "stride", stride, axes),
+        "paddings": windows.shortened(around),
+        "dilations": windows.numbers(type, "dilation", dilation, axes),
+        "groups": groups,
+        "padding_algorithm": algorithm,
+        "data_format": data_format,
+        **attrs,
+    }
+    helper = LayerHelper(key or type, name)
+    inputs = {"Input": x, "Filter": weight}
+    out = helper.apply(type, inputs, facts, slot="Output", dtype=x.dtype)
+    if bias is None:
+        return out
+    axis = 1 if data_format.startswith("NC") else len(x.shape) - 1
+    return helper.apply("elementwise_add", {"X": out, "Y": bias}, {"axis": axis}, dtype=x.dtype)
+
+
+@_function
+def conv2d(
+    x: Variable,
+    weight: Variable,
+    bias: Variable | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    data_format: str = "NCHW",
+    name: str | None = None,
+) -> Variable:
+    """Correlate images with the filters ``weight`` [out, in / groups, height, width]."""
+    facts = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    return _convolution("conv2d", x, weight, bias, data_format, name, **facts)
+
+
+@_function
+def conv3d(
+    x: Variable,
+    weight: Variable,
+    bias: Variable | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    data_format: str = "NCDHW",
+    name: str | None = None,
+) -> Variable:
+    """Correlate volumes with the filters ``weight``."""
+    facts = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    return _convolution("conv3d", x, weight, bias, data_format, name, **facts)
+
+
+@_function
+def conv1d(
+    x: Variable,
+    weight: Variable,
+    bias: Variable | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    data_format: str = "NCL",
+    name: str | None = None,
+) -> Variable:
+    """Correlate rows with the filters ``weight`` [out, in / groups, length]."""
+    if data_format not in ("NCL", "NLC"):
+        raise GraphError(f"{_MODULE}.conv1d: data_format: NCL or NLC, got {data_format!r}")
+    first = data_format == "NCL"
+    wide, filters = layers.unsqueeze(x, [3 if first else 2]), layers.unsqueeze(weight, [3])
+    facts: dict[str, Any] = {
+        "stride": [_one("stride", stride), 1],
+        "padding": padding if isinstance(padding, str) else [*_pair(padding), 0, 0],
+        "dilation": [_one("dilation", dilation), 1],
+        "groups": groups,
+    }
+    layout = "NCHW" if first else "NHWC"
+    out = _convolution("conv2d", wide, filters, bias, layout, name, key="conv1d", **facts)
+    return layers.squeeze(out, [3 if first else 2])
+
+
+@_function
+def conv2d_transpose(
+    x: Variable,
+    weight: Variable,
+    bias: Variable | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    output_size: Any = None,
+    data_format: str = "NCHW",
+    name: str | None = None,
+) -> Variable:
+    """Apply the gradient of a convolution with ``weight`` [in, out / groups, height, width]."""
+    if output_padding not in (0, [0, 0], (0, 0)):
+        raise GraphError(f"{_MODULE}.conv2d_transpose: output_padding is 0 here: give output_size")
+    wish = [] if output_size is None else windows.numbers("conv2d_transpose", "", output_size, 2)
+    facts = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    return _convolution(
+        "conv2d_transpose", x, weight, bias, data_format, name, output_size=wish, **facts
+    )
+
+
+def _one(where: str, value: Any) -> int:
+    return int(value[0]) if isinstance(value, (list, tuple)) else int(value)
+
+
+def _pair(value: Any) -> list[int]:
+    both = list(value) if isinstance(value, (list, tuple)) else [value]
+    return [int(both[0]), int(both[-1])]
+
+
+__all__ = declare.public(globals())

@@ -1,0 +1,151 @@
+"""Pools: of images [n, channels, height, width], and of rows as images of width 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcdist.base.errors import GraphError
+from hpcdist.fluid import layers
+from hpcdist.fluid.compat.paddle2 import declare
+from hpcdist.fluid.compat.paddle2.declare import Sizes
+from hpcdist.graph.variable import Variable
+
+_MODULE = "paddle.nn.functional"
+_function = declare.composed(_MODULE)
+
+
+def _no_mask(where: str, return_mask: bool) -> None:
+    if return_mask:
+        raise GraphError(f"{_MODULE}.{where}: return_mask is not there: use paddle.argmax")
+
+
+@_function
+def max_pool2d(
+    x: Variable,
+    kernel_size: Sizes,
+    stride: Sizes = None,
+    padding: Any = 0,
+    return_mask: bool = False,
+    ceil_mode: bool = False,
+    data_format: str = "NCHW",
+    name: str | None = None,
+) -> Variable:
+    """Return the greatest elements of windows, which step by their size unless stride is given."""
+    _no_mask("max_pool2d", return_mask)
+    step = kernel_size if stride is None else stride
+    return layers.pool2d(
+        x,
+        kernel_size,
+        "max",
+        step,
+        padding,
+        ceil_mode=ceil_mode,
+        name=name,
+        data_format=data_format,
+    )
+
+
+@_function
+def avg_pool2d(
+    x: Variable,
+    kernel_size: Sizes,
+    stride: Sizes = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    exclusive: bool = True,
+    divisor_override: float | None = None,
+    data_format: str = "NCHW",
+    name: str | None = None,
+) -> Variable:
+    """Return the means of windows; exclusive: padding does not count."""
+    if divisor_override is not None:
+        raise GraphError(f"{_MODULE}.avg_pool2d: divisor_override is not there: scale the result")
+    step = kernel_size if stride is None else stride
+    return layers.pool2d(
+        x,
+        kernel_size,
+        "avg",
+        step,
+        padding,
+        ceil_mode=ceil_mode,
+        name=name,
+        exclusive=exclusive,
+        data_format=data_format,
+    )
+
+
+def _of_rows(pool: Any, x: Variable, sizes: Any, steps: Any, padding: Any, **rest: Any) -> Variable:
+    def pair(value: Any) -> list[int]:
+        return [int(value[0] if isinstance(value, (list, tuple)) else value), 1]
+
+    around = padding if isinstance(padding, str) else [pair(padding)[0], 0]
+    step = None if steps is None else pair(steps)
+    wide = layers.unsqueeze(x, [3])
+    return layers.squeeze(pool(wide, pair(sizes), step, around, **rest), [3])
+
+
+@_function
+def max_pool1d(
+    x: Variable,
+    kernel_size: Sizes,
+    stride: Sizes = None,
+    padding: Any = 0,
+    return_mask: bool = False,
+    ceil_mode: bool = False,
+    name: str | None = None,
+) -> Variable:
+    """Return the greatest elements of windows of [n, channels, length]."""
+    _no_mask("max_pool1d", return_mask)
+    return _of_rows(max_pool2d, x, kernel_size, stride, padding, ceil_mode=ceil_mode)
+
+
+@_function
+def avg_pool1d(
+    x: Variable,
+    kernel_size: Sizes,
+    stride: Sizes = None,
+    padding: Any = 0,
+    exclusive: bool = True,
+    ceil_mode: bool = False,
+    name: str | None = None,
+) -> Variable:
+    """Return the means of windows of [n, channels, length]."""
+    rest = {"exclusive": exclusive, "ceil_mode": ceil_mode}
+    return _of_rows(avg_pool2d, x, kernel_size, stride, padding, **rest)
+
+
+@_function
+def adaptive_avg_pool2d(
+    x: Variable, output_size: Any, data_format: str = "NCHW", name: str | None = None
+) -> Variable:
+    """Return means over as many windows as ``output_size`` says."""
+    return layers.adaptive_pool2d(x, output_size, "avg", name=name)
+
+
+@_function
+def adaptive_max_pool2d(
+    x: Variable, output_size: Any, return_mask: bool = False, name: str | None = None
+) -> Variable:
+    """Return the greatest elements of as many windows as ``output_size`` says."""
+    _no_mask("adaptive_max_pool2d", return_mask)
+    return layers.adaptive_pool2d(x, output_size, "max", name=name)
+
+
+@_function
+def adaptive_avg_pool1d(x: Variable, output_size: int, name: str | None = None) -> Variable:
+    """Return means over ``output_size`` windows of [n, channels, length]."""
+    wide = layers.unsqueeze(x, [3])
+    return layers.squeeze(layers.adaptive_pool2d(wide, [output_size, 1], "avg"), [3])
+
+
+@_function
+def adaptive_max_pool1d(
+    x: Variable, output_size: int, return_mask: bool = False, name: str | None = None
+) -> Variable:
+    """Return the greatest elements of ``output_size`` windows of [n, channels, length]."""
+    _no_mask("adaptive_max_pool1d", return_mask)
+    wide = layers.unsqueeze(x, [3])
+    return layers.squeeze(layers.adaptive_pool2d(wide, [output_size, 1], "max"), [3])
+
+
+__all__ = declare.public(globals())

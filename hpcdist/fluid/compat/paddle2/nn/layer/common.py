@@ -1,0 +1,195 @@
+"""Linear, Embedding, Dropout, Flatten, Pad."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcdist.base.errors import GraphError
+from hpcdist.fluid.compat.paddle2 import composed
+from hpcdist.fluid.compat.paddle2.declare import Ints
+from hpcdist.fluid.compat.paddle2.nn import functional
+from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer, number_from
+
+__all__ = [
+    "Bilinear",
+    "Dropout",
+    "Dropout2D",
+    "Dropout3D",
+    "Embedding",
+    "Flatten",
+    "Identity",
+    "Linear",
+    "Pad1D",
+    "Pad2D",
+]
+
+
+class Identity(Layer):
+    """Return the input."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()  # takes anything, as Paddle's does
+
+    def forward(self, input: Any) -> Any:
+        """Return ``input``."""
+        return input
+
+
+class Linear(Layer):
+    """Return x weight + bias: ``weight`` [in, out], Xavier; ``bias`` [out], zeros."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        weight_attr: Any = None,
+        bias_attr: Any = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        rows = number_from("Linear: in_features", in_features)
+        columns = number_from("Linear: out_features", out_features)
+        self.weight = self.create_parameter([rows, columns], weight_attr)
+        self.bias = self.create_parameter([columns], bias_attr, is_bias=True)
+        self.name = name
+
+    def forward(self, input: Any) -> Any:
+        """Append the product and the sum."""
+        return functional.linear(input, self.weight, self.bias, self.name)
+
+    def extra_repr(self) -> str:
+        """Return the sizes."""
+        rows, columns = self.weight.shape
+        return f"in_features={rows}, out_features={columns}, dtype=float32"
+
+
+class Embedding(Layer):
+    """Look up rows of ``weight`` [num_embeddings, embedding_dim], Xavier.
+
+    sparse: its gradient is a SelectedRows of the looked-up rows. padding_idx: this id gives zeros.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        sparse: bool = False,
+        weight_attr: Any = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        rows = number_from("Embedding: num_embeddings", num_embeddings)
+        width = number_from("Embedding: embedding_dim", embedding_dim)
+        if padding_idx is not None and not -rows <= padding_idx < rows:
+            raise GraphError(
+                f"paddle.nn.Embedding: padding_idx {padding_idx} is outside a table of {rows} rows"
+            )
+        self._padding_idx, self._sparse, self._name = padding_idx, sparse, name
+        self.weight = self.create_parameter([rows, width], weight_attr)
+
+    def forward(self, x: Any) -> Any:
+        """Append the look-up."""
+        return functional.embedding(x, self.weight, self._padding_idx, self._sparse, self._name)
+
+
+class Dropout(Layer):
+    """Set elements to 0 with probability ``p`` in training."""
+
+    def __init__(
+        self,
+        p: float = 0.5,
+        axis: Any = None,
+        mode: str = "upscale_in_train",
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.p, self.axis, self.mode, self.name = p, axis, mode, name
+
+    def forward(self, input: Any) -> Any:
+        """Append the dropout."""
+        return functional.dropout(input, self.p, self.axis, self.training, self.mode, self.name)
+
+
+class Dropout2D(Layer):
+    """Set whole channels of images to 0 with probability ``p`` in training."""
+
+    layout, function = "NCHW", "dropout2d"
+
+    def __init__(self, p: float = 0.5, data_format: str | None = None, name: Any = None) -> None:
+        super().__init__()
+        self.p, self.data_format, self.name = p, data_format or self.layout, name
+
+    def forward(self, input: Any) -> Any:
+        """Append the dropout."""
+        drop = getattr(functional, self.function)
+        return drop(input, self.p, self.training, self.data_format, self.name)
+
+
+class Dropout3D(Dropout2D):
+    """Set whole channels of volumes to 0 with probability ``p`` in training."""
+
+    layout, function = "NCDHW", "dropout3d"
+
+
+class Flatten(Layer):
+    """Make one dimension of those from start_axis to stop_axis."""
+
+    def __init__(self, start_axis: int = 1, stop_axis: int = -1) -> None:
+        super().__init__()
+        self.start_axis, self.stop_axis = start_axis, stop_axis
+
+    def forward(self, input: Any) -> Any:
+        """Append the reshape."""
+        return composed.flatten(input, self.start_axis, self.stop_axis)
+
+
+class Bilinear(Layer):
+    """Return x1 weight[i] x2 + bias for each i."""
+
+    def __init__(
+        self,
+        in1_features: int,
+        in2_features: int,
+        out_features: int,
+        weight_attr: Any = None,
+        bias_attr: Any = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        shape = [out_features, in1_features, in2_features]
+        self.weight = self.create_parameter(shape, weight_attr)
+        self.bias = self.create_parameter([1, out_features], bias_attr, is_bias=True)
+
+    def forward(self, x1: Any, x2: Any) -> Any:
+        """Append the product."""
+        return functional.bilinear(x1, x2, self.weight, self.bias)
+
+
+class Pad2D(Layer):
+    """Put values around images: left, right, top, bottom."""
+
+    dimensions = 2
+
+    def __init__(
+        self,
+        padding: Ints,
+        mode: str = "constant",
+        value: float = 0.0,
+        data_format: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        self._pad = padding * (2 * self.dimensions) if len(padding) == 1 else padding
+        layout = data_format or ("NCL" if self.dimensions == 1 else "NCHW")
+        self._facts = (mode, value, layout)
+
+    def forward(self, x: Any) -> Any:
+        """Append the padding."""
+        return functional.pad(x, self._pad, *self._facts)
+
+
+class Pad1D(Pad2D):
+    """Put values around rows: left, right."""
+
+    dimensions = 1

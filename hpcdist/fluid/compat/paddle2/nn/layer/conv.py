@@ -1,0 +1,107 @@
+"""Convolutions, and a transposed one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hpcdist.base.errors import GraphError
+from hpcdist.fluid.compat.paddle2.nn import functional
+from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer, number_from
+from hpcdist.fluid.initializer import Normal
+
+__all__ = ["Conv1D", "Conv2D", "Conv2DTranspose", "Conv3D"]
+
+
+class _Convolution(Layer):
+    """Filters [out, in / groups, ...], normal with deviation sqrt(2 / fan in), and a bias."""
+
+    axes = 2
+    layout = "NCHW"
+    function = "conv2d"
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        padding_mode: str = "zeros",
+        weight_attr: Any = None,
+        bias_attr: Any = None,
+        data_format: str | None = None,
+    ) -> None:
+        super().__init__()
+        name = type(self).__name__
+        number_from(f"{name}: in_channels", in_channels)
+        number_from(f"{name}: out_channels", out_channels)
+        if in_channels % groups:
+            raise GraphError(f"paddle.nn.{name}: {in_channels} channels are not of {groups} groups")
+        if padding_mode != "zeros":
+            raise GraphError(f"paddle.nn.{name}: padding_mode {padding_mode!r}: use F.pad before")
+        many = isinstance(kernel_size, (list, tuple))
+        size = list(kernel_size) if many else [kernel_size] * self.axes
+        fan_in = in_channels // groups * math.prod(size)
+        initial = self._initial(fan_in, in_channels * math.prod(size))
+        shape = [out_channels, in_channels // groups, *size]
+        self.weight = self.create_parameter(shape, weight_attr, default_initializer=initial)
+        self.bias = self.create_parameter([out_channels], bias_attr, is_bias=True)
+        self._facts = (stride, padding, dilation, groups, data_format or self.layout)
+
+    def _initial(self, fan_in: int, of_all: int) -> Any:
+        return Normal(0.0, math.sqrt(2.0 / of_all))
+
+    def forward(self, x: Any) -> Any:
+        """Append the convolution."""
+        return getattr(functional, self.function)(x, self.weight, self.bias, *self._facts)
+
+
+class Conv1D(_Convolution):
+    """Correlate rows [n, channels, length] with filters."""
+
+    axes, layout, function = 1, "NCL", "conv1d"
+
+
+class Conv2D(_Convolution):
+    """Correlate images [n, channels, height, width] with filters."""
+
+
+class Conv3D(_Convolution):
+    """Correlate volumes with filters."""
+
+    axes, layout, function = 3, "NCDHW", "conv3d"
+
+
+class Conv2DTranspose(Layer):
+    """Apply the gradient of a convolution with filters [in, out / groups, height, width]."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        weight_attr: Any = None,
+        bias_attr: Any = None,
+        data_format: str = "NCHW",
+    ) -> None:
+        super().__init__()
+        size = list(kernel_size) if isinstance(kernel_size, (list, tuple)) else [kernel_size] * 2
+        shape = [in_channels, out_channels // groups, *size]
+        self.weight = self.create_parameter(shape, weight_attr)
+        self.bias = self.create_parameter([out_channels], bias_attr, is_bias=True)
+        self._facts = (stride, padding, output_padding, dilation, groups)
+        self._data_format = data_format
+
+    def forward(self, x: Any, output_size: Any = None) -> Any:
+        """Append the transposed convolution."""
+        return functional.conv2d_transpose(
+            x, self.weight, self.bias, *self._facts, output_size, self._data_format
+        )

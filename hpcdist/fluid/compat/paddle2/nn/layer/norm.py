@@ -1,0 +1,163 @@
+"""Normalizations: of the batch, of rows, of groups of channels."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hpcdist.fluid.compat.paddle2 import declare
+from hpcdist.fluid.compat.paddle2.nn import functional
+from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer, number_from
+from hpcdist.fluid.initializer import Constant
+from hpcdist.fluid.layers.helper import LayerHelper
+from hpcdist.fluid.layers.param_attr import ParamAttr
+
+__all__ = ["BatchNorm", "BatchNorm1D", "BatchNorm2D", "BatchNorm3D", "GroupNorm", "LayerNorm"]
+
+
+class LayerNorm(Layer):
+    """Normalize over the last dimensions; ``weight`` of ones and ``bias`` of zeros follow."""
+
+    def __init__(
+        self,
+        normalized_shape: Any,
+        epsilon: float = 1e-5,
+        weight_attr: Any = None,
+        bias_attr: Any = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        self._shape = declare.KINDS["ints"](
+            "paddle.nn.LayerNorm: normalized_shape", normalized_shape
+        )
+        self._epsilon = epsilon
+        size = [math.prod(self._shape)]
+        self.weight = self.create_parameter(size, weight_attr, default_initializer=Constant(1.0))
+        self.bias = self.create_parameter(size, bias_attr, is_bias=True)
+
+    def forward(self, input: Any) -> Any:
+        """Append the normalization."""
+        return functional.layer_norm(input, self._shape, self.weight, self.bias, self._epsilon)
+
+
+class GroupNorm(Layer):
+    """Normalize groups of channels."""
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        epsilon: float = 1e-5,
+        weight_attr: Any = None,
+        bias_attr: Any = None,
+        data_format: str = "NCHW",
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        self._facts = {"groups": num_groups, "epsilon": epsilon, "data_layout": data_format}
+        size = [num_channels]
+        self.weight = self.create_parameter(size, weight_attr, default_initializer=Constant(1.0))
+        self.bias = self.create_parameter(size, bias_attr, is_bias=True)
+
+    def forward(self, input: Any) -> Any:
+        """Append the normalization."""
+        inputs = {"X": input, "Scale": self.weight, "Bias": self.bias}
+        outputs = dict.fromkeys(("Y", "Mean", "Variance"), input.dtype)
+        return LayerHelper("group_norm").apply_all("group_norm", inputs, outputs, self._facts)[0]
+
+
+class BatchNorm1D(Layer):
+    """Normalize each channel by the batch in training, by running means in inference."""
+
+    def __init__(
+        self,
+        num_features: int,
+        momentum: float = 0.9,
+        epsilon: float = 1e-5,
+        weight_attr: Any = None,
+        bias_attr: Any = None,
+        data_format: str = "NCHW",
+        use_global_stats: bool | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        size = [number_from(f"{type(self).__name__}: num_features", num_features)]
+        self._momentum, self._epsilon = momentum, epsilon
+        self._data_format, self._use_global_stats = data_format, use_global_stats
+        ones = Constant(1.0)
+        self.weight = self.create_parameter(size, weight_attr, default_initializer=ones)
+        self.bias = self.create_parameter(size, bias_attr, is_bias=True)
+        self._moving(size)
+
+    def _moving(self, size: list[int], mean: Any = None, variance: Any = None) -> None:
+        for attribute, name, value in (("_mean", mean, 0.0), ("_variance", variance, 1.0)):
+            attr = ParamAttr(name=name, initializer=Constant(value), trainable=False)
+            running = self.create_parameter(size, attr)
+            running.stop_gradient = True
+            setattr(self, attribute, running)
+
+    def forward(self, input: Any) -> Any:
+        """Append the normalization."""
+        return functional.batch_norm(
+            input,
+            self._mean,
+            self._variance,
+            self.weight,
+            self.bias,
+            self.training,
+            self._momentum,
+            self._epsilon,
+            self._data_format,
+            self._use_global_stats,
+        )
+
+
+class BatchNorm2D(BatchNorm1D):
+    """The same, of images."""
+
+
+class BatchNorm3D(BatchNorm1D):
+    """The same, of volumes."""
+
+
+class BatchNorm(BatchNorm1D):
+    """The same, with an activation, and names for the running means."""
+
+    def __init__(
+        self,
+        num_channels: int,
+        act: str | None = None,
+        is_test: bool = False,
+        momentum: float = 0.9,
+        epsilon: float = 1e-5,
+        param_attr: Any = None,
+        bias_attr: Any = None,
+        dtype: str = "float32",
+        data_layout: str = "NCHW",
+        in_place: bool = False,
+        moving_mean_name: str | None = None,
+        moving_variance_name: str | None = None,
+        do_model_average_for_mean_and_var: bool = True,
+        use_global_stats: bool = False,
+        trainable_statistics: bool = False,
+    ) -> None:
+        self.__dict__["_names"] = (moving_mean_name, moving_variance_name)
+        super().__init__(
+            num_channels,
+            momentum,
+            epsilon,
+            param_attr,
+            bias_attr,
+            data_layout,
+            use_global_stats or None,
+        )
+        self._act = act
+        self.training = not is_test
+
+    def _moving(self, size: list[int], mean: Any = None, variance: Any = None) -> None:
+        super()._moving(size, *self.__dict__["_names"])
+
+    def forward(self, input: Any) -> Any:
+        """Append the normalization and the activation."""
+        out = super().forward(input)
+        return getattr(functional, self._act)(out) if self._act else out

@@ -1,0 +1,154 @@
+"""Attention, and the encoder of Transformers (Vaswani et al., 2017)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcdist.base.errors import GraphError
+from hpcdist.fluid import layers
+from hpcdist.fluid.compat.paddle2 import composed
+from hpcdist.fluid.compat.paddle2.nn import functional
+from hpcdist.fluid.compat.paddle2.nn.layer.common import Dropout, Linear
+from hpcdist.fluid.compat.paddle2.nn.layer.container import LayerList
+from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer
+from hpcdist.fluid.compat.paddle2.nn.layer.norm import LayerNorm
+from hpcdist.graph.dtypes import is_float
+from hpcdist.graph.variable import Variable
+
+__all__ = ["MultiHeadAttention", "TransformerEncoder", "TransformerEncoderLayer"]
+
+
+def _mask(mask: Variable | None, dtype: str) -> Variable | None:
+    """Return the summand of scores: 0 or -1e9 of a bool or integer mask (0: hidden)."""
+    if mask is None or is_float(mask.dtype):
+        return mask
+    return layers.scale(composed.cast(mask, dtype), 1e9, -1.0, bias_after_scale=False)
+
+
+class MultiHeadAttention(Layer):
+    """Attend in ``num_heads`` parts of ``embed_dim``: [batch, length, embed_dim] in and out."""
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        need_weights: bool = False,
+        weight_attr: Any = None,
+        bias_attr: Any = None,
+    ) -> None:
+        super().__init__()
+        if embed_dim <= 0 or num_heads <= 0 or embed_dim % num_heads:
+            raise GraphError(
+                f"paddle.nn.MultiHeadAttention: embed_dim {embed_dim} cannot be divided among "
+                f"{num_heads} heads"
+            )
+        self.embed_dim, self.num_heads, self.dropout = embed_dim, num_heads, dropout
+        self.head_dim, self.need_weights = embed_dim // num_heads, need_weights
+        attrs = weight_attr, bias_attr
+        self.q_proj = Linear(embed_dim, embed_dim, *attrs)
+        self.k_proj = Linear(kdim or embed_dim, embed_dim, *attrs)
+        self.v_proj = Linear(vdim or embed_dim, embed_dim, *attrs)
+        self.out_proj = Linear(embed_dim, embed_dim, *attrs)
+
+    def _heads(self, x: Variable) -> Variable:
+        parts = layers.reshape(x, [0, 0, self.num_heads, self.head_dim])
+        return layers.transpose(parts, [0, 2, 1, 3])
+
+    def forward(
+        self,
+        query: Variable,
+        key: Variable | None = None,
+        value: Variable | None = None,
+        attn_mask: Variable | None = None,
+        cache: Any = None,
+    ) -> Any:
+        """Append the attention; with need_weights, return the weights, too."""
+        if cache is not None:
+            raise GraphError("paddle.nn.MultiHeadAttention: there is no cache; give whole keys")
+        key = query if key is None else key
+        value = query if value is None else value
+        q, k, v = (
+            self._heads(project(x))
+            for project, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
+        )
+        scores = composed.matmul(layers.scale(q, self.head_dim**-0.5), k, transpose_y=True)
+        added = _mask(attn_mask, scores.dtype)
+        if added is not None:
+            scores = layers.elementwise_add(scores, added)
+        shares = functional.softmax(scores)
+        if self.dropout:
+            shares = functional.dropout(shares, self.dropout, training=self.training)
+        joined = layers.transpose(composed.matmul(shares, v), [0, 2, 1, 3])
+        out = self.out_proj(layers.reshape(joined, [0, 0, self.embed_dim]))
+        return (out, shares) if self.need_weights else out
+
+
+class TransformerEncoderLayer(Layer):
+    """Attention and two Linear layers, each with a residual, a norm and dropout."""
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int,
+        dropout: float = 0.1,
+        activation: str = "relu",
+        attn_dropout: float | None = None,
+        act_dropout: float | None = None,
+        normalize_before: bool = False,
+        weight_attr: Any = None,
+        bias_attr: Any = None,
+    ) -> None:
+        config = dict(locals())
+        for key in ("self", "__class__"):
+            config.pop(key)
+        super().__init__()
+        self._config = config
+        self.normalize_before = normalize_before
+        weights, biases = (_two(attr) for attr in (weight_attr, bias_attr))
+        of_attention = dropout if attn_dropout is None else attn_dropout
+        self.self_attn = MultiHeadAttention(
+            d_model, nhead, of_attention, weight_attr=weights[0], bias_attr=biases[0]
+        )
+        self.linear1 = Linear(d_model, dim_feedforward, weights[1], biases[1])
+        self.dropout = Dropout(dropout if act_dropout is None else act_dropout)
+        self.linear2 = Linear(dim_feedforward, d_model, weights[1], biases[1])
+        self.norm1, self.norm2 = LayerNorm(d_model), LayerNorm(d_model)
+        self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
+        self.activation = getattr(functional, activation)
+
+    def forward(self, src: Variable, src_mask: Variable | None = None, cache: Any = None) -> Any:
+        """Append the layer."""
+        inside = self.norm1(src) if self.normalize_before else src
+        attended = self.self_attn(inside, attn_mask=src_mask, cache=cache)
+        src = layers.elementwise_add(src, self.dropout1(attended))
+        src = src if self.normalize_before else self.norm1(src)
+        inside = self.norm2(src) if self.normalize_before else src
+        moved = self.linear2(self.dropout(self.activation(self.linear1(inside))))
+        src = layers.elementwise_add(src, self.dropout2(moved))
+        return src if self.normalize_before else self.norm2(src)
+
+
+def _two(attr: Any) -> list[Any]:
+    return list(attr) if isinstance(attr, (list, tuple)) else [attr, attr]
+
+
+class TransformerEncoder(Layer):
+    """Layers like ``encoder_layer``, one after the other, and ``norm`` at the end."""
+
+    def __init__(
+        self, encoder_layer: TransformerEncoderLayer, num_layers: int, norm: Any = None
+    ) -> None:
+        super().__init__()
+        others = [type(encoder_layer)(**encoder_layer._config) for _ in range(num_layers - 1)]
+        self.layers = LayerList([encoder_layer, *others])
+        self.num_layers, self.norm = num_layers, norm
+
+    def forward(self, src: Variable, src_mask: Variable | None = None, cache: Any = None) -> Any:
+        """Append the layers."""
+        for layer in self.layers:
+            src = layer(src, src_mask=src_mask, cache=cache)
+        return src if self.norm is None else self.norm(src)

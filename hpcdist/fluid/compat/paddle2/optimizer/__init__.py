@@ -1,0 +1,200 @@
+"""``paddle.optimizer``: Fluid's optimizers, by the parameters of Paddle 2.
+
+``learning_rate`` may be a scheduler of ``paddle.optimizer.lr``; ``parameters`` are those that are
+trained; ``weight_decay`` is a regularizer, or the factor of L2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcdist.base.errors import GraphError, GraphTypeError
+from hpcdist.executor.scope import Scope, global_scope
+from hpcdist.fluid import layers
+from hpcdist.fluid import optimizer as fluid
+from hpcdist.fluid.compat.paddle2 import declare
+from hpcdist.fluid.compat.paddle2.optimizer import lr
+from hpcdist.fluid.optimizer import Optimizer
+from hpcdist.fluid.optimizer.weight_decay import extend_with_decoupled_weight_decay
+from hpcdist.fluid.regularizer import L2Decay
+from hpcdist.graph.program import Program, default_main_program, program_of
+from hpcdist.graph.variable import Variable
+
+_COMMON = "parameters=None, weight_decay=None, grad_clip=None"
+# Name: the class that is made, and the parameters of Paddle's.
+_OPTIMIZERS: dict[str, tuple[type[Optimizer], str]] = {
+    "SGD": (fluid.SGDOptimizer, f"learning_rate=0.001, {_COMMON}, multi_precision=False"),
+    "Momentum": (
+        fluid.MomentumOptimizer,
+        (
+            "learning_rate=0.001, momentum=0.9, parameters=None, use_nesterov=False, "
+            "weight_decay=None, grad_clip=None, multi_precision=False, rescale_grad=1.0, "
+            "use_multi_tensor=False"
+        ),
+    ),
+    "Adagrad": (
+        fluid.AdagradOptimizer,
+        f"learning_rate, epsilon=1e-6, {_COMMON}, name=None, initial_accumulator_value=0.0",
+    ),
+    "Adadelta": (
+        fluid.AdadeltaOptimizer,
+        f"learning_rate=0.001, epsilon=1e-6, rho=0.95, {_COMMON}",
+    ),
+    "Adam": (
+        fluid.AdamOptimizer,
+        (
+            f"learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, {_COMMON}, "
+            "lazy_mode=False, multi_precision=False, use_multi_tensor=False"
+        ),
+    ),
+    "Adamax": (
+        fluid.AdamaxOptimizer,
+        f"learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, {_COMMON}",
+    ),
+    "RMSProp": (
+        fluid.RMSPropOptimizer,
+        f"learning_rate, rho=0.95, epsilon=1e-6, momentum=0.0, centered=False, {_COMMON}",
+    ),
+    "Lamb": (
+        fluid.LambOptimizer,
+        (
+            "learning_rate=0.001, lamb_weight_decay=0.01, beta1=0.9, beta2=0.999, epsilon=1e-6, "
+            "parameters=None, grad_clip=None, exclude_from_weight_decay_fn=None, "
+            "multi_precision=False, always_adapt=False"
+        ),
+    ),
+}
+_FLUID = {"parameters": "parameter_list", "weight_decay": "regularization"}
+# What has no counterpart here: only the default is taken.
+_FIXED = {"multi_precision": False, "rescale_grad": 1.0, "always_adapt": False}
+_IGNORED = ("use_multi_tensor",)
+
+
+def _optimizer(name: str, base: type[Optimizer], parameters: str) -> type[Optimizer]:
+    """Return the class of a declaration."""
+    signature, _ = declare.parsed_parameters(parameters)
+    where = f"paddle.optimizer.{name}"
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        given = declare.bound(where, signature, args, kwargs)
+        for key in [key for key in given if key in _FIXED]:
+            if given.pop(key) != _FIXED[key]:
+                raise GraphError(f"{where}: {key} is {_FIXED[key]} here; see docs/paddle2.md")
+        rate = given.pop("learning_rate")
+        decay = given.get("weight_decay")
+        if isinstance(decay, (int, float)) and not isinstance(decay, bool):
+            given["weight_decay"] = L2Decay(float(decay))
+        chosen = {_FLUID.get(k, k): v for k, v in given.items() if k not in _IGNORED}
+        scheduler = rate if isinstance(rate, lr.LRScheduler) else None
+        base.__init__(self, rate if scheduler is None else scheduler(), **chosen)
+        if "epsilon" in self.attrs and base is fluid.AdamOptimizer:
+            self.attrs["scaled_epsilon"] = True
+        self.scheduler = scheduler
+        if scheduler is not None:
+            scheduler.optimizers.append(self)
+
+    body = {
+        "__init__": init,
+        "__doc__": f"{base.__doc__}\n\nParameters: {parameters}.",
+        "__module__": "paddle.optimizer",
+        "__signature__": signature,
+        "get_lr": get_lr,
+        "set_lr": set_lr,
+        "clear_grad": lambda self, set_to_zero=True: None,
+    }
+    return type(name, (base,), body)
+
+
+def get_lr(self: Any) -> float:
+    """Return the learning rate: the scheduler's, or the number that was given or set."""
+    return self.scheduler() if self.scheduler is not None else float(self.learning_rate)
+
+
+def set_lr(self: Any, value: float) -> None:
+    """Set the learning rate in the global scope, from the next step on."""
+    number = declare.KINDS["float"]("set_lr: value", value)
+    if self.scheduler is not None:
+        raise GraphError("set_lr: the learning rate is a scheduler's: step that")
+    variable = self._global_learning_rate(default_main_program())
+    self.learning_rate = number
+    if variable is not None:
+        _put(global_scope(), variable.name, number, variable.dtype)
+
+
+def has_schedulers() -> bool:
+    """Return whether there is a rate that a script may step."""
+    return bool(lr.schedulers)
+
+
+def set_rates(program: Program, scope: Scope) -> None:
+    """Put the rates of schedulers into a scope, before a step of the Program that they train."""
+    for scheduler in list(lr.schedulers):
+        for optimizer in scheduler.optimizers:
+            variable = optimizer._global_learning_rate(program)
+            if variable is not None and program_of(variable) is program:
+                _put(scope, variable.name, scheduler(), variable.dtype)
+
+
+def _put(scope: Scope, name: str, value: float, dtype: str) -> None:
+    found = scope.find_var(name)
+    wanted = np.asarray([value], dtype)
+    if found is None or not np.array_equal(np.asarray(found.get_tensor()), wanted):
+        scope.var(name).get_tensor().set(wanted, None)
+
+
+globals().update({name: _optimizer(name, *facts) for name, facts in _OPTIMIZERS.items()})
+
+
+class AdamW(extend_with_decoupled_weight_decay(_optimizer("Adam", *_OPTIMIZERS["Adam"]))):  # type: ignore[misc]
+    """Adam that first takes ``learning_rate * weight_decay`` of each parameter, of every step's
+    rate."""
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        parameters: Any = None,
+        weight_decay: float = 0.01,
+        lr_ratio: Any = None,
+        apply_decay_param_fun: Any = None,
+        grad_clip: Any = None,
+        lazy_mode: bool = False,
+        multi_precision: bool = False,
+        name: str | None = None,
+    ) -> None:
+        if lr_ratio is not None:
+            raise GraphTypeError(
+                "paddle.optimizer.AdamW: lr_ratio is None here: give parameters a rate of their "
+                "own by paddle.ParamAttr(learning_rate=...)"
+            )
+        super().__init__(
+            weight_decay=declare.KINDS["float"](
+                "paddle.optimizer.AdamW: weight_decay", weight_decay
+            ),
+            apply_decay_param_fun=apply_decay_param_fun,
+            learning_rate=learning_rate,
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+            parameters=parameters,
+            grad_clip=grad_clip,
+            lazy_mode=lazy_mode,
+            multi_precision=multi_precision,
+            name=name,
+        )
+
+    def apply_gradients(self, params_grads: Any, grad_clip: Any = None) -> Any:
+        """Append the decay, then what follows backward."""
+        self._make_rate(params_grads)
+        return super().apply_gradients(params_grads, grad_clip)
+
+    def _decay_of(self, parameter: Variable) -> Variable:
+        factor = layers.scale(self._rate_of(parameter), self._coefficient)
+        return layers.elementwise_mul(parameter, factor)
+
+
+__all__ = [*_OPTIMIZERS, "AdamW", "Optimizer", "lr"]

@@ -1,0 +1,307 @@
+"""``paddle.optimizer.lr``: learning rates that the script steps; Executors put them into the scope.
+
+rate = paddle.optimizer.lr.StepDecay(0.1, step_size=30)
+paddle.optimizer.SGD(rate).minimize(loss)
+...
+rate.step()  # after an epoch, or a step
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hpcdist.base.errors import GraphError, GraphTypeError
+from hpcdist.fluid.compat.paddle2 import declare
+
+_KINDS = declare.KINDS
+
+
+schedulers: weakref.WeakSet[LRScheduler] = weakref.WeakSet()  # those that a script may step
+
+
+class LRScheduler:
+    """Base of rates: ``get_lr`` computes the rate of ``last_epoch``, which ``step`` counts."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> LRScheduler:
+        """Note the scheduler, and that no optimizer has it yet."""
+        made = super().__new__(cls)
+        made.optimizers = []
+        schedulers.add(made)
+        return made
+
+    optimizers: list[Any]  # those whose rate it is; an Executor sets that of their Programs
+
+    def __init__(
+        self, learning_rate: float = 0.1, last_epoch: int = -1, verbose: bool = False
+    ) -> None:
+        where = f"paddle.optimizer.lr.{type(self).__name__}: learning_rate"
+        self.base_lr = _KINDS["float"](where, learning_rate)
+        self.last_lr = self.base_lr
+        self.last_epoch, self.verbose = last_epoch, verbose
+        self.step()
+
+    def __call__(self) -> float:
+        """Return the rate of now."""
+        return self.last_lr
+
+    def get_lr(self) -> float:
+        """Return the rate of ``last_epoch``; to be written by subclasses."""
+        raise NotImplementedError(f"{type(self).__name__} has no get_lr")
+
+    def step(self, epoch: int | None = None) -> None:
+        """Count one step, or go to ``epoch``."""
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+        self.last_lr = float(self.get_lr())
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.verbose:
+            print(
+                f"Epoch {self.last_epoch}: {type(self).__name__} set learning rate to "
+                f"{self.last_lr}."
+            )
+
+    def state_keys(self) -> Sequence[str]:
+        """Return the attributes that `state_dict` has."""
+        return ("last_epoch", "last_lr")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counters of the schedule."""
+        return {key: getattr(self, key) for key in self.state_keys()}
+
+    def set_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from what `state_dict` has returned."""
+        for key in self.state_keys():
+            if key not in state_dict:
+                raise GraphError(f"{type(self).__name__}.set_state_dict: {key!r} is missing")
+            setattr(self, key, state_dict[key])
+
+    set_dict = set_state_dict
+
+
+# Name: parameters beside last_epoch and verbose; the rate of epoch n, by the scheduler s.
+_FORMULAS: dict[str, tuple[str, Callable[[Any, int], float]]] = {
+    "NoamDecay": (
+        "d_model: float, warmup_steps: float, learning_rate: float = 1.0",
+        lambda s, n: (
+            s.base_lr * s.d_model**-0.5 * min(n**-0.5 if n else 1, n * s.warmup_steps**-1.5)
+        ),
+    ),
+    "NaturalExpDecay": (
+        "learning_rate: float, gamma: float",
+        lambda s, n: s.base_lr * math.exp(-s.gamma * n),
+    ),
+    "InverseTimeDecay": (
+        "learning_rate: float, gamma: float",
+        lambda s, n: s.base_lr / (1 + s.gamma * n),
+    ),
+    "ExponentialDecay": (
+        "learning_rate: float, gamma: float",
+        lambda s, n: s.base_lr * s.gamma**n,
+    ),
+    "PolynomialDecay": (
+        (
+            "learning_rate: float, decay_steps: int, end_lr: float = 0.0001, power: float = 1.0, "
+            "cycle: bool = False"
+        ),
+        lambda s, n: _polynomial(s, n),
+    ),
+    "StepDecay": (
+        "learning_rate: float, step_size: int, gamma: float = 0.1",
+        lambda s, n: s.base_lr * s.gamma ** (n // s.step_size),
+    ),
+    "MultiStepDecay": (
+        "learning_rate: float, milestones: ints, gamma: float = 0.1",
+        lambda s, n: s.base_lr * s.gamma ** sum(n >= milestone for milestone in s.milestones),
+    ),
+    "LambdaDecay": (
+        "learning_rate: float, lr_lambda",
+        lambda s, n: s.base_lr * s.lr_lambda(n),
+    ),
+    "MultiplicativeDecay": (
+        "learning_rate: float, lr_lambda",
+        lambda s, n: s.base_lr * math.prod(s.lr_lambda(k) for k in range(1, n + 1)),
+    ),
+    "CosineAnnealingDecay": (
+        "learning_rate: float, T_max: int, eta_min: float = 0",
+        lambda s, n: (
+            s.eta_min + (s.base_lr - s.eta_min) * (1 + math.cos(math.pi * n / s.T_max)) / 2
+        ),
+    ),
+    "LinearLR": (
+        (
+            "learning_rate: float, total_steps: int, start_factor: float = 0.3333333333333333, "
+            "end_factor: float = 1.0"
+        ),
+        lambda s, n: (
+            s.base_lr
+            * (
+                s.start_factor
+                + (s.end_factor - s.start_factor) * min(n, s.total_steps) / s.total_steps
+            )
+        ),
+    ),
+}
+
+
+def _polynomial(s: Any, n: int) -> float:
+    steps = s.decay_steps
+    if s.cycle:
+        steps *= math.ceil(n / steps) if n else 1
+    else:
+        n = min(n, steps)
+    return (s.base_lr - s.end_lr) * (1 - n / steps) ** s.power + s.end_lr
+
+
+def _scheduler(name: str, parameters: str, formula: Callable[[Any, int], float]) -> type:
+    text = f"{parameters}, last_epoch: int = -1, verbose: bool = False"
+    signature, kinds = declare.parsed_parameters(text, named=False)
+    where = f"paddle.optimizer.lr.{name}"
+
+    def init(self: LRScheduler, *args: Any, **kwargs: Any) -> None:
+        given = declare.bound(where, signature, args, kwargs)
+        for key, value in given.items():
+            checked = _KINDS[kinds[key]](f"{where}: {key}", value) if key in kinds else value
+            if key == "lr_lambda" and not callable(value):
+                raise GraphTypeError(f"{where}: lr_lambda: expected a function, got {value!r}")
+            if key not in ("learning_rate", "last_epoch", "verbose"):
+                setattr(self, key, checked)
+        LRScheduler.__init__(self, given["learning_rate"], given["last_epoch"], given["verbose"])
+
+    body = {
+        "__init__": init,
+        "__doc__": f"{name}({parameters}); see docs/paddle2.md.",
+        "__module__": "paddle.optimizer.lr",
+        "get_lr": lambda self: formula(self, self.last_epoch),
+    }
+    return type(name, (LRScheduler,), body)
+
+
+globals().update({name: _scheduler(name, *facts) for name, facts in _FORMULAS.items()})
+
+
+class PiecewiseDecay(LRScheduler):
+    """``values[k]`` before ``boundaries[k]``, the last value after them."""
+
+    def __init__(
+        self,
+        boundaries: Sequence[int],
+        values: Sequence[float],
+        last_epoch: int = -1,
+        verbose: bool = False,
+    ) -> None:
+        if not boundaries or len(values) <= len(boundaries):
+            raise GraphError(
+                f"paddle.optimizer.lr.PiecewiseDecay: expected one value more than boundaries, got "
+                f"{len(boundaries)} boundaries and {len(values)} values"
+            )
+        self.boundaries, self.values = list(boundaries), [float(v) for v in values]
+        super().__init__(self.values[0], last_epoch, verbose)
+
+    def get_lr(self) -> float:
+        """Return the value of the part that ``last_epoch`` is in."""
+        return self.values[sum(self.last_epoch >= bound for bound in self.boundaries)]
+
+
+class LinearWarmup(LRScheduler):
+    """Go from ``start_lr`` to ``end_lr`` in ``warmup_steps``; then follow ``learning_rate``."""
+
+    def __init__(
+        self,
+        learning_rate: float | LRScheduler,
+        warmup_steps: int,
+        start_lr: float,
+        end_lr: float,
+        last_epoch: int = -1,
+        verbose: bool = False,
+    ) -> None:
+        if not isinstance(learning_rate, (int, float, LRScheduler)):
+            raise GraphTypeError(
+                f"paddle.optimizer.lr.LinearWarmup: learning_rate: expected a number or a "
+                f"scheduler, got {learning_rate!r}"
+            )
+        if warmup_steps <= 0 or end_lr <= start_lr:
+            raise GraphError(
+                f"paddle.optimizer.lr.LinearWarmup: expected warmup_steps above 0 and end_lr above "
+                f"start_lr, got {warmup_steps}, {end_lr} and {start_lr}"
+            )
+        self.learning_rate, self.warmup_steps = learning_rate, warmup_steps
+        self.start_lr, self.end_lr = start_lr, end_lr
+        super().__init__(start_lr, last_epoch, verbose)
+
+    def get_lr(self) -> float:
+        """Return the rate of ``last_epoch``."""
+        done = self.last_epoch / self.warmup_steps
+        if done < 1:
+            return (self.end_lr - self.start_lr) * done + self.start_lr
+        if isinstance(self.learning_rate, LRScheduler):
+            self.learning_rate.step(self.last_epoch - self.warmup_steps)
+            return self.learning_rate()
+        return float(self.learning_rate)
+
+
+class ReduceOnPlateau(LRScheduler):
+    """Multiply by ``factor`` when ``step(metric)`` has been no better for ``patience`` times."""
+
+    def __init__(
+        self,
+        learning_rate: float,
+        mode: str = "min",
+        factor: float = 0.1,
+        patience: int = 10,
+        threshold: float = 1e-4,
+        threshold_mode: str = "rel",
+        cooldown: int = 0,
+        min_lr: float = 0,
+        epsilon: float = 1e-8,
+        verbose: bool = False,
+    ) -> None:
+        if mode not in ("min", "max") or threshold_mode not in ("rel", "abs") or factor >= 1.0:
+            raise GraphError(
+                f"paddle.optimizer.lr.ReduceOnPlateau: expected mode 'min' or 'max', "
+                f"threshold_mode 'rel' or 'abs' and a factor below 1, got {mode!r}, "
+                f"{threshold_mode!r} and {factor}"
+            )
+        self.mode, self.factor, self.patience = mode, factor, patience
+        self.threshold, self.threshold_mode = threshold, threshold_mode
+        self.cooldown, self.min_lr, self.epsilon = cooldown, min_lr, epsilon
+        self.cooldown_counter = self.num_bad_epochs = 0
+        self.best: float | None = None
+        self.base_lr = self.last_lr = float(learning_rate)
+        self.last_epoch, self.verbose = 0, verbose
+
+    def state_keys(self) -> Sequence[str]:
+        """Return the attributes that `state_dict` has."""
+        return ("cooldown_counter", "best", "num_bad_epochs", "last_epoch", "last_lr")
+
+    def step(  # type: ignore[override]
+        self, metrics: Any = None, epoch: int | None = None
+    ) -> None:
+        """Note a metric: a number, or an array of one."""
+        if metrics is None:
+            raise GraphTypeError("ReduceOnPlateau.step needs the metric that it watches")
+        value = float(metrics)
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+        if self.cooldown_counter > 0:
+            self.cooldown_counter -= 1
+            return
+        if self.best is None or self._is_better(value, self.best):
+            self.best, self.num_bad_epochs = value, 0
+            return
+        self.num_bad_epochs += 1
+        if self.num_bad_epochs > self.patience:
+            self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+            rate = max(self.last_lr * self.factor, self.min_lr)
+            if self.last_lr - rate > self.epsilon:
+                self.last_lr = rate
+                self._tell()
+
+    def _is_better(self, value: float, best: float) -> bool:
+        margin = best * self.threshold if self.threshold_mode == "rel" else self.threshold
+        return value < best - margin if self.mode == "min" else value > best + margin
+
+
+__all__ = sorted({*_FORMULAS, *declare.public(globals())})

@@ -1,0 +1,23 @@
+"""``paddle.regularizer``: penalties on parameters."""
+
+from __future__ import annotations
+
+from hpcdist.fluid.compat.paddle2 import declare
+from hpcdist.fluid.regularizer import L1DecayRegularizer, L2DecayRegularizer
+
+_make = declare.composed("paddle.regularizer")
+
+
+@_make
+def L1Decay(coeff: float = 0.0) -> L1DecayRegularizer:
+    """Return ``coeff`` times the sum of absolute values."""
+    return L1DecayRegularizer(coeff)
+
+
+@_make
+def L2Decay(coeff: float = 0.0) -> L2DecayRegularizer:
+    """Return ``coeff`` / 2 times the sum of squares."""
+    return L2DecayRegularizer(coeff)
+
+
+__all__ = ["L1Decay", "L2Decay"]

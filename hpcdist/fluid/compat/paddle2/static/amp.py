@@ -1,0 +1,8 @@
+"""``paddle.static.amp``: mixed precision, Fluid's."""
+
+from hpcdist.fluid.optimizer import mixed_precision
+from hpcdist.fluid.optimizer.mixed_precision import AutoMixedPrecisionLists, decorate
+
+bf16 = mixed_precision
+
+__all__ = ["AutoMixedPrecisionLists", "bf16", "decorate"]

@@ -1,0 +1,253 @@
+"""Operators in files of Paddle 2.6.2 that Fluid does not have, as what functions here append.
+
+A line has the operator and the call that computes it, of a function of ``paddle`` or of
+``paddle.nn.functional`` (``F``). Names in the call are slots and attributes of the operator (None
+for an empty list); ``axis / asvector`` is the attribute ``axis``, None where ``asvector`` holds; a
+keyword is a value that the attribute must have. Results are written to ``Out``, or to the slots
+after ``->``. ``same()`` is the operator as it is here, which knows no other value of the keywords.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcdist.base.errors import HpcdistError
+from hpcdist.fluid.compat.paddle2 import tensor
+from hpcdist.fluid.compat.paddle2.nn import functional
+from hpcdist.fluid.io.program_data import to_data
+from hpcdist.graph.program import Program, program_guard
+from hpcdist.graph.registry import defined
+from hpcdist.graph.variable import Variable
+
+_LINES = """
+    arg_max                   paddle.argmax(X, axis / flatten, keepdims, dtype)
+    arg_min                   paddle.argmin(X, axis / flatten, keepdims, dtype)
+    allclose                  paddle.allclose(Input, Other, rtol, atol, equal_nan)
+    celu                      F.celu(X, alpha)
+    cross                     paddle.cross(X, Y, dim)
+    cumsum                    paddle.cumsum(X, axis / flatten, exclusive=False, reverse=False)
+    diag_v2                   paddle.diag(X, offset, padding_value)
+    dot                       paddle.dot(X, Y)
+    einsum                    paddle.einsum(equation, *Operands)
+    equal_all                 paddle.equal_all(X, Y)
+    expand_as_v2              paddle.expand_as(X, Y)
+    expand_v2                 paddle.expand(X, shape)
+    expm1                     paddle.expm1(X)
+    flip                      paddle.flip(X, axis)
+    flatten_contiguous_range  paddle.flatten(X, start_axis, stop_axis)
+    frobenius_norm            paddle.norm(X, 'fro', dim / reduce_all, keep_dim)
+    gather                    paddle.gather(X, Index, axis)
+    isfinite_v2               paddle.isfinite(X)
+    isinf_v2                  paddle.isinf(X)
+    isnan_v2                  paddle.isnan(X)
+    lerp                      paddle.lerp(X, Y, Weight)
+    log10                     paddle.log10(X)
+    log2                      paddle.log2(X)
+    log_softmax               F.log_softmax(X, axis)
+    logsumexp                 paddle.logsumexp(X, axis / reduce_all, keepdim)
+    masked_select             paddle.masked_select(X, Mask) -> Y
+    matmul_v2                 paddle.matmul(X, Y, trans_x, trans_y)
+    nll_loss                  F.nll_loss(X, Label, Weight, ignore_index, reduction)
+    p_norm                    paddle.norm(X, porder, axis / asvector, keepdim)
+    pad3d                     F.pad(X, paddings, mode, value, data_format)
+    reduce_all                paddle.all(X, dim / reduce_all, keep_dim)
+    reduce_amax               paddle.amax(X, dim / reduce_all, keep_dim)
+    reduce_amin               paddle.amin(X, dim / reduce_all, keep_dim)
+    reduce_any                paddle.any(X, dim / reduce_all, keep_dim)
+    reduce_max                paddle.max(X, dim / reduce_all, keep_dim)
+    reduce_mean               paddle.mean(X, dim / reduce_all, keep_dim)
+    reduce_min                paddle.min(X, dim / reduce_all, keep_dim)
+    reduce_prod               paddle.prod(X, dim / reduce_all, keep_dim)
+    reduce_sum                paddle.sum(X, dim / reduce_all, None, keep_dim)
+    roll                      paddle.roll(X, shifts, axis)
+    silu                      F.silu(X)
+    softmax_with_cross_entropy  same(use_softmax=True)
+    softplus                  F.softplus(X, beta, threshold)
+    take_along_axis           paddle.take_along_axis(Input, Index, Axis) -> Result
+    tan                       paddle.tan(X)
+    tile                      paddle.tile(X, repeat_times)
+    top_k_v2                  paddle.topk(X, k, axis, largest, sorted) -> Out Indices
+    unbind                    paddle.unbind(X, axis)
+    unique                    paddle.unique(X, False, True, True, axis, dtype) -> Out Index Counts
+"""
+Data = dict[str, Any]  # of a block, a variable or an operator, as `program_data` says them
+_MODULES = {"paddle": tensor, "F": functional}
+# Where an array of constants is, by its element type.
+_CONSTANTS = {
+    "bool": ("bool_values", int), "int32": ("int32_values", int), "int64": ("int64_values", int),
+    "float32": ("fp32_values", float),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What a line says: the function, what it is given, and the slots of its results."""
+
+    function: Any  # None: the operator as it is
+    arguments: Sequence[ast.expr]
+    fixed: Mapping[str, Any]  # attribute -> the value that it must have
+    outputs: Sequence[str]
+
+    @classmethod
+    def of(cls, text: str) -> _Call:
+        """Parse what follows the operator in a line."""
+        call, _, outputs = text.partition("->")
+        node = ast.parse(call.strip(), mode="eval").body
+        assert isinstance(node, ast.Call)
+        function = None
+        if isinstance(node.func, ast.Attribute):
+            assert isinstance(node.func.value, ast.Name)
+            function = getattr(_MODULES[node.func.value.id], node.func.attr)
+        fixed = {str(one.arg): ast.literal_eval(one.value) for one in node.keywords}
+        return cls(function, node.args, fixed, outputs.split() or ["Out"])
+
+    def check(self, op: Data) -> None:
+        """Raise ValueError for what the call does not take into account."""
+        for name, value in self.fixed.items():
+            if op["attrs"].get(name, value) != value:
+                raise ValueError(f"operator {op['type']} with {name}={op['attrs'][name]!r}")
+        named = {n.id for one in self.arguments for n in ast.walk(one) if isinstance(n, ast.Name)}
+        for slot in op["inputs"]:
+            if self.function is not None and slot not in named:
+                raise ValueError(f"operator {op['type']} with a value for {slot!r}")
+
+    def append(self, inputs: Mapping[str, list[Variable]], attrs: Mapping[str, Any]) -> list[Any]:
+        """Append what computes the operator; return the results by slot."""
+        values: list[Any] = []
+        for node in self.arguments:
+            if isinstance(node, ast.Starred):
+                assert isinstance(node.value, ast.Name)
+                values += inputs[node.value.id]
+            else:
+                values.append(_argument(node, inputs, attrs))
+        found = self.function(*values)
+        return list(found) if len(self.outputs) > 1 else [found]
+
+
+def _argument(node: ast.expr, inputs: Mapping[str, list[Variable]], attrs: Any) -> Any:
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.BinOp):  # an attribute / what makes it None
+        assert isinstance(node.right, ast.Name)
+        node = node.left if not attrs.get(node.right.id) else ast.Constant(None)
+        return _argument(node, inputs, attrs)
+    assert isinstance(node, ast.Name)
+    if node.id[0].isupper() and node.id not in attrs:
+        given = inputs.get(node.id, [])
+        return given[0] if given else None
+    return None if attrs.get(node.id) == [] else attrs.get(node.id)
+
+
+@functools.cache
+def _calls() -> Mapping[str, _Call]:
+    lines = (line.split(maxsplit=1) for line in _LINES.strip().splitlines())
+    return {operator: _Call.of(text) for operator, text in lines}
+
+
+def in_words_of_fluid(blocks: list[Data]) -> list[Data]:
+    """Return the blocks of a Program of Paddle 2.6.2 with operators that there are here.
+
+    Values without dimensions get one, of extent 1, as all values here have.
+    """
+    known: dict[str, Data] = {}
+    for block in blocks:
+        for var in block["vars"]:
+            var["shape"] = list(var["shape"]) or [1]
+            known[var["name"]] = var
+    rewritten = []
+    for block in blocks:
+        ops: list[Data] = []
+        more: list[Data] = []
+        for op in block["ops"]:
+            _with_extents(op, known)
+            call = _calls().get(op["type"])
+            if call is not None:
+                call.check(op)
+            if call is not None and call.function is not None:
+                made = _composed(call, op, known)
+                ops += made["ops"]
+                more += made["vars"]
+            elif op["type"] in defined():
+                ops.append(op)
+            else:
+                raise ValueError(
+                    f"operator {op['type']!r} of Paddle 2.6.2 is not in hpcdist: build the network "
+                    "in a script, and load its parameters with paddle.static.load"
+                )
+        rewritten.append({**block, "vars": [*block["vars"], *more], "ops": ops})
+    return rewritten
+
+
+def _with_extents(op: Data, known: Mapping[str, Data]) -> None:
+    """Give constants a dimension, those of an array the attribute that Fluid has for them."""
+    attrs = op["attrs"]
+    if op["type"] == "tensor_array_to_tensor":
+        for name in op["outputs"].get("OutIndex", []):
+            known[name]["shape"] = [-1]  # of each step; the file does not say it
+    if op["type"] == "allclose":
+        attrs |= {name: float(attrs[name]) for name in ("rtol", "atol")}
+    if attrs.get("shape") == []:
+        attrs["shape"] = [1]
+    if op["type"] == "assign_value" and "values" in attrs:
+        name, kind = _CONSTANTS.get(attrs["dtype"], ("", float))
+        if not name:
+            raise ValueError(f"operator assign_value of {attrs['dtype']}")
+        attrs[name] = [kind(value) for value in attrs.pop("values")]
+
+
+def _composed(call: _Call, op: Data, known: Mapping[str, Data]) -> Data:
+    """Return the variables and operators that compute an operator of the table."""
+    program = Program()
+    block = program.global_block()
+    read = list(dict.fromkeys(name for names in op["inputs"].values() for name in names))
+    for name in read:
+        facts = known[name]
+        block.create_var(name, shape=tuple(facts["shape"]), dtype=facts["dtype"])
+    inputs = {slot: [block.var(n) for n in names] for slot, names in op["inputs"].items()}
+    try:
+        with program_guard(program, Program()):
+            results = call.append(inputs, op["attrs"])
+            places = dict(_named(call.outputs, results, op))
+            for result in list(places):
+                if result in read:  # the value as it is
+                    places[_copy(block.var(result)).name] = places.pop(result)
+    except HpcdistError as error:
+        raise ValueError(f"operator {op['type']}: {error}") from error
+    if program.num_blocks > 1:
+        raise ValueError(f"operator {op['type']} would need a block of its own")
+    (data,) = to_data(program)["blocks"]
+    prefix = next(iter(places.values()))
+    names = {var["name"]: f"{prefix}/{var['name']}" for var in data["vars"]} | places
+    names |= {name: name for name in read}
+    renamed = [_renamed(one, names) for one in data["ops"]]
+    added = [{**var, "name": names[var["name"]]} for var in data["vars"]]
+    return {"ops": renamed, "vars": [var for var in added if var["name"] not in known]}
+
+
+def _named(slots: Sequence[str], results: Sequence[Any], op: Data) -> Iterable[tuple[str, str]]:
+    """Yield (what a result is called, what it is to be called)."""
+    for slot, result in zip(slots, results):
+        wanted = op["outputs"].get(slot, [])
+        given = list(result) if isinstance(result, (list, tuple)) else [result]
+        for variable, name in zip(given, wanted):
+            yield variable.name, name
+
+
+def _copy(x: Variable) -> Variable:
+    copied: Variable = tensor.assign(x)
+    return copied
+
+
+def _renamed(op: Data, names: Mapping[str, str]) -> Data:
+    sides = {
+        side: {slot: [names[n] for n in used] for slot, used in op[side].items()}
+        for side in ("inputs", "outputs")
+    }
+    return {**op, **sides}
+
+
+__all__ = ["in_words_of_fluid"]
