@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcdist.base.errors import GraphError, GraphTypeError
+from hpcdist.base.keywords import name_arguments_in
 from hpcdist.fluid import layers
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.op_role import ROLE_ATTR, ROLE_VAR_ATTR, OpRole
@@ -91,7 +92,12 @@ def error_clip_callback(block: Any, context: dict[str, Any]) -> None:
 
 
 class GradientClipByValue(GradientClipBase):
-    """Cut every element to [min, max]; ``min`` is ``-max`` by default."""
+    """Cut every element to [min, max]; ``min`` is ``-max`` by default.
+
+    Examples:
+        >>> fluid.optimizer.SGD(0.1, grad_clip=fluid.clip.GradientClipByValue(1.0, -1.0)).type
+        'sgd'
+    """
 
     def __init__(self, max: float, min: float | None = None, need_clip: Any = None) -> None:
         super().__init__(need_clip)
@@ -109,7 +115,12 @@ class GradientClipByValue(GradientClipBase):
 
 
 class GradientClipByNorm(GradientClipBase):
-    """Shrink each gradient to the norm ``clip_norm`` if it is longer."""
+    """Shrink each gradient to the norm ``clip_norm`` if it is longer.
+
+    Examples:
+        >>> fluid.optimizer.SGD(0.1, grad_clip=fluid.clip.GradientClipByNorm(1.0)).type
+        'sgd'
+    """
 
     def __init__(self, clip_norm: float, need_clip: Any = None) -> None:
         super().__init__(need_clip)
@@ -123,7 +134,12 @@ class GradientClipByNorm(GradientClipBase):
 
 
 class GradientClipByGlobalNorm(GradientClipBase):
-    """Multiply all gradients by c / max(c, their common norm)."""
+    """Multiply all gradients by c / max(c, their common norm).
+
+    Examples:
+        >>> fluid.optimizer.SGD(0.1, grad_clip=fluid.clip.GradientClipByGlobalNorm(1.0)).type
+        'sgd'
+    """
 
     def __init__(
         self, clip_norm: float, group_name: str = "default_group", need_clip: Any = None
@@ -244,7 +260,7 @@ def _retarget(before: list[Operator], clipped: ParamGrads) -> None:
 
 
 def _correct(ops: Sequence[Operator], clipped: ParamGrads) -> None:
-    """Let role variables of clip operators name the gradient that the optimizer will read."""
+    """Update the role variables of clip operators to the gradients that optimizers read."""
     new = {p.name: g.name for p, g in clipped}
     for op in ops:
         param = op.attrs[ROLE_VAR_ATTR][0]
@@ -254,3 +270,5 @@ def _correct(ops: Sequence[Operator], clipped: ParamGrads) -> None:
 ClipByValue = GradientClipByValue
 ClipByNorm = GradientClipByNorm
 ClipByGlobalNorm = GradientClipByGlobalNorm
+
+name_arguments_in(__name__)

@@ -39,6 +39,12 @@ class DataFeeder:
     ``feed_list`` holds Variables, or names of variables of ``program`` (the default main program
     if None), one for each field of a sample. ``place`` is where the Program will run; the tensors
     are in the host's memory, the executor moves them.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 2])
+        >>> feeder = fluid.DataFeeder(feed_list=[x], place=fluid.CPUPlace())
+        >>> feeder.feed([([1, 2],), ([3, 4],)])["x"]
+        LoDTensor(float32[2, 2], lengths=[])
     """
 
     def __init__(self, feed_list: Sequence[Any], place: Any = None, program: Any = None) -> None:
@@ -127,7 +133,7 @@ class DataToLoDTensorConverter:
         self._values.append(data)
 
     def done(self) -> LoDTensor:
-        """Return what was collected, and begin anew."""
+        """Return the collected batch, and start a new one."""
         column, values, self._values = self._column, tuple(self._values), []
         return (
             _sequences(column, values) if column.lod_level else LoDTensor(_stacked(column, values))

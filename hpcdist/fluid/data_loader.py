@@ -93,7 +93,7 @@ class GeneratorLoader:
             self._take_over()
 
     def _take_over(self) -> None:
-        """Let runs of Programs with these variables read from this loader."""
+        """Make runs of Programs with these variables read from this loader."""
         for variable in self._variables:
             if variable.source is not None:
                 raise DataError(
@@ -229,7 +229,7 @@ class GeneratorLoader:
 
 
 def _read(batches: Callable[[], T]) -> T:
-    """Return what a reader gives, and note how long it was waited for."""
+    """Return a reader's next batch, and record the time spent waiting for it."""
     with recorder.span(EventKind.WAIT, Cause.READER.value):
         return batches()
 

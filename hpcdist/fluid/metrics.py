@@ -9,6 +9,7 @@ import numpy as np
 
 from hpcdist.base.errors import FeedError
 from hpcdist.base.fetched import as_fetched
+from hpcdist.base.keywords import name_arguments_in
 from hpcdist.fluid import layers
 from hpcdist.fluid.initializer import Constant
 from hpcdist.fluid.layers.helper import LayerHelper
@@ -105,7 +106,14 @@ def _called(metric: str, preds: Any, labels: Any) -> tuple[np.ndarray, np.ndarra
 
 
 class Precision(MetricBase):
-    """The share of samples called positive (probability over a half) that are."""
+    """The share of samples called positive (probability over a half) that are.
+
+    Examples:
+        >>> precision = fluid.metrics.Precision()
+        >>> precision.update(np.array([[0.9], [0.8]]), np.array([[1], [0]]))
+        >>> float(precision.eval())
+        0.5
+    """
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
@@ -124,7 +132,14 @@ class Precision(MetricBase):
 
 
 class Recall(MetricBase):
-    """The share of positive samples that were called so (probability over a half)."""
+    """The share of positive samples that were called so (probability over a half).
+
+    Examples:
+        >>> recall = fluid.metrics.Recall()
+        >>> recall.update(np.array([[0.9], [0.2]]), np.array([[1], [1]]))
+        >>> float(recall.eval())
+        0.5
+    """
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
@@ -143,7 +158,15 @@ class Recall(MetricBase):
 
 
 class Accuracy(MetricBase):
-    """The mean of accuracies of batches, weighted by their sizes."""
+    """The mean of accuracies of batches, weighted by their sizes.
+
+    Examples:
+        >>> accuracy = fluid.metrics.Accuracy()
+        >>> accuracy.update(value=0.5, weight=10)
+        >>> accuracy.update(value=1.0, weight=10)
+        >>> accuracy.eval()
+        0.75
+    """
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
@@ -169,7 +192,14 @@ class Accuracy(MetricBase):
 
 
 class Auc(MetricBase):
-    """The area under the curve, from counts by score as `layers.auc` keeps them."""
+    """The area under the curve, from counts by score as `layers.auc` keeps them.
+
+    Examples:
+        >>> auc = fluid.metrics.Auc("auc")
+        >>> auc.update(np.array([[0.9, 0.1], [0.2, 0.8]]), np.array([[0], [1]]))
+        >>> float(auc.eval())
+        1.0
+    """
 
     def __init__(
         self, name: str | None = None, curve: str = "ROC", num_thresholds: int = 4095
@@ -306,3 +336,6 @@ class DetectionMAP:
             var = self.has_state.copied_to(program.global_block())
             layers.fill_constant([1], "int32", 0, out=program.global_block().add_var(var))
         executor.run(program)
+
+
+name_arguments_in(__name__)

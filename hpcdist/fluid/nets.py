@@ -37,7 +37,13 @@ def simple_img_conv_pool(
     act: str | None = None,
     use_cudnn: bool = True,
 ) -> Variable:
-    """Return a pool of a convolution."""
+    """Return a pool of a convolution.
+
+    Examples:
+        >>> images = fluid.data("images", [None, 1, 28, 28])
+        >>> fluid.nets.simple_img_conv_pool(images, 8, 5, pool_size=2, pool_stride=2).shape
+        (-1, 8, 12, 12)
+    """
     convolved = layers.conv2d(
         input,
         num_filters,
@@ -134,7 +140,12 @@ def sequence_conv_pool(
 
 
 def glu(input: Variable, dim: int = -1) -> Variable:
-    """Return one half of the input times the sigmoid of the other (gated linear unit)."""
+    """Return one half of the input times the sigmoid of the other (gated linear unit).
+
+    Examples:
+        >>> fluid.nets.glu(fluid.data("x", [None, 8])).shape
+        (-1, 4)
+    """
     values, gates = layers.split(input, num_or_sections=2, dim=dim)
     return layers.elementwise_mul(values, layers.sigmoid(gates))
 

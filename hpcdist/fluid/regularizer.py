@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcdist.base.errors import GraphTypeError
+from hpcdist.base.keywords import name_arguments_in
 from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.op_role import OpRole
@@ -30,7 +31,12 @@ class WeightDecayRegularizer:
 
 
 class L2DecayRegularizer(WeightDecayRegularizer):
-    """coeff / 2 times the sum of squares."""
+    """coeff / 2 times the sum of squares.
+
+    Examples:
+        >>> fluid.optimizer.SGD(0.1, regularization=fluid.regularizer.L2Decay(1e-4)).type
+        'sgd'
+    """
 
     row_attr = "l2_decay"
 
@@ -42,7 +48,12 @@ class L2DecayRegularizer(WeightDecayRegularizer):
 
 
 class L1DecayRegularizer(WeightDecayRegularizer):
-    """coeff times the sum of absolute values."""
+    """coeff times the sum of absolute values.
+
+    Examples:
+        >>> fluid.optimizer.SGD(0.1, regularization=fluid.regularizer.L1Decay(1e-4)).type
+        'sgd'
+    """
 
     row_attr = "l1_decay"
 
@@ -103,3 +114,5 @@ def _regularized(param: Parameter, grad: Variable, regularizer: Any) -> Variable
 
 L1Decay = L1DecayRegularizer
 L2Decay = L2DecayRegularizer
+
+name_arguments_in(__name__)

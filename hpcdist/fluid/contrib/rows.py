@@ -135,7 +135,7 @@ def multiclass_nms2(
     return_index: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Return what `layers.multiclass_nms` does, and which boxes of the batch they are, if asked."""
+    """Like `layers.multiclass_nms`; if asked, return the indices of the boxes too."""
     options = score_threshold, nms_top_k, keep_top_k, nms_threshold, normalized, nms_eta
     out, index = suppressed(
         "multiclass_nms2", name, bboxes, scores, *options, background_label, Index="int32"

@@ -47,7 +47,7 @@ FILES = {  # images, labels
 
 
 def available(part: str | None = None) -> bool:
-    """Tell, without network, whether the files of "train", "test" or both are on this machine."""
+    """Return, without network, whether the files of "train", "test" or both are on this machine."""
     if part is not None and part not in FILES:
         raise DataError(f'mnist.available: part must be "train", "test" or None, got {part!r}')
     files = FILES[part] if part else FILES["train"] + FILES["test"]

@@ -35,7 +35,7 @@ class DataType(IntEnum):
 
 
 def available() -> bool:
-    """Tell, without network, whether Shakespeare's text is on this machine."""
+    """Return, without network, whether Shakespeare's text is on this machine."""
     return local_path(FILE) is not None
 
 

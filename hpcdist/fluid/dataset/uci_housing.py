@@ -37,7 +37,7 @@ VALUES_CRC32 = 0xC696741A
 
 
 def available() -> bool:
-    """Tell, without network, whether the file is on this machine."""
+    """Return, without network, whether the file is on this machine."""
     return local_path(FILE) is not None
 
 

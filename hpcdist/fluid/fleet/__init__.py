@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpcdist.fluid.fleet import file_systems as utils
 from hpcdist.fluid.fleet import metrics
 from hpcdist.fluid.fleet.fleet_base import Fleet
+from hpcdist.fluid.fleet.job_util import UtilBase
 from hpcdist.fluid.fleet.optimizer import DistributedOptimizer
 from hpcdist.fluid.fleet.role_maker import (
     PaddleCloudRoleMaker,
@@ -19,26 +21,38 @@ from hpcdist.fluid.fleet.role_maker import (
 from hpcdist.fluid.fleet.strategy import StrategyFactory
 from hpcdist.fluid.fleet.strategy_v2 import DistributedStrategy
 from hpcdist.fluid.fleet.trainer_config import TrainerRuntimeConfig
+from hpcdist.fluid.multi_slot.data_generator import (
+    MultiSlotDataGenerator,
+    MultiSlotStringDataGenerator,
+)
+from hpcdist.fluid.multi_slot.datasets import DatasetBase, InMemoryDataset, QueueDataset
 
 fleet = Fleet()
 
 
 def __getattr__(name: str) -> Any:
-    if not name.startswith("_") and hasattr(Fleet, name):
+    if not name.startswith("_") and name in dir(Fleet):
         return getattr(fleet, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [
+    "DatasetBase",
     "DistributedOptimizer",
     "DistributedStrategy",
     "Fleet",
+    "InMemoryDataset",
+    "MultiSlotDataGenerator",
+    "MultiSlotStringDataGenerator",
     "PaddleCloudRoleMaker",
+    "QueueDataset",
     "Role",
     "StrategyFactory",
     "TrainerRuntimeConfig",
     "UserDefinedCollectiveRoleMaker",
     "UserDefinedRoleMaker",
+    "UtilBase",
     "fleet",
     "metrics",
+    "utils",
 ]

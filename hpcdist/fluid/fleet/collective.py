@@ -45,7 +45,7 @@ class DistributedStrategy(BuildStrategy):
     exec_strategy: ExecutionStrategy = field(default_factory=ExecutionStrategy)
 
     def collective(self) -> CollectiveSettings:
-        """Return what it asks for; FleetError if that is not built, or contradicts itself."""
+        """Return the settings it asks for; FleetError for missing features or contradictions."""
         for name, why in (("use_dist_fc", "every worker keeps all parameters"),):
             if getattr(self, name):
                 raise refuse(name, why)
@@ -76,7 +76,7 @@ class DistributedStrategy(BuildStrategy):
         )
 
     def wrapped(self, optimizer: AnyOptimizer) -> AnyOptimizer:
-        """Return what holds the given optimizer, as is asked for."""
+        """Wrap the given optimizer as the strategy asks."""
         if self.forward_recompute:
             optimizer = recomputing(optimizer, self.recompute_checkpoints)
         if self.use_amp:
@@ -92,10 +92,11 @@ class Collective(Fleet):
         role_maker: RoleMakerBase | None = None,
         is_collective: bool = True,
         strategy: Any = None,
+        log_level: int | str = "INFO",
     ) -> None:
         """Say which worker this is; without a role maker the environment says it."""
         maker = role_maker or PaddleCloudRoleMaker(is_collective=True)
-        super().init(maker, is_collective=True, strategy=strategy)
+        super().init(maker, is_collective=True, strategy=strategy, log_level=log_level)
 
     def distributed_optimizer(
         self, optimizer: AnyOptimizer, strategy: Any = None

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdist.base import settings
+from hpcdist.base.checks import Refused
 from hpcdist.base.errors import FleetError, FleetTypeError
+from hpcdist.checkpoint.shrink import shrink_tables
 from hpcdist.executor import control
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.compiled_program import CompiledProgram
@@ -17,8 +18,10 @@ from hpcdist.executor.executor import Executor
 from hpcdist.fluid import io
 from hpcdist.fluid.fleet import metrics
 from hpcdist.fluid.fleet.collective_settings import CollectiveSettings, plan_collective
+from hpcdist.fluid.fleet.fleet_roles import FleetRoles
 from hpcdist.fluid.fleet.job_checks import (
     check_against_job,
+    check_mode,
     check_saving,
     checked_strategy,
     collective_settings,
@@ -39,6 +42,13 @@ from hpcdist.transpiler import (
 
 logger = logging.getLogger("hpcdist.fleet")
 
+PADDLE_2 = "Paddle 2"
+_ONE_KIND_OF_SAVE = "save_persistables saves all rows: docs/checkpoints.md says how"
+_ALL_AT_ONCE = "save_persistables and load_model move tables and dense parameters together"
+_FEDERATED = "there is no coordinator: parameter servers average what workers send"
+_STATIC = "programs are static: fleet.distributed_optimizer distributes them"
+_GROUPS = "workers without servers are one group: docs/collective.md says how they sum"
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -50,7 +60,7 @@ class Planned:
     strategy: DistributedStrategy | None = None  # of training with servers
 
 
-class Fleet:
+class Fleet(FleetRoles):
     """Every rank makes the same calls: `init`, build, `distributed_optimizer(...).minimize`.
 
     Then servers call `init_server` and `run_server`, which returns when all workers have stopped;
@@ -58,6 +68,20 @@ class Fleet:
     """
 
     metrics = metrics
+
+    save_cache_model = Refused(_ONE_KIND_OF_SAVE, PADDLE_2)
+    save_cache_table = Refused(_ONE_KIND_OF_SAVE, PADDLE_2)
+    check_save_pre_patch_done = Refused(_ONE_KIND_OF_SAVE, PADDLE_2)
+    save_one_table = Refused(_ALL_AT_ONCE, PADDLE_2)
+    load_one_table = Refused(_ALL_AT_ONCE, PADDLE_2)
+    save_dense_params = Refused(_ALL_AT_ONCE, PADDLE_2)
+    init_coordinator = Refused(_FEDERATED, PADDLE_2)
+    make_fl_strategy = Refused(_FEDERATED, PADDLE_2)
+    get_fl_client = Refused(_FEDERATED, PADDLE_2)
+    distributed_model = Refused(_STATIC, PADDLE_2)
+    distributed_scaler = Refused(_STATIC, PADDLE_2)
+    get_hybrid_communicate_group = Refused(_GROUPS, PADDLE_2)
+    collective_perf = Refused(_GROUPS, PADDLE_2)
 
     def __init__(self) -> None:
         self._chosen_role_maker: RoleMakerBase | None = None
@@ -71,6 +95,7 @@ class Fleet:
         role_maker: RoleMakerBase | None = None,
         is_collective: bool = False,
         strategy: Any = None,
+        log_level: int | str = "INFO",
     ) -> None:
         """Say who this process is; a second call starts over.
 
@@ -89,65 +114,13 @@ class Fleet:
             )
         role_maker.generate_role()
         check_against_job(role_maker)
+        if log_level != "INFO":  # fleet's default, where the launcher has said how much is logged
+            logger.setLevel(log_level)
         self._chosen_role_maker = role_maker
         self._collective = is_collective or role_maker.is_collective
         self._strategy = strategy
         self._programs = None
         self._executor = Executor(CPUPlace())
-
-    # -- roles -----------------------------------------------------------------------------
-    @property
-    def _role_maker(self) -> RoleMakerBase:
-        if self._chosen_role_maker is None:
-            raise FleetError("the role of this process is unknown: call fleet.init() first")
-        return self._chosen_role_maker
-
-    def is_first_worker(self) -> bool:
-        """Return whether this process is worker 0."""
-        return self._role_maker.is_first_worker()
-
-    def is_worker(self) -> bool:
-        """Return whether this process trains."""
-        return self._role_maker.is_worker()
-
-    def is_server(self) -> bool:
-        """Return whether this process serves."""
-        return self._role_maker.is_server()
-
-    def worker_index(self) -> int:
-        """Return which worker this process is; on a server, which server."""
-        return self._role_maker.worker_index()
-
-    def worker_num(self) -> int:
-        """Return how many workers there are."""
-        return self._role_maker.worker_num()
-
-    def worker_endpoints(self, to_string: bool = False) -> list[str] | str:
-        """Return the workers' names as a list, or separated by commas."""
-        names = self._role_maker.get_trainer_endpoints()
-        return ",".join(names) if to_string else names
-
-    def server_index(self) -> int:
-        """Return which server this process is; on a worker, which worker."""
-        return self._role_maker.server_index()
-
-    def server_num(self) -> int:
-        """Return how many servers there are."""
-        return len(self._role_maker.get_pserver_endpoints())
-
-    def server_endpoints(self, to_string: bool = False) -> list[str] | str:
-        """Return the servers' names as a list, or separated by commas."""
-        names = self._role_maker.get_pserver_endpoints()
-        return ",".join(names) if to_string else names
-
-    def split_files(self, files: list[str]) -> list[str]:
-        """Return this worker's part: consecutive files, the first workers getting one more."""
-        if not isinstance(files, list):
-            raise FleetTypeError(f"files: expected a list of files, got {files!r}")
-        index, workers = self.worker_index(), self.worker_num()
-        per_worker, over = divmod(len(files), workers)
-        begin = index * per_worker + min(index, over)
-        return files[begin : begin + per_worker + (index < over)]
 
     # -- what is run -------------------------------------------------------------------------
     @property
@@ -193,9 +166,20 @@ class Fleet:
                 settings.exchanged(optimizer), lambda loss: self._plan_collective(loss, settings)
             )
         chosen = checked_strategy(strategy)
-        if isinstance(strategy, DistributedStrategyV2):
-            optimizer = strategy.wrapped(optimizer)
-        return DistributedOptimizer(optimizer, lambda loss: self._plan(program_of(loss), chosen))
+        if not isinstance(strategy, DistributedStrategyV2):
+            return DistributedOptimizer(
+                optimizer, lambda loss: self._plan(program_of(loss), chosen)
+            )
+        options = strategy.trainer_desc_configs
+
+        def distribute(loss: Variable) -> None:
+            origin = program_of(loss)
+            self._plan(origin, chosen)
+            origin._fleet_opt.update(options)
+            if self.is_worker():  # fleet 2's scripts call init_worker after the startup program
+                chosen.set_communicator_flags()
+
+        return DistributedOptimizer(strategy.wrapped(optimizer), distribute)
 
     def _plan_collective(self, loss: Variable, settings: CollectiveSettings) -> None:
         origin = program_of(loss)
@@ -239,14 +223,34 @@ class Fleet:
         self._programs = Planned(origin, main, first, strategy)
 
     # -- servers -----------------------------------------------------------------------------
-    def init_server(self, model_dir: str | None = None) -> None:
-        """Initialize this server's parameters, from a directory of saved ones if it is given."""
+    def init_server(
+        self,
+        dirname: str | None = None,
+        var_names: Sequence[str] | None = None,
+        *,
+        model_dir: str | None = None,
+    ) -> None:
+        """Initialize this server's parameters, from a directory of saved ones if it is given.
+
+        ``dirname`` (fleet 1.8: ``model_dir``) is one of `save_persistables`, or an inference model:
+        then optimizers begin anew.
+        """
         self._require(Role.SERVER, "init_server")
-        if model_dir and not os.path.isdir(model_dir):
-            raise FleetError(f"init_server: there is no directory {model_dir!r}")
+        if var_names is not None:
+            raise FleetError(
+                f"init_server: var_names: all variables in {dirname!r} are loaded together, got "
+                f"{var_names!r}"
+            )
+        dirname = dirname or model_dir
+        if dirname and not os.path.isdir(dirname):
+            raise FleetError(f"init_server: there is no directory {dirname!r}")
         self._executor.run(self.startup_program)
-        if model_dir:
-            io.load_persistables(self._executor, model_dir, self.main_program)
+        if not dirname:
+            return
+        if io.holds_model(dirname):
+            io.load_model_on_server(self._executor, dirname, self.main_program)
+        else:
+            io.load_persistables(self._executor, dirname, self.main_program)
 
     def run_server(self) -> None:
         """Serve; return when the last worker has stopped."""
@@ -254,30 +258,21 @@ class Fleet:
         self._executor.run(self.main_program)
 
     # -- workers -----------------------------------------------------------------------------
-    def init_worker(self) -> None:
-        """Get ready to train; call it before the startup program runs. Not needed without servers.
+    def init_worker(self, scopes: object = None) -> None:
+        """Get ready to train. Not needed without servers.
 
-        Where a communicator runs, its settings become this process's FLAGS_communicator_*.
+        Where a communicator runs, its settings become this process's FLAGS_communicator_*: with a
+        strategy of fleet 1.8 call it before the startup program runs.
         """
         self._require(Role.WORKER, "init_worker")
-        strategy = self._planned.strategy
-        if strategy is None:
-            return
-        flags = strategy.get_trainer_runtime_config().get_communicator_flags()
-        if strategy.mode != DistributedMode.SYNC:
-            for name, text in flags.items():
-                flag = settings.flag(f"FLAGS_{name}")
-                flag.write(flag.parse(text))
-
-    def barrier_worker(self) -> None:
-        """Wait until all workers have come here. Collective among workers."""
-        self._require(Role.WORKER, "barrier_worker")
-        self._role_maker.barrier_worker()
-
-    def all_reduce_worker(self, input: Any, output: Any) -> None:
-        """Write the sum of all workers' ``input`` into ``output``. Collective among workers."""
-        self._require(Role.WORKER, "all_reduce_worker")
-        self._role_maker.all_reduce_worker(input, output)
+        if scopes is not None:
+            raise FleetError(
+                f"init_worker: scopes: programs run in the scope of scope_guard, got {scopes!r}"
+            )
+        if self._programs is None and not self.server_num():
+            return  # what was minimized without fleet is trained here alone
+        if self._planned.strategy is not None:
+            self._planned.strategy.set_communicator_flags()
 
     def stop_worker(self) -> None:
         """Leave the servers: they continue without this worker, and end after the last one."""
@@ -292,17 +287,23 @@ class Fleet:
         executor: Executor,
         dirname: str,
         main_program: Program | None = None,
-        filename: str | None = None,
+        filename: str | int | None = None,
+        mode: int = 0,
         **how: Any,
     ) -> None:
         """Save all persistable variables of a distributed program (default: this role's).
 
-        ``filename`` and what else is said of files goes to `fluid.io.save_persistables`.
+        ``filename`` and what else is said of files goes to `fluid.io.save_persistables`. A number
+        there is fleet 2's ``mode``: 0, everything.
         """
+        check_mode("save_persistables", filename if isinstance(filename, int) else mode)
+        filename = None if isinstance(filename, int) else filename
         program = self.main_program if main_program is None else main_program
         if isinstance(program, CompiledProgram):
             program = program.program
         check_saving("save_persistables", executor, program)
+        if not program._is_distributed and program.on_trainer is not None:
+            program = program.on_trainer
         if not program._is_distributed and self.server_num():
             raise FleetError(
                 "save_persistables: main_program is a local program: pass fleet.main_program, "
@@ -315,11 +316,13 @@ class Fleet:
         executor: Executor,
         dirname: str,
         feeded_var_names: Sequence[str],
-        target_vars: Sequence[Variable],
+        target_vars: Sequence[Variable] | Variable,
         main_program: Program | None = None,
         export_for_deployment: bool = True,
+        mode: int = 0,
     ) -> None:
         """Save what computes ``target_vars``, cut out of the program that was built."""
+        check_mode("save_inference_model", mode)
         program = self._planned.origin if main_program is None else main_program
         check_saving("save_inference_model", executor, program)
         io.save_inference_model(
@@ -331,10 +334,28 @@ class Fleet:
             export_for_deployment=export_for_deployment,
         )
 
-    def _require(self, role: Role, call: str) -> None:
-        if self.is_server() != (role == Role.SERVER):
-            name = role.name.lower()
+    def shrink(self, threshold: float | None = None) -> dict[str, int]:
+        """Forget the rows of tables that have expired; see `hpcdist.checkpoint.shrink_tables`.
+
+        Every worker calls this. What goes is said by each table's `RowPolicy`: a ``threshold`` is
+        refused, for Paddle does not use it either.
+        """
+        if threshold is not None:
             raise FleetError(
-                f"{call} is for {name}s, but this process is not a {name} "
-                f"({self._role_maker.to_string()}): call it under fleet.is_{name}()"
+                f"shrink: threshold {threshold!r}: set it in the policy of a table, "
+                "RowPolicy(score=ClickScore(delete_threshold=...))"
             )
+        self._require(Role.WORKER, "shrink")
+        return shrink_tables(self._planned.origin)
+
+    def load_model(self, path: str, mode: int = 0) -> None:
+        """Load what `save_persistables` has saved, on servers too. Collective among workers."""
+        self._require(Role.WORKER, "load_model")
+        check_mode("load_model", mode)
+        io.load_persistables(self._executor, path, self._planned.origin)
+
+    def load_inference_model(self, path: str, mode: int = 0) -> None:
+        """Load the parameters of an inference model, on servers too. Collective among workers."""
+        self._require(Role.WORKER, "load_inference_model")
+        check_mode("load_inference_model", mode)
+        io.load_params(self._executor, path, self._planned.origin)

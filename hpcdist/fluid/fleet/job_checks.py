@@ -18,7 +18,7 @@ from hpcdist.transpiler import (
 
 
 def collective_settings(strategy: object) -> CollectiveSettings:
-    """Return what `distributed_optimizer` was given for training without servers."""
+    """Return the settings that `distributed_optimizer` was given for training without servers."""
     chosen = DistributedStrategyV2() if strategy is None else strategy
     if not isinstance(strategy, DistributedStrategy) and hasattr(chosen, "collective"):
         settings = chosen.collective()
@@ -90,3 +90,12 @@ def check_saving(call: str, executor: object, program: object) -> None:
         raise FleetTypeError(f"{call}: executor must be an Executor, got {executor!r}")
     if not isinstance(program, Program):
         raise FleetTypeError(f"{call}: main_program must be a Program, got {program!r}")
+
+
+def check_mode(call: str, mode: int) -> None:
+    """Refuse what of a model Paddle saves or loads by other numbers than 0: all of it."""
+    if mode != 0:
+        raise FleetError(
+            f"{call}: mode {mode!r}: a model is saved and loaded whole (mode 0); neither rows that "
+            "have changed (1) nor those that were shown often (2) can be saved by themselves yet"
+        )

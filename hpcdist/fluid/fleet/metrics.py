@@ -13,6 +13,7 @@ import numpy as np
 
 from hpcdist import runtime
 from hpcdist.base.errors import FleetError
+from hpcdist.comm.cluster import Ranks
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.variable import Variable
 from hpcdist.ops.metric.auc import area
@@ -22,17 +23,17 @@ __all__ = ["acc", "auc", "mae", "max", "min", "mse", "rmse", "sum"]
 
 def sum(input: Any, scope: Scope | None = None, util: object = None) -> np.ndarray:
     """Return the sum over trainers."""
-    return np.asarray(np.sum(_everyones(input, scope), axis=0))
+    return np.asarray(np.sum(everyones(input, scope), axis=0))
 
 
 def max(input: Any, scope: Scope | None = None, util: object = None) -> np.ndarray:
     """Return the largest value of any trainer, element by element."""
-    return np.asarray(np.max(_everyones(input, scope), axis=0))
+    return np.asarray(np.max(everyones(input, scope), axis=0))
 
 
 def min(input: Any, scope: Scope | None = None, util: object = None) -> np.ndarray:
     """Return the smallest value of any trainer, element by element."""
-    return np.asarray(np.min(_everyones(input, scope), axis=0))
+    return np.asarray(np.min(everyones(input, scope), axis=0))
 
 
 def auc(stat_pos: Any, stat_neg: Any, scope: Scope | None = None, util: object = None) -> float:
@@ -69,13 +70,16 @@ def _mean(total: Any, count: Any, scope: Scope | None) -> float:
     return float(totals.sum() / counts.sum()) if counts.sum() else 0.0
 
 
-def _everyones(value: Any, scope: Scope | None) -> list[np.ndarray]:
+def everyones(
+    value: Any, scope: Scope | None = None, among: Ranks = Ranks.TRAINERS
+) -> list[np.ndarray]:
+    """Return every rank's array, number or variable, all of one shape. Collective among them."""
     array = _array(value, scope)
-    awaited = f"the other trainers' values of a metric, {array.dtype}{list(array.shape)}"
-    messages = runtime.everyones(array.tobytes(), awaited)
+    awaited = f"the other ranks' values, {array.dtype}{list(array.shape)}"
+    messages = runtime.everyones(array.tobytes(), awaited, among)
     if builtins.any(len(message) != array.nbytes for message in messages):
         sizes = [len(message) for message in messages]
-        raise FleetError(f"metrics: expected {array.nbytes} bytes from every trainer, got {sizes}")
+        raise FleetError(f"metrics: expected {array.nbytes} bytes from every rank, got {sizes}")
     return [np.frombuffer(message, array.dtype).reshape(array.shape) for message in messages]
 
 

@@ -47,7 +47,7 @@ class RoleMakerBase:
         self._placement: Placement | None = None
 
     def _find(self) -> Placement:
-        """Return who this process is; asked once."""
+        """Return the role of this process; determined once."""
         raise FleetNotImplementedError(
             f"{type(self).__name__} does not define the role of this process: "
             "use PaddleCloudRoleMaker or UserDefinedRoleMaker"
@@ -123,12 +123,16 @@ class RoleMakerBase:
         names = placement.worker_endpoints if self.is_worker() else placement.server_endpoints
         return names[placement.index] if names else ""
 
-    # Fluid's scripts of metrics call them by these names.
+    # Fluid's scripts of metrics call them by these names, scripts of fleet 2 those below.
     _barrier_worker = barrier_worker
     _all_reduce = all_reduce_worker
+    _is_worker, _is_server, _is_first_worker = is_worker, is_server, is_first_worker
+    _worker_index, _server_index, _role_id = worker_index, server_index, worker_index
+    _worker_num, _server_num = worker_num, server_num
+    _get_trainer_endpoints, _get_pserver_endpoints = get_trainer_endpoints, get_pserver_endpoints
 
     def to_string(self) -> str:
-        """Return who this process is, for people."""
+        """Return the role of this process, as text for people."""
         placement = self.placement
         workers, servers = list(placement.worker_endpoints), list(placement.server_endpoints)
         return (
@@ -142,10 +146,17 @@ class PaddleCloudRoleMaker(RoleMakerBase):
     """Reads TRAINING_ROLE and its companions, which the launcher sets on every rank.
 
     Without any of them the process is the only worker, and there is no server: a script that is
-    started alone trains alone.
+    started alone trains alone. Where Paddle's processes would meet (``path=``, ``init_gloo=``, ...)
+    is not needed.
+
+    Examples:
+        >>> from hpcdist.fleet import PaddleCloudRoleMaker, fleet
+        >>> fleet.init(PaddleCloudRoleMaker())
+        >>> fleet.worker_num(), fleet.is_first_worker()
+        (1, True)
     """
 
-    def __init__(self, is_collective: bool = False) -> None:
+    def __init__(self, is_collective: bool = False, **meeting: Any) -> None:
         super().__init__()
         self.is_collective = is_collective
 
@@ -155,7 +166,7 @@ class PaddleCloudRoleMaker(RoleMakerBase):
 
 
 class GeneralRoleMaker(PaddleCloudRoleMaker):
-    """Reads the same variables; where Fluid's processes would meet (``path=``...) is not needed."""
+    """Reads the same variables."""
 
     def __init__(self, **meeting: Any) -> None:
         super().__init__()
@@ -169,7 +180,11 @@ class MPISymetricRoleMaker(PaddleCloudRoleMaker):
 
 
 class UserDefinedRoleMaker(RoleMakerBase):
-    """Is told who this process is: ``current_id`` counts workers and servers apart."""
+    """Is told who this process is: ``current_id`` counts workers and servers apart.
+
+    ``worker_num`` may be left out where ``worker_endpoints`` are given. With ``is_collective``
+    there are workers only.
+    """
 
     def __init__(
         self,
@@ -177,8 +192,17 @@ class UserDefinedRoleMaker(RoleMakerBase):
         role: int = Role.WORKER,
         worker_num: int = 0,
         server_endpoints: list[str] | None = None,
+        *,
+        worker_endpoints: list[str] | None = None,
+        is_collective: bool = False,
+        init_gloo: bool = False,
     ) -> None:
         super().__init__()
+        self.is_collective = is_collective
+        if is_collective:
+            self._placement = _collective(current_id, worker_endpoints)
+            return
+        workers = _endpoints("worker_endpoints", worker_endpoints) if worker_endpoints else ()
         servers = _endpoints("server_endpoints", server_endpoints)
         if role not in tuple(Role):
             raise FleetTypeError(f"role: expected Role.WORKER or Role.SERVER, got {role!r}")
@@ -187,8 +211,9 @@ class UserDefinedRoleMaker(RoleMakerBase):
             integer(
                 "current_id", current_id, 0, len(servers) if role == Role.SERVER else None, FLEET
             ),
-            integer("worker_num", worker_num, 1, errors=FLEET),
+            integer("worker_num", worker_num or len(workers), 1, errors=FLEET),
             servers,
+            workers,
         )
 
 
@@ -199,14 +224,12 @@ class UserDefinedCollectiveRoleMaker(RoleMakerBase):
 
     def __init__(self, current_id: int = 0, worker_endpoints: list[str] | None = None) -> None:
         super().__init__()
-        workers = _endpoints("worker_endpoints", worker_endpoints)
-        index = integer("current_id", current_id, 0, len(workers), FLEET)
-        self._placement = Placement(Role.WORKER, index, len(workers), (), workers)
+        self._placement = _collective(current_id, worker_endpoints)
 
 
 # -- from the environment ------------------------------------------------------------------------
 def placement(env: Mapping[str, str]) -> Placement:
-    """Return who the process with this environment is, in a job with servers. Pure."""
+    """Return the role of the process with this environment, in a job with servers. Pure."""
     if "TRAINING_ROLE" not in env and "PADDLE_PSERVERS_IP_PORT_LIST" not in env:
         return Placement(Role.WORKER, 0, 1)
     servers = tuple(_variable(env, "PADDLE_PSERVERS_IP_PORT_LIST").split(","))
@@ -260,6 +283,12 @@ def _count(env: Mapping[str, str], setting: Setting[int]) -> int:
 
 
 # -- from the user -------------------------------------------------------------------------------
+def _collective(current_id: int, worker_endpoints: list[str] | None) -> Placement:
+    workers = _endpoints("worker_endpoints", worker_endpoints)
+    index = integer("current_id", current_id, 0, len(workers), FLEET)
+    return Placement(Role.WORKER, index, len(workers), (), workers)
+
+
 def _endpoints(argument: str, names: object) -> tuple[str, ...]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise FleetTypeError(f"{argument}: expected a list of strings, got {names!r}")

@@ -49,7 +49,7 @@ class DistributedStrategy:
             self._hold()
 
     def transpiler_config(self) -> DistributeTranspilerConfig:
-        """Return what the transpiler is given for this way to train."""
+        """Return the transpiler's config for this way to train."""
         return copy.copy(self._program_config)
 
     def _hold(self) -> None:
@@ -64,6 +64,14 @@ class DistributedStrategy:
         self._build_strategy.async_mode = True
         if self.joint:
             self._execute_strategy.use_thread_barrier = True
+
+    def set_communicator_flags(self) -> None:
+        """Make the settings of a communicator, where one runs, this process's FLAGS_."""
+        flags = self._trainer_runtime_config.get_communicator_flags()
+        if self.mode != DistributedMode.SYNC:
+            for name, text in flags.items():
+                flag = settings.flag(f"FLAGS_{name}")
+                flag.write(flag.parse(text))
 
     # -- settings ----------------------------------------------------------------------------
     def get_program_config(self) -> DistributeTranspilerConfig:
@@ -183,7 +191,13 @@ class GeoStrategy(DistributedStrategy):
 
 
 class StrategyFactory:
-    """Makes the strategies."""
+    """Makes the strategies.
+
+    Examples:
+        >>> from hpcdist.fleet import StrategyFactory
+        >>> type(StrategyFactory.create_sync_strategy()).__name__
+        'SyncStrategy'
+    """
 
     @staticmethod
     def create_sync_strategy() -> SyncStrategy:

@@ -13,6 +13,16 @@ from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
 from hpcdist.fluid.fleet.collective_settings import CollectiveSettings, recomputing, refuse
 from hpcdist.fluid.fleet.strategy import DistributedStrategy as ParameterServerStrategy
 from hpcdist.fluid.fleet.strategy import StrategyFactory
+from hpcdist.fluid.fleet.strategy_fields import (
+    A_SYNC,
+    AMP,
+    COLLECTIVE,
+    DEFAULTS,
+    FLAGS,
+    REFUSED,
+    checked,
+)
+from hpcdist.fluid.fleet.table_settings import TABLE_FIELDS, check_tables
 from hpcdist.fluid.optimizer import (
     AdamOptimizer,
     AnyOptimizer,
@@ -25,106 +35,7 @@ from hpcdist.fluid.optimizer import (
 )
 from hpcdist.fluid.optimizer.mixed_precision import AutoMixedPrecisionLists, decorate, decorate_bf16
 
-# The keys of a_sync_configs that are the communicator's, with its names for them.
-_FLAGS = {
-    name: f"communicator_{name}"
-    for name in (
-        "max_merge_var_num",
-        "send_queue_size",
-        "independent_recv_thread",
-        "min_send_grad_num_before_recv",
-        "thread_pool_size",
-        "send_wait_times",
-    )
-}
-# For collective training, with fleet 2.0's defaults; fleet 1.8's names of the same stand below.
-_COLLECTIVE: dict[str, Any] = {
-    "sync_nccl_allreduce": True,
-    "nccl_comm_num": 1,
-    "use_hierarchical_allreduce": False,
-    "hierarchical_allreduce_inter_nranks": 1,
-    "fuse_all_reduce_ops": True,
-    "fuse_grad_size_in_MB": 32,
-    "fuse_grad_size_in_TFLOPS": 50,
-    "localsgd": False,
-    "localsgd_configs": {"k_steps": 1, "begin_step": 1},
-    "adaptive_localsgd": False,
-    "adaptive_localsgd_configs": {"init_k_steps": 1, "begin_step": 1},
-    "dgc": False,
-    "dgc_configs": {"rampup_begin_step": 0, "rampup_step": 1, "sparsity": [0.999]},
-    "sharding": False,
-    "sharding_configs": {"fuse_broadcast_MB": 32.0},
-    "pipeline": False,
-    "pipeline_configs": {"micro_batch": 1, "accumulate_steps": 1},
-    "lars": False,
-    "lars_configs": {
-        "lars_coeff": 0.001,
-        "lars_weight_decay": 0.0005,
-        "epsilon": 0.0,
-        "exclude_from_weight_decay": [],
-    },
-    "lamb": False,
-    "lamb_configs": {"lamb_weight_decay": 0.01, "exclude_from_weight_decay": []},
-    "build_strategy": None,
-    "sync_batch_norm": False,
-    "execution_strategy": None,
-    "use_local_sgd": False,
-    "mode": "nccl2",
-    "collective_mode": None,
-    "exec_strategy": None,
-}
-# What tunes Paddle's GPU kernels: kept, and without effect.
-_TUNING = {
-    "cudnn_exhaustive_search": False,
-    "cudnn_batchnorm_spatial_persistent": False,
-    "conv_workspace_size_limit": 512,
-    "last_comm_group_size_MB": 1,
-    "find_unused_parameters": False,
-}
-# Not built; the value is what to do instead. Most have settings in a field <name>_configs.
-REFUSED = {
-    "auto": "set what you want",
-    "elastic": "start the job again with other ranks, from a checkpoint",
-    "fp16_allreduce": "gradients are summed in their own type",
-    "use_dist_fc": "every worker keeps all parameters",
-}
-_AMP: dict[str, Any] = {
-    "init_loss_scaling": 2**15,
-    "incr_every_n_steps": 1000,
-    "decr_every_n_nan_or_inf": 2,
-    "incr_ratio": 2.0,
-    "decr_ratio": 0.8,
-    "use_dynamic_loss_scaling": True,
-    "custom_white_list": [],
-    "custom_black_list": [],
-    "custom_black_varnames": [],
-    "dtype": "float16",
-}
-# For training with servers and without.
-_EVERYWHERE: dict[str, Any] = {
-    "gradient_merge": False,
-    "gradient_merge_configs": {"k_steps": 1, "avg": True},
-    "amp": False,
-    "amp_configs": _AMP,
-    "use_amp": False,
-    "amp_loss_scaling": 2**15,
-    "recompute": False,
-    "recompute_configs": {"checkpoints": []},
-    "forward_recompute": False,
-    "recompute_checkpoints": [],
-}
 _CUSTOM = ("white_list", "black_list", "black_varnames")
-_SETTINGS_OF_REFUSED: dict[str, Any] = {
-    **{f"{name}_configs": {} for name in REFUSED},
-    "dist_fc_config": None,
-}
-_DEFAULTS = {
-    **_COLLECTIVE,
-    **_EVERYWHERE,
-    **_TUNING,
-    **dict.fromkeys(REFUSED, False),
-    **_SETTINGS_OF_REFUSED,
-}
 
 
 class DistributedStrategy:
@@ -138,25 +49,27 @@ class DistributedStrategy:
 
     def __init__(self) -> None:
         self._a_sync = True
-        self._configs: dict[str, int] = {"k_steps": 0}
-        self._values: dict[str, Any] = copy.deepcopy(_DEFAULTS)
+        self._configs: dict[str, Any] = {}  # of a_sync_configs, those that were changed
+        self._values: dict[str, Any] = copy.deepcopy(DEFAULTS)
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and name in self._values:
             value = self._values[name]
-            return dict(value) if isinstance(value, dict) else value
+            return copy.deepcopy(value) if isinstance(value, dict) else value
         raise AttributeError(f"DistributedStrategy has no field {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_") or name in ("a_sync", "a_sync_configs"):
             super().__setattr__(name, value)
             return
-        if name not in _DEFAULTS:
-            fields = [*_DEFAULTS, "a_sync", "a_sync_configs"]
+        if name not in DEFAULTS:
+            fields = [*DEFAULTS, "a_sync", "a_sync_configs"]
             raise FleetTypeError(no_field("DistributedStrategy", name, fields))
         if name in REFUSED and value:
             raise refuse(name, REFUSED[name])
-        self._values[name] = _checked(name, value)
+        if name in TABLE_FIELDS:
+            check_tables(name, value)
+        self._values[name] = checked(name, value, self._values[name])
 
     @property
     def a_sync(self) -> bool:
@@ -168,37 +81,34 @@ class DistributedStrategy:
         if not isinstance(value, bool):
             raise FleetError(f"a_sync: expected True or False, got {value!r}")
         self._a_sync = value
-        self._configs["k_steps"] = 0
+        self._configs.pop("k_steps", None)
 
     @property
-    def a_sync_configs(self) -> dict[str, int]:
+    def a_sync_configs(self) -> dict[str, Any]:
         """The settings of asynchronous training; a dict that is set changes those it names."""
-        return dict(self._configs)
+        return {**A_SYNC, **self._configs}
 
     @a_sync_configs.setter
-    def a_sync_configs(self, configs: dict[str, int]) -> None:
-        if not isinstance(configs, dict):
-            raise FleetTypeError(f"a_sync_configs: expected a dict, got {configs!r}")
-        unknown = sorted(set(configs) - {"k_steps", *_FLAGS})
-        if unknown:
-            raise FleetError(
-                f"a_sync_configs has no key {', '.join(map(repr, unknown))}; "
-                f"its keys are {', '.join(['k_steps', *_FLAGS])}"
-            )
-        for name, value in configs.items():
-            if not isinstance(value, int) or value < 0:
-                raise FleetError(f"a_sync_configs[{name!r}]: expected 0 or more, got {value!r}")
-        self._configs.update(configs)
+    def a_sync_configs(self, configs: dict[str, Any]) -> None:
+        shown = self.a_sync_configs
+        configs = checked("a_sync_configs", configs, shown)
+        for name in ("k_steps", *FLAGS):
+            if not isinstance(configs[name], int) or configs[name] < 0:
+                raise FleetError(
+                    f"a_sync_configs[{name!r}]: expected 0 or more, got {configs[name]!r}"
+                )
+        # What is shown but was never set may be set by FLAGS_communicator_*.
+        self._configs.update({n: value for n, value in configs.items() if value != shown[n]})
 
     def parameter_server(self) -> ParameterServerStrategy:
         """Return the same way to train as fleet 1.8 describes it."""
-        changed = [n for n in _COLLECTIVE if self._values[n] != _COLLECTIVE[n]]
+        changed = [n for n in COLLECTIVE if self._values[n] != COLLECTIVE[n]]
         if changed:
             raise FleetError(
                 f"DistributedStrategy.{changed[0]} is for training without servers: call "
                 "fleet.init(is_collective=True), and start the job without --pservers"
             )
-        steps = self._configs["k_steps"]
+        steps = self.a_sync_configs["k_steps"]
         if not self._a_sync and steps:
             raise FleetError(f"a_sync_configs['k_steps'] is {steps}: that needs a_sync = True")
         strategy: ParameterServerStrategy
@@ -208,12 +118,12 @@ class DistributedStrategy:
             strategy = StrategyFactory.create_geo_strategy(steps)
         else:
             strategy = StrategyFactory.create_async_strategy()
-        flags = {_FLAGS[n]: int(value) for n, value in self._configs.items() if n in _FLAGS}
+        flags = {FLAGS[n]: int(value) for n, value in self._configs.items() if n in FLAGS}
         strategy.set_trainer_runtime_config(flags)
         return strategy
 
     def collective(self) -> CollectiveSettings:
-        """Return what it asks of training without servers."""
+        """Return the settings for training without servers."""
         adaptive = self.adaptive_localsgd
         local = self.localsgd or self.use_local_sgd or adaptive
         mode = "local_sgd" if local else self.collective_mode or "nccl2"
@@ -265,7 +175,7 @@ class DistributedStrategy:
                 raise FleetError(f"pipeline cannot be combined with {name}: leave one of them out")
 
     def wrapped(self, optimizer: AnyOptimizer) -> AnyOptimizer:
-        """Return what takes the place of the given optimizer, or holds it, as is asked for."""
+        """Replace or wrap the given optimizer as the strategy asks."""
         if self.lars:
             optimizer = _lars(optimizer, self.lars_configs)
         elif self.lamb:
@@ -284,25 +194,6 @@ class DistributedStrategy:
         if self.pipeline:
             optimizer = _pipeline(optimizer, self.pipeline_configs)
         return optimizer
-
-
-def _checked(name: str, value: Any) -> Any:
-    """Return a value that fits a field; a dict changes the settings that it names."""
-    default = _DEFAULTS[name]
-    if isinstance(default, bool):
-        if not isinstance(value, bool):
-            raise FleetTypeError(f"{name}: expected True or False, got {value!r}")
-    elif isinstance(default, int):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-            raise FleetTypeError(f"{name}: expected a number, 0 or more, got {value!r}")
-    elif isinstance(default, dict):
-        if not isinstance(value, dict):
-            raise FleetTypeError(f"{name}: expected a dict, got {value!r}")
-        unknown = sorted(set(value) - set(default)) if default else []
-        if unknown:
-            raise FleetError(f"{name} has no key {unknown[0]!r}; its keys are {sorted(default)}")
-        return {**default, **value}
-    return value
 
 
 def _pipeline(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer:
@@ -346,7 +237,7 @@ def _amp(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer:
         return decorate(optimizer, lists, **settings)
     if dtype != "bfloat16":
         raise FleetError(f"amp_configs['dtype']: expected 'float16' or 'bfloat16', got {dtype!r}")
-    scaled = [name for name, value in settings.items() if value != _AMP[name]]
+    scaled = [name for name, value in settings.items() if value != AMP[name]]
     if scaled:
         raise FleetError(
             f"amp_configs[{scaled[0]!r}]: with dtype 'bfloat16' the loss is not scaled, so leave "

@@ -15,8 +15,13 @@ from hpcdist.data.reader import (
 )
 from hpcdist.fluid.data_loader import DataLoader, PyReader
 from hpcdist.fluid.io import descs  # noqa: F401 - gives the graph's parts their desc
-from hpcdist.fluid.io.load_variables import load_params, load_persistables, load_vars
-from hpcdist.fluid.io.model import load_inference_model, save_inference_model
+from hpcdist.fluid.io.load_variables import (
+    load_model_on_server,
+    load_params,
+    load_persistables,
+    load_vars,
+)
+from hpcdist.fluid.io.model import holds_model, load_inference_model, save_inference_model
 from hpcdist.fluid.io.selection import (
     get_parameter_value,
     get_parameter_value_by_name,
@@ -43,11 +48,13 @@ __all__ = [
     "get_parameter_value_by_name",
     "get_program_parameter",
     "get_program_persistable_vars",
+    "holds_model",
     "is_belong_to_optimizer",
     "is_parameter",
     "is_persistable",
     "load",
     "load_inference_model",
+    "load_model_on_server",
     "load_params",
     "load_persistables",
     "load_program_state",

@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcdist.fluid.io.program_desc import attr_type, parsed_program, program_bytes
 from hpcdist.graph.block import Block
-from hpcdist.graph.dtypes import canonical
+from hpcdist.graph.dtypes import VarType, canonical
 from hpcdist.graph.operator import Operator, as_names
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
@@ -68,7 +68,9 @@ class _Desc:
 
 
 class VarDesc(_Desc):
-    """A variable: its facts, each as a call."""
+    """A variable: its facts, each as a call. ``VarDesc.VarType`` has the element types."""
+
+    VarType = VarType
 
     name, dtype, type = _getter("name"), _getter("dtype"), _getter("type")
     persistable, lod_level = _getter("persistable"), _getter("lod_level")
@@ -94,6 +96,27 @@ class OpDesc(_Desc):
     input, output, attr, has_attr = map(_same, ("input", "output", "attr", "has_attr"))
     _set_attr = _same("_set_attr")
     _rename_input, _rename_output = _same("_rename_input"), _same("_rename_output")
+
+    @property
+    def operator(self) -> Operator:
+        """The operator that this shows."""
+        assert isinstance(self._part, Operator)
+        return self._part
+
+    def infer_var_type(self, block: BlockDesc) -> None:
+        """Do nothing: types are inferred with shapes."""
+
+    def infer_shape(self, block: BlockDesc) -> None:
+        """Set the shapes and types of the outputs by those of the inputs."""
+        block._part.infer(self._part)
+
+    def copy_from(self, other: OpDesc) -> None:
+        """Become the same operator as another one, in the block of this one."""
+        part, source = self._part, other._part
+        part.type, part.attrs = source.type, dict(source.attrs)
+        part.inputs = {slot: list(names) for slot, names in source.inputs.items()}
+        part.outputs = {slot: list(names) for slot, names in source.outputs.items()}
+        self._touch()
 
     def attr_type(self, name: str) -> AttrType:
         """Return the type of an attribute."""
@@ -132,9 +155,17 @@ class BlockDesc(_Desc):
         """Return an operator by number."""
         return OpDesc(self._part.ops[index])
 
+    def append_op(self) -> OpDesc:
+        """Append an operator that is still to be filled, by `OpDesc.copy_from`."""
+        return OpDesc(self._part.add_op(Operator(self._part, "", {}, {}, {})))
+
     def all_vars(self) -> list[VarDesc]:
         """Return the variables of this block."""
         return [VarDesc(var) for var in self._part.vars.values()]
+
+    def var(self, name: str | bytes) -> VarDesc:
+        """Return a variable of this very block, made if it is not there."""
+        return VarDesc(self._part.create_var(_text(name)))
 
     def has_var(self, name: str | bytes) -> bool:
         """Return whether the block itself has this variable."""

@@ -7,13 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hpcdist.base.keywords import name_arguments_in
 from hpcdist.checkpoint.divided import Combined, left_to_first
-from hpcdist.checkpoint.local import check_table, check_take_up, counted, take_up, take_up_table
+from hpcdist.checkpoint.local import check_loadable, check_table, counted, load_shards, load_table
 from hpcdist.checkpoint.local_shards import (
     array_of,
     pieces_of_server,
     tables_of,
 )
+from hpcdist.checkpoint.metadata import PARAMETER
 from hpcdist.checkpoint.ranks import done_by_first, peers_here
 from hpcdist.checkpoint.restore import wanted
 from hpcdist.checkpoint.serving import CHECK, LOAD
@@ -87,20 +89,20 @@ def load_vars(
     # A file of all variables has no names: it must be read with those that it was written with.
     all_names = names if served is None else [h.piece.name for h in pieces]
     with open_saved(directory, filename, all_names) as source:
-        check_take_up(source, pieces, data=here.step > 0)
+        check_loadable(source, pieces, data=here.step > 0)
         for table in tables:
             check_table(source, table, index, servers)
         if peers is not None:
             _load_on_servers(peers, directory, filename, names)
-        take_up(source, pieces, scope)
+        load_shards(source, pieces, scope)
         for table in tables:
-            take_up_table(source, table, index, servers)
+            load_table(source, table, index, servers)
 
 
 def _load_on_servers(
     peers: Peers, directory: Path, filename: str | None, names: Sequence[str]
 ) -> None:
-    """Let servers load what they hold; return when they have, so that rows of theirs are those."""
+    """Load on the servers what they hold, and wait until they have it."""
     request = {"path": str(directory.resolve()), "filename": filename, "names": names}
 
     def ask() -> None:
@@ -120,12 +122,35 @@ def load_params(
     load_vars(executor, dirname, main_program, None, is_parameter, filename)
 
 
+def load_model_on_server(
+    executor: object, dirname: str, main_program: Program | CompiledProgram
+) -> None:
+    """Load a server's rows of the parameters of an inference model; its optimizers begin anew."""
+    scope, main_program = global_scope(), checked_program("main_program", main_program)
+    held = [h.local for h in pieces_of_server(main_program, scope) if h.piece.role == PARAMETER]
+    tables = [table.name for table in tables_of(main_program, scope)]
+    load_vars(executor, dirname, main_program, [*held, *tables])
+
+
 def load_persistables(
     executor: object,
     dirname: str,
     main_program: Program | CompiledProgram | None = None,
     filename: str | None = None,
 ) -> None:
-    """Load all that outlives a run; see `load_vars`. Steps are merged anew from here on."""
+    """Load all that outlives a run; see `load_vars`. Steps are merged anew from here on.
+
+    Examples:
+        >>> import tempfile
+        >>> out = fluid.layers.fc(fluid.data("x", [None, 3]), 1, bias_attr=False)
+        >>> exe = fluid.Executor()
+        >>> results = exe.run(fluid.default_startup_program())
+        >>> directory = tempfile.mkdtemp()
+        >>> fluid.io.save_persistables(exe, directory)
+        >>> fluid.io.load_persistables(exe, directory)
+    """
     load_vars(executor, dirname, main_program, None, is_persistable, filename)
     begin_to_merge(checked_program("main_program", main_program), global_scope())
+
+
+name_arguments_in(__name__)

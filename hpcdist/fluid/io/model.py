@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdist.base.errors import CheckpointError, GraphError, GraphTypeError
+from hpcdist.base.keywords import name_arguments_in
 from hpcdist.checkpoint.attempt import fingerprint
 from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
 from hpcdist.checkpoint.files import read_whole
@@ -19,7 +20,7 @@ from hpcdist.checkpoint.write import write_bytes
 from hpcdist.executor.scope import global_scope
 from hpcdist.fluid.io.load_variables import load_vars
 from hpcdist.fluid.io.program_data import from_data, to_data
-from hpcdist.fluid.io.program_desc import read_program, write_program
+from hpcdist.fluid.io.program_desc import Rewrite, read_program, write_program
 from hpcdist.fluid.io.selection import is_persistable
 from hpcdist.fluid.io.variables import save_for_inference, save_vars
 from hpcdist.fluid.layers import scale
@@ -57,6 +58,14 @@ def save_inference_model(
     stores them, under ``params_filename``. Of a job, trainer 0 saves;
     other trainers that call this return when the files are there.
     ``export_for_deployment`` changes nothing: what is saved can always be run.
+
+    Examples:
+        >>> import tempfile
+        >>> out = fluid.layers.fc(fluid.data("x", [None, 3]), 1)
+        >>> exe = fluid.Executor()
+        >>> results = exe.run(fluid.default_startup_program())
+        >>> directory = tempfile.mkdtemp()
+        >>> names = fluid.io.save_inference_model(directory, ["x"], [out], exe)
     """
     feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
     targets = [target_vars] if isinstance(target_vars, Variable) else list(target_vars)
@@ -93,20 +102,39 @@ def save_inference_model(
     return names
 
 
+def holds_model(dirname: str) -> bool:
+    """Return whether `save_inference_model` has saved into this directory, by default names."""
+    return (Path(dirname) / MODEL).exists()
+
+
 def load_inference_model(
     dirname: str | None,
     executor: object,
     model_filename: str | bytes | None = None,
     params_filename: str | bytes | None = None,
     pserver_endpoints: Sequence[str] | None = None,
+    *,
+    rewrite: Rewrite = list,
 ) -> list[Any]:
     """Return [program, names to feed, Variables to fetch] of a saved model; load its parameters.
 
     Without a ``dirname`` the other two are not names of files, but what these hold (bytes).
 
-    Also of a model that Fluid has saved, if all its operators are known here.
+    Also of a model that Fluid has saved, if all its operators are known here, or ``rewrite``
+    replaces them: see `program_desc.read_program`.
     ``pserver_endpoints`` is accepted and not needed: the model has no operators of servers. Rows of
     distributed tables are looked up where the files have them, which must stay there, unchanged.
+
+    Examples:
+        >>> import tempfile
+        >>> out = fluid.layers.fc(fluid.data("x", [None, 3]), 1)
+        >>> exe = fluid.Executor()
+        >>> results = exe.run(fluid.default_startup_program())
+        >>> directory = tempfile.mkdtemp()
+        >>> names = fluid.io.save_inference_model(directory, ["x"], [out], exe)
+        >>> program, feeds, fetches = fluid.io.load_inference_model(directory, exe)
+        >>> feeds
+        ['x']
     """
     if dirname is None:
         return _load_from_bytes(executor, model_filename, params_filename)
@@ -117,7 +145,7 @@ def load_inference_model(
         )
     path = Path(dirname) / (model_filename or MODEL)
     if path.is_file() and not is_checkpoint(path):
-        extra: Any = read_program(read_whole(path, MAX_MODEL), str(path))
+        extra: Any = read_program(read_whole(path, MAX_MODEL), str(path), rewrite)
     else:
         with Checkpoint(path) as checkpoint:
             extra = checkpoint.facts.extra
@@ -133,12 +161,13 @@ def load_inference_model(
     _look_up_in_files(program, Path(dirname) / (params_filename or MANIFEST))
     if not peers_here().trains_in(global_scope()):
         _look_up_here(program)
-    load_vars(executor, dirname, program, None, is_persistable, params_filename)
+    if any(is_persistable(var) for var in program.list_vars()):
+        load_vars(executor, dirname, program, None, is_persistable, params_filename)
     return [program, feeds, fetches]
 
 
 def _load_from_bytes(executor: object, *contents: Any) -> list[Any]:
-    """Return what `load_inference_model` does of a model and its parameters, each one file."""
+    """Like `load_inference_model`, of a model and its parameters, each one file."""
     for content in contents:
         if not isinstance(content, bytes):
             raise CheckpointError(
@@ -175,7 +204,7 @@ def _look_up_in_files(program: Program, manifest: Path) -> None:
 
 
 def _look_up_here(program: Program) -> None:
-    """Let look-ups read this process's arrays, also where another Program's are on servers."""
+    """Redirect look-ups to this process's arrays, also those of tables on servers."""
     for block in program.blocks:
         for op in block.ops:
             if op.type in LOOKUPS:
@@ -228,3 +257,6 @@ def pruned(
 def _has_value(program: Program, name: str) -> bool:
     var = program.global_block().find_var(name)
     return var is not None and is_persistable(var)
+
+
+name_arguments_in(__name__)

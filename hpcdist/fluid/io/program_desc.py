@@ -1,74 +1,38 @@
-"""Programs as Fluid stores them, in ``__model__``: protobuf, read and written without its library.
-
-A message is fields: a varint (number << 3 | wire type), then the value. Nested messages have their
-length first. Fields not in `TABLES` are skipped, as protobuf does.
-"""
+"""Programs as Fluid stores them, in ``__model__``: what their messages (`protobuf`) mean."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpcdist.base.errors import CheckpointError
-from hpcdist.checkpoint.fluid_files import CODES, NAMES, as_varint
 from hpcdist.fluid.io.program_data import VERSION, from_data
+from hpcdist.fluid.io.protobuf import encoded, parsed
+from hpcdist.graph.dtypes import CODES, NAMES
 from hpcdist.graph.op_role import ROLE_VAR_ATTR
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.variable import Variable
+from hpcdist.transpiler.table_metadata import GIVEN_ROWS
 
-# Of each message: number -> (name, what it is, whether it comes many times).
-TABLES: dict[str, dict[int, tuple[str, str, bool]]] = {
-    "program": {1: ("blocks", "block", True)},
-    "block": {
-        1: ("idx", "int", False),
-        2: ("parent_idx", "int", False),
-        3: ("vars", "var", True),
-        4: ("ops", "op", True),
-    },
-    "var": {
-        1: ("name", "text", False),
-        2: ("type", "type", False),
-        3: ("persistable", "int", False),
-        4: ("need_check_feed", "int", False),
-    },
-    "type": {
-        1: ("type", "int", False),
-        2: ("selected_rows", "tensor", False),
-        3: ("lod_tensor", "lod_tensor", False),
-    },
-    "lod_tensor": {1: ("tensor", "tensor", False), 2: ("lod_level", "int", False)},
-    "tensor": {1: ("data_type", "int", False), 2: ("dims", "int", True)},
-    "op": {
-        1: ("inputs", "slot", True),
-        2: ("outputs", "slot", True),
-        3: ("type", "text", False),
-        4: ("attrs", "attr", True),
-    },
-    "slot": {1: ("parameter", "text", False), 2: ("arguments", "text", True)},
-    "attr": {
-        1: ("name", "text", False),
-        2: ("type", "int", False),
-        3: ("i", "int", False),
-        4: ("f", "float", False),
-        5: ("s", "text", False),
-        6: ("ints", "int", True),
-        7: ("floats", "float", True),
-        8: ("strings", "text", True),
-        10: ("b", "int", False),
-        11: ("bools", "int", True),
-        12: ("block_idx", "int", False),
-        13: ("l", "int", False),
-        14: ("blocks_idx", "int", True),
-        15: ("longs", "int", True),
-    },
-}
+Rewrite = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+
 INT, BLOCK, LONG, BLOCKS = 0, 8, 9, 10
-MANY = ("ints", "floats", "strings", "bools", "longs", "blocks_idx")
+
+
+def _scalar(message: Mapping[str, Any]) -> bool | int | float:
+    """Return a number whose type is said beside it."""
+    field, kind = SCALARS[message["type"]]
+    value: bool | int | float = kind(message.get(field, 0))
+    return value
+
+
+MANY = ("ints", "floats", "strings", "bools", "longs", "blocks_idx", "doubles", "scalars")
+SCALARS = {1: ("b", bool), 2: ("i", int), 3: ("r", float)}
 # Where an attribute of each type is, and what it is here.
-ATTRS = {
+ATTRS: dict[int, tuple[str, Callable[[Any], Any]]] = {
     0: ("i", int),
     1: ("f", float),
     2: ("s", str),
@@ -81,9 +45,14 @@ ATTRS = {
     9: ("l", int),
     10: ("blocks_idx", int),
     11: ("longs", int),
+    # Of Paddle 2; what is written is in the types before.
+    12: ("doubles", float),
+    15: ("d", float),
+    16: ("scalar", _scalar),
+    17: ("scalars", _scalar),
 }
 LOD_TENSOR, SELECTED_ROWS, FEED, FETCH = 7, 8, 9, 10
-BOOKKEEPING = {"op_callstack", "op_device", "op_namescope"}
+BOOKKEEPING = {"op_callstack", "op_device", "op_namescope", GIVEN_ROWS}
 # What an operator that does not know these attributes does anyway.
 ONLY = {
     "data_format": ("NCHW", "AnyLayout", ""),
@@ -92,17 +61,21 @@ ONLY = {
 }
 
 
-def read_program(data: bytes, file: str) -> dict[str, Any]:
+def read_program(data: bytes, file: str, rewrite: Rewrite = list) -> dict[str, Any]:
     """Return {"program": as `program_data.from_data` takes it, "feed": names, "fetch": names}.
 
+    ``rewrite`` replaces operators that there are not here in the blocks.
     CheckpointError naming ``file`` if the bytes are malformed, or say what cannot be run.
     """
     try:
-        blocks = _message("program", memoryview(data)).get("blocks", [])
+        blocks = parsed("program", memoryview(data)).get("blocks", [])
         if not blocks:
             raise ValueError("no blocks")
         feeds, fetches = _ends(blocks[0])
-        program = {"version": VERSION, "random_seed": 0, "blocks": [_block(b) for b in blocks]}
+        plain = rewrite([_block(b) for b in blocks])
+        for op in (op for block in plain for op in block["ops"]):
+            _check_layouts(op)
+        program = {"version": VERSION, "random_seed": 0, "blocks": plain}
         return {"program": program, "feed": feeds, "fetch": fetches}
     except (ValueError, KeyError, IndexError, struct.error, RecursionError) as error:
         raise CheckpointError(
@@ -121,12 +94,12 @@ def write_program(program: Program, feeds: Sequence[str], fetches: Sequence[str]
     first = [_end("feed", {"X": ["feed"]}, {"Out": [n]}, k) for k, n in enumerate(feeds)]
     last = [_end("fetch", {"X": [n]}, {"Out": ["fetch"]}, k) for k, n in enumerate(fetches)]
     blocks[0]["ops"] = first + blocks[0]["ops"] + last
-    return _encoded("program", {"blocks": blocks})
+    return encoded("program", {"blocks": blocks})
 
 
 def program_bytes(program: Program) -> bytes:
     """Return a Program in Fluid's format, as it stands; CheckpointError as `write_program`."""
-    return _encoded("program", {"blocks": _block_messages(program)})
+    return encoded("program", {"blocks": _block_messages(program)})
 
 
 def parsed_program(data: bytes) -> Program:
@@ -150,77 +123,9 @@ def _block_messages(program: Program) -> list[dict[str, Any]]:
     ]
 
 
-# -- bytes ---------------------------------------------------------------------------------------
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if not byte & 0x80:
-            value &= (1 << 64) - 1
-            return (value - (1 << 64) if value >> 63 else value), at
-    raise ValueError("a number of more than 64 bits")
-
-
-def _fields(data: memoryview) -> Iterator[tuple[int, int, Any]]:
-    """Yield (number, wire type, value) of a message: a number, or bytes."""
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        number, wire = key >> 3, key & 7
-        if wire == 0:
-            value, at = _varint(data, at)
-            yield number, wire, value
-            continue
-        if wire == 2:
-            length, at = _varint(data, at)
-        else:
-            length = {1: 8, 5: 4}[wire]
-        if not 0 <= length <= len(data) - at:
-            raise ValueError(f"field {number} of {length} bytes reaches beyond the end")
-        yield number, wire, data[at : at + length]
-        at += length
-
-
-def _message(kind: str, data: memoryview) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for number, wire, value in _fields(data):
-        if number not in TABLES[kind]:
-            continue
-        name, kind_of_field, many = TABLES[kind][number]
-        values = _values(kind_of_field, wire, value)
-        if many:
-            fields.setdefault(name, []).extend(values)
-        else:
-            (fields[name],) = values
-    return fields
-
-
-def _values(kind: str, wire: int, value: Any) -> list[Any]:
-    """Return what a field holds: of numbers several, if they are packed."""
-    if kind == "int" and wire == 0:
-        return [value]
-    if kind == "float" and wire == 5:
-        return list(struct.unpack("<f", value))
-    if wire != 2:
-        raise ValueError(f"a field of wire type {wire} where {kind} is expected")
-    if kind == "text":
-        return [bytes(value).decode()]
-    if kind == "float":
-        return list(struct.unpack(f"<{len(value) // 4}f", value))
-    if kind == "int":
-        numbers, at = [], 0
-        while at < len(value):
-            number, at = _varint(value, at)
-            numbers.append(number)
-        return numbers
-    return [_message(kind, value)]
-
-
 # -- what they mean ------------------------------------------------------------------------------
 def _ends(block: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return what is fed and fetched, in order."""
+    """Return the names of feeds and fetches, in order."""
     feeds: dict[int, str] = {}
     fetches: dict[int, str] = {}
     for op in block.get("ops", []):
@@ -268,16 +173,20 @@ def _var(message: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _op(message: Mapping[str, Any]) -> dict[str, Any]:
-    attrs, attrs_of_kind = _attrs(message), lookup(message["type"]).attrs
-    for name, value in attrs.items():
-        if name in ONLY and name not in attrs_of_kind and value not in ONLY[name]:
-            raise ValueError(f"operator {message['type']} with {name}={value!r}")
     return {
         "type": message["type"],
         "inputs": _slots(message, "inputs"),
         "outputs": _slots(message, "outputs"),
-        "attrs": attrs,
+        "attrs": _attrs(message),
     }
+
+
+def _check_layouts(op: Mapping[str, Any]) -> None:
+    """Refuse an operator that does not know an attribute which asks for another layout."""
+    known = lookup(op["type"]).attrs
+    for name, value in op["attrs"].items():
+        if name in ONLY and name not in known and value not in ONLY[name]:
+            raise ValueError(f"operator {op['type']} with {name}={value!r}")
 
 
 def _slots(op: Mapping[str, Any], side: str) -> dict[str, list[str]]:
@@ -304,22 +213,6 @@ def _attrs(op: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # -- and back ------------------------------------------------------------------------------------
-def _encoded(kind: str, message: Mapping[str, Any]) -> bytes:
-    parts = []
-    for number, (name, kind_of_field, many) in TABLES[kind].items():
-        if name not in message:
-            continue
-        for value in message[name] if many else [message[name]]:
-            if kind_of_field == "int":
-                parts.append(as_varint(number << 3) + as_varint(value & (1 << 64) - 1))
-            elif kind_of_field == "float":
-                parts.append(as_varint(number << 3 | 5) + struct.pack("<f", value))
-            else:
-                data = value.encode() if kind_of_field == "text" else _encoded(kind_of_field, value)
-                parts.append(as_varint(number << 3 | 2) + as_varint(len(data)) + data)
-    return b"".join(parts)
-
-
 def _var_message(var: Variable) -> dict[str, Any]:
     tensor = {"data_type": CODES[var.dtype], "dims": list(var.shape)}
     kind: dict[str, Any] = {"type": SELECTED_ROWS, "selected_rows": tensor}

@@ -38,7 +38,7 @@ def is_persistable(var: Variable) -> bool:
 
 
 def is_belong_to_optimizer(var: Variable) -> bool:
-    """Tell whether a variable is saved beside the parameters: of an optimizer, a rate, a count."""
+    """Return whether a variable is optimizer state, a learning rate or a counter."""
     return is_persistable(var) and not is_parameter(var) and not var.is_data
 
 

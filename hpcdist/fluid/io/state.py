@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.errors import CheckpointError, GraphAssertionError, GraphError, GraphTypeError
+from hpcdist.base.keywords import name_arguments_in
 from hpcdist.checkpoint.attempt import fingerprint
 from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
 from hpcdist.checkpoint.divided import Combined, left_to_first
@@ -109,7 +110,7 @@ def _load(
 def load_program_state(
     model_path: str, var_list: Sequence[Variable] | None = None
 ) -> dict[str, np.ndarray]:
-    """Return what `save`, or `save_vars` and its kin, have saved: arrays by name.
+    """Load the arrays that `save`, or `save_vars` and its kin, have saved, by name.
 
     Not the rows of distributed tables, which no array may hold.
     ``var_list`` chooses variables of what `save_vars` has saved; it must name all those in a file
@@ -149,7 +150,7 @@ def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
 
 
 def _of_optimizer(program: Program) -> list[Variable]:
-    """Return what Fluid takes to be an optimizer's: what is kept, and no parameter."""
+    """Return the variables that Fluid takes for an optimizer's: persistable, no parameter."""
     return [v for v in get_program_persistable_vars(program) if not is_parameter(v)]
 
 
@@ -228,3 +229,6 @@ def _saved_vars(path: Path, var_list: Sequence[Variable] | None) -> dict[str, np
     tensors = tensors_of(path.parent, path.name, len(var_list))
     names = sorted(var.name for var in var_list)
     return {name: tensor.read() for name, tensor in zip(names, tensors)}
+
+
+name_arguments_in(__name__)

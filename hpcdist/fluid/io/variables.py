@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.errors import CheckpointError
+from hpcdist.base.keywords import name_arguments_in
 from hpcdist.checkpoint.attempt import fingerprint
 from hpcdist.checkpoint.checkpoint import is_checkpoint
 from hpcdist.checkpoint.divided import sums_of
@@ -155,6 +156,16 @@ def save_persistables(
     """Save all that outlives a run: parameters, optimizer state, learning rates; see `save_vars`.
 
     Of a Program that trains with parameter servers, trainer 0 lets every server write its part.
+
+    Examples:
+        >>> import os, tempfile
+        >>> out = fluid.layers.fc(fluid.data("x", [None, 3]), 1, bias_attr=False)
+        >>> exe = fluid.Executor()
+        >>> results = exe.run(fluid.default_startup_program())
+        >>> directory = tempfile.mkdtemp()
+        >>> fluid.io.save_persistables(exe, directory)
+        >>> len(os.listdir(directory)) > 0
+        True
     """
     program, peers = checked_program("main_program", main_program), peers_here()
     if not peers.servers or served_plan(peers.program(program)) is None:
@@ -232,7 +243,7 @@ def _as_pieces(
 
 
 def _on_servers(peers: Peers, program: Program) -> dict[str, list[Remote]]:
-    """Return what servers hold of each variable: (server, its name there, piece)."""
+    """Return the servers' pieces of each variable: (server, its name there, piece)."""
     remote: dict[str, list[Remote]] = {}
     if peers.servers and peers.program(program).distribution.records is not None:
         for server, listed in enumerate(peers.ask({"do": LIST})):
@@ -287,3 +298,6 @@ def _write_fluid(directory: Path, arrays: Mapping[str, np.ndarray], filename: st
     manifest = directory / MANIFEST
     if is_checkpoint(manifest):
         manifest.unlink()  # of an earlier save, which this one replaces
+
+
+name_arguments_in(__name__)

@@ -1,5 +1,6 @@
 """Functions that append operators to the default main program."""
 
+from hpcdist.base.keywords import name_arguments_in as _name_arguments_in
 from hpcdist.fluid.layers import math_op, weight_norm  # noqa: F401 - what Variables and ParamAttrs can do
 from hpcdist.fluid.layers.activation import *  # noqa: F403
 from hpcdist.fluid.layers.arrays import *  # noqa: F403
@@ -49,3 +50,5 @@ __all__ = [name for name, made in globals().items() if callable(made) and not na
 for _name in __all__:
     if not isinstance(globals()[_name], type):
         globals()[_name] = _checked(_name, globals()[_name])
+
+_name_arguments_in(__name__)

@@ -79,6 +79,11 @@ def pow(x: Variable, factor: float | Variable = 1.0, name: str | None = None) ->
     """Raise every element to the power ``factor``: a number, or a Variable of shape (1,).
 
     No gradient flows into a Variable, as in Fluid.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([2.0, 3.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.pow(x, factor=2.0)])
+        [array([4., 9.], dtype=float32)]
     """
     if isinstance(factor, Variable):
         return elementwise_pow(x, constant(factor), name=name)
@@ -92,6 +97,11 @@ def leaky_relu(x: Variable, alpha: float = 0.02, name: str | None = None) -> Var
 
     x: float32 or float64, any shape; the result has the same shape and type, as in all layers of
     this module.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([-1.0, 2.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.leaky_relu(x, alpha=0.5)])
+        [array([-0.5,  2. ], dtype=float32)]
     """
     if alpha < 0:
         raise GraphError(f"leaky_relu: alpha must not be negative, got {alpha}")

@@ -49,7 +49,7 @@ def array_write(x: Variable, i: Variable, array: Variable | None = None) -> Vari
 
 
 def array_read(array: Variable, i: Variable) -> Variable:
-    """Return what stands at place ``i`` of an array."""
+    """Return the element at place ``i`` of an array."""
     _expect_array(array, "array_read")
     helper = LayerHelper("array_read")
     return helper.apply("read_from_array", {"X": array, "I": i}, dtype=array.dtype)

@@ -315,7 +315,14 @@ def detection_output(
 
 # -- chosen by value -------------------------------------------------------------------------------
 def where(condition: Variable) -> Variable:
-    """Return the places [n, dimensions] of what is true; only the step knows how many."""
+    """Return the places [n, dimensions] of what is true; only the step knows how many.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([True, False, True]))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.where(x)])
+        [array([[0],
+               [2]])]
+    """
     return append("where_index", {"Condition": condition}, dtype="int64", stop_gradient=True)
 
 
@@ -340,6 +347,6 @@ def unique(x: Variable, dtype: DTypeLike = "int32") -> tuple[Variable, ...]:
 
 
 def unique_with_counts(x: Variable, dtype: DTypeLike = "int32") -> tuple[Variable, ...]:
-    """Return what `unique` does, and how often each number is there."""
+    """Like `unique`, and return how often each number occurs."""
     outputs = {"Out": x.dtype, "Index": dtype, "Count": dtype}
     return append_all("unique_with_counts", {"X": x}, {"dtype": str(dtype)}, outputs)

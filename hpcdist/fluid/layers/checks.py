@@ -1,7 +1,9 @@
-"""Checks of layers' arguments: Variables, and their element types.
+"""Checks of layers' arguments: Variables, their element types, and types of what is no Variable.
 
-Element types are those that Fluid's layers take (``element_types.txt``, which
-``tests/fluid_1_8/element_types.py`` made with the original). Anything else is a TypeError.
+Element types are those that Fluid's layers take (``element_types.txt``), and so are types of other
+arguments (``argument_types.txt``); ``tests/fluid_1_8/element_types.py`` and ``argument_types.py``
+made them with the original. Anything else is a TypeError. Whole numbers are taken for floats, and
+tuples for lists, too.
 """
 
 from __future__ import annotations
@@ -12,7 +14,11 @@ from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Any
 
+import numpy as np
+
 from hpcdist.base.errors import GraphAssertionError, GraphTypeError
+from hpcdist.base.keywords import names_arguments
+from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.variable import Variable
 
 _ONE = ("Variable", "Variable | None")
@@ -20,17 +26,19 @@ _SEVERAL = ("Sequence[Variable]", "Variable | Sequence[Variable]")
 
 
 def checked(name: str, layer: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the layer with a look at those of its arguments that are Variables.
+    """Return the layer with a look at the names of its arguments, and at those that are Variables.
 
     They are annotated as such, or have element types in the table.
     """
+    layer = names_arguments(layer, f"layers.{name}")
     parameters = inspect.signature(layer).parameters
     order = list(parameters)
     annotations = {
         p.name: p.annotation for p in parameters.values() if p.annotation in _ONE + _SEVERAL
     }
-    types = _element_types().get(name, {})
-    if not (annotations or types):
+    types = _table("element_types.txt").get(name, {})
+    others = _table("argument_types.txt").get(name, {})
+    if not (annotations or types or others):
         return layer
 
     @functools.wraps(layer)
@@ -41,6 +49,8 @@ def checked(name: str, layer: Callable[..., Any]) -> Callable[..., Any]:
                 raise GraphTypeError(f"layers.{name}: {key} must be {expected}, got {value!r}")
             if key in types:
                 _check_types(name, key, value, types[key])
+            if key in others and value is not parameters[key].default:
+                _check_argument(name, key, value, others[key])
         return layer(*args, **kwargs)
 
     return call
@@ -78,10 +88,39 @@ def _check_types(layer: str, argument: str, value: Any, types: tuple[str, ...]) 
             )
 
 
+_PYTHON: Mapping[str, tuple[type, ...]] = {
+    "Variable": (Variable,),
+    "None": (type(None),),
+    "bool": (bool, np.bool_),
+    "dict": (dict,),
+    "float": (float, int, np.floating, np.integer),
+    "int": (int, np.integer),
+    "list": (list, tuple),
+    "ndarray": (np.ndarray,),
+    "str": (str,),
+    "tuple": (list, tuple),
+}
+
+
+def _check_argument(layer: str, argument: str, value: Any, types: tuple[str, ...]) -> None:
+    """Raise GraphTypeError if an argument, or its element type, is none of these."""
+    python = [word for word in types if word in _PYTHON]
+    of = [word.removeprefix("of:") for word in types if word not in _PYTHON]
+    if python and not isinstance(value, tuple(t for word in python for t in _PYTHON[word])):
+        raise GraphTypeError(
+            f"layers.{layer}: {argument} must be of type {' or '.join(python)}, got {value!r}"
+        )
+    named = value.dtype if isinstance(value, Variable) else None if python else value
+    if of and named is not None and canonical(named) not in of:
+        raise GraphTypeError(
+            f"layers.{layer}: {argument} must be of {' or '.join(of)}, got {canonical(named)}"
+        )
+
+
 @functools.cache
-def _element_types() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
-    """Return what each layer takes, by argument."""
-    text = (resources.files(__package__) / "element_types.txt").read_text("utf-8")
+def _table(name: str) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+    """Return the types that each layer takes, by argument."""
+    text = (resources.files(__package__) / name).read_text("utf-8")
     by_layer: dict[str, dict[str, tuple[str, ...]]] = {}
     types: tuple[str, ...] = ()
     for line in text.splitlines():

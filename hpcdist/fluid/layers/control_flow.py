@@ -78,13 +78,24 @@ def logical_not(x: Variable, out: Variable | None = None, name: str | None = Non
     """Append ``logical_not`` of a bool, element by element.
 
     x: bool of any shape; the result has its shape.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([True, False]))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.logical_not(x)])
+        [array([False,  True])]
     """
     return LayerHelper("logical_not", name).apply("logical_not", {"X": x}, out=out, dtype="bool")
 
 
 # -- counters --------------------------------------------------------------------------------------
 def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variable:
-    """Add a number to every element, by default in x itself."""
+    """Add a number to every element, by default in x itself.
+
+    Examples:
+        >>> x = fluid.layers.fill_constant([1], "float32", 1.0)
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.increment(x, value=2.0)])
+        [array([3.], dtype=float32)]
+    """
     how, out = {"step": float(value)}, x if in_place else None
     return LayerHelper("increment").apply("increment", {"X": x}, how, out=out, dtype=x.dtype)
 

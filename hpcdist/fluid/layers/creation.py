@@ -44,7 +44,12 @@ def _constant(values: np.ndarray, dtype: DTypeLike) -> Variable:
 
 
 def range(start: Any, end: Any, step: Any, dtype: DTypeLike) -> Variable:
-    """Return start, start + step, ... below end; Variables among them follow from shapes."""
+    """Return start, start + step, ... below end; Variables among them follow from shapes.
+
+    Examples:
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.range(0, 6, 2, "int64")])
+        [array([0, 2, 4])]
+    """
     if not any(isinstance(value, Variable) for value in (start, end, step)):
         return _constant(np.arange(start, end, step), dtype)
     slots = {}
@@ -69,7 +74,12 @@ def arange(
 
 
 def linspace(start: Any, stop: Any, num: Any, dtype: DTypeLike) -> Variable:
-    """Return ``num`` numbers at equal distances, both ends included; there may be Variables."""
+    """Return ``num`` numbers at equal distances, both ends included; there may be Variables.
+
+    Examples:
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.linspace(0.0, 1.0, 3, "float32")])
+        [array([0. , 0.5, 1. ], dtype=float32)]
+    """
     if not has_variables([start, stop, num]):
         return _constant(np.linspace(start, stop, int(num)), dtype)
     kinds = {"Start": dtype, "Stop": dtype, "Num": "int32"}
@@ -87,7 +97,13 @@ def eye(
     batch_shape: Sequence[int] | None = None,
     dtype: DTypeLike = "float32",
 ) -> Variable:
-    """Return an identity matrix, repeated for ``batch_shape``."""
+    """Return an identity matrix, repeated for ``batch_shape``.
+
+    Examples:
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.eye(2, dtype="int64")])
+        [array([[1, 0],
+               [0, 1]])]
+    """
     helper = LayerHelper("eye")
     columns = num_rows if num_columns is None else num_columns
     attrs = {"num_rows": num_rows, "num_columns": columns, "dtype": canonical(dtype)}
@@ -264,7 +280,7 @@ def clamp(
 
 
 def elementwise_equal(x: Variable, y: Variable, name: str | None = None) -> Variable:
-    """Tell which elements are equal.
+    """Return which elements are equal, bool.
 
     x and y: one shape. Returns bool of that shape.
     """

@@ -20,6 +20,12 @@ def linear_chain_crf(
     ``input`` [rows, tags] in sequences, ``label`` int64 [rows, 1]; or padded, [sequences, longest,
     tags], with ``length`` int64 [sequences]. The parameter [tags + 2, tags] holds weights of a tag
     at the beginning, at the end, and after each tag.
+
+    Examples:
+        >>> scores = fluid.data("scores", [None, 5], lod_level=1)
+        >>> tags = fluid.data("tags", [None, 1], "int64", lod_level=1)
+        >>> fluid.layers.linear_chain_crf(scores, tags).shape
+        (-1, 1)
     """
     helper = LayerHelper("linear_chain_crf")
     tags = input.shape[1] if length is None else input.shape[2]
@@ -115,6 +121,12 @@ def warpctc(
     ``input`` [rows, classes] in sequences, before softmax, ``label`` int32 [labels, 1] in
     sequences; or padded, [longest, sequences, classes] and [sequences, most], with both lengths.
     ``norm_by_times`` divides gradients by numbers of rows.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 10], lod_level=1)
+        >>> label = fluid.data("label", [None, 1], "int32", lod_level=1)
+        >>> fluid.layers.warpctc(x, label).shape
+        (-1, 1)
     """
     helper = LayerHelper("warpctc")
     slots = {"Logits": input, "Label": label}

@@ -100,7 +100,14 @@ def _padding(name: str, padding_idx: int | None, rows: int, *, any_id: bool) -> 
 
 def one_hot(input: Variable, depth: int | Variable, allow_out_of_range: bool = False) -> Variable:
     """Return [..., depth] with 1 at each id of ``input`` [..., 1]; an id out of range gives zeros
-    where that is allowed, else an error at run time."""
+    where that is allowed, else an error at run time.
+
+    Examples:
+        >>> ids = fluid.layers.assign(np.array([[1], [0]], "int64"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.one_hot(ids, depth=3)])
+        [array([[0., 1., 0.],
+               [1., 0., 0.]], dtype=float32)]
+    """
     attrs = {"depth": depth, "allow_out_of_range": allow_out_of_range}
     return LayerHelper("one_hot").apply("one_hot", {"X": input}, attrs, stop_gradient=True)
 

@@ -25,7 +25,14 @@ __all__ = [
 
 
 def gather_nd(input: Variable, index: Variable, name: str | None = None) -> Variable:
-    """Read places: ``index[..., i]`` says where along dimension i."""
+    """Read places: ``index[..., i]`` says where along dimension i.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[1.0, 2.0], [3.0, 4.0]], "float32"))
+        >>> at = fluid.layers.assign(np.array([[1, 0]], "int64"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.gather_nd(x, at)])
+        [array([3.], dtype=float32)]
+    """
     return append("gather_nd", {"X": input, "Index": index}, name)
 
 
@@ -36,7 +43,17 @@ def scatter(
     name: str | None = None,
     overwrite: bool = True,
 ) -> Variable:
-    """Return ``input`` with rows of ``updates`` at ``index``, overwritten or added up from 0."""
+    """Return ``input`` with rows of ``updates`` at ``index``, overwritten or added up from 0.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.zeros((3, 1), "float32"))
+        >>> rows = fluid.layers.assign(np.array([2], "int64"))
+        >>> new = fluid.layers.assign(np.array([[5.0]], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.scatter(x, rows, new)])
+        [array([[0.],
+               [0.],
+               [5.]], dtype=float32)]
+    """
     return append(
         "scatter", {"X": input, "Ids": index, "Updates": updates}, name, overwrite=overwrite
     )
@@ -93,6 +110,12 @@ def argsort(
     """Sort along ``axis``; return the values and where they were. Equal ones keep their order.
 
     Returns two values of the shape of input, the second int64.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([0.5, 0.1], "float32"))
+        >>> values, places = fluid.layers.argsort(x)
+        >>> fluid.Executor().run(fetch_list=[values, places])
+        [array([0.1, 0.5], dtype=float32), array([1, 0])]
     """
     attrs: dict[str, Any] = {"axis": axis, "descending": descending}
     outputs = {"Out": input.dtype, "Indices": "int64"}

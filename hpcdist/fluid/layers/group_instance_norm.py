@@ -39,6 +39,11 @@ def group_norm(
 
     input: [n, channels, rows, columns], or NHWC; groups must divide the channels. Scale and shift
     are [channels]. The result has the shape of input.
+
+    Examples:
+        >>> images = fluid.data("images", [None, 8, 16, 16])
+        >>> fluid.layers.group_norm(images, groups=4).shape
+        (-1, 8, 16, 16)
     """
     if data_layout not in ("NCHW", "NHWC"):
         raise GraphError(f"layers.group_norm: data_layout must be NCHW or NHWC, got {data_layout}")
@@ -66,6 +71,11 @@ def instance_norm(
 
     input: [n, channels, rows, columns]. Scale and shift are [channels]. The result has the shape of
     input.
+
+    Examples:
+        >>> images = fluid.data("images", [None, 8, 16, 16])
+        >>> fluid.layers.instance_norm(images).shape
+        (-1, 8, 16, 16)
     """
     if param_attr is False or bias_attr is False:
         raise GraphError("instance_norm needs scale and bias: their attr must not be False")

@@ -124,6 +124,12 @@ class LayerHelper:
                 "only the batch dimension of its input may be -1"
             )
         name = attributes.name or names.generate(f"{self.name}.{'b' if is_bias else 'w'}")
+        policy = attributes.row_policy
+        if policy is not None and not is_distributed:
+            raise GraphError(
+                f"{self.layer_type} {self.name!r}: row_policy is for tables whose rows come and "
+                "go: is_sparse=True, is_distributed=True"
+            )
         if make := MAKERS.get(type(attributes)):
             return make(
                 self, attributes, name, attributes.initializer or default_initializer, shape, dtype
@@ -142,9 +148,15 @@ class LayerHelper:
                     f"parameter {name!r} is {existing.shape}, cannot share it as {shape}"
                 )
             if isinstance(existing, Parameter):
+                if policy not in (None, existing.row_policy):
+                    raise GraphError(
+                        f"parameter {name!r} has {existing.row_policy}, cannot share it "
+                        f"with {policy}"
+                    )
                 existing.train_as(**training)
             return existing
         facts = {"shape": shape, "dtype": dtype, "is_distributed": is_distributed, **training}
+        facts["row_policy"] = policy
         initializer = attributes.initializer or default_initializer
         if initializer is None:
             initializer = Constant(0.0) if is_bias else Xavier()

@@ -225,6 +225,11 @@ def batch_norm(
     Training moves a running mean and variance by 1 - momentum towards the batch's; a Program
     cloned with for_test=True uses those, as does use_global_stats=True. ``in_place`` changes
     nothing: memory is shared where that is safe.
+
+    Examples:
+        >>> images = fluid.data("images", [None, 8, 16, 16])
+        >>> fluid.layers.batch_norm(images, act="relu").shape
+        (-1, 8, 16, 16)
     """
     windows.one_of("batch_norm", "data_layout", data_layout, LAYOUTS)
     helper = LayerHelper("batch_norm", name)
@@ -276,6 +281,11 @@ def lrn(
 
     input: [n, channels, rows, columns], or NHWC, float32 or float64; ``n`` is odd. The result has
     the shape of input.
+
+    Examples:
+        >>> images = fluid.data("images", [None, 3, 8, 8])
+        >>> fluid.layers.lrn(images).shape
+        (-1, 3, 8, 8)
     """
     helper = LayerHelper("lrn", name)
     mid, out = helper.new_var(input.dtype, stop_gradient=True), helper.new_var(input.dtype)

@@ -24,7 +24,12 @@ def data(
     type: str = VarType.LOD_TENSOR,
     stop_gradient: bool = True,
 ) -> Variable:
-    """Declare a variable to be fed; a batch dimension -1 is put first unless one is there."""
+    """Declare a variable to be fed; a batch dimension -1 is put first unless one is there.
+
+    Examples:
+        >>> fluid.layers.data("image", [3, 32, 32]).shape
+        (-1, 3, 32, 32)
+    """
     dims = _dims("layers.data", name, shape)
     if append_batch_size and -1 not in dims:
         dims = (-1, *dims)

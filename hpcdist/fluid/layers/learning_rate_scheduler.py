@@ -47,7 +47,12 @@ def _periods(decay_steps: int, staircase: bool) -> Variable:
 
 
 def noam_decay(d_model: int, warmup_steps: int, learning_rate: Rate = 1.0) -> Variable:
-    """lr d^-0.5 min(step^-0.5, step warmup^-1.5), from step 1 on (Vaswani et al., 2017)."""
+    """lr d^-0.5 min(step^-0.5, step warmup^-1.5), from step 1 on (Vaswani et al., 2017).
+
+    Examples:
+        >>> fluid.layers.noam_decay(d_model=512, warmup_steps=4000).shape
+        (1,)
+    """
     with _schedule():
         step = _decay_step_counter(begin=1)
         falling = step**-0.5
@@ -58,7 +63,13 @@ def noam_decay(d_model: int, warmup_steps: int, learning_rate: Rate = 1.0) -> Va
 def exponential_decay(
     learning_rate: Rate, decay_steps: int, decay_rate: float, staircase: bool = False
 ) -> Variable:
-    """lr rate^(step / decay_steps); ``staircase`` takes whole periods only."""
+    """lr rate^(step / decay_steps); ``staircase`` takes whole periods only.
+
+    Examples:
+        >>> rate = fluid.layers.exponential_decay(0.1, decay_steps=1000, decay_rate=0.9)
+        >>> fluid.optimizer.SGD(learning_rate=rate).type
+        'sgd'
+    """
     with _schedule():
         return learning_rate * (decay_rate ** _periods(decay_steps, staircase))
 
@@ -66,7 +77,12 @@ def exponential_decay(
 def natural_exp_decay(
     learning_rate: Rate, decay_steps: int, decay_rate: float, staircase: bool = False
 ) -> Variable:
-    """lr exp(-rate step / decay_steps)."""
+    """lr exp(-rate step / decay_steps).
+
+    Examples:
+        >>> fluid.layers.natural_exp_decay(0.1, decay_steps=1000, decay_rate=0.9).shape
+        (1,)
+    """
     with _schedule():
         periods = _periods(decay_steps, staircase)
         return learning_rate * exp(-1 * decay_rate * periods)
@@ -75,7 +91,12 @@ def natural_exp_decay(
 def inverse_time_decay(
     learning_rate: Rate, decay_steps: int, decay_rate: float, staircase: bool = False
 ) -> Variable:
-    """lr / (1 + rate step / decay_steps)."""
+    """lr / (1 + rate step / decay_steps).
+
+    Examples:
+        >>> fluid.layers.inverse_time_decay(0.1, decay_steps=1000, decay_rate=0.9).shape
+        (1,)
+    """
     with _schedule():
         periods = _periods(decay_steps, staircase)
         return learning_rate / (1 + decay_rate * periods)
@@ -88,7 +109,12 @@ def polynomial_decay(
     power: float = 1.0,
     cycle: bool = False,
 ) -> Variable:
-    """(lr - end) (1 - step / decay_steps)^power + end; ``cycle`` begins anew, each time longer."""
+    """(lr - end) (1 - step / decay_steps)^power + end; ``cycle`` begins anew, each time longer.
+
+    Examples:
+        >>> fluid.layers.polynomial_decay(0.1, decay_steps=1000).shape
+        (1,)
+    """
     with _schedule():
         step = _decay_step_counter()
         period: Any = decay_steps
@@ -107,7 +133,13 @@ def polynomial_decay(
 
 
 def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Variable:
-    """``values[i]`` while the step is below ``boundaries[i]``, then the last value."""
+    """``values[i]`` while the step is below ``boundaries[i]``, then the last value.
+
+    Examples:
+        >>> rate = fluid.layers.piecewise_decay([1000, 2000], values=[0.1, 0.01, 0.001])
+        >>> rate.shape
+        (1,)
+    """
     if len(values) != len(boundaries) + 1:
         raise GraphError(
             f"piecewise_decay: {len(boundaries)} boundaries need {len(boundaries) + 1} values, "
@@ -129,7 +161,12 @@ def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Varia
 
 
 def cosine_decay(learning_rate: Rate, step_each_epoch: int, epochs: int) -> Variable:
-    """lr / 2 (cos(pi epoch / epochs) + 1), a rate per epoch (Loshchilov and Hutter, 2017)."""
+    """lr / 2 (cos(pi epoch / epochs) + 1), a rate per epoch (Loshchilov and Hutter, 2017).
+
+    Examples:
+        >>> fluid.layers.cosine_decay(0.1, step_each_epoch=100, epochs=10).shape
+        (1,)
+    """
     if not isinstance(learning_rate, (float, Variable)):
         raise GraphTypeError(
             f"cosine_decay: learning_rate must be a float or a Variable, got {learning_rate!r}"
@@ -142,7 +179,12 @@ def cosine_decay(learning_rate: Rate, step_each_epoch: int, epochs: int) -> Vari
 def linear_lr_warmup(
     learning_rate: Rate, warmup_steps: int, start_lr: float, end_lr: float
 ) -> Variable:
-    """From ``start_lr`` to ``end_lr`` in a line over ``warmup_steps``, then ``learning_rate``."""
+    """From ``start_lr`` to ``end_lr`` in a line over ``warmup_steps``, then ``learning_rate``.
+
+    Examples:
+        >>> fluid.layers.linear_lr_warmup(0.1, 100, start_lr=0.0, end_lr=0.1).shape
+        (1,)
+    """
     dtype = learning_rate.dtype if isinstance(learning_rate, Variable) else "float32"
     slope = float(end_lr) - float(start_lr)
     with _schedule():

@@ -65,7 +65,17 @@ def while_loop(
     is_test: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Repeat ``body(*loop_vars)``, which returns new ones, while ``cond(*loop_vars)`` holds."""
+    """Repeat ``body(*loop_vars)``, which returns new ones, while ``cond(*loop_vars)`` holds.
+
+    Examples:
+        >>> i = fluid.layers.fill_constant([1], "int64", 0)
+        >>> ten = fluid.layers.fill_constant([1], "int64", 10)
+        >>> def below(i):
+        ...     return fluid.layers.less_than(i, ten)
+        >>> (i,) = fluid.layers.while_loop(below, lambda i: [i + 3], [i])
+        >>> fluid.Executor().run(fetch_list=[i])
+        [array([12])]
+    """
     if not callable(cond) or not callable(body):
         raise GraphTypeError("while_loop: cond and body must be functions")
     if not isinstance(loop_vars, (list, tuple)):
@@ -107,9 +117,16 @@ def cond(
     false_fn: Function | None = None,
     name: str | None = None,
 ) -> Any:
-    """Return what ``true_fn`` returns if ``pred`` (bool, shape (1,)) holds, else ``false_fn``.
+    """Return ``true_fn()`` if ``pred`` (bool, shape (1,)) holds, else ``false_fn()``.
 
     Both return the same structure of variables, or None.
+
+    Examples:
+        >>> x = fluid.layers.fill_constant([1], "float32", 3.0)
+        >>> big = fluid.layers.less_than(fluid.layers.fill_constant([1], "float32", 1.0), x)
+        >>> y = fluid.layers.cond(big, lambda: x * 2, lambda: x)
+        >>> fluid.Executor().run(fetch_list=[y])
+        [array([6.], dtype=float32)]
     """
     _expect_condition(pred, "cond")
     results: list[Any] = []
@@ -149,7 +166,7 @@ def case(
     default: Function | None = None,
     name: str | None = None,
 ) -> Any:
-    """Return what the first function returns whose condition holds, else ``default``'s.
+    """Return the result of the first function whose condition holds, else ``default``'s.
 
     Without default, the last function is it.
     """
@@ -170,7 +187,7 @@ def switch_case(
     default: Function | None = None,
     name: str | None = None,
 ) -> Any:
-    """Return what the function with number ``branch_index`` returns, else ``default``'s.
+    """Return the result of the function with number ``branch_index``, else ``default``'s.
 
     ``branch_fns``: functions, or pairs (number, function), or a dict. Without default, the
     function with the largest number is it.

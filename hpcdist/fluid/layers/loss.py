@@ -28,6 +28,12 @@ def cross_entropy(
 
     Hard labels are class indices [..., 1], 0 loss where they equal ``ignore_index``; of labels
     [...] the loss has that shape, too. Soft ones are probabilities like ``input``.
+
+    Examples:
+        >>> chances = fluid.data("chances", [None, 10])
+        >>> label = fluid.data("label", [None, 1], "int64")
+        >>> fluid.layers.cross_entropy(chances, label).shape
+        (-1, 1)
     """
     if soft_label:
         attrs = {"soft_label": True, "ignore_index": ignore_index}
@@ -56,6 +62,12 @@ def softmax_with_cross_entropy(
 
     logits: [..., classes] (with axis=-1); label: int64 [..., 1], or with soft_label as logits.
     Returns [..., 1], and the softmax in the shape of logits.
+
+    Examples:
+        >>> logits = fluid.data("logits", [None, 10])
+        >>> label = fluid.data("label", [None, 1], "int64")
+        >>> fluid.layers.softmax_with_cross_entropy(logits, label).shape
+        (-1, 1)
     """
     inputs = {"Logits": logits, "Label": label}
     attrs = {
@@ -74,6 +86,12 @@ def square_error_cost(input: Variable, label: Variable) -> Variable:
     """Return (input - label)^2, element by element.
 
     Both of one shape, float32 or float64, which is that of the result.
+
+    Examples:
+        >>> a = fluid.layers.assign(np.array([3.0], "float32"))
+        >>> b = fluid.layers.assign(np.array([1.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.square_error_cost(a, b)])
+        [array([4.], dtype=float32)]
     """
     helper = LayerHelper("square_error_cost")
     inputs = {"X": input, "Y": label}
@@ -82,7 +100,14 @@ def square_error_cost(input: Variable, label: Variable) -> Variable:
 
 
 def mse_loss(input: Variable, label: Variable) -> Variable:
-    """Return the mean of (input - label)^2, of shape [1]."""
+    """Return the mean of (input - label)^2, of shape [1].
+
+    Examples:
+        >>> a = fluid.layers.assign(np.array([3.0, 1.0], "float32"))
+        >>> b = fluid.layers.assign(np.array([1.0, 1.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.mse_loss(a, b)])
+        [array([2.], dtype=float32)]
+    """
     cost = square_error_cost(input, label)
     attrs = {"dim": [0], "keep_dim": False, "reduce_all": True}
     return LayerHelper("reduce_mean").apply("reduce_mean", {"X": cost}, attrs, dtype=input.dtype)
@@ -98,6 +123,12 @@ def sigmoid_cross_entropy_with_logits(
     """Return the cross entropy of sigmoid(x), element by element; ``label`` is like ``x``.
 
     It is 0 where the label equals ignore_index; normalize: divided by the number of others.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 1])
+        >>> label = fluid.data("label", [None, 1])
+        >>> fluid.layers.sigmoid_cross_entropy_with_logits(x, label).shape
+        (-1, 1)
     """
     inputs, kind = {"X": x, "Label": label}, "sigmoid_cross_entropy_with_logits"
     return append(kind, inputs, name, ignore_index=ignore_index, normalize=normalize)
@@ -109,6 +140,12 @@ def log_loss(
     """Return -label log(input + epsilon) - (1 - label) log(1 - input + epsilon).
 
     input: probabilities; label: 0 or 1; both float32 of one shape, which is that of the result.
+
+    Examples:
+        >>> chance = fluid.data("chance", [None, 1])
+        >>> label = fluid.data("label", [None, 1])
+        >>> fluid.layers.log_loss(chance, label).shape
+        (-1, 1)
     """
     return append(
         "log_loss", {"Predicted": input, "Labels": label}, name, slot="Loss", epsilon=epsilon
@@ -119,6 +156,12 @@ def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
     """Return d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), for d = label - input.
 
     Both float32 of one shape, which is that of the result.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 1])
+        >>> y = fluid.data("y", [None, 1])
+        >>> fluid.layers.huber_loss(x, y, delta=1.0).shape
+        (-1, 1)
     """
     inputs, outputs = {"X": input, "Y": label}, dict.fromkeys(("Residual", "Out"), input.dtype)
     return append_all("huber_loss", inputs, {"delta": delta}, outputs, constant=())[1]
@@ -131,7 +174,14 @@ def smooth_l1(
     outside_weight: Variable | None = None,
     sigma: float | None = None,
 ) -> Variable:
-    """Return the sum per row of outside_weight * smooth_l1(inside_weight * (x - y)), as [n, 1]."""
+    """Return the sum per row of outside_weight * smooth_l1(inside_weight * (x - y)), as [n, 1].
+
+    Examples:
+        >>> x = fluid.data("x", [None, 4])
+        >>> y = fluid.data("y", [None, 4])
+        >>> fluid.layers.smooth_l1(x, y).shape
+        (-1, 1)
+    """
     inputs = present(X=x, Y=y, InsideWeight=inside_weight, OutsideWeight=outside_weight)
     attrs = {"sigma": 1.0 if sigma is None else sigma}
     outputs = dict.fromkeys(("Diff", "Out"), x.dtype)
@@ -148,6 +198,11 @@ def label_smooth(
     """Return (1 - epsilon) label + epsilon prior; the prior is uniform, or given as [1, classes].
 
     ``dtype`` is accepted for Fluid's sake: the result has the label's.
+
+    Examples:
+        >>> label = fluid.data("label", [None, 10])
+        >>> fluid.layers.label_smooth(label, epsilon=0.1).shape
+        (-1, 10)
     """
     if not 0 <= epsilon <= 1:
         raise GraphError(f"label_smooth: epsilon must be within 0..1, got {epsilon}")

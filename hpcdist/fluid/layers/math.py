@@ -69,12 +69,24 @@ elementwise_floordiv = _elementwise("elementwise_floordiv")
 
 
 def sum(x: Variable | Sequence[Variable]) -> Variable:
-    """Add values of one shape."""
+    """Add values of one shape.
+
+    Examples:
+        >>> a = fluid.layers.assign(np.array([1.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.sum([a, a])])
+        [array([2.], dtype=float32)]
+    """
     return sums(x)
 
 
 def sums(input: Variable | Sequence[Variable], out: Variable | None = None) -> Variable:
-    """Add values of one shape into ``out``, or into a new variable."""
+    """Add values of one shape into ``out``, or into a new variable.
+
+    Examples:
+        >>> a = fluid.layers.assign(np.array([1.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.sums([a, a, a])])
+        [array([3.], dtype=float32)]
+    """
     xs = [input] if isinstance(input, Variable) else list(input)
     return LayerHelper("sum").apply("sum", {"X": xs}, out=out, dtype=xs[0].dtype)
 
@@ -87,7 +99,14 @@ def mul(
     y_num_col_dims: int = 1,
     name: str | None = None,
 ) -> Variable:
-    """Multiply matrices; the first ``*_num_col_dims`` dimensions of each count as its rows."""
+    """Multiply matrices; the first ``*_num_col_dims`` dimensions of each count as its rows.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 3, 4])
+        >>> w = fluid.data("w", [12, 5])
+        >>> fluid.layers.mul(x, w).shape
+        (-1, 5)
+    """
     attrs = {"x_num_col_dims": x_num_col_dims, "y_num_col_dims": y_num_col_dims}
     return LayerHelper("mul", name).apply("mul", {"X": x, "Y": y}, attrs, dtype=x.dtype)
 
@@ -104,6 +123,12 @@ def matmul(
 
     x: [..., m, k], y: [..., k, n] (before ``transpose_x`` and ``transpose_y``), with equal leading
     dimensions, or one without. Returns [..., m, n] times ``alpha``.
+
+    Examples:
+        >>> x = fluid.data("x", [2, 3])
+        >>> y = fluid.data("y", [4, 3])
+        >>> fluid.layers.matmul(x, y, transpose_y=True).shape
+        (2, 4)
     """
     attrs = {"transpose_X": transpose_x, "transpose_Y": transpose_y, "alpha": float(alpha)}
     return LayerHelper("matmul", name).apply("matmul", {"X": x, "Y": y}, attrs, dtype=x.dtype)
@@ -111,7 +136,13 @@ def matmul(
 
 # -- reductions ------------------------------------------------------------------------------------
 def mean(x: Variable, name: str | None = None) -> Variable:
-    """Average everything to shape (1,)."""
+    """Average everything to shape (1,).
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[1.0, 2.0], [3.0, 6.0]], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.mean(x)])
+        [array([3.], dtype=float32)]
+    """
     return append("mean", {"X": x}, name)
 
 
@@ -146,12 +177,24 @@ reduce_prod = reduction("reduce_prod")
 
 
 def argmax(x: Variable, axis: int = 0) -> Variable:
-    """Return where along ``axis`` the largest element stands (int64)."""
+    """Return where along ``axis`` the largest element stands (int64).
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[0.1, 0.9], [0.8, 0.2]], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.argmax(x, axis=1)])
+        [array([1, 0])]
+    """
     return append("arg_max", {"X": x}, dtype="int64", stop_gradient=True, axis=axis)
 
 
 def argmin(x: Variable, axis: int = 0) -> Variable:
-    """Return where along ``axis`` the smallest element stands (int64)."""
+    """Return where along ``axis`` the smallest element stands (int64).
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[0.1, 0.9], [0.8, 0.2]], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.argmin(x, axis=1)])
+        [array([0, 1])]
+    """
     return append("arg_min", {"X": x}, dtype="int64", stop_gradient=True, axis=axis)
 
 
@@ -182,6 +225,11 @@ def scale(
     """Return scale * x + bias, or scale * (x + bias).
 
     A Variable as ``scale`` has shape (1,); no gradient flows into it, as in Fluid.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([1.0, 2.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.scale(x, scale=2.0, bias=1.0)])
+        [array([3., 5.], dtype=float32)]
     """
     helper = LayerHelper("scale", name)
     if isinstance(scale, Variable):
@@ -207,7 +255,13 @@ def constant(value: Variable) -> Variable:
 
 
 def clip(x: Variable, min: float, max: float, name: str | None = None) -> Variable:
-    """Limit every element to the interval [min, max]."""
+    """Limit every element to the interval [min, max].
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([-2.0, 0.5, 2.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.clip(x, min=-1.0, max=1.0)])
+        [array([-1. ,  0.5,  1. ], dtype=float32)]
+    """
     if min >= max:
         raise GraphError(f"clip: min must be below max, got {min} and {max}")
     return append("clip", {"X": x}, name, min=float(min), max=float(max))
@@ -217,5 +271,10 @@ def clip_by_norm(x: Variable, max_norm: float, name: str | None = None) -> Varia
     """Scale the value down to the Euclidean norm ``max_norm`` if it is longer.
 
     x: float32 of any shape, or SelectedRows. The result has its shape.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([3.0, 4.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.clip_by_norm(x, max_norm=1.0)])
+        [array([0.6, 0.8], dtype=float32)]
     """
     return append("clip_by_norm", {"X": x}, name, max_norm=float(max_norm))

@@ -119,7 +119,12 @@ def _truth(self: Variable) -> bool:
 
 
 def astype(self: Variable, dtype: DTypeLike) -> Variable:
-    """Return the value converted to another element type."""
+    """Return the value converted to another element type.
+
+    Examples:
+        >>> fluid.data("x", [None, 3]).astype("int64").dtype
+        'int64'
+    """
     facts = {"in_dtype": self.dtype, "out_dtype": canonical(dtype)}
     return _append(_block(self), "cast", dtype, {"X": self}, facts)
 
@@ -128,7 +133,7 @@ _END = 10_000_000  # what Fluid writes for "to the end"
 Place = int | Variable
 
 
-def _getitem(self: Variable, item: Any) -> Variable:
+def getitem(self: Variable, item: Any) -> Variable:
     """Return a part, by integers and slices of them; one that is no slice drops its dimension.
 
     In place of integers there may be Variables of one integer each, but for steps.
@@ -194,18 +199,41 @@ def _is_of_places(index: slice) -> bool:
     return places and (index.step is None or isinstance(index.step, Integral))
 
 
-_add = _binary("elementwise_add", with_number=lambda var, c: _scaled(var, 1.0, c))
-_mul = _binary("elementwise_mul", with_number=lambda var, c: _scaled(var, c, 0.0))
+def scaling(type: str, reverse: bool = False) -> Callable[[Variable, float], Variable] | None:
+    """Return the method for a Variable and a number by one ``scale``, if it can be one."""
+    return _SCALINGS.get((type, reverse or type in ("elementwise_add", "elementwise_mul")))
+
+
+def filled(like: Variable, value: float) -> Variable:
+    """Return a constant of shape (1,), of the element type of ``like``."""
+    return _filled(like, value, every_element=False)
+
+
+def fresh(like: Variable, is_bool: bool) -> Variable:
+    """Create the variable ``tmp_<n>`` that a sign's operator writes."""
+    dtype = "bool" if is_bool else like.dtype
+    return _block(like).create_var(names.generate("tmp"), dtype=dtype)
+
+
+_SCALINGS: dict[tuple[str, bool], Callable[[Variable, float], Variable]] = {
+    ("elementwise_add", True): lambda var, c: _scaled(var, 1.0, c),
+    ("elementwise_sub", False): lambda var, c: _scaled(var, 1.0, -c),
+    ("elementwise_sub", True): lambda var, c: _scaled(var, -1.0, c),
+    ("elementwise_mul", True): lambda var, c: _scaled(var, c, 0.0),
+    ("elementwise_div", False): lambda var, c: _scaled(var, 1 / c, 0.0),
+}
+_add = _binary("elementwise_add", with_number=scaling("elementwise_add"))
+_mul = _binary("elementwise_mul", with_number=scaling("elementwise_mul"))
 _METHODS: dict[str, Any] = {
     "__add__": _add,
     "__radd__": _add,
-    "__sub__": _binary("elementwise_sub", with_number=lambda var, c: _scaled(var, 1.0, -c)),
+    "__sub__": _binary("elementwise_sub", with_number=scaling("elementwise_sub")),
     "__rsub__": _binary(
-        "elementwise_sub", reverse=True, with_number=lambda var, c: _scaled(var, -1.0, c)
+        "elementwise_sub", reverse=True, with_number=scaling("elementwise_sub", reverse=True)
     ),
     "__mul__": _mul,
     "__rmul__": _mul,
-    "__truediv__": _binary("elementwise_div", with_number=lambda var, c: _scaled(var, 1 / c, 0.0)),
+    "__truediv__": _binary("elementwise_div", with_number=scaling("elementwise_div")),
     "__rtruediv__": _binary("elementwise_div", reverse=True),
     "__pow__": _binary("elementwise_pow"),
     "__rpow__": _binary("elementwise_pow", reverse=True),
@@ -220,7 +248,7 @@ _METHODS: dict[str, Any] = {
     "__hash__": object.__hash__,
     "__bool__": _truth,
     "__neg__": lambda self: _scaled(self, -1.0, 0.0),
-    "__getitem__": _getitem,
+    "__getitem__": getitem,
     "__iter__": None,  # or Python would ask for parts without end
     "__array_ufunc__": None,  # numpy leaves `array * variable` to the variable
     "astype": astype,

@@ -16,6 +16,12 @@ def topk(input: Variable, k: int | Variable, name: str | None = None) -> tuple[V
     """Return the ``k`` largest values of the last dimension, descending, and their indices.
 
     input: [..., n]. Returns [..., k] of its type, and int64 [..., k].
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[0.1, 0.7, 0.2]], "float32"))
+        >>> values, places = fluid.layers.topk(x, k=1)
+        >>> fluid.Executor().run(fetch_list=[places])
+        [array([[1]])]
     """
     outputs = {"Out": input.dtype, "Indices": "int64"}
     return append_all("top_k", {"X": input}, {"k": k}, outputs, name)
@@ -31,6 +37,12 @@ def accuracy(
     """Return the share [1] of rows of ``input`` [n, classes] whose label [n, 1] is in the top k.
 
     ``correct`` and ``total``: int32 variables to receive the counts.
+
+    Examples:
+        >>> chances = fluid.layers.assign(np.array([[0.9, 0.1], [0.2, 0.8]], "float32"))
+        >>> label = fluid.layers.assign(np.array([[0], [0]], "int64"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.accuracy(chances, label)])
+        [array([0.5], dtype=float32)]
     """
     helper = LayerHelper("accuracy")
     values, indices = topk(input, k)
@@ -61,6 +73,13 @@ def auc(
     counts are persistable variables: positives and negatives by bucket of the last batches, then
     of all. Trainers of a plain script count their own rows; fetched areas and counts are those of
     all trainers. ``curve``: ROC or PR. ``topk`` changes nothing, as in Fluid.
+
+    Examples:
+        >>> chances = fluid.data("chances", [None, 2])
+        >>> label = fluid.data("label", [None, 1], "int64")
+        >>> auc, batch_auc, states = fluid.layers.auc(chances, label)
+        >>> auc.shape
+        (1,)
     """
     helper = LayerHelper("auc")
     areas = [helper.new_var("float64", stop_gradient=True) for _ in range(2)]

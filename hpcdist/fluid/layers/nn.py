@@ -29,6 +29,11 @@ def fc(
 
     The dimensions of an input from ``num_flatten_dims`` on count as one. param_attr may be a list,
     one for each input. bias_attr False: no bias.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 13])
+        >>> fluid.layers.fc(x, size=4, act="relu").shape
+        (-1, 4)
     """
     helper = LayerHelper("fc", name)
     inputs: list[Any] = list(input) if isinstance(input, (list, tuple)) else [input]
@@ -69,6 +74,11 @@ def softmax(
     """Return exp(input) / sum(exp(input)) over ``axis``; ``use_cudnn`` changes nothing.
 
     input: float32 or float64 of any shape, which is that of the result.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[0.0, 0.0]], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.softmax(x)])
+        [array([[0.5, 0.5]], dtype=float32)]
     """
     return append("softmax", {"X": input}, name, axis=axis)
 
@@ -87,6 +97,11 @@ def dropout(
     what it keeps by that. With a ``seed``, else with the Program's if it has one, the mask is
     Fluid's for that seed, the same in every step. Without, every step draws another one, which
     follows from the job's seed (HPCDIST_SEED), the name of the result and the number of the step.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 64])
+        >>> fluid.layers.dropout(x, dropout_prob=0.5).shape
+        (-1, 64)
     """
     helper = LayerHelper("dropout", name)
     out = helper.new_var(x.dtype)
@@ -120,6 +135,11 @@ def layer_norm(
 
     Scale and shift are float32 [product of the normalized extents]. The result has the shape and
     type of input.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 64])
+        >>> fluid.layers.layer_norm(x).shape
+        (-1, 64)
     """
     helper = LayerHelper("layer_norm", name)
     columns = input.shape[begin_norm_axis:]
@@ -153,6 +173,11 @@ def l2_normalize(
     """Return x / sqrt(sum(x^2 over axis) + epsilon).
 
     x: float32 or float64 of any shape, which is that of the result.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[3.0, 4.0]], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.l2_normalize(x, axis=1)])
+        [array([[0.6, 0.8]], dtype=float32)]
     """
     helper = LayerHelper("l2_normalize", name)
     axis = 0 if len(x.shape) == 1 else 1 if axis is None else axis
@@ -161,6 +186,13 @@ def l2_normalize(
 
 
 def cos_sim(X: Variable, Y: Variable) -> Variable:
-    """Return the cosine between rows of X [n, d] and Y [n, d] or [1, d], as [n, 1]."""
+    """Return the cosine between rows of X [n, d] and Y [n, d] or [1, d], as [n, 1].
+
+    Examples:
+        >>> x = fluid.data("x", [None, 8])
+        >>> y = fluid.data("y", [None, 8])
+        >>> fluid.layers.cos_sim(x, y).shape
+        (-1, 1)
+    """
     outputs = dict.fromkeys(("Out", "XNorm", "YNorm"), X.dtype)
     return append_all("cos_sim", {"X": X, "Y": Y}, None, outputs, constant=())[0]

@@ -149,7 +149,13 @@ def cumsum(
     exclusive: bool | None = None,
     reverse: bool | None = None,
 ) -> Variable:
-    """Return sums of the elements so far along ``axis`` (-1); exclusive: without the last."""
+    """Return sums of the elements so far along ``axis`` (-1); exclusive: without the last.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([1.0, 2.0, 3.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.cumsum(x)])
+        [array([1., 3., 6.], dtype=float32)]
+    """
     options = {"axis": axis, "exclusive": exclusive, "reverse": reverse}
     attrs = {key: value for key, value in options.items() if value is not None}
     return LayerHelper("cumsum").apply("cumsum", {"X": x}, attrs, dtype=x.dtype)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from hpcdist.base.errors import GraphTypeError
+from hpcdist.base.keywords import name_arguments_in
+from hpcdist.ps.row_policy import RowPolicy
 
 if TYPE_CHECKING:
     from hpcdist.fluid.regularizer import WeightDecayRegularizer
@@ -17,7 +19,13 @@ ParamLike: TypeAlias = (
 
 
 class ParamAttr:
-    """Name, initializer, learning-rate multiplier, regularizer and clip of a parameter."""
+    """Name, initializer, learning-rate multiplier, regularizer and clip of a parameter.
+
+    Examples:
+        >>> attr = fluid.ParamAttr(name="w", initializer=fluid.initializer.Constant(0.1))
+        >>> fluid.layers.fc(fluid.data("x", [None, 3]), 1, param_attr=attr).shape
+        (-1, 1)
+    """
 
     def __init__(
         self,
@@ -28,7 +36,10 @@ class ParamAttr:
         trainable: bool = True,
         do_model_average: bool = True,
         gradient_clip: Any = None,
+        *,
+        row_policy: RowPolicy | None = None,
     ) -> None:
+        """``row_policy``: of a distributed table (``is_distributed=True``), see `RowPolicy`."""
         if not isinstance(name, (str, type(None))):
             raise GraphTypeError(f"ParamAttr: name must be a string, got {name!r}")
         self.name = name
@@ -38,6 +49,9 @@ class ParamAttr:
         self.trainable = trainable
         self.gradient_clip = gradient_clip
         self.do_model_average = do_model_average
+        if not isinstance(row_policy, (RowPolicy, type(None))):
+            raise GraphTypeError(f"ParamAttr: row_policy: expected a RowPolicy, got {row_policy!r}")
+        self.row_policy = row_policy
 
     @staticmethod
     def of(value: ParamLike) -> ParamAttr | None:
@@ -80,3 +94,6 @@ class WeightNormParamAttr(ParamAttr):
         facts = initializer, learning_rate, regularizer, trainable, do_model_average
         super().__init__(name, *facts)
         self.dim = dim
+
+
+name_arguments_in(__name__)

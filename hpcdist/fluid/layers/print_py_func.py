@@ -32,6 +32,11 @@ def Print(
 
     ``summarize`` numbers are shown (-1: all); ``print_phase`` "backward" prints the gradient,
     "both" prints both. On several trainers each prints its own rows.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 3])
+        >>> fluid.layers.Print(x, message="x is").shape
+        (-1, 3)
     """
     helper = LayerHelper(f"print_{input.name}")
     attrs = {
@@ -59,6 +64,13 @@ def py_func(
 
     ``out`` are variables with shapes. ``backward_func`` gets the values of x and out, but for those
     that are skipped, and the gradients of out; it returns those of x.
+
+    Examples:
+        >>> x = fluid.data("x", [2, 3])
+        >>> block = fluid.default_main_program().current_block()
+        >>> out = block.create_var("y", shape=[2, 3], dtype="float32")
+        >>> fluid.layers.py_func(lambda a: np.asarray(a) * 2, x, out).shape
+        (2, 3)
     """
     helper = LayerHelper("py_func")
     ins, outs = _listed(x), _listed(out)
@@ -82,7 +94,7 @@ def py_func(
 
 
 def _of_tensors(function: Callable[..., Any]) -> Callable[[Sequence[Value]], list[Value | None]]:
-    """Let a function that takes LoDTensors, and gives arrays, take and give Values."""
+    """Adapt a function of LoDTensors that returns arrays to take and return Values."""
 
     def call(operands: Sequence[Value]) -> list[Value | None]:
         returned = function(*(LoDTensor(v.array, v.lod) for v in operands))

@@ -103,7 +103,7 @@ def retinanet_target_assign(
     positive_overlap: float = 0.5,
     negative_overlap: float = 0.4,
 ) -> tuple[Variable, ...]:
-    """Return what `rpn_target_assign` does of all anchors, and how many are fitted in each image.
+    """Like `rpn_target_assign`, of all anchors; also return how many fit in each image.
 
     That is one more than there are, as in Fluid. cls_logits: [N, anchors, num_classes].
     """

@@ -26,7 +26,12 @@ def uniform_random(
     max: float = 1.0,
     seed: int = 0,
 ) -> Variable:
-    """Draw values of [min, max); with a ``seed`` Fluid's for it, the same in every run."""
+    """Draw values of [min, max); with a ``seed`` Fluid's for it, the same in every run.
+
+    Examples:
+        >>> fluid.layers.uniform_random([2, 3], min=0.0, max=1.0).shape
+        (2, 3)
+    """
     return _draw("uniform_random", None, shape, dtype, seed, min=float(min), max=float(max))
 
 
@@ -37,7 +42,12 @@ def gaussian_random(
     seed: int = 0,
     dtype: DTypeLike = "float32",
 ) -> Variable:
-    """Draw normal values; with a ``seed`` Fluid's for it, the same in every run."""
+    """Draw normal values; with a ``seed`` Fluid's for it, the same in every run.
+
+    Examples:
+        >>> fluid.layers.gaussian_random([2, 3]).shape
+        (2, 3)
+    """
     return _draw("gaussian_random", None, shape, dtype, seed, mean=float(mean), std=float(std))
 
 

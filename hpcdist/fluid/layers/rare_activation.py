@@ -120,6 +120,11 @@ def prelu(
 
     x: [n, channels, ...]; slopes are [1] (all), [1, channels, 1, ...] (channel) or
     [1, channels, ...] (element). The result has the shape of x.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 8])
+        >>> fluid.layers.prelu(x, mode="all").shape
+        (-1, 8)
     """
     helper = LayerHelper("prelu", name)
     if mode not in ("all", "channel", "element"):
@@ -137,6 +142,11 @@ def maxout(x: Variable, groups: int, name: str | None = None, axis: int = 1) -> 
     """Return the largest of each ``groups`` channels that follow one another.
 
     x: [n, channels, rows, columns], groups divides the channels. Returns channels / groups of them.
+
+    Examples:
+        >>> images = fluid.data("images", [None, 4, 8, 8])
+        >>> fluid.layers.maxout(images, groups=2).shape
+        (-1, 2, 8, 8)
     """
     if axis not in (1, -1, 3):
         raise GraphError(f"maxout: axis must be 1 for NCHW, 3 or -1 for NHWC, got {axis}")

@@ -109,6 +109,11 @@ def diag(diagonal: Variable | np.ndarray) -> Variable:
     """Return the matrix that has this vector as its diagonal.
 
     diagonal: [n]. Returns [n, n] of its type.
+
+    Examples:
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.diag(np.array([1, 2], "int64"))])
+        [array([[1, 0],
+               [0, 2]])]
     """
     if isinstance(diagonal, np.ndarray):
         diagonal = assign(diagonal)
@@ -127,6 +132,11 @@ def pad(
     """Pad every dimension: before and after the first, before and after the second, ...
 
     paddings: two numbers for each dimension of x.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[1, 2]], "int64"))
+        >>> fluid.layers.pad(x, paddings=[0, 0, 1, 1]).shape
+        (1, 4)
     """
     return apply("pad", x, name, paddings=list(paddings), pad_value=float(pad_value))
 
@@ -139,7 +149,13 @@ def pad2d(
     data_format: str = "NCHW",
     name: str | None = None,
 ) -> Variable:
-    """Pad images (top, bottom, left, right): with a number, or mirrored (reflect, edge)."""
+    """Pad images (top, bottom, left, right): with a number, or mirrored (reflect, edge).
+
+    Examples:
+        >>> images = fluid.data("images", [None, 3, 8, 8])
+        >>> fluid.layers.pad2d(images, paddings=[1, 1, 2, 2]).shape
+        (-1, 3, 10, 12)
+    """
     if mode not in ("constant", "reflect", "edge"):
         raise GraphError(f"layers.pad2d: mode must be constant, reflect or edge, got {mode!r}")
     attrs = {
@@ -201,7 +217,15 @@ def _offsets(x: Variable, offsets: Any) -> Any:
 
 
 def expand_as(x: Variable, target_tensor: Variable, name: str | None = None) -> Variable:
-    """Repeat x along its dimensions until it has the shape of ``target_tensor``."""
+    """Repeat x along its dimensions until it has the shape of ``target_tensor``.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[1, 2]], "int64"))
+        >>> like = fluid.layers.assign(np.zeros((2, 2), "int64"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.expand_as(x, like)])
+        [array([[1, 2],
+               [1, 2]])]
+    """
     return append("expand_as", {"X": x, "target_tensor": target_tensor}, name)
 
 
@@ -209,6 +233,11 @@ def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable
     """Return the values side by side along ``axis``, without that dimension.
 
     The extent along axis must be known. Returns a list of that many values.
+
+    Examples:
+        >>> x = fluid.data("x", [2, 3])
+        >>> [row.shape for row in fluid.layers.unstack(x)]
+        [(3,), (3,)]
     """
     helper = LayerHelper("unstack")
     count = x.shape[axis] if num is None else num

@@ -36,6 +36,12 @@ def dynamic_lstm(
     ``input`` [rows, size] has what comes in, multiplied by its weights already (`fc`): of the
     candidate, input, forget and output gate. ``h_0`` and ``c_0`` [sequences, size / 4] are the
     initial states (default: 0).
+
+    Examples:
+        >>> words = fluid.data("words", [None, 64], lod_level=1)
+        >>> hidden, cell = fluid.layers.dynamic_lstm(words, size=64)
+        >>> hidden.shape
+        (-1, 16)
     """
     _needs_bias(bias_attr, "dynamic_lstm")
     helper = LayerHelper("lstm", name)
@@ -135,6 +141,11 @@ def dynamic_gru(
 
     ``input`` [rows, 3 * size] has what comes in, multiplied by its weights already (`fc`): of the
     update gate, reset gate and candidate. ``h_0`` [sequences, size] is the initial state.
+
+    Examples:
+        >>> words = fluid.data("words", [None, 48], lod_level=1)
+        >>> fluid.layers.dynamic_gru(words, size=16).shape
+        (-1, 16)
     """
     helper = LayerHelper("gru")
     slots: dict[str, Any] = {

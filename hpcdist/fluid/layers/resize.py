@@ -38,6 +38,11 @@ def image_resize(
     resample: BILINEAR, NEAREST, or TRILINEAR of volumes. align_corners: corners stay corners;
     without it, align_mode 0 lets the centers of pixels, 1 their beginnings lie on each other.
     ``actual_shape`` goes before the others. There may be Variables in all of them.
+
+    Examples:
+        >>> images = fluid.data("images", [None, 3, 8, 8])
+        >>> fluid.layers.image_resize(images, out_shape=[16, 16]).shape
+        (-1, 3, 16, 16)
     """
     if resample not in _KINDS:
         raise GraphError(f"image_resize: resample must be one of {[*_KINDS]}, got {resample!r}")
@@ -110,6 +115,11 @@ def resize_nearest(
     """Append `image_resize` with ``resample="NEAREST"``: images [N, C, height, width].
 
     Arguments and errors are those of `image_resize`.
+
+    Examples:
+        >>> images = fluid.data("images", [None, 3, 8, 8])
+        >>> fluid.layers.resize_nearest(images, out_shape=[16, 16]).shape
+        (-1, 3, 16, 16)
     """
     options = (actual_shape, align_corners, 1, data_format)
     return image_resize(input, out_shape, scale, name, "NEAREST", *options)

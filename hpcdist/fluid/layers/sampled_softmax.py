@@ -44,6 +44,12 @@ def nce(
     sampler: how classes are drawn; custom_dist: with which probabilities. is_sparse: the weights of
     labels and drawn classes are looked up, and only these get gradients; with is_distributed, which
     Fluid does not have here, weights and biases are distributed tables, as those of `embedding`.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 16])
+        >>> label = fluid.data("label", [None, 1], "int64")
+        >>> fluid.layers.nce(x, label, num_total_classes=1000).shape
+        (-1, 1)
     """
     if sampler not in _SAMPLERS:
         raise GraphError(f"layers.nce: sampler must be one of {_SAMPLERS}, got {sampler!r}")
@@ -145,6 +151,12 @@ def hsigmoid(
     The tree is a heap of ``num_classes`` leaves, or, with is_custom, each row's own path: rows of
     the weights in ``path_table``, left or right in ``path_code``, filled up with -1.
     is_sparse (with is_custom) and is_distributed: as in `nce`, of the decisions on the paths.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 16])
+        >>> label = fluid.data("label", [None, 1], "int64")
+        >>> fluid.layers.hsigmoid(x, label, num_classes=1000).shape
+        (-1, 1)
     """
     if is_custom and (path_table is None or path_code is None):
         raise GraphError("layers.hsigmoid: a custom tree needs path_table and path_code")

@@ -41,6 +41,11 @@ def sequence_pool(
     """Turn each sequence into one row: sum, average, sqrt, max, first or last of its rows.
 
     A sequence without rows gives ``pad_value``; sqrt is the sum over the root of the length.
+
+    Examples:
+        >>> words = fluid.data("words", [None, 16], lod_level=1)
+        >>> fluid.layers.sequence_pool(words, pool_type="sum").shape
+        (-1, 16)
     """
     attrs = {"pooltype": pool_type.upper(), "is_test": is_test, "pad_value": pad_value}
     outputs = {"Out": input.dtype, "MaxIndex": "int32"}
@@ -52,6 +57,11 @@ def sequence_first_step(input: Variable) -> Variable:
     """Return the first row of each sequence.
 
     input: [rows, ...] in sequences. Returns [sequences, ...].
+
+    Examples:
+        >>> words = fluid.data("words", [None, 16], lod_level=1)
+        >>> fluid.layers.sequence_first_step(words).shape
+        (-1, 16)
     """
     return sequence_pool(input, "first")
 
@@ -60,12 +70,23 @@ def sequence_last_step(input: Variable) -> Variable:
     """Return the last row of each sequence.
 
     input: [rows, ...] in sequences. Returns [sequences, ...].
+
+    Examples:
+        >>> words = fluid.data("words", [None, 16], lod_level=1)
+        >>> fluid.layers.sequence_last_step(words).shape
+        (-1, 16)
     """
     return sequence_pool(input, "last")
 
 
 def sequence_softmax(input: Variable, use_cudnn: bool = False, name: str | None = None) -> Variable:
-    """Return the softmax of [rows, 1] within each sequence."""
+    """Return the softmax of [rows, 1] within each sequence.
+
+    Examples:
+        >>> scores = fluid.data("scores", [None, 1], lod_level=1)
+        >>> fluid.layers.sequence_softmax(scores).shape
+        (-1, 1)
+    """
     return append("sequence_softmax", {"X": input}, name, use_cudnn=use_cudnn)
 
 
@@ -85,6 +106,11 @@ def sequence_conv(
 
     The first of them stands ``padding_start`` rows on (default: -filter_size // 2, rounded
     towards zero); beyond the ends of a sequence there are zeros. ``filter_stride`` must be 1.
+
+    Examples:
+        >>> words = fluid.data("words", [None, 16], lod_level=1)
+        >>> fluid.layers.sequence_conv(words, num_filters=8).shape
+        (-1, 8)
     """
     helper = LayerHelper("sequence_conv", name)
     shape = [filter_size * input.shape[1], num_filters]
@@ -99,7 +125,14 @@ def sequence_conv(
 def sequence_expand(
     x: Variable, y: Variable, ref_level: int = -1, name: str | None = None
 ) -> Variable:
-    """Repeat row, or sequence, i of ``x`` as often as sequence i of ``y``'s level has items."""
+    """Repeat row, or sequence, i of ``x`` as often as sequence i of ``y``'s level has items.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 4])
+        >>> like = fluid.data("like", [None, 1], lod_level=1)
+        >>> fluid.layers.sequence_expand(x, like).shape
+        (-1, 4)
+    """
     return append("sequence_expand", {"X": x, "Y": y}, name, ref_level=ref_level)
 
 

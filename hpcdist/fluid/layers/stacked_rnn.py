@@ -222,6 +222,14 @@ def lstm(
     the end, [num_layers * directions, N, hidden_size] as ``init_h`` and ``init_c``. A second layer
     takes what the first gives in both directions. All weights and biases are one parameter, in
     cuDNN's order. ``dropout_prob`` is of what goes from one layer to the next.
+
+    Examples:
+        >>> x = fluid.data("x", [5, None, 8])
+        >>> h = fluid.layers.fill_constant([1, 4, 16], "float32", 0.0)
+        >>> c = fluid.layers.fill_constant([1, 4, 16], "float32", 0.0)
+        >>> out, last_h, last_c = fluid.layers.lstm(x, h, c, 5, hidden_size=16, num_layers=1)
+        >>> out.shape[-1]
+        16
     """
     helper = LayerHelper("cudnn_lstm", name)
     directions = 2 if is_bidirec else 1

@@ -106,7 +106,7 @@ class StaticRNN:
         init_batch_dim_idx: int = 0,
         ref_batch_dim_idx: int = 1,
     ) -> Variable:
-        """Return what the last step gave to `update_memory`; at first ``init``, or a constant.
+        """Return the last step's value of `update_memory`; at first ``init``, or a constant.
 
         The constant has ``shape``, with one extent taken from ``batch_ref``.
         """
@@ -283,7 +283,7 @@ class DynamicRNN:
         need_reorder: bool = False,
         dtype: DTypeLike = "float32",
     ) -> Variable:
-        """Return what the last step gave to `update_memory`; at first ``init``, or a constant.
+        """Return the last step's value of `update_memory`; at first ``init``, or a constant.
 
         ``shape`` of the constant is without the rows. ``need_reorder``: ``init`` has a row for
         each sequence, in the order in which they are fed.

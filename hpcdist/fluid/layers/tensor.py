@@ -67,7 +67,12 @@ def create_parameter(
     is_bias: bool = False,
     default_initializer: Any = None,
 ) -> Parameter | None:
-    """Create a trainable parameter (Xavier; a bias: 0; or as attr or default_initializer say)."""
+    """Create a trainable parameter (Xavier; a bias: 0; or as attr or default_initializer say).
+
+    Examples:
+        >>> fluid.layers.create_parameter([3, 4], "float32", name="w").shape
+        (3, 4)
+    """
     helper = LayerHelper("create_parameter")
     if attr is None:
         attr = ParamAttr(name=name)
@@ -82,7 +87,13 @@ def create_global_var(
     force_cpu: bool = False,
     name: str | None = None,
 ) -> Variable:
-    """Create a variable of the global block that the startup program sets to ``value``."""
+    """Create a variable of the global block that the startup program sets to ``value``.
+
+    Examples:
+        >>> counter = fluid.layers.create_global_var([1], 0.0, "float32", persistable=True)
+        >>> counter.persistable
+        True
+    """
     helper = LayerHelper("global_var", name)
     var = helper.main_program.global_block().create_var(
         name or names.generate("_generated_var"),
@@ -106,6 +117,10 @@ def fill_constant(
     """Fill a value of this shape, in which there may be Variables; it stops gradients.
 
     ``value`` may be a Variable of shape (1,).
+
+    Examples:
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.fill_constant([2], "float32", 0.5)])
+        [array([0.5, 0.5], dtype=float32)]
     """
     if isinstance(value, Variable):
         return _filled(fill_constant(shape, dtype, 0.0, force_cpu), value, out)
@@ -157,17 +172,33 @@ def fill_constant_batch_size_like(
 
 
 def zeros(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False) -> Variable:
-    """Fill a value with 0."""
+    """Fill a value with 0.
+
+    Examples:
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.zeros([2], "int64")])
+        [array([0, 0])]
+    """
     return fill_constant(shape, dtype, 0.0, force_cpu)
 
 
 def ones(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False) -> Variable:
-    """Fill a value with 1."""
+    """Fill a value with 1.
+
+    Examples:
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.ones([2], "int64")])
+        [array([1, 1])]
+    """
     return fill_constant(shape, dtype, 1.0, force_cpu)
 
 
 def zeros_like(x: Variable, out: Variable | None = None) -> Variable:
-    """Fill a value of the shape and type of x with 0."""
+    """Fill a value of the shape and type of x with 0.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([1, 2], "int64"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.zeros_like(x)])
+        [array([0, 0])]
+    """
     helper = LayerHelper("zeros_like")
     if out is None:
         out = helper.new_var(x.dtype)
@@ -177,7 +208,13 @@ def zeros_like(x: Variable, out: Variable | None = None) -> Variable:
 
 
 def ones_like(x: Variable, out: Variable | None = None) -> Variable:
-    """Fill a value of the shape and type of x with 1."""
+    """Fill a value of the shape and type of x with 1.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([3, 2], "int64"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.ones_like(x)])
+        [array([1, 1])]
+    """
     helper = LayerHelper("ones_like")
     return helper.apply("fill_any_like", {"X": x}, {"value": 1.0}, out=out, dtype=x.dtype)
 
@@ -187,6 +224,11 @@ def cast(x: Variable, dtype: DTypeLike) -> Variable:
     """Convert every element to another type.
 
     x: any type; dtype: its new one. The result has the shape of x.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([1.7, -1.7], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.cast(x, "int64")])
+        [array([ 1, -1])]
     """
     return append("cast", {"X": x}, dtype=dtype, in_dtype=x.dtype, out_dtype=canonical(dtype))
 
@@ -197,6 +239,11 @@ def assign(
     """Copy a variable, or an array that becomes part of the Program, into ``output``.
 
     An array of float64 is stored as float32.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([1, 2], "int64"))
+        >>> fluid.Executor().run(fetch_list=[x])
+        [array([1, 2])]
     """
     helper = LayerHelper("assign")
     if isinstance(input, Variable):
@@ -219,7 +266,13 @@ def assign(
 
 
 def shape(input: Variable) -> Variable:
-    """Return the extents (int32)."""
+    """Return the extents (int32).
+
+    Examples:
+        >>> x = fluid.layers.assign(np.zeros((2, 3), "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.shape(x)])
+        [array([2, 3], dtype=int32)]
+    """
     return append("shape", {"Input": input}, dtype="int32")
 
 
@@ -243,6 +296,11 @@ def reshape(
     """Reshape x: 0 keeps the extent at its position, one -1 is inferred.
 
     There may be Variables in the shape; ``actual_shape`` is one that wins over it.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 6])
+        >>> fluid.layers.reshape(x, [-1, 2, 3]).shape
+        (-1, 2, 3)
     """
     check_shape("reshape", x, shape)
     helper = LayerHelper("reshape2", name)
@@ -259,24 +317,47 @@ def transpose(x: Variable, perm: Sequence[int], name: str | None = None) -> Vari
     """Order the dimensions anew.
 
     perm: for each dimension of the result, that of x.
+
+    Examples:
+        >>> x = fluid.data("x", [2, 3, 4])
+        >>> fluid.layers.transpose(x, perm=[1, 0, 2]).shape
+        (3, 2, 4)
     """
     return _reshaping(LayerHelper("transpose", name), "transpose2", x, {"axis": list(perm)})
 
 
 def flatten(x: Variable, axis: int = 1, name: str | None = None) -> Variable:
-    """Make a matrix; the dimensions before ``axis`` become its rows."""
+    """Make a matrix; the dimensions before ``axis`` become its rows.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 3, 4])
+        >>> fluid.layers.flatten(x, axis=1).shape
+        (-1, 12)
+    """
     return _reshaping(LayerHelper("flatten", name), "flatten2", x, {"axis": axis})
 
 
 def squeeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
-    """Drop dimensions of extent 1; no axes: all of them."""
+    """Drop dimensions of extent 1; no axes: all of them.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 1, 3])
+        >>> fluid.layers.squeeze(x, axes=[1]).shape
+        (-1, 3)
+    """
     return _reshaping(LayerHelper("squeeze", name), "squeeze2", input, {"axes": list(axes)})
 
 
 def unsqueeze(
     input: Variable, axes: int | Variable | Sequence[int | Variable], name: str | None = None
 ) -> Variable:
-    """Insert dimensions of extent 1 at ``axes``, places in the result; the dtype stays."""
+    """Insert dimensions of extent 1 at ``axes``, places in the result; the dtype stays.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 3])
+        >>> fluid.layers.unsqueeze(x, axes=[1]).shape
+        (-1, 1, 3)
+    """
     axis_list = [axes] if isinstance(axes, int) else as_extents(axes)
     return _reshaping(LayerHelper("unsqueeze2", name), "unsqueeze2", input, {"axes": axis_list})
 
@@ -288,6 +369,12 @@ def concat(
     """Join values along a dimension.
 
     input: values of one type whose shapes agree except along ``axis``. Returns their sum along it.
+
+    Examples:
+        >>> a = fluid.data("a", [None, 3])
+        >>> b = fluid.data("b", [None, 5])
+        >>> fluid.layers.concat([a, b], axis=1).shape
+        (-1, 8)
     """
     xs = [input] if isinstance(input, Variable) else list(input)
     return append("concat", {"X": xs}, name, dtype=xs[0].dtype, axis=axis)
@@ -302,6 +389,11 @@ def split(
     """Cut into equal parts, or into parts of given extents, along a dimension.
 
     num_or_sections: a number of parts, or their extents (one may be -1). Returns a list of values.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 6])
+        >>> [part.shape for part in fluid.layers.split(x, num_or_sections=3, dim=1)]
+        [(-1, 2), (-1, 2), (-1, 2)]
     """
     if isinstance(num_or_sections, Variable):
         refuse_variables("split", "num_or_sections", num_or_sections)
@@ -319,7 +411,14 @@ def split(
 
 
 def stack(x: Sequence[Variable], axis: int = 0) -> Variable:
-    """Join values of one shape along a new dimension."""
+    """Join values of one shape along a new dimension.
+
+    Examples:
+        >>> a = fluid.data("a", [None, 3])
+        >>> b = fluid.data("b", [None, 3])
+        >>> fluid.layers.stack([a, b], axis=1).shape
+        (-1, 2, 3)
+    """
     xs = [x] if isinstance(x, Variable) else list(x)
     return append("stack", {"X": xs}, slot="Y", dtype=xs[0].dtype, axis=axis)
 
@@ -331,6 +430,11 @@ def slice(input: Variable, axes: Sequence[int], starts: Places, ends: Places) ->
     """Take a part along some dimensions; negative starts and ends count from the end.
 
     There may be Variables in both.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 5])
+        >>> fluid.layers.slice(x, axes=[1], starts=[1], ends=[4]).shape
+        (-1, 3)
     """
     return _part("slice", input, axes, starts, ends)
 
@@ -357,18 +461,37 @@ def strided_slice(
     ends: Places,
     strides: Places,
 ) -> Variable:
-    """Take every ``strides``-th element of a part along some dimensions, backwards if negative."""
+    """Take every ``strides``-th element of a part along some dimensions, backwards if negative.
+
+    Examples:
+        >>> x = fluid.data("x", [3, 6])
+        >>> fluid.layers.strided_slice(x, axes=[1], starts=[0], ends=[6], strides=[2]).shape
+        (3, 3)
+    """
     return _part("strided_slice", input, axes, starts, ends, strides=strides)
 
 
 def reverse(x: Variable, axis: int | Sequence[int]) -> Variable:
-    """Turn the order of the elements round along some dimensions."""
+    """Turn the order of the elements round along some dimensions.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([1, 2, 3], "int64"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.reverse(x, axis=0)])
+        [array([3, 2, 1])]
+    """
     attrs = {"axis": [axis] if isinstance(axis, int) else list(axis)}
     return LayerHelper("reverse").apply("reverse", {"X": x}, attrs, dtype=x.dtype)
 
 
 def expand(x: Variable, expand_times: Places, name: str | None = None) -> Variable:
-    """Repeat along every dimension, as often as numbers or Variables say."""
+    """Repeat along every dimension, as often as numbers or Variables say.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[1, 2]], "int64"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.expand(x, expand_times=[2, 1])])
+        [array([[1, 2],
+               [1, 2]])]
+    """
     return append("expand", {"X": x}, name, expand_times=as_extents(expand_times))
 
 
@@ -379,6 +502,13 @@ def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable
 
     ``index`` is int [n] or [n, 1], from 0 to the number of rows - 1: at a step FeedError for any
     other. The result is [n, *the shape of a row].
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[1.0], [2.0], [3.0]], "float32"))
+        >>> rows = fluid.layers.assign(np.array([2, 0], "int64"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.gather(x, rows)])
+        [array([[3.],
+               [1.]], dtype=float32)]
     """
     return append("gather", {"X": input, "Index": index}, overwrite=overwrite)
 

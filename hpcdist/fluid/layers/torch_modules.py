@@ -33,7 +33,7 @@ def torch_module(
     name: str | None = None,
     by_row: bool | None = None,
 ) -> Any:
-    """Return what a `torch.nn.Module`, or a function of tensors, makes of ``inputs``.
+    """Apply a `torch.nn.Module`, or a function of tensors, to ``inputs``.
 
     Its parameters become Parameters ``<name>.<theirs>`` of the Program, with the values that they
     have now: every rank builds the module alike, say after ``torch.manual_seed``. They are trained,
@@ -282,7 +282,7 @@ def _is_joined(torch: Any, whole: Any, parts: Sequence[Any]) -> bool:
 
 
 def _printed(torch: Any, module: Any) -> str:
-    """Return what a Program calls a module, the same on all ranks."""
+    """Return a module's name in a Program, the same on all ranks."""
     if isinstance(module, torch.nn.Module):
         return repr(module)
     function = getattr(module, "func", module)  # of functools.partial

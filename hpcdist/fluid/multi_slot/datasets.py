@@ -16,6 +16,7 @@ from hpcdist.base.checks import Refused
 from hpcdist.base.errors import DataError, DataNotImplementedError
 from hpcdist.data.reader import buffered, xmap_readers
 from hpcdist.executor import control
+from hpcdist.fluid.multi_slot.dataset_settings import DatasetSettings
 from hpcdist.fluid.multi_slot.descriptions import Message, written
 from hpcdist.fluid.multi_slot.global_shuffle import by_ids_among, check_agreed, shuffled_among
 from hpcdist.fluid.multi_slot.merging import id_keys, merged
@@ -44,7 +45,7 @@ _PAGE_VIEWS = "samples are not joined to page views: join them before, or in the
 _TABLES = "embedding(is_sparse=True, is_distributed=True) takes any id"
 
 
-class DatasetBase:
+class DatasetBase(DatasetSettings):
     """Files of multi-slot text, what to pipe them through, and the variables they feed.
 
     Files are read in the order of the list, and samples keep their order: ``set_thread`` says only
@@ -127,9 +128,6 @@ class DatasetBase:
         """Refuse: only samples in memory can be shuffled."""
         self.slots_shuffle([])
 
-    def set_hdfs_config(self, fs_name: str, fs_ugi: str) -> None:
-        """Do nothing: it is about ``hdfs:`` and ``afs:`` files, which `set_filelist` refuses."""
-
     def desc(self) -> str:
         """Return the settings as Fluid's text."""
         slots: list[Message] = []
@@ -152,7 +150,7 @@ class DatasetBase:
         raise DataNotImplementedError("use DatasetFactory().create_dataset(...)")
 
     def _read(self) -> tuple[list[str], str, list[SampleSlot]]:
-        """Return what to read; DataError if it is not said."""
+        """Return the files to read; DataError if none are given."""
         if self._files is None:
             raise DataError(f"{type(self).__name__}: call set_filelist first")
         if not self._slots:
@@ -201,9 +199,11 @@ class InMemoryDataset(DatasetBase):
         self._merge_size: int | None = None  # None: samples are not merged
 
     # -- loading -------------------------------------------------------------------------------
-    def load_into_memory(self) -> None:
-        """Read all files, as many at once as there are threads."""
+    def load_into_memory(self, is_shuffle: bool = False) -> None:
+        """Read all files, as many at once as there are threads; then shuffle them if asked."""
         self._samples = self._load(self._threads)
+        if is_shuffle:
+            self.local_shuffle()
 
     def preload_into_memory(self, thread_num: int | None = None) -> None:
         """Begin to read all files while the script continues; `wait_preload_done` ends it."""
@@ -222,18 +222,6 @@ class InMemoryDataset(DatasetBase):
     def release_memory(self) -> None:
         """Forget the samples."""
         self._samples = None
-
-    def set_queue_num(self, queue_num: int) -> None:
-        """Do nothing: there are no queues."""
-
-    def set_fleet_send_batch_size(self, fleet_send_batch_size: int = 1024) -> None:
-        """Do nothing: `global_shuffle` knows how much to send at once."""
-
-    def set_fleet_send_sleep_seconds(self, fleet_send_sleep_seconds: int = 0) -> None:
-        """Do nothing: `global_shuffle` need not sleep."""
-
-    def set_merge_by_sid(self, merge_by_sid: bool) -> None:
-        """Do nothing: it is about page views."""
 
     def set_feed_type(self, data_feed_type: str) -> None:
         """Accept Fluid's name for multi-slot text, and refuse others."""

@@ -81,7 +81,7 @@ def written(message: Message) -> str:
 
 
 def parsed(text: str, source: str) -> Message:
-    """Return what a text describes; DataError, with the line, for what is none."""
+    """Parse a text; DataError, with the line, if it is no description."""
     tokens = _Tokens(text, source)
     return _message(tokens, _FEED, end="")
 

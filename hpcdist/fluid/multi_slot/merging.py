@@ -71,7 +71,7 @@ def _id(column: Column, number: int) -> bytes:
 
 
 def _tells(column: Column) -> np.ndarray:
-    """Tell of each sample whether it has a value that is not zero, bool [samples]."""
+    """Return which samples have a value that is not zero, bool [samples]."""
     from hpcdist.fluid.multi_slot.kernels import NEAR_ZERO  # numba takes 0.3 s to import
 
     values = column.values

@@ -90,7 +90,7 @@ class Samples:
         return Samples(self.slots, columns)
 
     def feed(self) -> dict[str, LoDTensor]:
-        """Return what these samples are fed as, by variables."""
+        """Return the feed of these samples, by variables."""
         fed = {}
         for slot, column in zip(self.slots, self.columns):
             if not slot.is_fed:

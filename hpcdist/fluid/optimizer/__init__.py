@@ -1,5 +1,6 @@
 """Optimizers, by their short names and Fluid's long ones."""
 
+from hpcdist.base.keywords import name_arguments_in
 from hpcdist.fluid.optimizer.averages import (
     ExponentialMovingAverage,
     LookaheadOptimizer,
@@ -76,3 +77,5 @@ __all__ = [
     "RecomputeOptimizer",
     "SGDOptimizer",
 ]
+
+name_arguments_in(__name__)

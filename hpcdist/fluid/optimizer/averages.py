@@ -34,7 +34,7 @@ def _variable_in(block: Block, var: Variable) -> Variable:
 
 
 def _averaged(program: Program) -> list[Parameter]:
-    """Return what is averaged: also what is not trained, such as running means, as in Fluid."""
+    """Return the averaged variables, also untrained ones, such as running means, as in Fluid."""
     averaged = [p for p in program.all_parameters() if p.do_model_average is not False]
     chosen = [p for p in averaged if not p.is_distributed]
     if not chosen:
@@ -80,7 +80,7 @@ class _Exchanged:
 
     @contextmanager
     def apply(self, executor: Any, need_restore: bool = True) -> Iterator[None]:
-        """Let parameters have their averages inside the ``with``, and longer without restore."""
+        """Set parameters to their averages inside the ``with``, and longer without restore."""
         executor.run(self.apply_program)
         try:
             yield

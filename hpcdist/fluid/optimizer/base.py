@@ -202,9 +202,7 @@ class Optimizer(Minimizer):
         start = len(block.ops)
         for param, _ in pairs:
             self._add_accumulators(param)
-        # As in Fluid: of the loss's type, so that 0.1 is not 0.1 to eight digits only.
-        alone = all(param.dtype == "float64" for param, _ in pairs)
-        self._global_rate("float64" if alone else "float32")
+        self._make_rate(pairs)
         for param, grad in pairs:
             with program_of(param).role_guard(OpRole.OPTIMIZE, (param, grad)):
                 self._append_update(block, param, grad)
@@ -238,6 +236,12 @@ class Optimizer(Minimizer):
         """Append what follows the updates of all parameters."""
 
     # -- variables ---------------------------------------------------------------------------
+    def _make_rate(self, pairs: ParamGrads) -> None:
+        """Make the learning rate's variable, if it is not there."""
+        # As in Fluid: of the loss's type, so that 0.1 is not 0.1 to eight digits only.
+        alone = all(param.dtype == "float64" for param, _ in pairs)
+        self._global_rate("float64" if alone else "float32")
+
     def _global_rate(self, dtype: str = "float32") -> Variable:
         """Return the learning rate's variable in the main program, made at the first call."""
         if isinstance(self.learning_rate, Variable):

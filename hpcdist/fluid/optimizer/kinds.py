@@ -15,13 +15,25 @@ from hpcdist.graph.variable import Parameter, Variable
 
 
 class SGDOptimizer(Optimizer):
-    """p -= lr g."""
+    """p -= lr g.
+
+    Examples:
+        >>> loss = fluid.layers.mean(fluid.layers.fc(fluid.data("x", [None, 3]), 1))
+        >>> updates, gradients = fluid.optimizer.SGD(learning_rate=0.1).minimize(loss)
+        >>> [parameter.name for parameter, gradient in gradients]
+        ['fc_0.w_0', 'fc_0.b_0']
+    """
 
     type = "sgd"
 
 
 class MomentumOptimizer(Optimizer):
-    """v = mu v + g; p -= lr v, or with Nesterov p -= lr (g + mu v)."""
+    """v = mu v + g; p -= lr v, or with Nesterov p -= lr (g + mu v).
+
+    Examples:
+        >>> fluid.optimizer.Momentum(learning_rate=0.1, momentum=0.9, use_nesterov=True).type
+        'momentum'
+    """
 
     type = "momentum"
     accumulators = ("velocity",)
@@ -41,7 +53,12 @@ class MomentumOptimizer(Optimizer):
 
 
 class LarsMomentumOptimizer(Optimizer):
-    """Momentum with a rate per layer: lr c |p| / (|g| + wd |p|) (You et al., 2017)."""
+    """Momentum with a rate per layer: lr c |p| / (|g| + wd |p|) (You et al., 2017).
+
+    Examples:
+        >>> fluid.optimizer.LarsMomentum(learning_rate=0.1, momentum=0.9).type
+        'lars_momentum'
+    """
 
     type = "lars_momentum"
     accumulators = ("velocity",)
@@ -66,7 +83,12 @@ class LarsMomentumOptimizer(Optimizer):
 
 
 class AdagradOptimizer(Optimizer):
-    """m += g^2; p -= lr g / (sqrt(m) + epsilon) (Duchi et al., 2011)."""
+    """m += g^2; p -= lr g / (sqrt(m) + epsilon) (Duchi et al., 2011).
+
+    Examples:
+        >>> fluid.optimizer.Adagrad(learning_rate=0.1).type
+        'adagrad'
+    """
 
     type = "adagrad"
     accumulators = ("moment",)
@@ -90,7 +112,12 @@ class AdagradOptimizer(Optimizer):
 
 
 class DecayedAdagradOptimizer(Optimizer):
-    """m = d m + (1 - d) g^2; p -= lr g / (sqrt(m) + epsilon)."""
+    """m = d m + (1 - d) g^2; p -= lr g / (sqrt(m) + epsilon).
+
+    Examples:
+        >>> fluid.optimizer.DecayedAdagrad(learning_rate=0.1).type
+        'decayed_adagrad'
+    """
 
     type = "decayed_adagrad"
     accumulators = ("moment",)
@@ -110,7 +137,12 @@ class DecayedAdagradOptimizer(Optimizer):
 
 
 class AdamOptimizer(Optimizer):
-    """Adam (Kingma and Ba, 2015); ``lazy_mode`` moves only the rows of a sparse gradient."""
+    """Adam (Kingma and Ba, 2015); ``lazy_mode`` moves only the rows of a sparse gradient.
+
+    Examples:
+        >>> fluid.optimizer.Adam(learning_rate=0.001, lazy_mode=True).type
+        'adam'
+    """
 
     type = "adam"
     accumulators = ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc")
@@ -141,7 +173,12 @@ class AdamOptimizer(Optimizer):
 
 
 class AdamaxOptimizer(Optimizer):
-    """Adam with the infinity norm (Kingma and Ba, 2015)."""
+    """Adam with the infinity norm (Kingma and Ba, 2015).
+
+    Examples:
+        >>> fluid.optimizer.Adamax(learning_rate=0.001).type
+        'adamax'
+    """
 
     type = "adamax"
     accumulators = ("moment", "inf_norm", "beta1_pow_acc")
@@ -172,7 +209,12 @@ class AdamaxOptimizer(Optimizer):
 
 
 class RMSPropOptimizer(Optimizer):
-    """RMSProp (Hinton, 2012); ``centered`` subtracts the squared mean of the gradient."""
+    """RMSProp (Hinton, 2012); ``centered`` subtracts the squared mean of the gradient.
+
+    Examples:
+        >>> fluid.optimizer.RMSProp(learning_rate=0.01).type
+        'rmsprop'
+    """
 
     type = "rmsprop"
     accumulators = ("momentum", "mean_square", "mean_grad")
@@ -199,7 +241,12 @@ class RMSPropOptimizer(Optimizer):
 
 
 class FtrlOptimizer(Optimizer):
-    """FTRL-proximal (McMahan et al., 2013)."""
+    """FTRL-proximal (McMahan et al., 2013).
+
+    Examples:
+        >>> fluid.optimizer.Ftrl(learning_rate=0.1, l1=0.01).type
+        'ftrl'
+    """
 
     type = "ftrl"
     accumulators = ("squared", "linear")
@@ -220,7 +267,12 @@ class FtrlOptimizer(Optimizer):
 
 
 class AdadeltaOptimizer(Optimizer):
-    """Adadelta (Zeiler, 2012). As in Fluid, the learning rate is not used."""
+    """Adadelta (Zeiler, 2012). As in Fluid, the learning rate is not used.
+
+    Examples:
+        >>> fluid.optimizer.Adadelta(learning_rate=1.0, rho=0.95).type
+        'adadelta'
+    """
 
     type = "adadelta"
     accumulators = ("_avg_squared_grad", "_avg_squared_update")
@@ -240,7 +292,12 @@ class AdadeltaOptimizer(Optimizer):
 
 
 class LambOptimizer(AdamOptimizer):
-    """Adam with a rate per layer (You et al., 2020). For one process: servers do not take it."""
+    """Adam with a rate per layer (You et al., 2020). For one process: servers do not take it.
+
+    Examples:
+        >>> fluid.optimizer.Lamb(learning_rate=0.001).type
+        'lamb'
+    """
 
     type = "lamb"
 

@@ -143,7 +143,7 @@ class OptimizerWithMixedPrecision(_InHalf):
         self._scaled_loss: Variable | None = None
 
     def get_loss_scaling(self) -> Variable:
-        """Return what the loss is multiplied by; it may be fetched.
+        """Return the factor of the loss; it may be fetched.
 
         float32 [1], persistable.
         """

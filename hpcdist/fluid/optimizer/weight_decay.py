@@ -48,8 +48,12 @@ def extend_with_decoupled_weight_decay(base_optimizer: type[Optimizer]) -> type[
                 if self._decays is not None and not self._decays(parameter.name):
                     continue
                 with program.role_guard(OpRole.OPTIMIZE, (parameter, gradient)):
-                    decayed = layers.elementwise_sub(parameter, parameter * self._coefficient)
+                    decayed = layers.elementwise_sub(parameter, self._decay_of(parameter))
                     layers.assign(decayed, parameter)
             return super().apply_gradients(params_grads, grad_clip)
+
+        def _decay_of(self, parameter: Variable) -> Variable:
+            """Return the decay of a parameter in a step."""
+            return parameter * self._coefficient
 
     return OptimizerWithDecoupledWeightDecay

@@ -139,7 +139,7 @@ class StateCell:
         return self._states[self._out_state]
 
 
-class _Memory:
+class _DecoderMemory:
     """A state in a DynamicRNN."""
 
     def __init__(self, rnn: layers.DynamicRNN, first: InitState) -> None:
@@ -153,7 +153,7 @@ class _Memory:
         self._rnn.update_memory(self._memory, state)
 
 
-class _Place:
+class _WrittenPlace:
     """A state in an array, written in the block around a loop."""
 
     def __init__(self, array: Variable, counter: Variable) -> None:
@@ -195,9 +195,9 @@ class TrainingDecoder:
         if not self._inside:
             raise GraphError(f"TrainingDecoder.{method}: must stand within `with decoder.block()`")
 
-    def hold(self, first: InitState) -> _Memory:
-        """Return what keeps a state from step to step."""
-        return _Memory(self.dynamic_rnn, first)
+    def hold(self, first: InitState) -> _DecoderMemory:
+        """Return the holder of a state from step to step."""
+        return _DecoderMemory(self.dynamic_rnn, first)
 
     @property
     def state_cell(self) -> StateCell:
@@ -300,14 +300,14 @@ class BeamSearchDecoder:
         around.append_op("write_to_array", {"X": first, "I": place}, {"Out": array})
         return array
 
-    def hold(self, first: InitState) -> _Place:
-        """Return what keeps a state from step to step."""
+    def hold(self, first: InitState) -> _WrittenPlace:
+        """Return the holder of a state from step to step."""
         around = self._around("state_cell")
         name = names.generate("array_state_counter")
         counter = around.create_var(name, dtype="int64", stop_gradient=True)
         facts = {"shape": [1], "dtype": "int64", "value": 0.0, "force_cpu": True}
         around.append_op("fill_constant", {}, {"Out": counter}, facts)
-        return _Place(self._written(first.value, counter, "state_cell"), counter)
+        return _WrittenPlace(self._written(first.value, counter, "state_cell"), counter)
 
     @property
     def state_cell(self) -> StateCell:
@@ -320,7 +320,7 @@ class BeamSearchDecoder:
         layers.fill_constant([1], "bool", 0, force_cpu=True, out=self._goes_on)
 
     def read_array(self, init: Variable, is_ids: bool = False, is_scores: bool = False) -> Variable:
-        """Return what the last step gave to `update_array`; at first ``init``."""
+        """Return the value that the last step gave to `update_array`; at first ``init``."""
         if not isinstance(init, Variable):
             raise GraphTypeError(f"read_array: init must be a Variable, got {init!r}")
         if is_ids and is_scores:
