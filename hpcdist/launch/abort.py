@@ -13,26 +13,28 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 from hpcdist import runtime
+from hpcdist.base import settings
 from hpcdist.base.errors import DeadlineError, RankFailure
 from hpcdist.checkpoint.preemption import AGAIN
 from hpcdist.checkpoint.recent import newest
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER
-from hpcdist.comm.pmix_event import report_death
+from hpcdist.comm.pmix import report_death
 from hpcdist.comm.progress import waiting_for
-from hpcdist.launch import logs, report, stacks
-from hpcdist.launch.host_board import LAST_WORDS, Fact, HostBoard
+from hpcdist.launch import host_watcher, logs, report, stacks
+from hpcdist.launch.facts import LAST_WORDS, Fact
+from hpcdist.launch.held_outputs import pipes_of
+from hpcdist.launch.host_board import HostBoard
 from hpcdist.launch.host_ranks import HostRanks
 from hpcdist.launch.logs import Output
+from hpcdist.launch.processes import lives
+from hpcdist.launch.quiet_end import end_job
 from hpcdist.launch.recording import RankRecorder
 from hpcdist.launch.report import MOST_STACKS, Peer
-from hpcdist.launch.stuck_launcher import watch_launcher
 from hpcdist.launch.termination import (
     code_when_ended,
     forget_termination,
-    is_stopped,
     leave_it_to_the_thread,
-    lives,
     sigterm_is_ours,
 )
 
@@ -71,6 +73,9 @@ class Guard:
         self._output = output
         # By default it ends a process; after the board, which is collective, it may come.
         signal.signal(WRITE_LAST, leave_it_to_the_thread)
+        # Before the board, which is collective, nobody has directed its output elsewhere.
+        here = [peer.pid for peer in peers if peer.host == me.host]
+        held = pipes_of(here) if here[0] == me.pid and not transport.tolerant else []
         self._board = HostBoard(transport)
         self._tolerant = transport.tolerant
         self._host = HostRanks(me, peers, self._board, transport.tolerant)
@@ -85,13 +90,21 @@ class Guard:
             os._exit = self._exit_of_scripts
             # Now: Python 3.12 starts no thread any more when it ends.
             threading.Thread(target=self._end_without_mpi, daemon=True).start()
-        if self._tolerant and all(me.rank < peer.rank for peer in self._host.neighbours):
+        if all(me.rank < peer.rank for peer in self._host.neighbours):
             on_host = [me, *self._host.neighbours]
-            board = self._board.file if len(on_host) == len(peers) else None
-            self._beside_launcher = watch_launcher([p.pid for p in on_host], board, LAST_WORDS)
+            self._beside_ranks = host_watcher.start(
+                {peer.pid: str(peer) for peer in on_host},
+                self._board.file,
+                settings.RPC_DEADLINE.read() / 1000,
+                LAST_WORDS if len(on_host) == len(peers) else (),
+                self._tolerant,
+                held,
+            )
+        for file in held:
+            os.close(file)
 
     def _exit_of_scripts(self, status: int) -> NoReturn:
-        """Be killed, where a script calls os._exit with a code other than 0.
+        """Kill this process where a script calls os._exit with a code other than 0.
 
         mpirun --with-ft ulfm counts a process that ends with such a code twice (PRRTE 3): it leaves
         before the last survivor, whose words are lost, or while that still trains. The last rank of
@@ -199,36 +212,30 @@ class Guard:
         reporter, *_ = [*self._board.all(Fact.REPORTS), 0]
         if reporter == os.getpid():
             self._board.note(Fact.ENDS, code)
-            self._kill_the_stopped()
-        if self._tolerant and reporter not in (0, os.getpid()):
+            if self._tolerant:  # mpirun leaves it to every rank to end, and these cannot
+                self._host.kill_stopped(PATIENCE_S)
+        if reporter not in (0, os.getpid()):
             late = time.monotonic() + PATIENCE_S
             while lives(reporter) and time.monotonic() < late:
                 time.sleep(PATIENCE_S / 200)
             # mpirun may return the code of any of them.
             code = self._board.code() or code
-        elif not (self._leaving.is_set() or (self._tolerant and self._host.is_last())):
+            if self._tolerant:
+                _exit(code)
+        if self._leaving.is_set() or (self._tolerant and self._host.is_last()):
+            _exit(code)
+        if self._tolerant:
             self._transport.abort(code)
+        else:
+            end_job(self._transport, self._host.neighbours, len(self._peers), code, PATIENCE_S)
         _exit(code)
-
-    def _kill_the_stopped(self) -> None:
-        """Kill ranks of this host that are stopped, where nobody else does.
-
-        A tolerant mpirun leaves it to every rank to end when the job does, and these cannot.
-        """
-        for peer in self._host.neighbours if self._tolerant else ():
-            if is_stopped(peer.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(peer.pid, signal.SIGKILL)
-                late = time.monotonic() + PATIENCE_S
-                while lives(peer.pid) and time.monotonic() < late:
-                    time.sleep(PATIENCE_S / 200)
 
     def _write_last(self) -> None:
         self._recording.fail()
         self._board.note(Fact.WRITTEN)
 
     def _let_others_write(self) -> None:
-        """Have the ranks of this host write what they did last: a launcher leaves them no time."""
+        """Make the ranks of this host write their recordings now: launchers leave no time."""
         for peer in self._host.neighbours:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(peer.pid, WRITE_LAST)
@@ -249,6 +256,10 @@ class Guard:
         named = self._board.all(Fact.REPORTS) or self._board.all(Fact.NAMED, rank)
         if not named and self._board.claim(Fact.NAMED, rank) and text:
             self._output.announce(text)
+
+    def note(self, fact: Fact) -> None:
+        """Notify the host's watcher of this rank's progress."""
+        self._board.note(fact)
 
     def script_has_ended(self) -> None:
         """Note that this rank's death does no harm any more. Call it while the job still runs."""
@@ -285,6 +296,7 @@ class Guard:
         if self._tolerant and self._transport.failed():
             self._end_takes_s = STUCK_S
         self._leaving.set()
+        self._board.note(Fact.FINALIZES)
         finalize()
         self._leave_host()
 
@@ -379,9 +391,10 @@ class Guard:
         self._board.note(Fact.TERMINATED)
         self._write_last()
         late = time.monotonic() + ALONE_S
-        while not self._host.fatal() and self._host.spared() and time.monotonic() < late:
+        while not self._ends() and self._host.spared() and time.monotonic() < late:
             time.sleep(ALONE_S / 50)
-        if self._host.fatal() or not self._host.spared():  # the launcher ends the job
+        # The launcher ends the job, or a rank of this host does.
+        if self._ends() or not self._host.spared():
             self._board.note(Fact.FAILS)
             self._report_deaths()
             _exit(code_when_ended())
@@ -393,6 +406,11 @@ class Guard:
             advice = runtime.advice([peer.rank for peer in terminated])
             self._say(report.of_termination(terminated, self._me, runtime.where(), advice))
             self._end(code_when_ended())
+
+    def _ends(self) -> bool:
+        """Return whether a death or another rank of this host ends the job."""
+        ending = not self._tolerant and self._board.code() is not None
+        return ending or bool(self._host.fatal())
 
     def _report_deaths(self) -> None:
         # A rank that waits knows for what; one that computes lets such a rank report first.

@@ -19,9 +19,15 @@ from hpcdist.checkpoint.checkpoint import Checkpoint, steps
 from hpcdist.checkpoint.metadata import Part
 from hpcdist.checkpoint.plan import Saved
 from hpcdist.checkpoint.read import StoredFile
+from hpcdist.launch.command_line import Parser
 from hpcdist.launch.words import counted
 
-EPILOG = """\
+DESCRIPTION = """\
+Show the contents of checkpoints, or verify that they are complete.
+
+  python -m hpcdist checkpoint inspect ckpt/          all checkpoints of a directory
+  python -m hpcdist checkpoint verify ckpt/step-100   every byte of one
+
 PATH is a directory of checkpoints, one checkpoint (its directory or its manifest), or one part.
 inspect checks everything except the data; verify compares every byte with its checksum. The exit
 code is 1 if something is missing or damaged."""
@@ -33,17 +39,17 @@ COLOURS = {
 }
 
 
+def parser() -> argparse.ArgumentParser:
+    """Declare the command line of ``checkpoint``."""
+    declared = Parser("checkpoint", description=DESCRIPTION)
+    declared.add_argument("action", choices=("inspect", "verify"), help="what to do")
+    declared.add_argument("path", type=Path, metavar="PATH", help="what to look at")
+    return declared
+
+
 def main(argv: Sequence[str]) -> None:
     """Show or verify the checkpoints under a path; exits with 1 if one is damaged."""
-    parser = argparse.ArgumentParser(
-        prog="python -m hpcdist checkpoint",
-        description="Show the contents of checkpoints, or verify that they are complete.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("action", choices=("inspect", "verify"))
-    parser.add_argument("path", type=Path)
-    arguments = parser.parse_args(argv)
+    arguments = parser().parse_args(argv)
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     try:
         intact = _show(console, arguments.path, verify=arguments.action == "verify")

@@ -8,24 +8,29 @@ from pathlib import Path
 
 from hpcdist.base.errors import DataError
 from hpcdist.data.columnar.verify import verify
+from hpcdist.launch.command_line import Parser
 from hpcdist.launch.words import printable
 
-EPILOG = """\
+DESCRIPTION = """\
+Verify that a job used each row exactly once.
+
+  python -m hpcdist data verify certificates/
+
 DIR holds the certificates of data.read(..., certificate=DIR). The exit code is 0 if every row was
 used exactly once, up to the last step of the job; otherwise it is 1, and the rows are listed."""
 
 
+def parser() -> argparse.ArgumentParser:
+    """Declare the command line of ``data``."""
+    declared = Parser("data", description=DESCRIPTION)
+    declared.add_argument("action", choices=("verify",), help="what to do")
+    declared.add_argument("directory", type=Path, metavar="DIR", help="the certificates")
+    return declared
+
+
 def main(argv: Sequence[str]) -> None:
     """Say whether every row was used exactly once; exits with 1 if not."""
-    parser = argparse.ArgumentParser(
-        prog="python -m hpcdist data",
-        description="Verify that a job used each row exactly once.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("action", choices=("verify",))
-    parser.add_argument("directory", type=Path)
-    arguments = parser.parse_args(argv)
+    arguments = parser().parse_args(argv)
     try:
         exact = _verify(arguments.directory)
     except DataError as error:

@@ -16,7 +16,7 @@ NCCL = "NCCL_"
 
 
 def variables(transport: Transport, cluster: Cluster, env: Mapping[str, str]) -> dict[str, str]:
-    """Return what this rank is to find in its environment about GPUs. Collective.
+    """Return the variables about GPUs for this rank's environment. Collective.
 
     The trainers of a host take its GPUs in turn; what is set already is left alone. What rank 0
     has for NCCL, all ranks have: a launcher may forward no variables to other hosts.

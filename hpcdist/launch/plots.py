@@ -105,7 +105,7 @@ def bars(labels: Sequence[str], shares: Sequence[Mapping[str, float]], order: Se
 
 
 def _key(names: Sequence[str], left: float, top: float) -> tuple[str, float]:
-    """Return what names the colours, in as many rows as it takes, and where it ends."""
+    """Draw the key of the colours, in as many rows as it takes; return where it ends."""
     drawn, x, y = [], float(left), float(top)
     for number, name in enumerate(names):
         width = 30 + 7.2 * len(name)
@@ -118,7 +118,7 @@ def _key(names: Sequence[str], left: float, top: float) -> tuple[str, float]:
 
 
 def time_line(step: StepTimes, path: Sequence[PathSegment], ranks: Sequence[RankOfJob]) -> str:
-    """Return what every rank did in a step, a row for each, with the critical path above."""
+    """Draw what every rank did in a step, a row for each, with the critical path above."""
     row_of = {rank.rank: i for i, rank in enumerate(ranks)}
     scale = (WIDTH - LABEL) / max(step.end - step.begin, 1)
 

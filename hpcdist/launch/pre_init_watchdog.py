@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hpcdist.comm import process_manager
 from hpcdist.comm.process_manager import NAMESPACE, PMIX_RANK, LocalRanks
-from hpcdist.launch.termination import lives
+from hpcdist.launch.processes import lives
 
 LOOK_S = 0.1
 GATHERING_S = 5.0  # how long the ranks of a host may take to show up

@@ -85,7 +85,7 @@ class RankRecorder:
             self.watch.begin()
 
     def script_has_ended(self, well: bool = True) -> None:
-        """Tell that no more comes of this rank's script."""
+        """Mark the recording as complete: this rank's script has ended."""
         if self.watch is not None:
             self.watch.close(status.ENDED if well else status.FAILED)
 
@@ -183,7 +183,7 @@ class RankRecorder:
 
 
 def of_rank(options: Options, cluster: Cluster, rank: int, job: str) -> RankRecorder:
-    """Return what writes the recording of this process; ``job`` is what to call the job."""
+    """Return the writer of this process's recording; ``job`` is the job's name."""
     role = cluster.role_of(rank)
     host, pid = socket.gethostname(), os.getpid()
     of = RankOfJob(rank, role.kind, role.index, host, pid, world=cluster.size)

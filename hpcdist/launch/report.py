@@ -12,7 +12,7 @@ from pathlib import Path
 from hpcdist.base.errors import CommError, DeadlineError, HpcdistError
 from hpcdist.comm.cluster import PSERVER, RankRole
 from hpcdist.launch import stacks
-from hpcdist.launch.termination import lives
+from hpcdist.launch.processes import lives
 
 PACKAGE = str(Path(__file__).parent.parent) + "/"
 RUNPY = runpy.run_path.__code__.co_filename  # what calls scripts

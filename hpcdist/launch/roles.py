@@ -177,7 +177,7 @@ def _names(
 
 
 def _agreed(option: str, ranks: Sequence[RankFacts], value: Callable[[RankFacts], T]) -> T:
-    """Return what all ranks say, refusing a job whose ranks were started differently."""
+    """Return the value that all ranks give; refuse a job whose ranks were started differently."""
     values = [value(r) for r in ranks]
     for rank, other in enumerate(values):
         if other != values[0]:

@@ -76,7 +76,8 @@ def run_script(chosen: Options) -> None:
         aspaddle.install()
     else:
         aspaddle.tell()
-    sys.argv = arguments = ScriptArguments([chosen.script, *chosen.script_args])
+    path = os.path.join(os.getcwd(), chosen.script)  # Python gives scripts it as __file__
+    sys.argv = arguments = ScriptArguments([chosen.script, *chosen.script_args], path)
     ours = script_arguments.misplaced(chosen.script_args, options.names())
 
     def check_arguments() -> None:
@@ -90,7 +91,7 @@ def run_script(chosen: Options) -> None:
         if chosen.module:
             runpy.run_module(chosen.script, run_name="__main__", alter_sys=True)
         else:
-            runpy.run_path(chosen.script, run_name="__main__")
+            runpy.run_path(path, run_name="__main__")
         check_arguments()
     finally:
         forget_children()

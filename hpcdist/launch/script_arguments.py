@@ -7,15 +7,25 @@ from typing import Any, SupportsIndex
 
 
 class ScriptArguments(list[str]):
-    """A ``sys.argv`` that notices whether a script looks at its arguments."""
+    """A ``sys.argv`` that notices whether a script looks at its arguments.
 
-    def __init__(self, words: Sequence[str]) -> None:
+    Its first word stays what the command line says when `runpy` puts ``path`` there.
+    """
+
+    def __init__(self, words: Sequence[str], path: str = "") -> None:
         super().__init__(words)
         self.read = False
+        self._path = path
 
     def __getitem__(self, key: SupportsIndex | slice) -> Any:
         self.read |= key != 0  # 0 is the script's own name
         return super().__getitem__(key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if key == 0 and value == self._path:
+            self._path = ""  # what the script sets itself stays
+            return
+        super().__setitem__(key, value)
 
     def __iter__(self) -> Iterator[str]:
         self.read = True
@@ -47,7 +57,7 @@ def misplaced(arguments: Sequence[str], options: Sequence[str]) -> list[str]:
 
 
 def warning(words: Sequence[str], script: str) -> str:
-    """Return what to say about misplaced options that the script has not looked at. Pure."""
+    """Return the warning about misplaced options that the script has not looked at. Pure."""
     name = " ".join(words)
     return (
         f"{name} after {script} has no effect: it is an argument of the script, which has not read "

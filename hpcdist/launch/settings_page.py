@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.base.setting import Section, Setting
 from hpcdist.base.settings import ALL
+from hpcdist.launch.command_line import Parser
 
 _HEAD = """\
 # Settings
@@ -22,6 +25,17 @@ _ABOUT = {
     Section.ROLE: "The launcher sets these on every rank, unless they are already set; see"
     " [launch.md](launch.md).",
 }
+
+
+def parser() -> argparse.ArgumentParser:
+    """Declare the command line of ``settings``."""
+    return Parser("settings", description="List all environment variables, as Markdown.")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Print the page."""
+    parser().parse_args(argv)
+    print(markdown(), end="")
 
 
 def markdown() -> str:

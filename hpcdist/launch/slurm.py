@@ -16,7 +16,8 @@ from pathlib import Path
 from hpcdist.base.setting import Integer
 from hpcdist.checkpoint.preemption import AGAIN
 from hpcdist.comm import mpi
-from hpcdist.launch.options import add_script, argument
+from hpcdist.launch.command_line import Parser, argument
+from hpcdist.launch.options import add_script
 
 DESCRIPTION = """\
 Write a Slurm batch script that trains with hpcdist.
@@ -109,6 +110,7 @@ def _start(job: BatchJob) -> list[str]:
 FIRST_STEP = "first-step"
 
 _BEFORE = """\
+unset SLURM_EXPORT_ENV   # of `sbatch --export=NONE`: ranks get what is set here
 LOGS="logs-$SLURM_JOB_ID"
 RUN="$LOGS/start.${SLURM_RESTART_COUNT:-0}"   # each start has logs of its own
 # A warning that comes while python starts is held back until the script runs (coreutils 8.31).
@@ -197,19 +199,18 @@ def main(argv: Sequence[str]) -> None:
     print(f"wrote {output}: sbatch {output}", file=sys.stderr)
 
 
-def _parse(argv: Sequence[str]) -> tuple[BatchJob, str | None]:
+def parser() -> argparse.ArgumentParser:
+    """Declare the command line of ``slurm``."""
     default = BatchJob()
-    parser = argparse.ArgumentParser(
-        prog="python -m hpcdist slurm",
+    declared = Parser(
+        "slurm",
         description=DESCRIPTION,
-        usage="%(prog)s [options] script.py [script arguments]",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        usage="%(prog)s [options] script.py [arguments of the script]",
     )
 
     def number(option: str, value: int, least: int, text: str) -> None:
         help_text = f"{text} (default {value})" if value else text
-        parser.add_argument(
+        declared.add_argument(
             option, type=argument(Integer(least)), default=value, metavar="N", help=help_text
         )
 
@@ -220,35 +221,35 @@ def _parse(argv: Sequence[str]) -> tuple[BatchJob, str | None]:
     number("--pservers", 0, 0, "number of server ranks, the last N")
     number("--pservers-per-node", 0, 0, "number of server ranks on each node, the last N")
     number("--server-nodes", 0, 0, "number of further nodes with servers only")
-    parser.add_argument(
+    declared.add_argument(
         "--het",
         action="store_true",
         help="make the server nodes a component of a heterogeneous job, with directives of their "
         "own (needs --server-nodes)",
     )
-    parser.add_argument(
+    declared.add_argument(
         "--as-torchrun",
         action="store_true",
         help="the script is a PyTorch script for torchrun; after a failure it is started again "
         "only if it uses hpcdist.torch.Saver",
     )
-    parser.add_argument(
+    declared.add_argument(
         "--time",
         type=_time,
         default=default.time,
         help=f"time limit as Slurm writes it: minutes, h:m:s, d-h ... (default {default.time})",
     )
-    parser.add_argument("--partition", default="", help="Slurm partition")
-    parser.add_argument("--account", default="", help="Slurm account to charge")
-    parser.add_argument("--job-name", default="", help="default: the script's name")
-    parser.add_argument(
+    declared.add_argument("--partition", default="", help="Slurm partition")
+    declared.add_argument("--account", default="", help="Slurm account to charge")
+    declared.add_argument("--job-name", default="", help="default: the script's name")
+    declared.add_argument(
         "--mpi",
         choices=(PMIX, PMI2),
         default=default.mpi,
         help="how srun starts MPI: pmix for Open MPI, pmi2 for MPICH (default: as the MPI of this "
         "python needs; with --env, as that file says)",
     )
-    parser.add_argument(
+    declared.add_argument(
         "--env",
         default="",
         metavar="FILE",
@@ -259,21 +260,26 @@ def _parse(argv: Sequence[str]) -> tuple[BatchJob, str | None]:
         "--warning", default.warning_s, 1, "how many seconds before the time limit to save and stop"
     )
     number("--retries", default.retries, 0, "how many times to start again after a failure")
-    parser.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
-    add_script(parser)
-    arguments = parser.parse_args(argv)
+    declared.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
+    add_script(declared)
+    return declared
+
+
+def _parse(argv: Sequence[str]) -> tuple[BatchJob, str | None]:
+    declared = parser()
+    arguments = declared.parse_args(argv)
     server_options = [arguments.pservers, arguments.pservers_per_node, arguments.server_nodes]
     if sum(map(bool, server_options)) > 1:
-        parser.error("give one of --pservers, --pservers-per-node and --server-nodes")
+        declared.error("give one of --pservers, --pservers-per-node and --server-nodes")
     if arguments.het and not arguments.server_nodes:
-        parser.error(
+        declared.error(
             "--het puts servers on nodes of their own: give their number, --server-nodes N"
         )
     ranks = arguments.nodes * arguments.ranks_per_node
     if arguments.pservers >= ranks or arguments.pservers_per_node >= arguments.ranks_per_node:
-        parser.error(f"no trainer is left among {ranks} ranks: use fewer servers, or more ranks")
+        declared.error(f"no trainer is left among {ranks} ranks: use fewer servers, or more ranks")
     if seconds_of(arguments.time) <= arguments.warning + EARLIER_S:
-        parser.error(
+        declared.error(
             f"--warning {arguments.warning} can come {arguments.warning + EARLIER_S} s before the "
             f"end: a job of --time {arguments.time} would be stopped as soon as it starts"
         )
@@ -282,13 +288,13 @@ def _parse(argv: Sequence[str]) -> tuple[BatchJob, str | None]:
     lines = {"job-name": name, "partition": arguments.partition, "account": arguments.account}
     for option, value in (lines | {"env": arguments.env}).items():
         if not value.isprintable():
-            parser.error(f"--{option}: expected text of one line, got {value!r}")
+            declared.error(f"--{option}: expected text of one line, got {value!r}")
     if special := re.search(r'[$`"\\}]', arguments.env):
-        parser.error(
+        declared.error(
             f"--env {arguments.env!r}: a shell would interpret {special[0]}: rename the file"
         )
     if arguments.env and not os.access(arguments.env, os.R_OK):
-        parser.error(f"cannot read --env {arguments.env!r} in {os.getcwd()}")
+        declared.error(f"cannot read --env {arguments.env!r} in {os.getcwd()}")
     job = BatchJob(
         name=name,
         nodes=arguments.nodes,

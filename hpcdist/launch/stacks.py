@@ -20,7 +20,7 @@ _STATES = {"T": "is stopped (SIGSTOP)", "t": "is stopped by a debugger", "D": "w
 PATIENCE_S = 5.0  # until its first line: it may have to wait for a core
 QUIET_S = 0.2  # without another line, that was all
 MOST_LINES = 30
-_WATCHER = "in _await_the_end"
+_OURS = ("in _await_the_end", "in _end_without_mpi")  # threads that watch
 _WAIT = "hpcdist/comm/progress.py"
 _LAUNCHERS = (
     'File "<frozen runpy>"',
@@ -32,7 +32,7 @@ _files: list[int] = []  # this process's, once it listens
 
 
 def listen() -> None:
-    """Let other ranks ask this process where it is; it answers while it does anything else."""
+    """Answer other ranks' requests for the stacks of this process, from a thread."""
     if not _files and hasattr(os, "memfd_create"):
         _files.append(os.memfd_create(_NAME))
         faulthandler.register(_SIGNAL, file=_files[0], all_threads=True)
@@ -64,7 +64,7 @@ def waits(stack: str) -> bool:
 
 def _ask(pid: int) -> str:
     files = [f for f in Path(f"/proc/{pid}/fd").iterdir() if _NAME in _target(f)]
-    if not files:
+    if not files or not _answers(pid):
         return ""
     with open(files[0], "rb") as file:
         file.seek(0, os.SEEK_END)
@@ -77,6 +77,13 @@ def _ask(pid: int) -> str:
     return text.decode(errors="replace")
 
 
+def _answers(pid: int) -> bool:
+    """Return whether the signal asks that process; one whose interpreter has ended dies of it."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (_SIGNAL - 1) & 1)
+
+
 def _target(file: Path) -> str:
     with contextlib.suppress(OSError):  # closed meanwhile
         return os.readlink(file)
@@ -85,7 +92,8 @@ def _target(file: Path) -> str:
 
 def _shortened(text: str) -> list[str]:
     """Return the lines of a report that are the user's or our training's, not the launcher's."""
-    threads = [block for block in text.strip().split("\n\n") if _WATCHER not in block]
+    threads = text.strip().split("\n\n")
+    threads = [block for block in threads if not any(ours in block for ours in _OURS)]
     lines = "\n".join(threads).splitlines()
     lines = [line for line in lines if not any(frame in line for frame in _LAUNCHERS)]
     shown = lines[:MOST_LINES]

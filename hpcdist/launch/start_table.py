@@ -1,15 +1,37 @@
-"""The table that rank 0 prints at the start, in the frame of Fluid's launcher. Pure."""
+"""What rank 0 prints at the start: a line, or tables in the frame of Fluid's launcher. Pure."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
 
+from hpcdist.comm.cluster import Cluster
+from hpcdist.launch.words import counted, spans
 from hpcdist.ps.table_metadata import TableStatistics
 
 NAME_WIDTH = 40
 VALUE_WIDTH = 45
 SHOWN_END = 41
+SHOWN_HOSTS = 4
+
+
+def roster(cluster: Cluster, hosts: Sequence[str]) -> str:
+    """Say in one line who takes part; ``hosts`` has the name of each rank's host.
+
+    >>> roster(Cluster((0, 1), (2,)), ["a", "a", "b"])
+    'hpcdist: 3 ranks on 2 hosts (a, b): 2 trainers (ranks 0-1), 1 server (rank 2)'
+    """
+    names = list(dict.fromkeys(hosts))
+    more = ", ..." if len(names) > SHOWN_HOSTS else ""
+    where = ", ".join(names[:SHOWN_HOSTS]) + more
+    if len(names) > 1:
+        where = f"{len(names)} hosts ({where})"
+    roles = [
+        f"{counted(len(ranks), noun)} ({'rank' if len(ranks) == 1 else 'ranks'} {spans(ranks)})"
+        for noun, ranks in (("trainer", cluster.trainers), ("server", cluster.servers))
+        if ranks
+    ]
+    return f"hpcdist: {counted(len(hosts), 'rank')} on {where}: {', '.join(roles)}"
 
 
 def arguments(options: Mapping[str, object]) -> str:
@@ -36,7 +58,7 @@ def environment(variables: Mapping[str, str]) -> str:
 
 
 def of_tables(server: str, tables: Sequence[TableStatistics]) -> str:
-    """Return what a server's distributed tables have done, as a table of text.
+    """Return the statistics of a server's distributed tables, as a table of text.
 
     The payload is what ids, rows and optimizer state take by themselves. Each line says whose it
     is: lines of servers that end together may come to a terminal in any order.

@@ -7,19 +7,23 @@ import os
 import socket
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from hpcdist.base import hdf5, settings
 from hpcdist.base.errors import LaunchError, SettingError
+from hpcdist.base.extras import install_command
+from hpcdist.base.nearest import did_you_mean
 from hpcdist.launch import (
     logs,
     status_writer,
 )
+from hpcdist.launch.commands import COMMANDS
 from hpcdist.launch.options import Options
 from hpcdist.launch.roles import RankFacts
 
 
 def local_facts(options: Options) -> RankFacts:
-    """Return what all ranks must know of this one before roles are given, and its problem."""
+    """Return this rank's facts that all must know before roles are given, and its problem."""
     problem = _problem_with(options) or _problem_with_settings() or _problem_with_torch(options)
     if not problem and options.log_dir is not None:
         problem = logs.problem_with("log directory", options.log_dir)
@@ -44,7 +48,7 @@ def _problem_with_torch(options: Options) -> str:
     """Return why a script of torch's cannot run here, or an empty string."""
     if not options.as_torchrun or importlib.util.find_spec("torch"):
         return ""
-    return "--as-torchrun: torch is not installed: python -m pip install 'hpcdist[torch]'"
+    return f"--as-torchrun: torch is not installed: {install_command('torch')}"
 
 
 def role_from_options(options: Options) -> dict[str, str]:
@@ -63,11 +67,24 @@ def _problem_with(options: Options) -> str:
         with open(options.script, "rb"):
             return ""
     except OSError as error:
-        return f"cannot read the script {options.script!r} in {os.getcwd()}: {error.strerror}"
+        problem = f"cannot read the script {options.script!r} in {os.getcwd()}: {error.strerror}"
+        return problem + _near(options.script)
+
+
+def _near(script: str) -> str:
+    """Ask whether a command, or another script of that directory, is meant."""
+    if hint := did_you_mean(script, COMMANDS):
+        return hint.replace("mean", "mean the command", 1)
+    path = Path(script)
+    try:
+        names = [str(path.with_name(name)) for name in os.listdir(path.parent)]
+    except OSError:
+        return ""
+    return did_you_mean(script, names, cutoff=0.75)
 
 
 def _problem_with_settings() -> str:
-    """Return what is wrong with a setting in this rank's environment, or an empty string."""
+    """Return the problem with a setting in this rank's environment, or an empty string."""
     try:
         settings.check()
     except SettingError as error:

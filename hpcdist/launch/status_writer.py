@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from hpcdist.base import settings
 from hpcdist.base.errors import LaunchError, MetricError, TraceError
+from hpcdist.base.extras import install_command
 from hpcdist.comm.process_manager import slurm_job
 from hpcdist.comm.progress import waiting_cause
 from hpcdist.executor.position import here
@@ -21,7 +22,7 @@ from hpcdist.trace.files import RankOfJob
 from hpcdist.trace.metric_files import CsvLines, JsonLines, MetricWriter
 from hpcdist.trace.metric_log import metric_log
 from hpcdist.trace.recorder import recorder, resident
-from hpcdist.trace.status import JobFacts, RankStatus, Waits
+from hpcdist.trace.status import JobStatus, RankStatus, Waits
 
 CLOSING_S = 5.0  # how long the end of a rank may wait for a file system
 
@@ -33,7 +34,10 @@ def problem_with(options: Options) -> str:
     if options.metrics_also and options.metrics is None:
         return f"--metrics-also {','.join(options.metrics_also)}: say where, with --metrics DIR"
     if "tensorboard" in options.metrics_also and not tensorboard.is_installed():
-        return f"--metrics-also tensorboard: tensorboardX is not installed: {tensorboard.ADVICE}"
+        return (
+            "--metrics-also tensorboard: tensorboardX is not installed: "
+            f"{install_command('tensorboard')}"
+        )
     for purpose, directory in (
         ("directory of metrics", options.metrics),
         ("directory of Prometheus's files", options.prometheus),
@@ -58,7 +62,7 @@ def of_rank(options: Options, of: RankOfJob, ranks: int, job: str) -> Watch | No
         return None
     every_s = status.pace(settings.METRICS_EVERY.read(), ranks)
     by_slurm, _ = slurm_job()
-    facts = JobFacts(str(by_slurm or job), options.script, ranks, time.time(), every_s)
+    facts = JobStatus(str(by_slurm or job), options.script, ranks, time.time(), every_s)
     return Watch(of, facts, options.metrics, options.metrics_also, options.prometheus)
 
 
@@ -68,7 +72,7 @@ class Watch:
     def __init__(
         self,
         of: RankOfJob,
-        facts: JobFacts,
+        facts: JobStatus,
         directory: str | None,
         also: Sequence[str] = (),
         scraped: str | None = None,

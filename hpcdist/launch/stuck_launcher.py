@@ -2,10 +2,11 @@
 
 Open MPI 5's ``mpirun --with-ft ulfm`` sometimes stops forever in a lock that it has already freed
 (about once in a thousand jobs in which ranks die): the job would then never end. And it returns 0
-for a job all of whose ranks were killed, or crashed within MPI. A small process waits beside such a
-job, without using the processor, and kills that launcher.
+for a job all of whose ranks were killed, or crashed within MPI. A small process beside the ranks
+kills that launcher.
 
-This file is also the program which that process runs, so it imports the standard library only.
+The process that watches a host (`host_watcher`) imports this file: it needs the standard library
+only.
 """
 
 from __future__ import annotations
@@ -14,17 +15,14 @@ import contextlib
 import os
 import select
 import signal
-import struct
-import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from hpcdist.launch import facts
 
 LAUNCHERS = ("prterun", "prted", "mpirun")  # on the first host; on others; older ones
 GRACE_S = 10.0  # how long a launcher may take to end when its ranks have: it tidies up
 LAST_OUTPUT_S = 2.0  # how long it may take to pass on what ranks that died have written
-# What ranks note in the file of a host (`host_board`): process id, fact, rank.
-RECORD = struct.Struct("<QQq")
 
 
 def launcher_of(pid: int) -> int | None:
@@ -40,33 +38,9 @@ def launcher_of(pid: int) -> int | None:
     return None
 
 
-def watch_launcher(
-    pids: Iterable[int], board: int | None, words: Iterable[int]
-) -> subprocess.Popen[bytes] | None:
-    """Start the process that waits for these ranks of this host, and then for their launcher.
-
-    ``board`` is the file of a host that has all ranks of the job, None on one of several hosts;
-    ``words`` are the facts of which a rank that was not killed has noted at least one.
-    """
-    launcher = launcher_of(os.getppid())
-    if launcher is None:
-        return None
-    facts = ",".join(str(int(fact)) for fact in words if board is not None)
-    program = [sys.executable, "-I", "-S", __file__, str(GRACE_S), facts]
-    return subprocess.Popen(
-        [*program, str(launcher), *map(str, pids)],
-        stdin=subprocess.DEVNULL if board is None else board,
-        # It inherits this rank's output: a launcher waits for the ends of the pipes that it has
-        # given, so it passes on what the ranks have written, and does not end before it is judged.
-        start_new_session=True,
-    )
-
-
 def wrote_nothing(ranks: Iterable[int], board: int, words: Sequence[int]) -> bool:
     """Return whether none of these processes has noted one of these facts."""
-    notes = os.pread(board, os.fstat(board).st_size, 0)
-    records = notes[: len(notes) // RECORD.size * RECORD.size]
-    spoken = {pid for pid, fact, _ in RECORD.iter_unpack(records) if fact in words}
+    spoken = {pid for pid, fact, _ in facts.records(board) if fact in words}
     return spoken.isdisjoint(ranks)
 
 
@@ -115,10 +89,3 @@ def end_launcher(
         signal.pidfd_send_signal(ends, signal.SIGKILL)
         return True
     return False
-
-
-if __name__ == "__main__":
-    grace, facts, *processes = sys.argv[1:]
-    launcher, *ranks = map(int, processes)
-    words = [int(fact) for fact in facts.split(",") if fact]
-    end_launcher(launcher, ranks, float(grace), 0, words, outputs=(1, 2))

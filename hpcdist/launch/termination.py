@@ -1,10 +1,8 @@
-"""SIGTERM: which thread handles it, which exit code follows, and which ranks are alive."""
+"""SIGTERM: which thread handles it, and which exit code follows."""
 
 from __future__ import annotations
 
-import contextlib
 import signal
-from pathlib import Path
 from types import FrameType
 
 from hpcdist.checkpoint.preemption import AGAIN, warned
@@ -34,21 +32,3 @@ def forget_termination() -> None:
     signal.set_wakeup_fd(-1)
     if sigterm_is_ours():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def lives(pid: int) -> bool:
-    """Return whether a process of this host exists and is not a zombie."""
-    return _state(pid) not in "ZX"
-
-
-def is_stopped(pid: int) -> bool:
-    """Return whether a process of this host is stopped (SIGSTOP): it handles no signal."""
-    return _state(pid) == "T"
-
-
-def _state(pid: int) -> str:
-    """Return the state as ps(1) prints it; "X", dead, if there is no such process."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        # The state follows the command's name, which may itself hold parentheses.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return "X"

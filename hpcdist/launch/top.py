@@ -20,10 +20,10 @@ from typing import Any
 
 from hpcdist.base.errors import HpcdistError, TraceError
 from hpcdist.base.setting import Number
-from hpcdist.launch.options import argument
+from hpcdist.launch.command_line import Parser, argument
 from hpcdist.launch.words import counted, printable
 from hpcdist.trace import status
-from hpcdist.trace.status import JobFacts, RankStatus
+from hpcdist.trace.status import JobStatus, RankStatus
 
 DESCRIPTION = """\
 Show the progress of a job's ranks: steps, waits, memory, metrics.
@@ -55,22 +55,23 @@ class TopView:
     over: bool  # all ranks have ended
 
 
-def main(argv: Sequence[str]) -> None:
-    """Show the job that the command line names; exits with 1 if there is none to show."""
-    parser = argparse.ArgumentParser(
-        prog="python -m hpcdist top",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("job", metavar="DIR|JOBID")
-    parser.add_argument("--once", action="store_true", help="print all ranks once and exit")
-    parser.add_argument(
+def parser() -> argparse.ArgumentParser:
+    """Declare the command line of ``top``."""
+    declared = Parser("top", description=DESCRIPTION)
+    declared.add_argument("job", metavar="DIR|JOBID", help="the job")
+    declared.add_argument("--once", action="store_true", help="print all ranks once and exit")
+    declared.add_argument(
         "--every",
         type=argument(Number(0)),
         metavar="S",
         help="seconds between two updates (default: as often as the job writes)",
     )
-    arguments = parser.parse_args(argv)
+    return declared
+
+
+def main(argv: Sequence[str]) -> None:
+    """Show the job that the command line names; exits with 1 if there is none to show."""
+    arguments = parser().parse_args(argv)
     try:
         directory = find(arguments.job)
         if arguments.once or not sys.stdout.isatty():
@@ -119,8 +120,8 @@ def _from_slurm(job: str) -> tuple[str, Path | None]:
 
 
 # -- what is shown ---------------------------------------------------------------------------------
-def view(job: JobFacts, ranks: Sequence[RankStatus], now_s: float, most: int | None) -> TopView:
-    """Return what to show at a time of the wall clock, with ``most`` rows at most. Pure."""
+def view(job: JobStatus, ranks: Sequence[RankStatus], now_s: float, most: int | None) -> TopView:
+    """Return the view at a time of the wall clock, ``most`` rows at most. Pure."""
     late_s = 3 * job.every_s + LATE_S
     late = [r.rank for r in ranks if r.state == status.RUNS and now_s - r.unix_s > late_s]
     running = [r for r in ranks if r.state == status.RUNS]
@@ -172,7 +173,7 @@ def _stuck(ranks: Sequence[RankStatus]) -> list[str]:
     return [text]
 
 
-def _title(job: JobFacts, ranks: Sequence[RankStatus], now_s: float, over: bool) -> str:
+def _title(job: JobStatus, ranks: Sequence[RankStatus], now_s: float, over: bool) -> str:
     roles = Counter("server" if r.serves else "trainer" for r in ranks)
     trainers = [r for r in ranks if not r.serves]
     step = max((r.step for r in trainers), default=0)

@@ -25,6 +25,7 @@ from hpcdist.comm.clock_offset import ClockOffset, clock_offset
 from hpcdist.comm.process_manager import launched_rank, launched_size
 from hpcdist.comm.world import mpi_world
 from hpcdist.launch import launcher_check
+from hpcdist.launch.command_line import Parser
 from hpcdist.launch.doctor import facts, findings, links, stale_files
 from hpcdist.launch.doctor.facts import RankState
 from hpcdist.launch.doctor.findings import Finding, Level
@@ -45,7 +46,7 @@ COLOURS = {Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level
 
 def main(argv: Sequence[str]) -> None:
     """Run the command on every rank; rank 0 prints. Exits with 1 after warnings, 2 after errors."""
-    arguments = _parse(argv)
+    arguments = parser().parse_args(argv)
     if arguments.clean:
         _clean()
         return
@@ -88,25 +89,22 @@ def _look(transport: Transport | None, problem: str, arguments: argparse.Namespa
     return findings.exit_code(judged)
 
 
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m hpcdist doctor",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
-    parser.add_argument(
+def parser() -> argparse.ArgumentParser:
+    """Declare the command line of ``doctor``."""
+    declared = Parser("doctor", description=DESCRIPTION)
+    declared.add_argument("--json", action="store_true", help="print everything as one JSON object")
+    declared.add_argument(
         "--clean",
         action="store_true",
         help="remove files in /dev/shm whose owners are dead, and nothing else",
     )
-    parser.add_argument(
+    declared.add_argument(
         "--directory",
         default=".",
         metavar="DIR",
         help="where to test the speed and locking of files",
     )
-    return parser.parse_args(argv)
+    return declared
 
 
 def _clean() -> None:

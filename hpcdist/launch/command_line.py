@@ -1,0 +1,107 @@
+"""What all command lines of hpcdist share: their parser, and what it says about mistakes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, TypeVar
+
+from hpcdist.base.nearest import did_you_mean
+from hpcdist.base.setting import ValueKind
+from hpcdist.comm.process_manager import launched_rank
+
+T = TypeVar("T")
+WIDTH = 100  # columns of help
+# Options of the programs that start the processes of a job, which stand before ours.
+_OF_MPIRUN = ("-n", "-np", "-c", "-N", "--np", "--ntasks", "--nodes", "--host", "--hostfile")
+_OF_TORCHRUN = ("--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port")
+
+
+class _Writes(Protocol):
+    def write(self, text: str, /) -> object: ...
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of one command.
+
+    It prints on rank 0 only, since all ranks are given the same command line. An option that does
+    not exist is refused before anything else is looked at, with the one that may be meant:
+    argparse would take the value of such an option for the script.
+    """
+
+    def __init__(self, command: str = "", **options: Any) -> None:
+        options.setdefault("allow_abbrev", False)
+        options.setdefault("formatter_class", _format)
+        super().__init__(prog=f"{program()} {command}".rstrip(), **options)
+        self._positionals.title = "arguments"
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        """Parse as argparse does, but look for unknown options first."""
+        self._refuse_unknown(sys.argv[1:] if args is None else list(args))
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and what is wrong, and exit with 2."""
+        self.print_usage(sys.stderr)
+        self.exit(2, f"hpcdist: error: {message}\n")
+
+    def _refuse_unknown(self, words: Sequence[str]) -> None:
+        known = self._option_string_actions
+        ends_at_first = any(a.nargs == argparse.REMAINDER for a in self._actions)
+        skipped = 0  # values of the option before
+        for word in words:
+            name, gives, _ = word.partition("=")
+            if skipped:
+                skipped -= 1
+            elif word == "--":
+                return
+            elif name in known:
+                takes_none = known[name].nargs == 0
+                skipped = 0 if gives or takes_none else 1
+                if known[name].dest in ("module", "help", "version"):
+                    return
+            elif name.startswith("-") and name[:2] not in known and not _is_number(name):
+                self.error(unknown_option(name, list(known)))
+            elif ends_at_first and not name.startswith("-"):
+                return
+
+    def _print_message(self, message: str, file: _Writes | None = None) -> None:
+        if launched_rank() == 0:
+            super()._print_message(message, file)
+
+
+def unknown_option(name: str, known: Sequence[str]) -> str:
+    """Say that an option does not exist, whose it is, or which one may be meant. Pure."""
+    job = "mpirun -n 4 python -m hpcdist"
+    if name in _OF_MPIRUN:
+        return f"{name} is an option of mpirun or srun, before python: {job} train.py"
+    if name in _OF_TORCHRUN:
+        return f"{name} is torchrun's; mpirun or srun says this: {job} --as-torchrun train.py"
+    return f"there is no option {name}{did_you_mean(name, known)}"
+
+
+def argument(kind: ValueKind[T]) -> Callable[[str], T]:
+    """Make an argparse type for values of a setting of this kind."""
+
+    def read(text: str) -> T:
+        try:
+            return kind.parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+def program() -> str:
+    """Name this program as its user has started it."""
+    return "hpcdist" if Path(sys.argv[0]).name == "hpcdist" else "python -m hpcdist"
+
+
+def _format(prog: str) -> argparse.HelpFormatter:
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=WIDTH)
+
+
+def _is_number(word: str) -> bool:
+    return word[1:].replace(".", "", 1).isdigit()

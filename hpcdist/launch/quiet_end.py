@@ -1,0 +1,63 @@
+"""Ends a job so that the message of the rank that failed stands last.
+
+MPI_Abort prints what it is, and Open MPI's mpirun explains the end of a job in which a rank called
+it: about fifteen lines behind the one message that says what happened.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcdist.comm import pmix
+from hpcdist.comm.base import Transport
+from hpcdist.launch.report import Peer
+from hpcdist.launch.stuck_launcher import launcher_of
+
+# Open MPI 5's mpirun. Not prted, its daemon on other hosts, nor older ones: these may never answer.
+KILLER = "prterun"
+# How long mpirun may take to read the last of those that have ended: what watches the host holds
+# their pipes for a while (`held_outputs`).
+SETTLES_S = 0.5
+
+
+def end_job(
+    transport: Transport, neighbours: Sequence[Peer], size: int, code: int, patience_s: float
+) -> None:
+    """End the other ranks of the job; the caller then ends this process with the same ``code``.
+
+    ``neighbours`` are the other ranks of this host, ``size`` counts the ranks of the job. Where all
+    are here, mpirun kills the others, and this rank leaves last and in order: mpirun then returns
+    its code and has nothing to explain. If some outlive ``patience_s``, mpirun ends them as usual.
+    """
+    # Also those that have ended: mpirun must not take their deaths for the reason.
+    others = [peer.rank for peer in neighbours]
+    if len(others) + 1 == size and _mpirun_is_here() and pmix.kill(others):
+        late = time.monotonic() + patience_s
+        while any(map(_is_there, neighbours)) and time.monotonic() < late:
+            time.sleep(patience_s / 500)
+        time.sleep(SETTLES_S)
+        pmix.finalize()
+        return
+    if not pmix.abort(code):
+        # MPICH's MPI_Abort writes to this process's stderr, in which all has been said.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 2)
+        transport.abort(code)
+
+
+def _is_there(peer: Peer) -> bool:
+    """Return whether a process lives, or mpirun has not yet taken note of its end."""
+    return Path(f"/proc/{peer.pid}").exists()
+
+
+def _mpirun_is_here() -> bool:
+    launcher = launcher_of(os.getppid())
+    if launcher is None:
+        return False
+    try:
+        return Path(f"/proc/{launcher}/comm").read_text().strip() == KILLER
+    except OSError:  # it has just ended
+        return False
