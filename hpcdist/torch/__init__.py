@@ -1,6 +1,6 @@
 """torch.distributed over MPI: ``import hpcdist.torch`` registers the backend ``hpcdist``.
 
-Needs torch 2.13 or newer (``pip install hpcdist[torch]``): `LaunchError` for an older one.
+Needs torch 2.13 or newer (``python -m pip install 'torch>=2.13'``): `LaunchError` for an older one.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 
 from hpcdist.base.errors import LaunchError, RankFailure
+from hpcdist.base.extras import install_command
+from hpcdist.ps.row_policy import ClickScore, RowPolicy
 
 OLDEST = (2, 13)  # whose process groups can be written in Python as far as we need
 
@@ -15,11 +17,12 @@ found = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2]))
 if found < OLDEST:
     raise LaunchError(
         f"hpcdist.torch needs torch {OLDEST[0]}.{OLDEST[1]} or newer, found {torch.__version__}: "
-        "python -m pip install -U torch"
+        f"{install_command('torch')}"
     )
 
+from hpcdist.fluid.declared.facts import Initial  # noqa: E402
 from hpcdist.torch.embedding import Embedding, EmbeddingBag, dense_state_dict  # noqa: E402
-from hpcdist.torch.facts import Initial  # noqa: E402
+from hpcdist.torch.models import drop_tables  # noqa: E402
 from hpcdist.torch.registration import register  # noqa: E402
 from hpcdist.torch.rows_ahead import rows_ahead  # noqa: E402
 from hpcdist.torch.saver import Saver  # noqa: E402
@@ -30,14 +33,17 @@ from hpcdist.torch.table_optimizer import TableOptimizer  # noqa: E402
 register()
 
 __all__ = [
+    "ClickScore",
     "Embedding",
     "EmbeddingBag",
     "Initial",
     "RankFailure",
+    "RowPolicy",
     "Saver",
     "ServedOptimizer",
     "TableOptimizer",
     "dense_state_dict",
+    "drop_tables",
     "rows_ahead",
     "shrink",
 ]

@@ -252,7 +252,7 @@ def _shares(part: torch.Tensor, ranks: Sequence[int]) -> Shares:
 def _overlaps(
     vector: torch.Tensor, first: int, shares: Shares, ranks: Iterable[int] | None = None
 ) -> list[tuple[int, torch.Tensor]]:
-    """Return what ``vector``, elements ``first`` ... of a piece, has of ranks' shares."""
+    """Return the parts of ``vector``, elements ``first`` ... of a piece, in ranks' shares."""
     ours = range(first, first + vector.numel())
     found = []
     for rank in shares if ranks is None else ranks:

@@ -16,8 +16,9 @@ from torch.nn import functional
 
 from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
-from hpcdist.torch.facts import Initial, TableFacts
-from hpcdist.torch.tables import tables
+from hpcdist.fluid.declared.facts import Initial, TableFacts
+from hpcdist.ps.row_policy import RowPolicy
+from hpcdist.torch.tables import open_tables
 
 NORMAL = Initial("normal", 0.0, 1.0)  # as torch's begin
 _is_tracing: Any = torch.jit.is_tracing  # torch gives it no types
@@ -35,13 +36,15 @@ class TableModule(nn.Module):
         *,
         name: str | None = None,
         initial: Initial = NORMAL,
+        policy: RowPolicy | None = None,
         **torchs: object,
     ) -> None:
         """``num_embeddings``: how many different ids there may be; None or -1: any number.
 
         ``padding_idx``: the id that stands for nothing, and gives zeros. ``name`` is the same on
-        all ranks; default: in the order in which a script makes its tables. TableError for
-        arguments that do not fit, and for ``torchs``, which only torch's modules take.
+        all ranks; default: in the order in which a script makes its tables. ``policy`` says which
+        ids get a row, and which rows are forgotten (`RowPolicy`; default: all, and none).
+        TableError for arguments that do not fit, and for ``torchs``, which only torch's take.
         """
         super().__init__()
         if torchs:
@@ -75,10 +78,14 @@ class TableModule(nn.Module):
                 f"initial: expected hpcdist.torch.Initial, such as Initial('uniform', -0.1, 0.1), "
                 f"got {initial!r}"
             )
-        self.name = tables().new_name() if name is None else name
+        _check_policy(policy)
+        self.tables = open_tables()
+        self.name = self.tables.new_name() if name is None else name
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx = padding_idx
-        tables().add(TableFacts(self.name, embedding_dim, most, padding_idx, initial))
+        self.tables.add(
+            self, TableFacts(self.name, embedding_dim, most, padding_idx, initial, policy=policy)
+        )
 
     def extra_repr(self) -> str:
         """Return the arguments as torch prints them in ``repr(model)``."""
@@ -88,7 +95,7 @@ class TableModule(nn.Module):
     def _look_up(self, input: object) -> tuple[Array, torch.Tensor]:
         """Return ids int64 [n] and their rows [n, embedding_dim], whose gradients are kept."""
         ids = self.flat(input)
-        return ids, tables().look_up(self.name, ids, train=torch.is_grad_enabled())
+        return ids, self.tables.look_up(self.name, ids, train=torch.is_grad_enabled())
 
     def flat(self, input: object) -> Array:
         """Return ids of any shape as int64 [n], a view if they can be; TableError for others."""
@@ -166,13 +173,20 @@ class EmbeddingBag(TableModule):
         include_last_offset: bool = False,
         name: str | None = None,
         initial: Initial = NORMAL,
+        policy: RowPolicy | None = None,
         **torchs: object,
     ) -> None:
         """``mode``: "sum", "mean" or "max". The others are those of `TableModule` and torch's."""
         if mode not in ("sum", "mean", "max"):
             raise TableError(f"mode: expected sum, mean or max, got {mode!r}")
         super().__init__(
-            num_embeddings, embedding_dim, padding_idx, name=name, initial=initial, **torchs
+            num_embeddings,
+            embedding_dim,
+            padding_idx,
+            name=name,
+            initial=initial,
+            policy=policy,
+            **torchs,
         )
         self.mode = mode
         self.include_last_offset = include_last_offset
@@ -229,6 +243,16 @@ class EmbeddingBag(TableModule):
                 f"{count}: every id belongs to a bag, and the last offset of "
                 "include_last_offset=True is the number of ids"
             )
+
+
+def _check_policy(policy: object) -> None:
+    if policy is not None and not isinstance(policy, RowPolicy):
+        raise TableError(f"policy: expected hpcdist.torch.RowPolicy(...), got {policy!r}")
+    if policy is not None and policy.shows:
+        raise TableError(
+            "policy: shows= takes numbers of shows and clicks from a Program's variables: leave "
+            "it out, each look-up counts as one show"
+        )
 
 
 def dense_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -12,7 +12,7 @@ from hpcdist.comm.base import Array
 from hpcdist.ps.batch import LookupBatch, TableSpec
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table_rpc import TableClient
-from hpcdist.torch.look_ups import Given, Ids
+from hpcdist.torch.look_ups import GivenGradients, Ids
 
 
 @dataclass
@@ -36,7 +36,7 @@ class _Pulled:
         self.batch.index([ids.get(spec.name, nothing) for spec in self.batch.tables])
         self.ids = dict(ids)
 
-    def is_of(self, given: Sequence[Given]) -> bool:
+    def is_of(self, given: Sequence[GivenGradients]) -> bool:
         """Whether it was made for these very look-ups, one of each table, and for no other."""
         of = {g.table: g.ids for g in given}
         same = all(self.ids.get(table) is ids for table, ids in of.items())
@@ -104,7 +104,7 @@ class EmbeddingExchange:
         """Return the rows [n, width] of tables' announced ids, once `ahead` has returned them."""
         return self._take(self._ahead, tables)
 
-    def push(self, given: Sequence[Given], rates: Mapping[str, float]) -> None:
+    def push(self, given: Sequence[GivenGradients], rates: Mapping[str, float]) -> None:
         """Send the gradients of a step, and ask for the rows of the next. Collective.
 
         ``rates`` are the learning rates by table, for those that have the rows.
@@ -159,7 +159,7 @@ class EmbeddingExchange:
         return tuple(made)
 
 
-def _joined(given: Iterable[Given]) -> dict[str, Array]:
+def _joined(given: Iterable[GivenGradients]) -> dict[str, Array]:
     """Return the ids of several look-ups by table, one after the other."""
     parts: dict[str, list[Array]] = {}
     for g in given:

@@ -49,20 +49,28 @@ class GroupQueue:
     """The operations of a group: collectives one after another, single messages beside them."""
 
     def __init__(
-        self, ours: TorchJob, store: dist.Store, ranks: Sequence[int], name: str, timeout: timedelta
+        self,
+        ours: TorchJob,
+        store: dist.Store,
+        members: Sequence[int],
+        me: int,
+        name: str,
+        timeout: timedelta,
     ) -> None:
-        """``ranks`` are the job's ranks in the group, in its order. Collective among them.
+        """``members``: the script's numbers of the group's ranks, in its order; ``me``: the place.
+
+        Collective among them.
 
         A ``timeout`` other than torch's default bounds every wait, else FLAGS_rpc_deadline does.
         """
         deadline_s = ours.deadline_s if timeout == default_pg_timeout else timeout.total_seconds()
-        self._connection = ours.connections.make(store, ranks, name, deadline_s)
+        self._connection = ours.connections.make(store, members, me, name, deadline_s)
         self.links = links = self._connection.links
         self.mover = ours.mover
         self.timeout = timeout
         self._job = ours
         self.group = RankGroup(
-            links.transport, tuple(ours.names[rank] for rank in ranks), deadline_s
+            links.transport, tuple(ours.names[rank] for rank in links.ranks), deadline_s
         )
         self.memory = links.memory
         several = links.nodes if links.nodes is not None and len(links.nodes.members) > 1 else None

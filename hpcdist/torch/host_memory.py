@@ -51,7 +51,7 @@ class HostMemory:
         return list(self._view(self.count % BUFFERS, dtype, length, begin))
 
     def meet(self) -> PhaseBarrier:
-        """Tell the others that this rank has written; return the wait for all to have."""
+        """Publish that this rank has written; return the wait for all to have."""
         self.count = count = self.count + 1
         self.sync()
         self.heads[self.rank][0] = count
@@ -76,7 +76,7 @@ class HostMemory:
         return True
 
     def tell(self, call: int) -> None:
-        """Let the others see, when they meet next, what this rank calls."""
+        """Publish what this rank calls, for the others to compare when they meet next."""
         self._calls += 1
         self.heads[self.rank][1 + self._calls % 2] = call
 

@@ -7,13 +7,14 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import count
 from types import TracebackType
 
 import torch
+import torch.distributed as dist
 
 from hpcdist import runtime
 from hpcdist.base import settings
@@ -21,15 +22,16 @@ from hpcdist.base.errors import CommError, LaunchError
 from hpcdist.base.signals import forget_children
 from hpcdist.comm import lanes, loopback
 from hpcdist.comm.base import Transport
-from hpcdist.comm.lanes import Alarm, Mover
+from hpcdist.comm.lane_thread import LaneThread
+from hpcdist.comm.lanes import Alarm
 from hpcdist.comm.process_manager import launched_size
 from hpcdist.comm.progress import threads_per_rank
 from hpcdist.comm.ulfm import UlfmTransport
 from hpcdist.comm.world import mpi_world
+from hpcdist.fluid.declared.servers import serve
 from hpcdist.torch import steps
 from hpcdist.torch.connections import Connections
 from hpcdist.torch.rank_process import RankProcess
-from hpcdist.torch.servers import serve
 from hpcdist.torch.store import Keeper, MpiStore
 from hpcdist.torch.watches import ENDED, DeathWatch, EndWatch
 
@@ -41,6 +43,17 @@ ENDING_S = 1.0  # in which what a script has not waited for must end
 MESSAGES_TAG, ASKING_TAG, ROWS_TAG = 1, 2, 3  # of communicators that are made at the same time
 
 
+@dataclass
+class Used:
+    """What of this package a script uses to train on several ranks."""
+
+    groups: int = 0  # that it has made, of whatever backend
+    rows: bool = False  # of tables, or a checkpoint
+
+
+used = Used()
+
+
 @dataclass(frozen=True)
 class TorchJob:
     """What all process groups of this process share."""
@@ -50,11 +63,12 @@ class TorchJob:
     asking: Transport  # of all trainers, for the store
     store: MpiStore
     keeper: Keeper | None  # of the store, on rank 0
-    mover: Mover
+    mover: LaneThread
     deadline_s: float  # of waits for which the script has set no time-out
     connections: Connections  # of groups
     deaths: DeathWatch | None  # where the job can go on when a rank has died
-    rendezvous: Iterator[int] = field(default_factory=count)  # their numbers, the same on all
+    ranks_here: int  # on this host
+    meetings: Counter[str] = field(default_factory=Counter)  # worlds so far, by address
 
     @property
     def process(self) -> RankProcess:
@@ -63,7 +77,19 @@ class TorchJob:
 
     @cached_property
     def rows(self) -> Transport:
-        """The transport of all trainers for tables and checkpoints. The first use is collective."""
+        """The transport of all trainers for tables and checkpoints. The first use is collective.
+
+        CommError where the script's world is of some ranks only: these would wait for the others,
+        or train one table with them.
+        """
+        if dist.is_initialized() and dist.get_world_size() != self.transport.size:
+            raise CommError(
+                f"rank {self.process.rank}: tables and hpcdist.torch.Saver are for all "
+                f"{self.transport.size} ranks of the job, and the script's default group has "
+                f"{dist.get_world_size()}: start a job of these ranks only, or use "
+                "torch.nn.Embedding and torch.distributed.checkpoint"
+            )
+        used.rows = True
         return self.transport.subset(range(self.transport.size), ROWS_TAG)
 
     @cached_property
@@ -79,8 +105,27 @@ class TorchJob:
 
         return look
 
+    def note_threads(self) -> None:
+        """Update, for sums in memory, how many threads of the script compute by now."""
+        cores, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+        has_core = torch.get_num_threads() < threads_per_rank(self.ranks_here, cores, present)
+        on_one_host = self.ranks_here == self.transport.size
+        self.mover.patience_s = PATIENCE_S if on_one_host and not has_core else 0.0
+
+    def warn_if_alone(self) -> None:
+        """Warn on the first of several ranks if it has met no other, at the end of the script."""
+        met = used.groups or used.rows
+        if self.transport.size > 1 and self.transport.rank == 0 and not met:
+            logging.getLogger("hpcdist").warning(
+                "the %d ranks of this job never met: the script has made no process group, so each "
+                "rank has trained alone, on the same data unless the script divides it by RANK. "
+                'Call torch.distributed.init_process_group("gloo"); accelerate does so on CPUs '
+                "with Accelerator(cpu=True) or ACCELERATE_USE_CPU=1 only",
+                self.transport.size,
+            )
+
     def say_ended(self) -> None:
-        """Tell ranks that wait for this one that its script has ended.
+        """Notify ranks that wait for this one that its script has ended.
 
         Not if something is under way, which may be what they wait for.
         """
@@ -120,7 +165,7 @@ def job(within_s: float | None = None) -> TorchJob:
 
 
 def begin_again(everyone: UlfmTransport) -> None:
-    """Have a new job, of the ranks of ``everyone``, in place of one that has been closed.
+    """Create a new job of the ranks of ``everyone``, in place of one that has been closed.
 
     Collective among them.
     """
@@ -195,6 +240,7 @@ def _begin(within_s: float | None) -> TorchJob:
 
 def _say_ended() -> None:
     for begun in _begun:
+        begun.warn_if_alone()
         begun.say_ended()
 
 
@@ -204,9 +250,6 @@ def _joined(
     """Return the job of the ranks of two transports, which the launcher calls ``names``."""
     deadline_s = settings.RPC_DEADLINE.read() / 1000
     ranks_here = messages.on_host().size
-    on_one_host = ranks_here == messages.size
-    cores, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
-    has_core = torch.get_num_threads() < threads_per_rank(ranks_here, cores, present)
     keeper = Keeper(asking) if messages.rank == 0 else None
     return TorchJob(
         tuple(names),
@@ -214,10 +257,11 @@ def _joined(
         asking,
         MpiStore(asking, keeper, deadline_s, names),
         keeper,
-        Mover(messages.policy, on_one_host, PATIENCE_S if on_one_host and not has_core else 0.0),
+        LaneThread(messages.policy, gives_way=ranks_here == messages.size),
         deadline_s,
         Connections(messages, tuple(names)),
         deaths,
+        ranks_here,
     )
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from hpcdist.base.errors import TableError
-from hpcdist.torch.facts import OptimizerFacts, TrainingMode, optimizer_of
-from hpcdist.torch.tables import tables
+from hpcdist.fluid.declared.facts import OptimizerFacts, TrainingMode, optimizer_of
+from hpcdist.torch.tables import Tables
 
 NUMBERS = ("betas", "eps", "momentum", "weight_decay")  # that scripts schedule, beside the rate
 
@@ -25,8 +25,12 @@ class KeptOptimizer(torch.optim.Optimizer):
     # So torch.amp.GradScaler leaves what it found in `found_inf`, and `step` can refuse it.
     _step_supports_amp_scaling = True
 
-    def __init__(self, number: int, parameters: Iterable[nn.Parameter], lr: float) -> None:
+    def __init__(
+        self, tables: Tables, number: int, parameters: Iterable[nn.Parameter], lr: float
+    ) -> None:
         super().__init__(parameters, {"lr": lr})
+        self.tables = tables
+        tables.use(self)
         self._number = number
         self._rate_only = True  # not where groups are those of an optimizer of torch's
 
@@ -59,8 +63,8 @@ class KeptOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        tables().rates[self._number] = float(self.param_groups[0]["lr"])
-        tables().step(self._number)
+        self.tables.rates[self._number] = float(self.param_groups[0]["lr"])
+        self.tables.step(self._number)
         return loss
 
     def _refuse_scaler(self) -> None:

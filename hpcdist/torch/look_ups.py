@@ -15,7 +15,7 @@ _TRAINS = torch.empty(0, requires_grad=True)  # what comes of it has gradients
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenGradients:
     """Gradients of rows that one look-up has got: float32 [n, width] for int64 ids [n]."""
 
     number: int  # of the look-up
@@ -34,7 +34,7 @@ class LookUps:
         self,
         ids: Ids,
         rows_of: Callable[[Ids], tuple[torch.Tensor, ...]],
-        note: Callable[[Given], None],
+        note: Callable[[GivenGradients], None],
     ) -> None:
         """``rows_of`` makes each table's rows [n, width]; ``note`` gets what a backward gives."""
         self.ids = ids
@@ -58,7 +58,7 @@ class LookUps:
                 # A copy: autograd may give this memory to a parameter as well, as its gradient,
                 # which the script may then change (clip_grad_norm_) before this one is pushed.
                 own = gradient.clone(memory_format=torch.contiguous_format)
-                self._note(Given(self._numbers[table], table, ids, own))
+                self._note(GivenGradients(self._numbers[table], table, ids, own))
 
 
 class _Rows(torch.autograd.Function):

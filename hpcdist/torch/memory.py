@@ -69,7 +69,7 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def outside_modes() -> AbstractContextManager[Any]:
-    """Return what steps of a collective run in: each may be made by another thread, for another's.
+    """Return the context of a collective's steps: each may run in another thread.
 
     A thread is in inference mode or not, and outside it a tensor that was made in it is read-only.
     In modes that see or replace what is computed (FakeTensorMode) steps would be seen or replaced.

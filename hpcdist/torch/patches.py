@@ -77,7 +77,7 @@ def _send_and_receive(
 
 
 def _leave_out_of_compiled_functions() -> None:
-    """Let compiled functions call hpcdist's, as they call groups of torch's own, which are in C++.
+    """Keep torch.compile out of hpcdist's collectives, as out of torch's own in C++.
 
     Torch is told when a script compiles: until then nobody waits for what this imports.
     """
@@ -98,7 +98,7 @@ def _leave_out_of_compiled_functions() -> None:
 
 
 def _split_groups_of_ours() -> None:
-    """Let split_group split groups of ours, under all names by which it has been imported.
+    """Make split_group split groups of ours, under all names by which it has been imported.
 
     So what torch's decorator calls is replaced, not the decorated function. The groups' method of
     that name is not enough: the function refuses before it calls it, unless there is a GPU.
@@ -110,7 +110,7 @@ def _split_groups_of_ours() -> None:
 
 
 def _set_timeouts_of_ours() -> None:
-    """Let torch's `_set_pg_timeout` set ours: it knows backends in C++ only, and would warn."""
+    """Make torch's `_set_pg_timeout` set ours: it knows backends in C++ only, and would warn."""
     by_torch = distributed_c10d._set_pg_timeout
 
     @wraps(by_torch)
@@ -124,7 +124,7 @@ def _set_timeouts_of_ours() -> None:
 
 
 def _raise_own_errors_in_backward() -> None:
-    """Let a backward pass raise what made a sum of it fail: of futures C++ keeps the text only."""
+    """Raise in a backward pass the error of its sum: futures of C++ keep the text only."""
     run = torch.autograd._engine_run_backward
 
     @wraps(run)
@@ -140,7 +140,7 @@ def _raise_own_errors_in_backward() -> None:
 
 
 def _find_tensors_without_pickling() -> None:
-    """Let C++ find the tensors in a list of tensors at once: it asks for each bucket's result.
+    """Hand C++ the tensors of a list of tensors at once: it asks for each bucket's result.
 
     By torch's pickler that was 0.4 ms of a step of 65, when a step has swept it from the caches.
     """
@@ -157,7 +157,7 @@ def _find_tensors_without_pickling() -> None:
 
 
 def _end_hooks_in_order() -> None:
-    """Let hooks of DistributedDataParallel end what they begin for a bucket before the next one.
+    """Order DistributedDataParallel's hooks: a bucket's ends before the next one begins.
 
     Callbacks of futures run when a sum has ended, sooner on one rank than on another: the sums that
     they begin would come before those of the next bucket here and after them there.
@@ -188,7 +188,7 @@ def _in_order(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _take_builtin_hooks() -> None:
-    """Let hooks of DistributedDataParallel that torch has in C++ be those of the same in Python.
+    """Replace DistributedDataParallel's hooks in C++ by those of the same effect in Python.
 
     The former take futures of groups in C++ only.
     """
@@ -209,7 +209,7 @@ def _take_builtin_hooks() -> None:
 
 
 def _keep_handles_of_join() -> None:
-    """Let reducers of DistributedDataParallel keep the handles that Python gives them, in join().
+    """Keep alive the handles that Python gives reducers of DistributedDataParallel in join().
 
     Their C++ keeps the C++ half only, whose wait has no end once Python has freed the other half.
     """

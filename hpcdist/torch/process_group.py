@@ -46,19 +46,21 @@ class MpiProcessGroup(dist.ProcessGroup):
         job: TorchJob,
         store: dist.Store,
         rank: int,
-        ranks: Sequence[int],
+        members: Sequence[int],
         name: str,
         timeout: timedelta,
     ) -> None:
-        """``ranks`` are the job's ranks in the group, in its order. Collective among them.
+        """``members``: the script's numbers of its ranks, in its order; ``rank``: the place.
+
+        Collective among them, who find each other by ``store``.
 
         A ``timeout`` other than torch's default bounds every wait, else FLAGS_rpc_deadline does.
         """
-        super().__init__(rank, len(ranks))
-        self._size = len(ranks)
+        super().__init__(rank, len(members))
+        self._size = len(members)
         self._names = {"name": name, "description": ""}
         self._store = store
-        self.queue = GroupQueue(job, store, ranks, name, timeout)
+        self.queue = GroupQueue(job, store, members, rank, name, timeout)
         self._messages = SingleMessages(self.queue)
         self.splits = 0  # how often split_group has split it
         self.backend_name = "hpcdist"  # or the one of torch's that it stands in for

@@ -40,7 +40,7 @@ class TensorReduction:
     factor: torch.Tensor | None = None  # what each rank's tensor is multiplied by first
 
     def prepare(self, flat: torch.Tensor) -> torch.Tensor:
-        """Return what this rank gives: its tensor, or a new one."""
+        """Return this rank's contribution: its tensor, or a new one."""
         return flat if self.factor is None else flat * self.factor
 
     def fold(self, rows: Sequence[torch.Tensor], out: torch.Tensor) -> None:
@@ -80,7 +80,7 @@ def _can(into: Callable[..., Any], dtype: torch.dtype) -> bool:
 
 
 def reduction(op: Any, dtype: torch.dtype, size: int) -> TensorReduction:
-    """Return what a ReduceOp does to tensors of ``dtype``; CommError if it is not for them."""
+    """Return the function of a ReduceOp for tensors of ``dtype``; CommError if there is none."""
     if isinstance(op, _OPS):
         return _plain(op, dtype, size)
     kind, factor = op.__getstate__()

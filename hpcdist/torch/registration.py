@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from functools import wraps
 from typing import Any
@@ -16,11 +16,11 @@ from torch.distributed.constants import default_pg_timeout
 
 from hpcdist.base import settings
 from hpcdist.base.errors import LaunchError
+from hpcdist.fluid.declared.servers import serve
 from hpcdist.torch import patches
 from hpcdist.torch.group_with_gpus import POSSIBLE, GroupWithGpus, by_nccl
-from hpcdist.torch.job import job
+from hpcdist.torch.job import TorchJob, job, used
 from hpcdist.torch.process_group import MpiProcessGroup
-from hpcdist.torch.servers import serve
 
 NAME, WITH_GPUS = "hpcdist", "hpcdist_nccl"
 __all__ = ["register", "serve", "stand_in"]
@@ -39,11 +39,13 @@ def register() -> None:
 
 
 def stand_in() -> None:
-    """Let groups of gloo, mpi, or nccl without a GPU be ours, and every rendezvous of torch's.
+    """Replace groups of gloo, mpi, or nccl without a GPU by ours, and torch's rendezvous.
 
     For scripts that are written for torchrun. torch continues calling them what the script does.
-    With a GPU, nccl is torch's own, over our store, also beside our part for CPU tensors.
+    With a GPU, nccl is torch's own, over our store, also beside our part for CPU tensors. The job
+    begins here, so that some of its ranks, or one, may make a world without the others. Collective.
     """
+    job()
     for scheme in ("env", "tcp"):
         rendezvous._rendezvous_handlers[scheme] = _by_mpi
     _refuse_clients_of_torchruns_store()
@@ -99,7 +101,7 @@ def _refuse_clients_of_torchruns_store() -> None:
 
 
 def _replace_groups(ours: set[str], without_gpu: set[str]) -> None:
-    """Let groups be ours where a script names such backends; torch goes on saying these names."""
+    """Replace groups of the named backends by ours; torch still reports the script's names."""
     make = distributed_c10d._new_process_group_helper
 
     def make_ours(
@@ -111,6 +113,7 @@ def _replace_groups(ours: set[str], without_gpu: set[str]) -> None:
         *more: Any,
         **named: Any,
     ) -> Any:
+        used.groups += 1
         instead = instead_of(str(backend), ours, without_gpu, torch.cuda.is_available)
         if instead == str(backend):
             return make(size, rank, ranks, backend, store, *more, **named)
@@ -157,17 +160,48 @@ def _by_mpi(
             "its ranks itself (torch.multiprocessing) needs no launcher"
         )
     ours = job(None if timeout == default_pg_timeout else timeout.total_seconds())
-    rank, size = ours.transport.rank, ours.transport.size
-    query = rendezvous._query_to_dict(rendezvous.urlparse(url).query)
-    requested = int(query.get("rank", rank)), int(query.get("world_size", size))
-    if requested not in ((rank, size), (-1, -1), (rank, -1), (-1, size)):
+    parsed = rendezvous.urlparse(url)
+    query = rendezvous._query_to_dict(parsed.query)
+    rank, size = _numbers(query, ours.transport.rank, ours.transport.size)
+    yield dist.PrefixStore(_claimed(ours, parsed.netloc, rank, size), ours.store), rank, size
+
+
+def _numbers(query: Mapping[str, str], rank: int, size: int) -> tuple[int, int]:
+    """Return a rank's number in the script's world, and the world's size; by default MPI's.
+
+    ``rank`` and ``size`` are MPI's. LaunchError for numbers that no ranks of this job can have.
+    """
+    asked = int(query.get("rank", -1)), int(query.get("world_size", -1))
+    number, numbered = (own if given == -1 else given for given, own in zip(asked, (rank, size)))
+    if (number, numbered) == (rank, size) or (-1 not in asked and 0 <= number < numbered <= size):
+        return number, numbered
+    raise LaunchError(
+        f"rank {rank} of {size} under MPI asks torch to be rank {number} of {numbered}: "
+        "leave rank and world_size out, take them from RANK and WORLD_SIZE, or number ranks of "
+        "this job from 0 by giving both; a script that starts its ranks itself "
+        "(torch.multiprocessing) needs no launcher"
+    )
+
+
+def _claimed(ours: TorchJob, address: str, rank: int, size: int) -> str:
+    """Return the prefix of the store of those that name an address, and take a number there.
+
+    LaunchError if another rank has taken it: it would wait for one that never comes.
+    """
+    me, everyone = str(ours.transport.rank), ours.transport.size
+    if size == 1 < everyone:
+        address = f"{me} alone"
+    elif size == everyone:
+        address = "all"  # whatever each of them calls it
+    prefix = f"met/{address}/{ours.meetings[address]}/{size}"
+    ours.meetings[address] += 1
+    other = ours.store.compare_set(f"{prefix}/is/{rank}", "", me).decode()
+    if other != me:
         raise LaunchError(
-            f"rank {rank} of {size} under MPI asks torch to be rank {requested[0]} of "
-            f"{requested[1]}: "
-            "leave rank and world_size out, or take them from RANK and WORLD_SIZE; a script that "
-            "starts its ranks itself (torch.multiprocessing) needs no launcher"
+            f"rank {me} under MPI asks torch to be rank {rank} of {size}, which rank {other} is: "
+            "give each rank another number, or leave rank and world_size out"
         )
-    yield dist.PrefixStore(f"init{next(ours.rendezvous)}", ours.store), rank, size
+    return prefix
 
 
 def _create(options: Any, _: object) -> MpiProcessGroup:
@@ -184,11 +218,12 @@ def _create_with_gpus(options: Any, of_script: object) -> GroupWithGpus:
 
 def _arguments(options: Any) -> tuple[Any, ...]:
     ours = job()
+    ours.note_threads()
     return (
         ours,
         options.store,
         options.group_rank,
-        list(options.global_ranks_in_group) or list(range(options.group_size)),
+        list(options.global_ranks_in_group) or list(range(options.group_size)),  # the script's
         options.group_id,
         options.timeout if isinstance(options.timeout, timedelta) else default_pg_timeout,
     )

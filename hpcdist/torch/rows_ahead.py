@@ -10,7 +10,7 @@ import torch
 from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
 from hpcdist.torch.embedding import TableModule
-from hpcdist.torch.tables import tables
+from hpcdist.torch.embedding_exchange import Announced
 
 Item = TypeVar("Item")
 Ids = Mapping[TableModule, torch.Tensor]
@@ -26,12 +26,15 @@ def rows_ahead(loader: Iterable[Item], ids_of: Callable[[Item], Ids]) -> Iterato
     all trainers must use this. Of several look-ups of one table one is ahead. TableError for other
     modules.
     """
-    announced = tables().announced
+    announced = Announced()  # the model's, once there is a table
     items: list[Item] = []  # what is yielded next
     ids: dict[str, Array] = {}
     try:
         for following in loader:
-            ids = _by_table(ids_of(following))
+            by_module = ids_of(following)
+            ids = _by_table(by_module)
+            for module in by_module:
+                announced = module.tables.announced
             announced.next = ids
             yield from items
             items, announced.now = [following], ids
@@ -49,5 +52,10 @@ def _by_table(ids: Ids) -> dict[str, Array]:
                 "rows_ahead: expected ids by module, hpcdist.torch.Embedding or EmbeddingBag, got "
                 f"a {type(module).__name__}"
             )
+    if len({module.tables for module in ids}) > 1:
+        raise TableError(
+            "rows_ahead: some of the tables were made after others had been looked up: announce "
+            "each model's ids by a rows_ahead of its own"
+        )
     # Copies: the script may change its own until it looks them up.
     return {module.name: module.flat(given).copy() for module, given in ids.items()}

@@ -28,9 +28,10 @@ from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
+from hpcdist.fluid.declared.facts import rate_name
 from hpcdist.graph.program import Program
-from hpcdist.torch.facts import rate_name
 from hpcdist.torch.job import job
+from hpcdist.torch.models import tables_of
 from hpcdist.torch.states import (
     AS_THEY_ARE,
     SavedTensor,
@@ -48,7 +49,7 @@ from hpcdist.torch.states import (
     state_of,
     tables_in,
 )
-from hpcdist.torch.tables import tables
+from hpcdist.torch.tables import Tables, all_in_use, open_tables
 
 STATES = "torch/states"  # the variable of plain data, as UTF-8
 TRAINED = (nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler)  # change in steps
@@ -81,12 +82,13 @@ class Saver(checkpoint.Saver):
         unknown = sorted(options.keys() & {"reader", "main_program", "scope"})
         if unknown:
             raise CheckpointError(f"{unknown[0]}: is for Programs; give objects with a state_dict")
-        missing = set(tables().names) - tables_in(objects)
+        self._tables = _one_model(objects)
+        missing = set(self._tables.names) - tables_in(objects)
         if missing:
             raise CheckpointError(
                 f"table {min(missing)!r} is in none of the given modules, so it would not be saved"
             )
-        if runtime.server_count() and not (tables().names or tables().served_parameters):
+        if runtime.server_count() and not (self._tables.names or self._tables.served_parameters):
             raise CheckpointError(
                 "the job has servers, and nothing is on them: make tables and optimizers before "
                 "the Saver, or start the job without --pservers"
@@ -121,11 +123,11 @@ class Saver(checkpoint.Saver):
                 "load_state_dict(..., strict=False), and set rates in the optimizer's groups"
             )
         directory = self._dirname / BEST if best else self._dirname
-        path, plain = _met(lambda: _chosen(directory))[0]
+        path, plain = _on_all_trainers(lambda: _chosen(directory))[0]
         if path is None:
             return None
         saved: _JobStates = typed(_JobStates, plain)
-        tables().pause()
+        self._tables.pause()
         names = self._objects.keys()
         if names != saved.objects.keys():
             raise CheckpointError(
@@ -145,15 +147,15 @@ class Saver(checkpoint.Saver):
                 state = put_together(states[name], lambda of: as_tensor(arrays[of.name], of))
                 _take(f"{path}: {name!r}", load_state, obj, state)
 
-        _met(check)
+        _on_all_trainers(check)
         arrays = {name: np.empty(*array_type(tensor)) for name, tensor in tensors.items()}
         read = {saved.variable(name, me, trainers): array for name, array in arrays.items()}
         self._declare({**read, STATES: encoded(plain)})
         restored = super().restore(best=best)
         here.script_step = self.step
         with torch.inference_mode(False):  # whose tensors no later step could change
-            _met(load)
-        tables().restored()
+            _on_all_trainers(load)
+        self._tables.restored()
         return restored
 
     def after_step(self, extra: object = None) -> None:
@@ -169,7 +171,7 @@ class Saver(checkpoint.Saver):
 
     def _warn_of_rows_ahead(self) -> None:
         """Say once that a loader's state is that of after the next batch, and might be kept."""
-        if self._warned or not tables().announced.next:
+        if self._warned or not self._tables.announced.next:
             return
         self._warned = True
         others = [name for name, obj in self._objects.items() if not isinstance(obj, TRAINED)]
@@ -183,9 +185,9 @@ class Saver(checkpoint.Saver):
     def _gather(self) -> None:
         """Put all states into the scope. Collective. NotFiniteError as `checkpoint.save`'s."""
         self._warn_of_rows_ahead()
-        tables().pause()
+        self._tables.pause()
         arrays: dict[str, np.ndarray] = {}
-        everyone = _met(lambda: self._local_states(arrays))
+        everyone = _on_all_trainers(lambda: self._local_states(arrays))
         for k, local in enumerate(everyone):
             if local["not_finite"] is not None:
                 raise NotFiniteError(f"trainer {k}: {local['not_finite']!r} holds NaN or infinity")
@@ -220,7 +222,7 @@ class Saver(checkpoint.Saver):
         self._declare({**arrays, STATES: encoded(record)}, individual)
 
     def _local_states(self, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return what this trainer says of its objects; ``arrays`` get the values of tensors."""
+        """Return this trainer's states of its objects; ``arrays`` get the values of tensors."""
         tensors: dict[str, torch.Tensor] = {}
         try:
             objects = {
@@ -247,7 +249,7 @@ class Saver(checkpoint.Saver):
 
     def _served(self) -> set[str]:
         """Return the names of the tensors here that servers keep."""
-        served = {id(parameter) for parameter in tables().served_parameters.values()}
+        served = {id(parameter) for parameter in self._tables.served_parameters.values()}
         return {
             f"{name}/{key}"
             for name, obj in self._objects.items()
@@ -257,27 +259,29 @@ class Saver(checkpoint.Saver):
         }
 
     def _prefixes(self, kind: type) -> tuple[str, ...]:
-        """Return what the names of the tensors of some objects begin with."""
+        """Return the prefixes of the names of some objects' tensors."""
         return tuple(f"{name}/" for name, obj in self._objects.items() if isinstance(obj, kind))
 
     def _declare(self, arrays: Mapping[str, np.ndarray], individual: Collection[str] = ()) -> None:
-        """Let the Program of checkpoints have these variables, the tables, and their rates.
+        """Declare these variables, the tables and their rates in the Program of checkpoints.
 
         Of those that are ``individual`` each trainer has other values, as of what it computes.
         """
-        served, settled = tables().served, tables().facts
+        served, settled = self._tables.served, self._tables.facts
         program = Program() if served is None else served.program.clone()
         block = program.global_block()
         if served is None and settled is not None:
-            for name, table in tables().local.items():
+            for name, table in self._tables.local.items():
                 block.create_var(name, shape=[-1, table.dim], dtype="float32", persistable=True)
                 self._scope.var(name).hold(table)
-            numbers = settled.numbers | {rate_name(k): r for k, r in enumerate(tables().rates)}
+            numbers = settled.numbers | {rate_name(k): r for k, r in enumerate(self._tables.rates)}
             arrays = {**arrays, **{n: np.array([v], np.float32) for n, v in numbers.items()}}
         if served is not None and served.moves_nothing:
-            for k, rate in enumerate(tables().rates):  # which the Program says, and no server has
+            for k, rate in enumerate(
+                self._tables.rates
+            ):  # which the Program says, and no server has
                 self._scope.var(rate_name(k)).hold(np.array([rate], np.float32))
-        for name, parameter in tables().served_parameters.items():
+        for name, parameter in self._tables.served_parameters.items():
             self._scope.var(name).hold(parameter.detach().numpy())
         modules = self._prefixes(nn.Module)
         for name, array in arrays.items():
@@ -292,12 +296,26 @@ class Saver(checkpoint.Saver):
         self._program = program
 
 
-def _met(compute: Callable[[], Any]) -> list[Any]:
+def _one_model(objects: Mapping[str, Any]) -> Tables:
+    """Return the `Tables` of the objects' model; CheckpointError if they are of several."""
+    found = tables_of(objects.values())
+    if len(found) > 1:
+        names = ", ".join(name for tables in found for name in tables.names)
+        raise CheckpointError(
+            f"tables {names}: some were made after others had been looked up: save each model by a "
+            "Saver of its own, or make all tables before the first look-up"
+        )
+    # Where none of them has a table, what other models have would not be saved.
+    others = [tables for tables in all_in_use() if tables.names or tables.served_parameters]
+    return (found or others or [open_tables()])[0]
+
+
+def _on_all_trainers(compute: Callable[[], Any]) -> list[Any]:
     """Do something on every trainer; return all results, when all have come within the deadline."""
 
     def gather(data: bytes) -> list[bytes]:
         awaited = "the other trainers' part of a checkpoint"
-        return [*tables().group.allgather_bytes(data, job().deadline_s, awaited)]
+        return [*job().rows.allgather_bytes(data, job().deadline_s, awaited)]
 
     return agreed(gather, compute, "trainer")
 
@@ -317,7 +335,7 @@ class _JobStates:
     def of_trainer(
         self, trainer: int, trainers: int, tensors: dict[str, SavedTensor]
     ) -> dict[str, Any]:
-        """Return what `state_from` makes of the states that a trainer of ``trainers`` goes on with.
+        """Return the result of `state_from` for a trainer that continues among ``trainers``.
 
         Its own if there were as many, or if there are no tensors in it; else trainer 0's.
         """
@@ -373,7 +391,7 @@ def _check(record: _JobStates, checkpoint: Checkpoint) -> None:
 
 
 def _take(name: str, call: Callable[[str, Any, Any], None], obj: Any, state: Any) -> None:
-    """Let an object have a state; CheckpointError for whatever exception that raises."""
+    """Load a state into an object; CheckpointError for whatever exception that raises."""
     try:
         call(name, obj, state)
     except HpcdistError:

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from hpcdist.base.errors import TableError
-from hpcdist.torch.facts import MODES, OptimizerFacts, TrainingMode
+from hpcdist.fluid.declared.facts import MODES, OptimizerFacts, TrainingMode
 from hpcdist.torch.kept_optimizer import KeptOptimizer, check
-from hpcdist.torch.tables import tables
+from hpcdist.torch.tables import open_tables
 
 PREFIX = "served."  # of the parameters' names on servers
 
@@ -87,8 +87,9 @@ class ServedOptimizer(KeptOptimizer):
         check(facts, lr, training_mode, MODES)
         prefix = PREFIX if name is None else f"{PREFIX}{name}."
         served = {prefix + name: p for name, p in trained.items() if p.numel()}
-        number = tables().serve(served, facts, lr, training_mode)
-        super().__init__(number, trained.values(), lr)
+        tables = open_tables()
+        number = tables.serve(served, facts, lr, training_mode)
+        super().__init__(tables, number, trained.values(), lr)
         self._twin, self._facts, self._geo, self._frozen = twin, facts, geo, frozen
         self._stepping = False
         if twin is not None and geo:
@@ -98,9 +99,9 @@ class ServedOptimizer(KeptOptimizer):
             self.param_groups = twin.param_groups
             for one, other in ((self, twin), (twin, self)):
                 one.register_load_state_dict_post_hook(partial(_share_groups, other))
-        if tables().group.size > 1:
+        if tables.group.size > 1:
             for parameter in served.values():
-                tables().group.broadcast(parameter.detach().numpy())
+                tables.group.broadcast(parameter.detach().numpy())
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Do as `KeptOptimizer.step`, with "geo" after torch's own step.
@@ -117,7 +118,7 @@ class ServedOptimizer(KeptOptimizer):
                     "after that, which SGD and Adagrad without decay take for zeros"
                 )
         if self._geo and self._twin is not None:
-            tables().settle()  # servers begin with the values from before the first step
+            self.tables.settle()  # servers begin with the values from before the first step
             self._stepping = True
             try:
                 loss = self._twin.step(closure)

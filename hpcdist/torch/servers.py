@@ -1,4 +1,4 @@
-"""Servers of a torch job: they keep what trainer 0 announces, without running the script."""
+"""What trainers of a torch job have on servers: tables, and parameters of modules."""
 
 from __future__ import annotations
 
@@ -9,40 +9,25 @@ import torch
 import xxhash
 from torch import nn
 
-from hpcdist import runtime
-from hpcdist.base import settings
-from hpcdist.base.errors import CommError, TableError
-from hpcdist.checkpoint.serving import ASSIGN
+from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
-from hpcdist.comm.progress import waits_for_ranks
-from hpcdist.executor.backend import CPUPlace
-from hpcdist.executor.executor import Executor
-from hpcdist.executor.scope import Scope
-from hpcdist.graph.program import Program
-from hpcdist.ps.batch import TableSpec
+from hpcdist.fluid.declared.facts import Facts
+from hpcdist.fluid.declared.servers import DeclaredOnServers, deadline_s, tell_servers
 from hpcdist.ps.client import PsClient
-from hpcdist.ps.messages import REQUEST_TAG, VALUE_TAG, MessageKind
-from hpcdist.ps.wire import post_message, receive_message, unended
+from hpcdist.ps.messages import VALUE_TAG
 from hpcdist.runtime.job.job import Job
-from hpcdist.runtime.pserver.connection import StepProtocol
 from hpcdist.runtime.pserver.geo_exchange import GeoExchange, GeoStep
-from hpcdist.runtime.tables.make_table import specs_of
-from hpcdist.torch.facts import Facts, rate_name
-from hpcdist.transpiler import DistributeTranspiler
-from hpcdist.transpiler.plan import Plan, trainer_plan
+from hpcdist.transpiler.plan import Plan
 from hpcdist.transpiler.slicing import Slice
 
 
-class Served:
+class Served(DeclaredOnServers):
     """What a trainer has on servers, and how it exchanges it with them."""
 
     def __init__(self, job: Job, facts: Facts, parameters: Mapping[str, nn.Parameter]) -> None:
         """Plan, take the servers' values of ``parameters``, connect. Collective among trainers."""
-        transpiler = facts.transpiled_for(job.cluster, job.role.index)
-        self.program: Program = transpiler.get_trainer_program()
-        self._plan = _plan_of(transpiler)
-        self.specs: tuple[TableSpec, ...] = specs_of(self._plan)
-        self._facts, self._parameters = facts, parameters
+        super().__init__(job, facts)
+        self._parameters = parameters
         self._gradients = {
             name: np.zeros(tuple(parameter.shape), np.float32)
             for name, parameter in parameters.items()
@@ -57,9 +42,7 @@ class Served:
             local = job.adopt(self.program, GeoStep)
             self._connection, self._geo = local.connection, local.connect(values)
         else:
-            arrays = {**self._blocks, **self._gradient_blocks()}
-            self._connection = job.adopt(self.program, StepProtocol).connection
-            self._connection.connect(self._plan, arrays.__getitem__, list(arrays.values()))
+            self.connect({**self._blocks, **self._gradient_blocks()})
 
     def read(self) -> None:
         """Overwrite parameters with the servers' present values."""
@@ -83,19 +66,14 @@ class Served:
         }
 
     def _give(self, job: Job, first_values: Mapping[str, Array]) -> None:
-        """Let every server begin with the values of its blocks here."""
+        """Send every server the initial values of its blocks."""
         sent = []
         for rank, endpoint in zip(job.cluster.servers, self._plan.endpoints, strict=True):
             for _, piece in self._plan.blocks_on(endpoint):
                 sent.append(job.transport.isend(first_values[piece.name], rank, VALUE_TAG))
         job.transport.wait_all(
-            sent, lambda: "giving servers the first values of parameters", _deadline_s()
+            sent, lambda: "giving servers the first values of parameters", deadline_s()
         )
-
-    @property
-    def client(self) -> PsClient:
-        """What talks to the servers."""
-        return self._connection.current()
 
     @property
     def moves_nothing(self) -> bool:
@@ -147,22 +125,13 @@ class Served:
         if self._geo is not None:
             self._geo.end_step({})
             return
-        client = self.client
-        if not client.packets:
-            return  # rows asked for next are answered when all trainers' have been applied
-        for number in range(len(client.packets)):
-            client.send_packet(number)
-        client.post_receives()
-        client.wait_receives()
+        super().end_step()
         self._note_answer()
-        self._connection.step[0] += 1
 
     def set_rates(self, rates: Sequence[float]) -> None:
         """Set the learning rates by which servers update rows from now on. Trainer 0 calls this."""
-        if self._geo is not None:
-            return  # they move nothing
-        values = {rate_name(number): rate for number, rate in enumerate(rates)}
-        self.client.ask({"do": ASSIGN, "values": values})
+        if self._geo is None:  # else they move nothing
+            super().set_rates(rates)
 
 
 def blocks_of(plan: Plan, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -180,72 +149,10 @@ def _rows(value: Array, piece: Slice) -> Array:
 
 
 def _trace(parameter: nn.Parameter) -> tuple[int, int]:
-    """Return what tells other values, or others' memory, from those that servers have answered."""
+    """Return a parameter's address and hash, by which writes of others are noticed."""
     return parameter.data_ptr(), xxhash.xxh3_64_intdigest(parameter.detach().numpy().data)
-
-
-def _plan_of(transpiler: DistributeTranspiler) -> Plan:
-    plan = trainer_plan(transpiler.get_trainer_program())
-    assert plan is not None, "this is what the transpiler makes"
-    return plan
 
 
 def announce(facts: Facts, parameters: Mapping[str, nn.Parameter]) -> Served:
     """Send the servers what to keep, and connect to them. Every trainer calls this."""
-    job = runtime.current()
-    assert job is not None, "there are servers"
-    if job.role.index == 0:
-        told, sent = [], []  # the server of each message
-        for rank in job.cluster.servers:
-            messages = post_message(
-                job.transport, rank, REQUEST_TAG, MessageKind.KEEP, 0, 0, facts.payload()
-            )
-            sent += messages
-            told += [rank] * len(messages)
-
-        def missing() -> list[int]:
-            return sorted({told[i] for i in unended(job.transport, sent)})
-
-        with waits_for_ranks(missing):
-            job.transport.wait_all(
-                sent, lambda: f"telling servers (rank {missing()}) what to keep", _deadline_s()
-            )
-    return Served(job, facts, parameters)
-
-
-def _deadline_s() -> float:
-    return settings.RPC_DEADLINE.read() / 1000
-
-
-def serve() -> None:
-    """Keep what trainer 0 announces, until every trainer has left.
-
-    A script that makes no tables leaves without announcing any.
-    """
-    job = runtime.current()
-    assert job is not None, "only a job has servers"
-    endpoint = job.cluster.endpoints[job.role.index]
-
-    def describe() -> str:
-        return f"server {job.role.index} waiting for the first look-up in a table"
-
-    transport, (first, *others) = job.transport, job.cluster.trainers
-    header, payload = receive_message(transport, first, REQUEST_TAG, describe, None)
-    if header.kind is MessageKind.CLOSE:
-        for trainer in others:
-            receive_message(transport, trainer, REQUEST_TAG, describe, None)
-        return
-    if header.kind is not MessageKind.KEEP:
-        raise CommError(f"server {job.role.index}: unexpected {header.kind.name} from trainer 0")
-    transpiler = Facts.parse(payload).transpiled_for(job.cluster, 0)
-    serving, startup = transpiler.get_pserver_programs(endpoint)
-    executor, scope = Executor(CPUPlace()), Scope()
-    executor.run(startup, scope=scope)
-    coming = []
-    for _, piece in _plan_of(transpiler).blocks_on(endpoint):
-        value = scope.var(piece.name).value
-        coming.append(transport.irecv(value, first, VALUE_TAG))
-    transport.wait_all(
-        coming, lambda: f"{endpoint} waiting for the first values of parameters", _deadline_s()
-    )
-    executor.run(serving, scope=scope)
+    return Served(tell_servers(facts), facts, parameters)

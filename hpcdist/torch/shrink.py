@@ -19,7 +19,7 @@ from hpcdist.comm.ulfm import UlfmTransport
 from hpcdist.comm.world import mpi_world
 from hpcdist.torch.job import TorchJob, begin_again, job
 from hpcdist.torch.process_group import MpiProcessGroup
-from hpcdist.torch.tables import tables
+from hpcdist.torch.tables import all_in_use
 
 HOW = (
     "mpirun --with-ft ulfm -n N python -m hpcdist --as-torchrun --on-failure continue train.py, "
@@ -62,7 +62,7 @@ def _checked(before: TorchJob) -> UlfmTransport:
     world = mpi_world() if before.deaths is not None else None
     if not isinstance(world, UlfmTransport) or before.deaths is None:
         raise CommError(f"hpcdist.torch.shrink() needs a job that is started by {HOW}")
-    if names := tables().names:
+    if names := [name for tables in all_in_use() for name in tables.names]:
         raise CommError(
             f"hpcdist.torch.shrink(): the rows of table {names[0]!r} were shared out over the "
             "ranks, and those of the dead are lost; let the job end, and resume from a checkpoint "
@@ -91,6 +91,13 @@ class _DefaultGroup:
                 "hpcdist.torch.shrink() makes a new default group, and there is "
                 f"{'none' if group is None else 'one that is not of hpcdist'}: let the job end"
             )
+        of_job = (*range(job().transport.size),)
+        if group.queue.links.ranks != of_job:
+            raise CommError(
+                "hpcdist.torch.shrink() numbers the ranks that are left as MPI does, and the "
+                f"script's own world has ranks {list(group.queue.links.ranks)} of "
+                f"{len(of_job)}: leave rank and world_size out of init_process_group"
+            )
         return cls(dist.get_backend(), group.queue.timeout)
 
     def on(self, everyone: UlfmTransport) -> bool:
@@ -98,7 +105,7 @@ class _DefaultGroup:
         _give_up(job())  # what an earlier attempt has made
         try:
             begin_again(everyone)
-            runtime.go_on_with(everyone.split(0, everyone.rank), everyone.ranks_in_world())
+            runtime.continue_with(everyone.split(0, everyone.rank), everyone.ranks_in_world())
             if dist.is_initialized():
                 dist.destroy_process_group()
             distributed_c10d._world.group_count = 0  # names of groups are numbers
@@ -126,7 +133,7 @@ def _give_up(ended: TorchJob) -> None:
 
 
 def _tell(after: TorchJob, dead: list[int]) -> None:
-    """Let one rank tell who has died."""
+    """Report on one rank who has died."""
     ours = runtime.current()
     assert ours is not None and after.deaths is not None
     if after.transport.rank == 0:

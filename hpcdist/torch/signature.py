@@ -48,7 +48,7 @@ class Call:
 
     @staticmethod
     def decoded(number: int) -> Call:
-        """Return what `encoded` has made a number of."""
+        """Return the value that `encoded` has made a number of."""
         length = number & ANY_LENGTH
         number >>= 32
         root, number = number & 0xFFF, number >> 12

@@ -72,7 +72,7 @@ def split_group(
 
 
 def _disagreement(calls: Sequence[Split], ranks: Sequence[int]) -> str:
-    """Return what is wrong if ranks call different things, else nothing; so the next two."""
+    """Return the difference if ranks call different things, else nothing; so the next two."""
     other = next((k for k, call in enumerate(calls) if call != calls[0]), None)
     if other is None:
         return ""

@@ -8,10 +8,9 @@ import torch
 from torch import nn
 
 from hpcdist.base.errors import TableError
+from hpcdist.fluid.declared.facts import ROW_KINDS, OptimizerFacts, TrainingMode
 from hpcdist.torch.embedding import TableModule
-from hpcdist.torch.facts import ROW_KINDS, OptimizerFacts, TrainingMode
 from hpcdist.torch.kept_optimizer import KeptOptimizer, check
-from hpcdist.torch.tables import tables
 
 
 class TableOptimizer(KeptOptimizer):
@@ -46,7 +45,7 @@ class TableOptimizer(KeptOptimizer):
                     f"TableOptimizer: expected modules, got a {type(module).__name__}: give the "
                     "model itself, whose tables have no parameters"
                 )
-        with_tables = {m.name: m for g in roots for m in g.modules() if isinstance(m, TableModule)}
+        with_tables = [m for g in roots for m in g.modules() if isinstance(m, TableModule)]
         if not with_tables:
             raise TableError("TableOptimizer: there is no table of hpcdist.torch among the modules")
         if kind not in ROW_KINDS:
@@ -57,12 +56,18 @@ class TableOptimizer(KeptOptimizer):
             arguments = {"lazy_mode": True, **arguments}  # tables move the rows of a step only
         facts = OptimizerFacts(kind, arguments, l2_decay)
         check(facts, lr, TrainingMode(mode, max_staleness), ("sync", "async"))
-        number = tables().optimize(
-            sorted(with_tables), facts, lr, TrainingMode(mode, max_staleness)
-        )
+        names = sorted({module.name for module in with_tables})
+        tables, *others = {module.tables for module in with_tables}
+        if others:
+            raise TableError(
+                f"TableOptimizer: some of the tables {', '.join(names)} were made "
+                "after others had been looked up: make all tables of a model before, or give "
+                "models an optimizer each"
+            )
+        number = tables.optimize(names, facts, lr, TrainingMode(mode, max_staleness))
         # Optimizers of torch's need a parameter; rows are none.
-        super().__init__(number, [nn.Parameter(torch.empty(0))], lr)
+        super().__init__(tables, number, [nn.Parameter(torch.empty(0))], lr)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of these tables' rows that have come since the last step."""
-        tables().forget(self._number)
+        self.tables.forget(self._number)

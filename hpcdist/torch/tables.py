@@ -1,13 +1,14 @@
-"""The tables and served parameters of a script: where they are, and one common step."""
+"""The tables and served parameters of a model: where they are, and one common step."""
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -16,33 +17,42 @@ from torch import nn
 from hpcdist import runtime
 from hpcdist.base.errors import CommError, TableError
 from hpcdist.comm.base import Array, Transport
+from hpcdist.fluid.declared.facts import DenseFacts, Facts, OptimizerFacts, TableFacts, TrainingMode
 from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import TableClient
 from hpcdist.runtime.tables.make_table import make_table, spec_of
 from hpcdist.torch.embedding_exchange import Announced, EmbeddingExchange
-from hpcdist.torch.facts import DenseFacts, Facts, OptimizerFacts, TableFacts, TrainingMode
 from hpcdist.torch.job import job
-from hpcdist.torch.look_ups import Given, LookUps
+from hpcdist.torch.look_ups import GivenGradients, LookUps
 from hpcdist.torch.servers import Served, announce
 from hpcdist.transpiler.table_metadata import read_tables, with_startup
 
 MANY = 4  # tables, whose exchanges one by one are worth a word
 
 
+_every: WeakSet[Tables] = WeakSet()
+
+
 class Tables:
-    """All tables of the script. The first look-up settles what there is and where it lives."""
+    """What a script makes before the first look-up, which settles what there is and where it lives.
+
+    What is made after that is another model's, with steps of its own; see `open_tables`.
+    """
 
     def __init__(self) -> None:
+        _every.add(self)
+        self._users: WeakSet[object] = WeakSet()  # modules and optimizers
+        self.dropped = False
         self._facts: dict[str, TableFacts] = {}
         self._dense: dict[str, tuple[DenseFacts, nn.Parameter]] = {}
         self._optimizers: list[OptimizerFacts] = []
         self.rates: list[float] = []
         self._mode = TrainingMode()
         self._numbers = itertools.count()
-        self._given: list[Given] = []
-        self._taken: list[Given] = []  # by optimizers that have stepped, in this step
+        self._given: list[GivenGradients] = []
+        self._taken: list[GivenGradients] = []  # by optimizers that have stepped, in this step
         self.announced = Announced()
         self._ahead: LookUps | None = None  # what was announced for this step, once looked up
         self._stepped: set[int] = set()  # optimizers, in this step
@@ -54,15 +64,25 @@ class Tables:
 
     # -- before the first look-up --
 
-    def add(self, table: TableFacts) -> None:
-        """Take a module's table. TableError for a name that is taken, or if it comes too late."""
-        self._refuse_late(f"table {table.name!r}")
+    def add(self, module: object, table: TableFacts) -> None:
+        """Take a module's table. TableError for a name that is taken."""
         if table.name in self._facts:
             raise TableError(
                 f"two tables have the name {table.name!r}: give them different names (name=), the "
                 "same on all ranks"
             )
         self._facts[table.name] = table
+        self._users.add(module)
+
+    def use(self, optimizer: object) -> None:
+        """Take note of an optimizer that steps."""
+        self._users.add(optimizer)
+
+    def in_use(self) -> bool:
+        """Return whether the script still has one of its modules or optimizers."""
+        if not self.dropped and self._users:
+            gc.collect()  # modules refer to themselves
+        return not self.dropped and bool(self._users)
 
     def new_name(self) -> str:
         """Return a name that follows from the order in which a script makes its tables."""
@@ -76,8 +96,7 @@ class Tables:
         rate: float,
         mode: TrainingMode,
     ) -> int:
-        """Let an optimizer move tables; return its number."""
-        self._refuse_late(f"an optimizer of {', '.join(names)}")
+        """Register an optimizer of tables; return its number."""
         for name in names:
             if self._facts[name].optimizer >= 0:
                 raise TableError(f"table {name!r} has two optimizers")
@@ -93,8 +112,7 @@ class Tables:
         rate: float,
         mode: TrainingMode,
     ) -> int:
-        """Let servers keep parameters, moved by an optimizer; return its number."""
-        self._refuse_late("an optimizer on servers")
+        """Register parameters that servers keep, moved by an optimizer; return its number."""
         served = {id(parameter) for _, parameter in self._dense.values()}
         for name, parameter in parameters.items():
             if id(parameter) in served:
@@ -118,13 +136,6 @@ class Tables:
         self._optimizers.append(optimizer)
         self.rates.append(rate)
         return len(self._optimizers) - 1
-
-    def _refuse_late(self, what: str) -> None:
-        if self.facts is not None:
-            raise TableError(
-                f"{what} is too late: create all tables and their optimizers before the first "
-                "look-up"
-            )
 
     @property
     def names(self) -> list[str]:
@@ -151,6 +162,12 @@ class Tables:
 
     def settle(self) -> None:
         """Agree with all ranks on what there is, and connect. Collective, once."""
+        if self.dropped:
+            what = ", ".join([*self._facts, *self._dense])
+            raise TableError(
+                f"{what}: was dropped, by hpcdist.torch.drop_tables or by the first look-up of the "
+                "next model on servers: make the model and its optimizers again"
+            )
         if self.facts is not None:
             return
         without = [name for name, table in self._facts.items() if table.optimizer < 0]
@@ -169,6 +186,7 @@ class Tables:
         self._agree(json.dumps(facts.payload(), sort_keys=True), "tables or optimizers")
         self._told = list(self.rates)
         if runtime.server_count():
+            self._take_servers()
             self.served = announce(facts, self.served_parameters)
             specs: tuple[TableSpec, ...] = self.served.specs
             exchange: TableClient | ShardedTables = self.served.client.tables
@@ -187,12 +205,48 @@ class Tables:
             main, startup = facts.programs
             tables = with_startup(read_tables(main), startup)
             specs = tuple(map(spec_of, tables))
-            made = [make_table(table) for table in tables]
+            made = [make_table(table, self.group.rank, self.group.size) for table in tables]
             self.local = {table.name: table for table in made}
             exchange = ShardedTables(self.group, specs, made, job().deadline_s)
             owners = self.group.size
         self._rows = EmbeddingExchange(specs, exchange, owners, self.announced)
         self.facts = facts
+        _begin_next(self)
+
+    def _take_servers(self) -> None:
+        """Make the servers keep this model from now on, and no other. Collective."""
+        for before in _on_servers:
+            using = self.group.allgather_bytes(
+                bytes([before.in_use()]), job().deadline_s, "what the other trainers still use"
+            )
+            if any(map(any, using)):
+                names = ", ".join([*before._facts, *before._dense])
+                raise TableError(
+                    f"servers keep {names} of a model that trainer {[*map(any, using)].index(True)}"
+                    " still uses, and can keep one model at a time: make all models before the "
+                    "first look-up, or drop that one first (hpcdist.torch.drop_tables(model), or "
+                    "del model, optimizer)"
+                )
+            before.drop()
+        _on_servers[:] = [self]
+
+    def drop(self) -> None:
+        """Give up all rows, here and on servers. Collective with servers, else of this rank."""
+        if self.dropped:
+            return
+        if self.served is not None:
+            self._rows.wait()
+            self.served.leave()
+            self.group.barrier(job().deadline_s)
+            _on_servers.clear()
+        self.dropped = True
+        _begin_next(self)
+        self.local, self.served, self.facts = {}, None, None
+        self._given.clear()
+        self._taken.clear()
+        self.announced.now, self.announced.next = {}, {}
+        vars(self).pop("_rows", None)
+        self._ahead = None
 
     def _agree(self, said: str, what: str) -> None:
         """Refuse trainers that say different things. Collective."""
@@ -235,7 +289,7 @@ class Tables:
                 look_ups = LookUps(again, self._rows.take_ahead, self._note)
         return look_ups.hand_out(table, next(self._numbers))
 
-    def _note(self, given: Given) -> None:
+    def _note(self, given: GivenGradients) -> None:
         self._given.append(given)
 
     def forget(self, optimizer: int) -> None:
@@ -309,7 +363,31 @@ class Tables:
         self._told = list(self.rates)
 
 
-@cache
-def tables() -> Tables:
-    """Return the tables of this process's script."""
-    return Tables()
+_open = [Tables()]  # the last one, which takes what is made now until it is settled
+_on_servers: list[Tables] = []  # one at most
+
+
+def open_tables() -> Tables:
+    """Return the `Tables` that collect the tables and optimizers made now.
+
+    Those of the model before, once one of them has been looked up, are others: two models train
+    side by side, or one after the other, each in steps of its own.
+    """
+    return _open[0]
+
+
+def _begin_next(tables: Tables) -> None:
+    """Start another model with all that is made from now on, and do not keep this one."""
+    if _open[0] is tables:
+        _open[0] = Tables()
+
+
+def all_in_use() -> list[Tables]:
+    """Return all `Tables` that the script has made and still uses."""
+    return [tables for tables in [*_every] if tables.in_use()]
+
+
+def reset() -> None:
+    """Begin as a script does, for tests: what there was stays as it is."""
+    _open[0] = Tables()
+    _on_servers.clear()

@@ -12,14 +12,15 @@ import torch
 import torch.distributed as dist
 
 from hpcdist.base.errors import DeadlineError
-from hpcdist.comm.lanes import Lane, Mover, Operation
+from hpcdist.comm.lane_thread import LaneThread
+from hpcdist.comm.lanes import Lane, Operation
 from hpcdist.torch.memory import outside_modes
 
 
 class MpiWork(dist.Work):
     """One operation of a process group; ``result()`` are the tensors that it writes."""
 
-    def __init__(self, mover: Mover, lane: Lane, result: Sequence[Any]) -> None:
+    def __init__(self, mover: LaneThread, lane: Lane, result: Sequence[Any]) -> None:
         super().__init__()
         self.operation: Operation  # set right after
         self.source = -1  # of a message: the number in its group of who sends it
@@ -60,7 +61,7 @@ class MpiWork(dist.Work):
     _source_rank = source_rank
 
     def covers(self, result: Sequence[Any]) -> None:
-        """Be the handle of operations before this one too, which together write ``result``."""
+        """Also represent earlier operations, which together write ``result``."""
         self._result = list(result)
 
     def get_future(self) -> torch.futures.Future[Any]:
@@ -95,7 +96,7 @@ def in_backward() -> bool:
 
 
 def at_its_end(call: Callable[[], None]) -> None:
-    """Have ``call`` called when this thread's backward pass has computed all gradients.
+    """Call ``call`` when this thread's backward pass has computed all gradients.
 
     What DistributedDataParallel does then, after its last bucket has begun, comes after it.
     """
@@ -104,7 +105,7 @@ def at_its_end(call: Callable[[], None]) -> None:
 
 @contextmanager
 def monitored() -> Iterator[None]:
-    """Let the error of a monitored_barrier say so in torch's words, which scripts look for."""
+    """Reword the error of a monitored_barrier in torch's words, which scripts look for."""
     try:
         yield
     except DeadlineError as late:
