@@ -149,7 +149,7 @@ class Interpreted(Protocol):
         """Return whether an operator is interpreted; those before it have been told of."""
 
     def take(self, op: Operator) -> None:
-        """Have an operator interpreted whose results have shapes that only the step knows."""
+        """Interpret an operator whose results have shapes known only during the step."""
 
     def enter(self, op: Operator, metas: dict[str, Meta]) -> None:
         """Add to ``metas`` what an interpreted operator gives to compiled ones."""
@@ -316,11 +316,13 @@ def plan_storage(
     fetches: Iterable[str],
     unshared: Collection[str] = (),
     used: Callable[[Operator], Iterable[str]] = reads,
+    sparse: Collection[str] = (),
 ) -> list[Storage]:
     """Give every temporary a storage; element-wise results go where a dying operand lies.
 
-    Those in ``unshared`` share theirs with nothing but their views. A value stays as long as
-    operators write it or it is among what they ``used``.
+    Not dense ones where a ``sparse`` operand does, though they be as large: it has the numbers of
+    its rows before its elements. Those in ``unshared`` share theirs with nothing but their views.
+    A value stays as long as operators write it or it is among what they ``used``.
     """
     last = {name: i for i, op in enumerate(ops) for name in (*writes(op), *used(op))}
     last.update(dict.fromkeys(fetches, FOREVER))
@@ -347,7 +349,10 @@ def plan_storage(
             for out, source in zip(op.output(out_slot), op.input(in_slot)):
                 buffer = of.get(source)
                 fresh = out not in of and out not in views and out not in alone and temporary(out)
-                if buffer and fresh and buffer.last == index and buffer.nbytes == nbytes(out):
+                alike = (out in sparse) == (source in sparse)
+                if not (buffer and fresh and alike):  # a gradient has its place if it is sent
+                    continue
+                if buffer.last == index and buffer.nbytes == nbytes(out):
                     buffer.names.append(out)
                     buffer.last = max(index, last.get(out, index))
                     of[out] = buffer

@@ -30,7 +30,7 @@ def as_numpy(tensor: object) -> Any:
 
 
 def fetch_var(name: str | Variable, scope: Scope | None = None, return_numpy: bool = True) -> Any:
-    """Return what a scope holds under a name; FeedError if it has no such variable."""
+    """Return the value of a variable of a scope; FeedError if there is none of that name."""
     name = name.name if isinstance(name, Variable) else name
     variable = (scope or global_scope()).find_var(name)
     if variable is None:

@@ -14,11 +14,17 @@ import numpy as np
 from hpcdist.base import device, settings
 from hpcdist.base.array_types import ArrayModule
 from hpcdist.base.errors import GraphError, HpcdistError
+from hpcdist.base.extras import install_command
 
 
 @dataclass(frozen=True)
 class CPUPlace:
-    """Compute with numpy in this process."""
+    """Compute with numpy in this process.
+
+    Examples:
+        >>> fluid.Executor(fluid.CPUPlace()).place
+        CPUPlace()
+    """
 
     def __str__(self) -> str:
         return "CPUPlace"
@@ -70,7 +76,7 @@ class Backend(Protocol):
     alignment: int  # bytes at whose multiples values begin that are summed together
 
     def enter(self) -> None:
-        """Have this thread compute here: a GPU is chosen for each thread by itself."""
+        """Select this place for the current thread: each thread chooses its own GPU."""
         return
 
     def finish(self) -> None:
@@ -175,8 +181,8 @@ class CupyBackend(Backend):
             count = self.xp.cuda.runtime.getDeviceCount()
         except ImportError as error:
             raise HpcdistError(
-                f"CUDAPlace({device_id}) needs cupy, which cannot be imported ({error}): install "
-                "hpcdist[cuda12] or hpcdist[cuda13], or use CPUPlace()"
+                f"CUDAPlace({device_id}) needs cupy, which cannot be imported ({error}): "
+                f"{install_command('cuda12')} (or cuda13), or use CPUPlace()"
             ) from None
         except Exception as error:  # cupy raises its own CUDARuntimeError without a driver
             raise HpcdistError(

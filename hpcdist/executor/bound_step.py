@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Any, Protocol
 
@@ -12,39 +13,46 @@ import numpy as np
 from hpcdist.base.fetched import FetchedArray, as_fetched
 from hpcdist.executor import control
 from hpcdist.executor.forms import Form
-from hpcdist.executor.nan_watch import NanWatch
+from hpcdist.executor.observer import StepObserver
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
-from hpcdist.trace.events import EventKind
-from hpcdist.trace.metric_log import metric_log
+from hpcdist.ops.by_torch import Kernels
 from hpcdist.trace.recorder import recorder
 
-STEP, RUN = map(recorder.name, ("step", "run"))
+JOINED_AFTER = 8  # steps: then it pays to join their calls
 Copy = Callable[[], Any]
 Run = Callable[[Mapping[str, Any], bool], "list[Any] | None"]
 
 
-class Steps(Protocol):
+@dataclass(frozen=True)
+class BegunStep:
+    """A step that has begun: what the script asks for, and what this rank runs in its place.
+
+    ``begin`` is when, in nanoseconds of the monotonic clock.
+    """
+
+    job: control.Control | None
+    origin: Program  # the script runs it, fed with ``fed``, to have ``requested``
+    fed: Sequence[str]
+    requested: tuple[str, ...]
+    scope: Scope
+    return_numpy: bool
+    begin: int
+    program: Program  # runs in its place, fed with ``feed``
+    feed: Mapping[str, Any]
+    kernels: Kernels | None = None  # those that are being measured
+
+
+class StepRunner(Protocol):
     """An Executor, as its bound steps see it."""
 
-    nan_watch: NanWatch
+    observer: StepObserver
 
-    def rest_of_step(
-        self,
-        job: control.Control,
-        origin: Program,
-        program: Program,
-        feed: Mapping[str, Any],
-        fed: Sequence[str],
-        requested: tuple[str, ...],
-        scope: Scope,
-        begin: int,
-        return_numpy: bool,
-    ) -> list[Any]:
-        """Take a step that has begun: with what this rank is fed in it."""
+    def rest_of_step(self, step: BegunStep) -> list[Any]:
+        """Take a step that has begun, with what this rank is fed in it."""
 
 
 class BoundStep:
@@ -60,7 +68,7 @@ class BoundStep:
 
     def __init__(
         self,
-        executor: Steps,
+        executor: StepRunner,
         job: control.Control,
         settled: control.Settled,
         form: Form,
@@ -79,31 +87,31 @@ class BoundStep:
         """Return whether these are steps of this form with these feeds, and nothing has changed."""
         return self.form is form and self.fed == set(fed) and self.is_current()
 
-    def _bound(self, executor: Steps, settled: control.Settled, number: Iterator[int]) -> Run:
+    def _bound(self, executor: StepRunner, settled: control.Settled, number: Iterator[int]) -> Run:
         job, form, requested, is_current = self.job, self.form, self.requested, self.is_current
         admit, prepare, divide = settled.admit, settled.begin, settled.feed
         join = settled.join
         turn, count, fetches = job.turn, len(self.fed), settled.fetches
         backend, compiled, trains = form.backend, form.compiled, form.trains
         calls, accepted = compiled.calls(), form.accepted
+        owners: Sequence[int] = range(len(calls))
         on_host = backend.device_id is None
         plain: list[Copy] = [copier(array, backend.copy_out) for _, array in form.fetches]
         ready = join is None and on_host  # what is copied is what is handed out
         copies = [_handed_out(array) for _, array in form.fetches] if ready else plain
-        watch = executor.nan_watch
-        look = _look(watch, requested, [array for _, array in form.fetches], join is None)
-        kind, called = (EventKind.STEP, STEP) if trains else (EventKind.RUN, RUN)
+        one_float = join is None and _is_one_float([array for _, array in form.fetches])
+        ended = executor.observer.bound(trains, requested, plain=one_float)
         number_of = number.__next__
         known, runs = weakref.ref(executor), 0
 
         def rest(feed: Mapping[str, Any], begin: int, return_numpy: bool) -> list[Any]:
             executor = known()
             assert executor is not None, "its method has called this"
-            facts = job, self.origin, settled.program, feed, tuple(self.fed), requested
-            return executor.rest_of_step(*facts, compiled.scope, begin, return_numpy)
+            asked = job, self.origin, tuple(self.fed), requested, compiled.scope, return_numpy
+            return executor.rest_of_step(BegunStep(*asked, begin, settled.program, feed))
 
         def run(feed: Mapping[str, Any], return_numpy: bool) -> list[Any] | None:
-            nonlocal runs
+            nonlocal runs, calls, owners
             if admit is not None:
                 if not is_current():
                     return None
@@ -112,6 +120,8 @@ class BoundStep:
                 if not is_current() or len(feed) != count:
                     return None
                 runs += 1
+                if runs == JOINED_AFTER:
+                    calls, owners = compiled.joined
                 step = here.step + 1 if trains else here.step
                 if not (step if trains else runs) & recorder.mask:  # its details are recorded
                     return None
@@ -147,25 +157,20 @@ class BoundStep:
                     for call in calls:
                         call()
                 except Exception as error:
-                    compiled.fail(error, calls.index(call))
+                    compiled.fail(error, owners[calls.index(call)])
                 if here.after_first_step and step:
                     here.first_step_done()
                 results = [copy() for copy in (copies if return_numpy else plain)]
                 if join is not None:
                     results = join(list(zip(fetches, results)))
-                if trains:
-                    if watch.watching:
-                        look(results)
-                    if metric_log.fetches and not step & metric_log.mask:
-                        metric_log.fetched(step, requested, results)
-                recorder.record(kind, called, begin, monotonic_ns(), 0.0, -1, step)
+                ended(results, begin, step)
             return results if ready and return_numpy else handed_out(results, return_numpy)
 
         return run
 
 
 def _comparison(job: control.Control, form: Form, origin: Program) -> Callable[[], bool]:
-    """Return what tells whether all that steps depend on is as it is now."""
+    """Return a predicate: all that steps depend on is unchanged."""
     scope, program = form.compiled.scope, form.compiled.program
     version, version_here, decisions = origin.version, program.version, job.decisions
     layout, sources = form.compiled.layout, Variable.sources_set
@@ -185,29 +190,20 @@ def _comparison(job: control.Control, form: Form, origin: Program) -> Callable[[
     return is_current
 
 
-def _look(
-    watch: NanWatch, names: Sequence[str], arrays: Sequence[Any], as_they_are: bool
-) -> Callable[[list[Any]], None]:
-    """Return what looks for NaN in fetched values; of one number, as quick as can be."""
-    one = len(arrays) == 1 and as_they_are and type(arrays[0]) is np.ndarray
-    if one and arrays[0].size == 1 and arrays[0].dtype.kind == "f":
-
-        def look(results: list[Any]) -> None:
-            value = results[0].item()
-            if value != value:
-                watch.look(names, results)
-
-        return look
-    return lambda results: watch.look(names, results)
+def _is_one_float(arrays: Sequence[Any]) -> bool:
+    """Return whether what is fetched is a single number on the host, that may be NaN."""
+    if len(arrays) != 1 or type(arrays[0]) is not np.ndarray:
+        return False
+    return bool(arrays[0].size == 1 and arrays[0].dtype.kind == "f")
 
 
 def copier(array: Any, copy_out: Callable[[Any], Any]) -> Copy:
-    """Return what copies a fetched value to the host."""
+    """Return the function that copies a fetched value to the host."""
     return array.copy if type(array) is np.ndarray else lambda: copy_out(array)
 
 
 def _handed_out(array: Any) -> Copy:
-    """Return what copies a value of the host as `Executor.run` hands it out."""
+    """Return the function that copies a host value as `Executor.run` returns it."""
     one = type(array) is np.ndarray and array.size == 1 and array.ndim
     copy: Copy = array.view(FetchedArray).copy if one else array.copy
     return copy

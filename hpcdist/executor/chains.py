@@ -73,7 +73,7 @@ class _Chain:
         self.written.add(_place(call.target))
 
     def kernel(self, xp: Any) -> Call:
-        """Return what launches the kernel."""
+        """Return the call that launches the kernel."""
         index = {place: i for i, place in enumerate(self.arrays)}
         program = [
             (
@@ -131,13 +131,13 @@ def join_chains(
 
 
 def parts_of(step: Call) -> list[Call]:
-    """Return the calls that a step makes one after another (`ops.common.in_sequence`)."""
+    """Return the calls that a step makes one after another, or could make in its place."""
     parts = getattr(step, "parts", None)
     return [step] if parts is None else [inner for part in parts for inner in parts_of(part)]
 
 
 def _element_wise(xp: ArrayModule, step: Call) -> _Call | None:
-    """Return what a step does, if it is a ufunc, or a copy, into an array that is there."""
+    """Return a step's operation, if it is a ufunc or a copy into an existing array."""
     if not isinstance(step, functools.partial):
         return None
     function, args, named = step.func, step.args, dict(step.keywords)

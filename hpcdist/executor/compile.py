@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,26 +14,22 @@ from hpcdist.base.errors import GraphError, HpcdistError
 from hpcdist.executor import control
 from hpcdist.executor.analysis import (
     View,
-    concrete_metas,
-    find_views,
     is_control,
     reads,
-    root_of,
-    select_live,
     writes,
 )
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.bind_kernel import bind_kernel
+from hpcdist.executor.block_arrays import BlockArrays
 from hpcdist.executor.chains import join_chains
 from hpcdist.executor.compiled_form import Compiled
 from hpcdist.executor.cuda_graphs import join_replays
-from hpcdist.executor.dynamic import GRADIENTS, Dynamic
+from hpcdist.executor.dynamic import GRADIENTS
 from hpcdist.executor.fitting import Fitting, PoolPlace
 from hpcdist.executor.flat_updates import NO_FLAT_UPDATES, FlatUpdates, lay_flat
-from hpcdist.executor.initial_values import known_metas
 from hpcdist.executor.interpret import Interpreter
+from hpcdist.executor.live_graph import LiveGraph, fuse_runs, infer_shapes, place_views
 from hpcdist.executor.memory import (
-    adopted,
     aligned,
     carve,
     lay_contiguous,
@@ -44,7 +41,6 @@ from hpcdist.executor.pool import Pool
 from hpcdist.executor.predicated import may_be_undone, run_and_select
 from hpcdist.executor.saving import Layout, Needed, lay_out
 from hpcdist.executor.scope import Scope
-from hpcdist.executor.segments import fuse
 from hpcdist.executor.states import OperatorStates
 from hpcdist.executor.traced import TracedSegment
 from hpcdist.graph.block import Block
@@ -52,9 +48,25 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import program_of
 from hpcdist.graph.registry import Call, Meta
 from hpcdist.ops.by_torch import Kernels, kernels_of
-from hpcdist.ops.embedding.selected_rows import SelectedRows
 
-SENDING = ("send", "c_allreduce_sum")  # what they send keeps its place in memory
+
+@dataclass(frozen=True)
+class PlacedMemory:
+    """Where temporaries lie in the pool's ``memory``."""
+
+    layout: Layout
+    memory: Any
+    places: dict[str, PoolPlace]
+
+
+@dataclass(frozen=True)
+class BoundCalls:
+    """The calls of a step, each with its operator."""
+
+    steps: list[Call]
+    ops: list[Operator]
+    fits: control.Fits
+    interpreter: Interpreter | None
 
 
 class Compiler:
@@ -80,8 +92,8 @@ class Compiler:
         self.backend = backend
         self.pool = pool
         self.states = OperatorStates() if states is None else states
-        self.arrays: dict[str, Any] = {}
-        self._places: dict[object, Any] = {}
+        self._made = BlockArrays(scope, backend, {})
+        self.arrays = self._made.arrays
         self.given: frozenset[str] = frozenset()
         self._kernels = kernels or kernels_of(backend.xp)
         self._tries = tries
@@ -99,39 +111,43 @@ class Compiler:
         ``arrays``: by name, used as they are; ``given_metas``: their types, where these say more.
         ``reserve``: at least so many bytes are set aside for a value, which may become longer.
         """
-        self.arrays = dict(arrays or {})
+        self._made = BlockArrays(self.scope, self.backend, arrays or {})
+        self.arrays = self._made.arrays
         self.given = frozenset(self.arrays)
-        self._places = {}
-        for array in self.arrays.values():
-            self._one(array)
-        fed = {n: meta_of(array) for n, array in self.arrays.items()}
-        fed = {**fed, **(given_metas or {}), **feeds}
-        ops = select_live(self.block.ops, fetches, self._keeps)
-        controls = [op for op in ops if is_control(op) and "sub_block" not in op.attrs]
-        network = control.required(controls[0]) if controls else None
-        dynamic = Dynamic.of(self.block, ops, self._keeps)
-        fed = known_metas(self.block, self.scope, ops, fed, fetches, self._keeps)
-        metas = concrete_metas(self.block, ops, fed, dynamic)
-        if dynamic.ops and self.backend.xp is not np:
+        known = {n: meta_of(array) for n, array in self.arrays.items()}
+        known = {**known, **(given_metas or {}), **feeds}
+        graph = infer_shapes(self.block, self.scope, self._keeps, feeds, fetches, known)
+        self._refuse_dynamic(graph)
+        graph = fuse_runs(graph, self._keeps, self._kernels)
+        graph = place_views(graph, self._keeps, self.given)
+        self._lay_messages(graph)
+        flat = self._place_kept(graph)
+        memory = self._place_temporaries(graph, flat, reserve or {})
+        bound = self._bind_calls(graph, flat, memory)
+        bound = self._join_calls(graph, bound)
+        return self._compiled(graph, memory, bound, reserve or {})
+
+    # -- passes ------------------------------------------------------------------------------
+    def _refuse_dynamic(self, graph: LiveGraph) -> None:
+        if graph.dynamic.ops and self.backend.xp is not np:
             raise GraphError(
                 "loops, branches of open shapes, tensor arrays and extents that are fed or computed"
                 " run on CPUPlace() only, not on a GPU: make the Executor with CPUPlace()"
             )
-        steady = self._steady(feeds) and not dynamic.ops
-        if steady and program_of(self.block).memory_saving is None and self._kernels.in_runs:
-            is_compiled = self._kernels is Kernels.COMPILED
-            ops = fuse(ops, metas, fetches, self._keeps, is_compiled)
-        views = find_views(ops, metas, dynamic.ops, self._keeps)
-        sent = {root_of(views, n) for op in ops if op.type in SENDING for n in op.input("X")}
-        sent = {n for n in sent if n in metas and metas[n].type != "SELECTED_ROWS"}
-        if network is not None:
-            groups = network.contiguous(controls, metas, self.backend)
-            lay_contiguous(groups, metas, self.scope, self.backend, network.memory)
-        fixed = {n for n in metas if self._keeps(n) or n in sent or n in self.arrays}
-        joins = steady and self.backend.xp is not np
-        flat = self._flat_updates(ops, metas, views, fixed) if joins else NO_FLAT_UPDATES
+
+    def _lay_messages(self, graph: LiveGraph) -> None:
+        """Lay variables that travel in one message side by side."""
+        if graph.controls:
+            network = control.required(graph.controls[0])
+            groups = network.contiguous(graph.controls, graph.metas, self.backend)
+            lay_contiguous(groups, graph.metas, self.scope, self.backend, network.memory)
+
+    def _place_kept(self, graph: LiveGraph) -> FlatUpdates:
+        """Use the scope's arrays of kept values; return where updates of one rule lie together."""
+        ops, metas, views, fixed = graph.ops, graph.metas, graph.views, graph.fixed
+        flat = self._flat_updates(ops, metas, views, fixed) if self._joins(graph) else None
         for name in [n for n in metas if n in fixed and n not in views]:
-            self._fix(name, metas[name])
+            self._made.fix(name, metas[name])
         for op in ops:
             if op.type == "fake_init":
                 name = op.output("Out")[0]
@@ -139,52 +155,83 @@ class Compiler:
                     f"the values of {name!r} are on the servers: look up the rows of some ids "
                     "in a program, or let fluid.io.save_persistables write them"
                 )
-        pooled = metas.keys() - fixed - flat.offsets.keys()
+        return NO_FLAT_UPDATES if flat is None else flat
+
+    def _place_temporaries(
+        self, graph: LiveGraph, flat: FlatUpdates, reserve: Mapping[str, int]
+    ) -> PlacedMemory:
+        """Lay temporaries into the pool by their lifetimes, and make all arrays and views."""
+        metas = graph.metas
+        pooled = metas.keys() - graph.fixed - flat.offsets.keys()
         sizes = {n: nbytes_of(meta) for n, meta in metas.items() if n in pooled}
-        for name in sizes.keys() & (reserve or {}).keys():
-            sizes[name] = max(sizes[name], (reserve or {})[name])
-        layout = self._lay_out(ops, views, sizes, feeds, fetches, bool(dynamic.ops))
+        for name in sizes.keys() & reserve.keys():
+            sizes[name] = max(sizes[name], reserve[name])
+        layout = self._lay_out(graph, sizes)
         begin = aligned(layout.nbytes, self.backend.alignment)  # of gradients updated together
         memory = self.pool.take(begin + flat.nbytes)
-        places = self._allocate(memory, layout, metas)
+        places = self._made.allocate(memory, layout, metas)
         for name, offset in flat.offsets.items():
-            self.arrays[name] = self._one(carve(memory, begin + offset, metas[name]))
-        for name in views:
-            self._view(name, views, metas)
-        fits = control.Fits()
-        interpreter = None
+            self.arrays[name] = self._made.one(carve(memory, begin + offset, metas[name]))
+        for name in graph.views:
+            self._made.view(name, graph.views, metas)
+        return PlacedMemory(layout, memory, places)
+
+    def _bind_calls(self, graph: LiveGraph, flat: FlatUpdates, memory: PlacedMemory) -> BoundCalls:
+        """Bind each operator's kernel to its arrays; try kernels that may not compile."""
+        dynamic, interpreter, fits = graph.dynamic, None, control.Fits()
         if dynamic.ops:
-            recorded = {op.attrs["sub_block"] for op in ops if op.type in GRADIENTS}
+            recorded = {op.attrs["sub_block"]: op for op in graph.ops if op.type in GRADIENTS}
             lasting = sorted(filter(self._keeps, dynamic.names))
             interpreter = Interpreter(
-                self.block, self.arrays, metas, self.states, recorded, lasting
+                self.block, self.arrays, graph.metas, self.states, recorded, lasting
             )
-        flat_calls = flat.bind(self.arrays, self.backend)
-        steps, bound_ops = self._bind(
-            layout.ops, metas, views, controls, fits, fetches, flat_calls, dynamic.ops, interpreter
+        steps, ops = self._bind(
+            memory.layout.ops,
+            graph.metas,
+            graph.views,
+            graph.controls,
+            fits,
+            graph.fetches,
+            flat.bind(self.arrays, self.backend),
+            dynamic.ops,
+            interpreter,
         )
         for segment in [s for s in steps if self._tries and isinstance(s, TracedSegment)]:
             segment.try_out()
-        if joins:
-            steps, bound_ops = join_chains(self.backend.xp, steps, bound_ops)
-        if joins and self._kernels.in_runs:
-            steps, bound_ops = join_replays(self.backend.xp, steps, bound_ops, metas)
-        fitting = None
-        if any(meta.sequences is not None for meta in feeds.values()):
-            fixed_ops = {*map(id, controls), *dynamic.ops}
-            again = [None if id(op) in fixed_ops else op for op in bound_ops]
+        return BoundCalls(steps, ops, fits, interpreter)
+
+    def _join_calls(self, graph: LiveGraph, bound: BoundCalls) -> BoundCalls:
+        """Make one launch of calls on a GPU that can be."""
+        if not self._joins(graph):
+            return bound
+        steps, ops = join_chains(self.backend.xp, bound.steps, bound.ops)
+        if self._kernels.in_runs:
+            steps, ops = join_replays(self.backend.xp, steps, ops, graph.metas)
+        return replace(bound, steps=steps, ops=ops)
+
+    def _compiled(
+        self,
+        graph: LiveGraph,
+        memory: PlacedMemory,
+        bound: BoundCalls,
+        reserve: Mapping[str, int],
+    ) -> Compiled:
+        """Return the compiled form; of ragged feeds with what adapts it to other lengths."""
+        dynamic, fitting = graph.dynamic, None
+        if any(meta.sequences is not None for meta in graph.feeds.values()):
+            fixed_ops = {*map(id, graph.controls), *dynamic.ops}
             fitting = Fitting(
-                ops=ops,
-                metas=metas,
-                views=views,
-                places=places,
-                reserve=dict(reserve or {}),
+                ops=graph.ops,
+                metas=graph.metas,
+                views=graph.views,
+                places=memory.places,
+                reserve=dict(reserve),
                 arrays=self.arrays,
-                steps=steps,
-                bound=again,
-                carve=functools.partial(carve, memory),
-                rebind=functools.partial(self._bind_one, metas=metas),
-                fits=fits,
+                steps=bound.steps,
+                bound=[None if id(op) in fixed_ops else op for op in bound.ops],
+                carve=functools.partial(carve, memory.memory),
+                rebind=functools.partial(self._bind_one, metas=graph.metas),
+                fits=bound.fits,
                 interpreted=dynamic if dynamic.ops else None,
             )
         return Compiled(
@@ -192,24 +239,24 @@ class Compiler:
             scope=self.scope,
             layout=self.scope.layout,
             arrays=self.arrays,
-            steps=steps,
-            ops=bound_ops,
-            pool_bytes=layout.nbytes,
+            steps=bound.steps,
+            ops=bound.ops,
+            pool_bytes=memory.layout.nbytes,
             checks=settings.CHECK_NAN_INF.read(),
             fitting=fitting,
-            interpreter=interpreter,
+            interpreter=bound.interpreter,
+            joins=graph.steady and self.backend.xp is np,
         )
+
+    def _joins(self, graph: LiveGraph) -> bool:
+        """Return whether calls may be joined: on a GPU, of shapes that stay."""
+        return graph.steady and self.backend.xp is not np
 
     # -- names -------------------------------------------------------------------------------
     def _keeps(self, name: str) -> bool:
         return name in self.given or self.block.is_persistable(name)
 
     # -- arrays ------------------------------------------------------------------------------
-    def _steady(self, feeds: Mapping[str, Meta]) -> bool:
-        """Return whether calls may become one: shapes stay, and nobody asks for them one by one."""
-        ragged = any(meta.sequences is not None for meta in feeds.values())
-        return not ragged and not settings.CHECK_NAN_INF.read()
-
     def _flat_updates(
         self,
         ops: Sequence[Operator],
@@ -225,68 +272,17 @@ class Compiler:
         def placed(name: str) -> Any:
             if name not in fixed:
                 return None
-            self._fix(name, metas[name])
+            self._made.fix(name, metas[name])
             return self.arrays[name]
 
         return lay_flat(ops, metas, views, self.scope, self.backend, placed)
 
-    def _fix(self, name: str, meta: Meta) -> None:
-        """Use the scope's array of a kept value: made if it is new, moved if it is elsewhere."""
-        if name in self.arrays:
-            return
-        variable = self.scope.var_or_new(name)
-        if variable.value is None or meta_of(variable.value) != meta:
-            variable.hold(new_value(meta, self.backend))
-        array = adopted(variable.value, self.backend)
-        if array is not variable.value:
-            variable.hold(array)
-        self.arrays[name] = self._one(array)
-
-    def _lay_out(
-        self,
-        ops: Sequence[Operator],
-        views: Mapping[str, View],
-        sizes: Mapping[str, int],
-        feeds: Mapping[str, Meta],
-        fetches: Sequence[str],
-        in_order: bool,
-    ) -> Layout:
+    def _lay_out(self, graph: LiveGraph, sizes: Mapping[str, int]) -> Layout:
         """Decide where temporaries lie and, if that is wished, in which order operators run."""
-        needed = Needed(views, sizes, list(feeds), fetches)
-        free = self.block.idx == 0 and not in_order
-        return lay_out(ops, needed, program_of(self.block).memory_saving if free else None)
-
-    def _allocate(
-        self, memory: object, layout: Layout, metas: Mapping[str, Meta]
-    ) -> dict[str, PoolPlace]:
-        """Make the arrays of temporaries, and return where each lies in the memory."""
-        places = {}
-        for storage, offset in zip(layout.storages, layout.offsets):
-            place = PoolPlace(offset, storage.nbytes)
-            for name in storage.names:
-                places[name] = place
-                self.arrays[name] = self._one(carve(memory, offset, metas[name]))
-        return places
-
-    def _view(self, name: str, views: Mapping[str, View], metas: Mapping[str, Meta]) -> Any:
-        if name in self.arrays:
-            return self.arrays[name]
-        view = views[name]
-        root = self._view(view.root, views, metas) if view.root in views else self.arrays[view.root]
-        reshaped = view.begin is None
-        seen = root.reshape(metas[name].shape) if reshaped else root[view.begin : view.end]
-        self.arrays[name] = self._one(seen)
-        return self.arrays[name]
-
-    def _one(self, value: Any) -> Any:
-        """Return the one object for a place, shape and type: by that cupy knows an operand again.
-
-        An operand that overlaps a result, and is another object, it copies at every step.
-        """
-        if isinstance(value, SelectedRows):
-            return value
-        key = (self.backend.address(value), value.shape, value.strides, value.dtype)
-        return self._places.setdefault(key, value)
+        sparse = frozenset(n for n in sizes if graph.metas[n].type == "SELECTED_ROWS")
+        needed = Needed(graph.views, sizes, list(graph.feeds), graph.fetches, sparse)
+        free = self.block.idx == 0 and not graph.dynamic.ops
+        return lay_out(graph.ops, needed, program_of(self.block).memory_saving if free else None)
 
     # -- calls -------------------------------------------------------------------------------
     def _bind(

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from hpcdist.base.errors import GraphError, HpcdistError
 from hpcdist.executor.fitting import Fitting
 from hpcdist.executor.interpret import Interpreter
+from hpcdist.executor.loop_runs import join_loops
 from hpcdist.executor.nan_watch import with_checks
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
@@ -37,6 +38,7 @@ class Compiled:
     checks: bool = False  # whether all that is computed must be finite
     fitting: Fitting | None = None  # where something is fed whose length may change
     interpreter: Interpreter | None = None  # where there are loops, or branches of open shapes
+    joins: bool = False  # whether calls may become one
 
     def lod(self, name: str) -> Lod | None:
         """Return how the rows of a value group into sequences, None if they do not."""
@@ -77,8 +79,15 @@ class Compiled:
             self.fail(error, i)
 
     def calls(self) -> list[Call]:
-        """Return what is called in a step; if results are checked, each with a look at them."""
+        """Return the calls of a step; if results are checked, each with its check."""
         return with_checks(self.steps, self.ops, self.arrays) if self.checks else self.steps
+
+    @functools.cached_property
+    def joined(self) -> tuple[list[Call], list[int]]:
+        """What is called in a step that is one of many, and each call's (last) operator's index."""
+        if not self.joins:
+            return self.calls(), list(range(len(self.steps)))
+        return join_loops(self.steps)
 
     def fail(self, error: Exception, index: int) -> NoReturn:
         """Raise what a call has raised, or an error that names its operator."""
@@ -96,6 +105,6 @@ class Compiled:
 
     @staticmethod
     def described(op: Operator) -> str:
-        """Return what errors call an operator: its place and itself, or those of its segment."""
+        """Return an operator's label in errors: its place and itself, or those of its segment."""
         segment = op.attrs.get("segment")  # of operators that are computed as one
         return f"{op.place} {op}" if segment is None else str(segment)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ import numpy as np
 from hpcdist.base import settings
 from hpcdist.base.division import ceil_div, equal_parts
 from hpcdist.base.errors import FeedError, FleetTypeError, PlanAssertionError, PlanError
+from hpcdist.base.nearest import did_you_mean
 from hpcdist.executor import control
 from hpcdist.executor.backend import CPUPlace, CUDAPlace, Place
 from hpcdist.executor.reading import parts_read, sources, with_read
@@ -23,6 +23,7 @@ from hpcdist.graph.lod_tensor import LoDTensor, concatenated
 from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import as_names
 from hpcdist.graph.program import Program
+from hpcdist.graph.variable import Variable
 from hpcdist.transpiler.data_parallel import RUNNING, DataParallel, data_parallel
 from hpcdist.transpiler.group import group_of
 from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm
@@ -59,6 +60,11 @@ class CompiledProgram:
 
     After `with_data_parallel` every batch is divided among this process's devices, and, if the
     Program was transpiled in nccl2 mode, gradients are summed over all trainers as well.
+
+    Examples:
+        >>> compiled = fluid.CompiledProgram(fluid.default_main_program())
+        >>> type(compiled).__name__
+        'CompiledProgram'
     """
 
     def __init__(self, program_or_graph: Program, build_strategy: BuildStrategy | None = None):
@@ -72,6 +78,8 @@ class CompiledProgram:
         self._parallel = False
         self._places: Sequence[Place] | None = None
         self._by_devices: dict[tuple[int, int], DataParallel] = {}
+        # The Program of runs that divide nothing, and what that was decided by.
+        self._undivided: tuple[object, Program] | None = None
         self._warned = False  # that ranks take the place of devices
 
     def with_data_parallel(
@@ -112,8 +120,7 @@ class CompiledProgram:
             )
         variables = self.program.global_block().vars
         if loss not in variables:
-            near = difflib.get_close_matches(loss, variables, 3)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            hint = did_you_mean(loss, variables, most=3)
             raise PlanError(f"loss_name: the program has no variable {loss!r}{hint}")
 
     def _has_backward(self) -> bool:
@@ -133,12 +140,12 @@ class CompiledProgram:
     def divided(
         self, place: Place, feed: Any, fetch_list: Sequence[str], scope: Scope, merged: bool
     ) -> DividedRun:
-        """Return what an executor at ``place`` runs, with the feed divided among its devices.
+        """Return the Program for an executor at ``place``, with the feed divided among devices.
 
         Started readers that the Program reads from give each device a batch. ``merged``: whether
         fetched values are wanted for all devices together.
         """
-        devices = len(self._places) if self._places else _device_count(place)
+        devices = self._devices(place)
         if not self._parallel or self._is_shared_by_ranks():
             self._check_read_by_one(devices)
             self._check_scale_by_one(devices)
@@ -148,6 +155,8 @@ class CompiledProgram:
             return DividedRun(self.program, fed, fetch_list, 1 if self._parallel else None)
         if devices == 1:
             feed = with_read(self.program, only_feed(feed))
+            if not sources(self.program):
+                self._undivided = self._facts(place), self._on(1).program
         elif sources(self.program):
             feed = parts_read(self.program, feed, devices)
             self._check_complete(len(feed), devices)
@@ -161,6 +170,23 @@ class CompiledProgram:
         fed = _divided(feed, parallel)
         names = [name for fetched in fetch_list for name in parallel.names(fetched)]
         return DividedRun(parallel.program, fed, names, devices)
+
+    def undivided(self, place: Place) -> Program | None:
+        """Return the Program that takes this one's feeds and fetches as they are, on one device.
+
+        None where that is not so, or nothing is known of it: then `divided` decides.
+        """
+        known = self._undivided
+        return known[1] if known is not None and known[0] == self._facts(place) else None
+
+    def _facts(self, place: Place) -> object:
+        """Return the facts that decide how a run is divided; all of them may change."""
+        program = self.program
+        of_program = program.version, program.distribution, Variable.sources_set
+        return type(place), self._devices(place), control.installed(), of_program
+
+    def _devices(self, place: Place) -> int:
+        return len(self._places) if self._places else _device_count(place)
 
     def _check_read_by_one(self, devices: int) -> None:
         """Refuse several devices where ranks share a batch: one process reads a batch for each."""
@@ -298,7 +324,7 @@ def _device_count(place: Place) -> int:
 
 
 def _begin_alike(scope: Scope, first: str, copies: Sequence[str]) -> None:
-    """Let what a device keeps for itself begin as on the first device."""
+    """Initialize a device's own state as on the first device."""
     source = scope.find_var(first)
     for name in copies:
         copy = scope.find_var(name) or scope.var(name)
@@ -325,7 +351,7 @@ def _mapping(feed: object) -> Mapping[str, Any]:
 
 
 def _divided(feed: object, parallel: DataParallel) -> dict[str, Any]:
-    """Return what all devices are fed, by the names of their variables."""
+    """Return the feeds of all devices together, by the names of their variables."""
     devices = parallel.devices
     if isinstance(feed, (list, tuple)):
         if len(feed) != devices:

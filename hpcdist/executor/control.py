@@ -102,7 +102,7 @@ class Peers(Protocol):
         """Send up to `ANNOUNCED` bytes to all other trainers, who may come for it or not."""
 
     def hear(self, awaited: str) -> bytes | None:
-        """Return what trainer 0 announces next; None if it has died. ``awaited`` is waited for."""
+        """Return trainer 0's next announcement; None if it has died. ``awaited`` is waited for."""
 
     def ask(self, request: object) -> list[Any]:
         """Ask every server; return their answers in order. They answer between steps."""
@@ -114,7 +114,7 @@ class Peers(Protocol):
         """Hold the values of these variables that other trainers keep. Collective."""
 
     def settle(self, program: Program) -> dict[str, int]:
-        """Let all that this trainer has sent arrive; return what is counted for a Program."""
+        """Wait until all that was sent has arrived; return the counts of a Program."""
 
     def catch_up(self, program: Program) -> None:
         """When all trainers have settled: take over what they have sent."""
@@ -141,7 +141,7 @@ class NetworkOperators:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Tell the others that this rank has finished."""
+        """Notify the other ranks that this one has finished."""
 
 
 class Control(NetworkOperators):
@@ -160,20 +160,20 @@ class Control(NetworkOperators):
     def substitute(
         self, program: Program, feed: Feed, scope: Scope, fetches: Sequence[str]
     ) -> tuple[Program, Feed]:
-        """Return what this rank runs in place of a Program, and its part of what is fed."""
+        """Return the Program that this rank runs in place of another, and its part of the feed."""
         raise NotImplementedError
 
     def begin(self, program: Program, scope: Scope) -> None:
         """Before a Program trains for the first time: agree with other trainers. Collective."""
 
     def shared_fetch(self, program: Program, names: tuple[str, ...]) -> SharedFetch:
-        """Return what to fetch here, and what turns that into the job's values of ``names``."""
+        """Return the names to fetch here, and the function that joins the job's ``names``."""
         return names, None
 
     def settled(
         self, program: Program, fed: Sequence[str], scope: Scope, fetches: tuple[str, ...]
     ) -> Settled | None:
-        """Return what further steps like the one just begun have in common: with the same feeds.
+        """Return the decisions for further steps like the one just begun: with the same feeds.
 
         None if each of them has to be begun by `substitute`.
         """
@@ -193,7 +193,7 @@ class Control(NetworkOperators):
         return None
 
     def everyones(self, data: bytes, awaited: str) -> list[bytes]:
-        """Return what every trainer gives, in trainer order. Collective."""
+        """Gather a value from every trainer, in trainer order. Collective."""
         return [data]
 
 
@@ -216,7 +216,7 @@ def installed() -> Control | None:
 
 
 def install_standalone(control: Control, types: Sequence[str]) -> None:
-    """Let ``control`` execute operators of these types in processes that train alone."""
+    """Register operators of these types for processes that train alone."""
     global _alone, _alone_types
     _alone, _alone_types = control, types
 
@@ -227,7 +227,7 @@ def acting() -> Control | None:
 
 
 def turn() -> AbstractContextManager[object]:
-    """Return what is held while a Program runs, or while what it changes is read or written."""
+    """Return the lock to hold while a Program runs, or while its values are accessed."""
     control = acting()
     return _nobodys_turn if control is None else control.turn
 

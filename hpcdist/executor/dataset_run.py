@@ -115,7 +115,7 @@ def run_dataset(
 
 
 def for_test(program: Program | CompiledProgram) -> Program | CompiledProgram:
-    """Return what computes a Program without training it."""
+    """Return the clone of a Program that computes without training."""
     inner = program.program if isinstance(program, CompiledProgram) else program
     if not inner.trains:
         return program

@@ -105,7 +105,7 @@ class Dynamic:
         return False
 
     def take(self, op: Operator) -> None:
-        """Have an operator interpreted whose results have shapes that only the step knows."""
+        """Interpret an operator whose results have shapes known only during the step."""
         if is_control(op):
             raise GraphError(
                 f"{op.place} {op}: what it gives has a shape that only the step knows, so it "

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 from typing import Any
 
 import numpy as np
 
 from hpcdist.base.errors import GraphError, GraphTypeError
+from hpcdist.base.keywords import names_arguments_of
 from hpcdist.executor import control
 from hpcdist.executor.backend import Backend, CPUPlace, Place, backend_of
-from hpcdist.executor.bound_step import RUN, STEP, BoundStep, copier, handed_out
+from hpcdist.executor.bound_step import BegunStep, BoundStep, copier, handed_out
 from hpcdist.executor.compiled_program import CompiledProgram, only_feed
 from hpcdist.executor.dataset_run import for_test, run_dataset
 from hpcdist.executor.fed import as_host, declared, fed_metas, plain, ragged_key
 from hpcdist.executor.forms import Form, Forms, Key, rows_of
 from hpcdist.executor.merging import MergedSteps
-from hpcdist.executor.nan_watch import NanWatch
+from hpcdist.executor.observer import StepObserver
 from hpcdist.executor.position import here
 from hpcdist.executor.prepared import PreparedStep
 from hpcdist.executor.pruned import PrunedPrograms, fetch_names_and_updates
@@ -28,13 +29,8 @@ from hpcdist.executor.states import OperatorStates
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.program import Program, ProgramCache, default_main_program
-from hpcdist.ops.by_torch import Kernels
-from hpcdist.trace.events import EventKind
-from hpcdist.trace.metric_log import metric_log
 from hpcdist.trace.recorder import recorder
 
-_FEED, _FETCH = map(recorder.name, ("feed", "fetch"))
-_AS_EVENTS = 20  # events take as long as it does to take a step from its beginning, with details
 _CLOSED = "this Executor was closed with close(); make a new one"
 
 
@@ -42,6 +38,13 @@ class Executor:
     """Runs Programs with numpy (CPUPlace) or cupy (CUDAPlace).
 
     ``exe.run(startup)`` initializes; ``exe.run(main, feed={...}, fetch_list=[...])`` is a step.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 2])
+        >>> exe = fluid.Executor(fluid.CPUPlace())
+        >>> doubled = fluid.layers.scale(x, 2.0)
+        >>> exe.run(feed={"x": np.array([[1, 2]], "float32")}, fetch_list=[doubled])
+        [array([[2., 4.]], dtype=float32)]
     """
 
     def __init__(self, place: Place | None = None) -> None:
@@ -50,12 +53,12 @@ class Executor:
         self._forms = Forms(self._backend, self._note_trains)
         # By fetches and scope, how the steps of a Program are taken.
         self._steps: ProgramCache[dict[tuple[object, ...], BoundStep]] = ProgramCache()
-        self.nan_watch = NanWatch()
+        self.observer = StepObserver()
         self._merging = MergedSteps()
         self._pruned = PrunedPrograms()
         self._closed = False
-        recorder.start()
 
+    @names_arguments_of("Executor.run")
     def run(
         self,
         program: Program | CompiledProgram | None = None,
@@ -80,15 +83,27 @@ class Executor:
         made. With it, and with use_prune, only what is asked for is computed, from what is fed.
         The other arguments are accepted as Fluid has them; they change nothing.
         Raises FeedError for a feed that does not fit, GraphError for a Program that cannot run.
+
+        Examples:
+            >>> y = fluid.layers.fill_constant([2], "float32", 3.0)
+            >>> exe = fluid.Executor()
+            >>> exe.run(fetch_list=[y])
+            [array([3., 3.], dtype=float32)]
+            >>> exe.run(fetch_list=[y.name])
+            [array([3., 3.], dtype=float32)]
         """
         if self._closed:
             raise GraphError(_CLOSED)
         fetches, updates = fetch_names_and_updates(fetch_list)
-        if type(program) is Program and type(feed) is dict and not (updates or use_prune):
-            scope = scope if scope is not None else global_scope()
-            step = self._bound(program, fetches, scope)
-            if step is not None and (found := step.run(feed, return_numpy)) is not None:
-                return found
+        if type(feed) is dict and return_merged and not (updates or use_prune):
+            origin = program
+            if isinstance(program, CompiledProgram):
+                origin = program.undivided(self.place)
+            if type(origin) is Program:
+                scope = scope if scope is not None else global_scope()
+                step = self._bound(origin, fetches, scope)
+                if step is not None and (found := step.run(feed, return_numpy)) is not None:
+                    return found
         if program is None:
             program = default_main_program()
         elif isinstance(program, CompiledProgram):
@@ -179,109 +194,104 @@ class Executor:
     ) -> list[Any]:
         self._backend.enter()
         begin = monotonic_ns()
+        origin = program
         if not feed.keys() <= program.global_block().vars.keys():
             feed = declared(program, feed)
         feed = {n: v if type(v) is np.ndarray else plain(v) for n, v in feed.items()}
-        fed = tuple(feed)
-        origin = program
+        asked = job, origin, tuple(feed), fetches, scope, return_numpy
         measured = self._forms.measured
         kernels = None if measured is None else measured.of_this_step(origin, job)
         if job is not None:
             program, feed = job.substitute(program, feed, scope, fetches)
-        return self.rest_of_step(
-            job, origin, program, feed, fed, fetches, scope, begin, return_numpy, kernels
-        )
+        return self.rest_of_step(BegunStep(*asked, begin, program, feed, kernels))
 
-    def rest_of_step(
-        self,
-        job: control.Control | None,
-        origin: Program,
-        program: Program,
-        feed: Mapping[str, Any],
-        fed: Sequence[str],
-        requested: tuple[str, ...],
-        scope: Scope,
-        begin: int,
-        return_numpy: bool,
-        kernels: Kernels | None = None,
-    ) -> list[Any]:
-        """Run ``program``, and what it is fed here, in place of ``origin``, which was ``fed``."""
-        measured, fetches = self._forms.measured, requested
-        substitute = program
-        program = self._merging.of_this_step(program, scope)
-        turn: Callable[[control.Fetched], list[Any]] | None = None
-        if job is not None:
-            fetches, turn = job.shared_fetch(origin, requested)
-        values, lods, shapes = _on_host(program, feed)
-        key: Key = (id(scope), fetches, shapes, kernels)
-        form = self._forms.of(key, program, scope, values, lods, origin)
+    def rest_of_step(self, step: BegunStep) -> list[Any]:
+        """Run what a step that has begun runs on this rank; return what the script asked for."""
+        program = self._merging.of_this_step(step.program, step.scope)
+        fetches, join = step.requested, None
+        if step.job is not None:
+            fetches, join = step.job.shared_fetch(step.origin, step.requested)
+        values, lods, shapes = _on_host(program, step.feed)
+        key: Key = (id(step.scope), fetches, shapes, step.kernels)
+        form = self._forms.of(key, program, step.scope, values, lods, step.origin)
         if form.trains:
             here.step += 1
         detailed = not here.step & recorder.mask
-        fed_at = monotonic_ns() if detailed else 0
+        self._feed(form, values, lods, detailed)
+        self._call(form, step, (id(program), key), detailed)
+        if fetches and self._backend.device_id is not None:  # before the host waits for values
+            feed_ahead(step.origin, form.feeds, self._backend)
+        begin = monotonic_ns() if detailed else 0
+        results = self._fetch(form)
+        if join is not None:
+            results = join(list(zip(fetches, results)))
+        if detailed:
+            self.observer.fetched(step.requested, results, begin, len(form.compiled.steps))
+        self.observer.ended(form.trains, step.requested, results, step.begin)
+        if program is step.program and step.kernels is None and form.is_fixed:
+            self._bind(step, form)
+        return handed_out(results, step.return_numpy)
+
+    def _feed(
+        self,
+        form: Form,
+        values: Mapping[str, np.ndarray],
+        lods: Mapping[str, Lod],
+        detailed: bool,
+    ) -> None:
+        """Copy what is fed to where the operators read it."""
+        begin = monotonic_ns() if detailed else 0
         feed_in = self._backend.feed
         for name, buffer in form.feeds:
             if buffer is not None:
                 feed_in(name, buffer, values[name])
         if detailed:
-            rows = rows_of(values, lods)
-            recorder.record(EventKind.FEED, _FEED, fed_at, monotonic_ns(), rows, step=here.step)
+            self.observer.fed(begin, rows_of(values, lods))
+
+    def _call(self, form: Form, step: BegunStep, key: tuple[int, Key], detailed: bool) -> None:
+        """Call the operators, and measure their kernels if that is asked for."""
+        measured, kernels = self._forms.measured, step.kernels
         if measured is None or kernels is None:
             form.compiled.run(detailed)
         else:
             run = functools.partial(form.compiled.run, detailed)
-            measured.run(origin, (id(program), key), kernels, run)
+            measured.run(step.origin, key, kernels, run)
         if here.after_first_step and here.step:
             here.first_step_done()
-        if fetches and self._backend.device_id is not None:  # before the host waits for values
-            feed_ahead(origin, form.feeds, self._backend)
-        fetched = monotonic_ns() if detailed else 0
+
+    def _fetch(self, form: Form) -> list[Any]:
+        """Return the fetched values as host arrays; those with sequences as LoDTensors."""
+        compiled, copy_out = form.compiled, self._backend.copy_out
         results: list[Any] = [
-            copier(array, self._backend.copy_out)()
-            if array is not None
-            else form.compiled.interpreted(name)
+            copier(array, copy_out)() if array is not None else compiled.interpreted(name)
             for name, array in form.fetches
         ]
-        if form.compiled.fitting is not None:
-            grouped = [form.compiled.lod(name) for name in fetches]
-            results = [v if lod is None else LoDTensor(v, lod) for v, lod in zip(results, grouped)]
-        if turn is not None:
-            results = turn(list(zip(fetches, results)))
-        if form.trains and self.nan_watch.watching:
-            self.nan_watch.look(requested, results)
-        if detailed:
-            _note_fetched(requested, results, fetched, len(form.compiled.steps))
-        if form.trains and metric_log.fetches and not here.step & metric_log.mask:
-            metric_log.fetched(here.step, requested, results)
-        kind, called = (EventKind.STEP, STEP) if form.trains else (EventKind.RUN, RUN)
-        recorder.record(kind, called, begin, monotonic_ns(), 0.0, -1, here.step)
-        if job is not None and kernels is None and program is substitute and form.is_fixed:
-            self._bind(job, form, origin, fed, requested, scope)
-        return handed_out(results, return_numpy)
+        if compiled.fitting is None:
+            return results
+        grouped = [compiled.lod(name) for name in form.fetch_names]
+        return [v if lod is None else LoDTensor(v, lod) for v, lod in zip(results, grouped)]
 
-    def _bind(
-        self,
-        job: control.Control,
-        form: Form,
-        origin: Program,
-        fed: Sequence[str],
-        requested: tuple[str, ...],
-        scope: Scope,
-    ) -> None:
+    def _bind(self, step: BegunStep, form: Form) -> None:
         """Keep how a step was taken for those that are like it, if it says all of them."""
+        job, origin = step.job, step.origin
+        if job is None:
+            return
         steps = self._steps.of(origin, dict)
-        known = steps.get((requested, scope))
-        if known is not None and known.holds(form, fed):
+        known = steps.get((step.requested, step.scope))
+        if known is not None and known.holds(form, step.fed):
             return
         if sources(origin) or self._merging.merges(form.compiled.program):
             return
-        settled = job.settled(origin, fed, scope, requested)
+        if self._forms.may_be_told(form):
+            return
+        settled = job.settled(origin, step.fed, step.scope, step.requested)
         if settled is None or settled.program is not form.compiled.program:
             return
-        number = self._forms.number
-        step = BoundStep(self, job, settled, form, origin, fed, requested, number)
-        steps[requested, scope] = step
+        steps[step.requested, step.scope] = BoundStep(
+            self, job, settled, form, origin, step.fed, step.requested, self._forms.number
+        )
 
+    @names_arguments_of("Executor.train_from_dataset")
     def train_from_dataset(
         self,
         program: Program | CompiledProgram | None = None,
@@ -315,7 +325,12 @@ class Executor:
         self.train_from_dataset(program, *args, **kwargs)
 
     def close(self) -> None:
-        """Finish: the last one that trains tells the other ranks so. Harmless when alone."""
+        """Finish: the last one that trains tells the other ranks so. Harmless when alone.
+
+        Examples:
+            >>> exe = fluid.Executor()
+            >>> exe.close()
+        """
         with control.turn():
             self._backend.finish()
             job = control.installed()
@@ -342,7 +357,7 @@ class Executor:
 def _on_host(
     program: Program, feed: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, Lod], tuple[tuple[object, ...], ...]]:
-    """Return what is fed as arrays, the sequences of those that have some, and all shapes."""
+    """Return the feed as arrays, the sequences of those that have some, and all shapes."""
     values: dict[str, np.ndarray] = {}
     lods: dict[str, Lod] = {}
     shapes: list[tuple[object, ...]] = []
@@ -358,15 +373,3 @@ def _on_host(
         else:
             shapes.append((name, array.shape, array.dtype))
     return values, lods, tuple(shapes)
-
-
-def _note_fetched(names: Sequence[str], values: Sequence[Any], begin: int, operators: int) -> None:
-    """Note how long fetching has taken, and what has been fetched if that is one number."""
-    now = monotonic_ns()
-    recorder.record(EventKind.FETCH, _FETCH, begin, now, step=here.step)
-    for name, value in zip(names, values):
-        if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "fiu":
-            recorder.record(
-                EventKind.VALUE, recorder.name(name), now, now, float(value.item()), step=here.step
-            )
-    recorder.detailed(operators + 2 + len(names) + _AS_EVENTS, now)

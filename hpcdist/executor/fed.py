@@ -86,8 +86,10 @@ def _fed_meta(program: Program, name: str, value: np.ndarray, lod: Lod | None) -
             f"feed {name!r}: expected {_declared_as(var)}, "
             f"got {value.dtype.name}{list(value.shape)}; convert it with .astype({var.dtype!r})"
         )
-    shapeless = not var.shape and not var.checks_feed  # declared without a shape: any
-    if not shapeless and (
+    # Of `layers.data`, as in Fluid: declared without a shape it takes any; and it takes the very
+    # shape it was declared with, without the batch before it.
+    free = not var.checks_feed and (not var.shape or value.shape == var.shape[1:])
+    if not free and (
         len(value.shape) != len(var.shape) or (var.checks_feed and not _fits(var, value))
     ):
         raise FeedError(

@@ -35,7 +35,7 @@ class FlatRun:
         return ["Param", *UPDATES[self.ops[0].type].state]
 
     def bind(self, arrays: Mapping[str, Any], backend: Backend) -> Call:
-        """Return what moves all parameters."""
+        """Return the call that updates all parameters."""
         first = self.ops[0]
         update, attrs = UPDATES[first.type], declared_attrs(lookup(first.type), first.attrs)
         params, grads, *states = (
@@ -55,7 +55,7 @@ class FlatUpdates:
     nbytes: int
 
     def bind(self, arrays: Mapping[str, Any], backend: Backend) -> dict[int, Call | None]:
-        """Return what each of their operators (by its id) calls: the last of a run does all."""
+        """Return the calls of their operators, by id: the last of a run does all."""
         calls: dict[int, Call | None] = {id(op): None for run in self.runs for op in run.ops}
         calls.update((id(run.ops[-1]), run.bind(arrays, backend)) for run in self.runs)
         return calls
@@ -138,7 +138,7 @@ def _side_by_side(
 
 
 def _key(op: Operator, metas: Mapping[str, Meta], views: Container[str]) -> Any:
-    """Return what updates have in common that may be one; None if an operator is none of them."""
+    """Return the key of updates that may be fused; None for an operator that cannot be."""
     update = UPDATES.get(op.type)
     if update is None:
         return None

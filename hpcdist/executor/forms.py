@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
@@ -20,11 +21,14 @@ from hpcdist.executor.pool import Pool
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
 from hpcdist.executor.states import OperatorStates
+from hpcdist.executor.untrained import NOTICED_AT, untrained
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.ops.by_torch import MEASURED, Kernels
 from hpcdist.trace.recorder import recorder
+
+logger = logging.getLogger("hpcdist")
 
 CACHE_SIZE = 64  # compiled forms kept: one per Program, feed shapes and fetches
 
@@ -77,7 +81,7 @@ class Forms:
         self._pool = Pool(backend)
         self._forms: ProgramCache[dict[Key, Form]] = ProgramCache()
         self._runs = count()
-        self._trains = trains
+        self._trains, self._any_trains = trains, False
         measures = settings.KERNELS.read() == MEASURED
         self.measured = MeasuredKernels(backend, self._forget) if measures else None
 
@@ -102,8 +106,16 @@ class Forms:
             form = self._compile(key, program, scope, values, lods, origin)
         elif form.compiled.fitting is not None:
             form = self._fitted(key, form, program, values, lods)
-        form.last_used = next(self._runs)
+        form.last_used = number = next(self._runs)
+        if number == NOTICED_AT and (notice := untrained(origin, key[1], self._any_trains)):
+            logger.warning(notice)
         return form
+
+    def may_be_told(self, form: Form) -> bool:
+        """Return whether `of` must count the runs of a form to say that nothing trains."""
+        if form.trains or self._any_trains or form.last_used > NOTICED_AT:
+            return False
+        return bool(untrained(form.origin, form.fetch_names, False))
 
     def listed(self, program: Program | None = None) -> list[Form]:
         """Return the forms of a Program, or of all that live, by their last use."""
@@ -153,6 +165,7 @@ class Forms:
         form = forms[key] = Form(compiled, self._backend, values, fetches, origin)
         self._drop_least_used()
         if form.trains:
+            self._any_trains = True
             self._trains()
         return form
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpcdist.base.errors import GraphError
+from hpcdist.base.nearest import did_you_mean
 from hpcdist.executor.analysis import reads, writes
 from hpcdist.executor.memory import meta_of
 from hpcdist.executor.scope import Scope
@@ -26,7 +27,7 @@ def known_metas(
     fetches: Sequence[str],
     keeps: Callable[[str], bool],
 ) -> dict[str, Meta]:
-    """Return what is known of values before the operators run: of feeds, and what a scope keeps.
+    """Return the metas known before the operators run: of feeds, and of values in a scope.
 
     ``keeps(name)`` tells whether a value outlives the run. GraphError for one that is read, or to
     be fetched, and is not initialized.
@@ -44,7 +45,8 @@ def known_metas(
     for name in fetches:
         if name not in written and name not in metas:
             if block.find_var(name) is None:
-                raise GraphError(f"cannot fetch {name!r}: the program has no such variable")
+                hint = did_you_mean(name, block.program.global_block().vars)
+                raise GraphError(f"cannot fetch {name!r}: the program has no such variable{hint}")
             metas[name] = meta_of(_initialized(block, scope, name))
     return metas
 

@@ -7,6 +7,7 @@ gradient is needed, their computation is recorded on a tape.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -49,10 +50,11 @@ class Interpreter:
         arrays: Mapping[str, Any],
         metas: Mapping[str, Meta],
         states: OperatorStates,
-        recorded: set[int],
+        recorded: Mapping[int, Operator],
         persistent: Sequence[str] = (),
     ) -> None:
-        """``recorded``: blocks whose gradients are computed; ``persistent``: see `keep`."""
+        """``recorded``: blocks whose gradients are computed, with the last operator that goes back
+        through them; ``persistent``: see `keep`."""
         self._block = block
         self._arrays, self._metas = arrays, metas
         self._states, self._recorded, self._persistent = states, recorded, persistent
@@ -66,9 +68,9 @@ class Interpreter:
         self._local: set[str] = set()  # names that a loop or branch writes: not in compiled memory
         self._tapes: dict[int, Tape] = {}
         self._tape: Tape | None = None
-        self._places: dict[
-            tuple[str, str, str], list[Any]
-        ] = {}  # in arrays, of what gradients seek
+        # In arrays, of what gradients seek; how many of them have been found.
+        self._places: dict[tuple[str, str, str], list[Any]] = {}
+        self._found: Counter[tuple[str, str, str]] = Counter()
 
     def keep(self, scope: Scope) -> None:
         """Put what is to outlive the step, and has no planned place, into the scope."""
@@ -78,7 +80,7 @@ class Interpreter:
                 scope.var_or_new(name).take(np.asarray(value.array))
 
     def bind(self, op: Operator) -> Callable[[], None]:
-        """Return what to call at every step."""
+        """Return the call of every step."""
         return functools.partial(self.run, op)
 
     # -- values ------------------------------------------------------------------------------
@@ -149,7 +151,7 @@ class Interpreter:
                 self._tape.entries.append(entry)
 
     def _keep_from_reuse(self, op: Operator, ins: Mapping[str, Sequence[Any]]) -> None:
-        """Let operands that a result may be, or be part of, stay when their memory is reused."""
+        """Protect operands that a result may alias from the reuse of their memory."""
         for slot, names in op.inputs.items():
             for name, value in zip(names, ins[slot]):
                 memory = self._arrays.get(name)
@@ -157,14 +159,16 @@ class Interpreter:
                     value.array = memory.copy()
 
     def _remember_place(self, op: Operator, ins: dict[str, list[Any]]) -> None:
-        """Have a gradient find the place in an array, though the number may be another one now."""
+        """Remember the index for the gradient, since the number may change later."""
         type = op.type.removesuffix("_grad")
         out = (op.outputs.get("Out") or op.inputs["Out@GRAD"])[0].partition(GRAD_SUFFIX)[0]
-        places = self._places.setdefault((type, op.input("X")[0], out), [])
+        key = type, op.input("X")[0], out
+        places = self._places.setdefault(key, [])
         if type == op.type:
             places.append(ins["I"][0])
-        elif places:
-            ins["I"] = [places.pop()]  # gradients come in the opposite order
+        elif places:  # gradients come in the opposite order, in every pass back
+            self._found[key] += 1
+            ins["I"] = [places[-self._found[key] % len(places)]]
 
     def _input(self, op: Operator, name: str) -> Any:
         if name == EMPTY:
@@ -361,7 +365,11 @@ class Interpreter:
 
     # -- gradients ---------------------------------------------------------------------------
     def _run_gradient(self, op: Operator) -> None:
-        tape = self._tapes.pop(op.attrs["sub_block"], None)
+        block = op.attrs["sub_block"]
+        tape = self._tapes.get(block)
+        assert tape is not None, f"{op.type}: nothing was recorded"
+        if self._recorded[block] is op:
+            del self._tapes[block]
         forward = GRADIENTS[op.type]
         outputs = {"while": "Out", "recurrent": "outputs", "conditional_block": "Out"}[forward]
         pairs: list[tuple[str, str]] = []  # a gradient's name, and of what
@@ -369,7 +377,6 @@ class Interpreter:
             names_of_values = op.input(slot.removesuffix("@GRAD"))
             pairs += [(g, n) for g, n in zip(names, names_of_values) if g != EMPTY]
         seeds = []
-        assert tape is not None, f"{op.type}: nothing was recorded"
         gradients = dict(zip(op.input(outputs), map(self.get, op.input(f"{outputs}@GRAD"))))
         for name, gradient in gradients.items():
             seeds += seeds_of(tape.after.get(name), gradient)

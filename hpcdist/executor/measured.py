@@ -51,7 +51,7 @@ class MeasuredKernels:
         self._trials: ProgramCache[_Trial] = ProgramCache(lasting=True)
 
     def of_this_step(self, program: Program, job: control.Control | None) -> Kernels:
-        """Return whose kernels compute the next step of a Program.
+        """Return the provider whose kernels compute the next step of a Program.
 
         Collective among trainers in the step in which it is decided. HpcdistError in a job with
         servers, whose trainers may take different numbers of steps.
@@ -74,7 +74,7 @@ class MeasuredKernels:
     def compiled(
         self, program: Program, kernels: Kernels, make: Callable[[Kernels], Compiled]
     ) -> Compiled:
-        """Return what ``make`` compiles; by fused kernels if inductor cannot, and say so."""
+        """Compile by ``make``; with fused kernels if inductor cannot, and say so."""
         try:
             return make(kernels)
         except CannotCompileError as error:

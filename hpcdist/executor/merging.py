@@ -64,7 +64,7 @@ def merged_gradients(program: Program) -> set[str]:
 
 
 def merge_state(program: Program) -> set[str]:
-    """Return what is kept between the steps that are merged: their gradients, and the counter."""
+    """Return the state kept between merged steps: their gradients, and the counter."""
     counter = merge_counter(program)
     return merged_gradients(program) | ({counter} if counter is not None else set())
 
@@ -96,7 +96,7 @@ def _read(program: Program) -> _Merged:
 
 
 def _is_only_last(op: Operator) -> bool:
-    """Tell whether an operator belongs to the update: a rate may be computed, but does not move."""
+    """Return whether an operator runs only in the last of the merged steps."""
     if OF_LAST_STEP in op.attrs or op.role & _ONLY_LAST or op.type in _RINGS:
         return True
     if not op.role & OpRole.LR_SCHED:

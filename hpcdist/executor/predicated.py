@@ -38,7 +38,7 @@ def run_and_select(
     written: Sequence[tuple[Any, Any]],
     steps: Sequence[Callable[[], object]],
 ) -> Callable[[], None]:
-    """Return what runs a branch that writes the second of each pair, for the first, and selects.
+    """Return a call that runs a branch writing the second of each pair, and selects.
 
     ``condition`` has one element, on the GPU.
     """

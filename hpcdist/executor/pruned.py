@@ -109,7 +109,7 @@ def _pruned(
 
 
 def _kept_between_steps(program: Program) -> set[str]:
-    """Return what updates depend on that is written for the next step, after it was read.
+    """Return the values that updates keep for the next step.
 
     Gradients that are merged over steps, with their count, and the scale of a loss.
     """
@@ -119,7 +119,7 @@ def _kept_between_steps(program: Program) -> set[str]:
 
 
 def _lasting(program: Program) -> list[tuple[str, ...]]:
-    """Return what the operators write that write something that outlives the run."""
+    """Return the results of each operator that writes a persistable variable."""
     block = program.global_block()
     persistent = {name for name, var in block.vars.items() if var.persistable}
     return [names for op in block.ops if persistent & {*(names := tuple(op.output_arg_names))}]

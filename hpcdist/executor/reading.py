@@ -18,7 +18,7 @@ _data: ProgramCache[list[Variable]] = ProgramCache()
 
 
 def sources(program: Program) -> Sequence[BatchSource]:
-    """Return what a Program reads from, in the order in which its variables were made."""
+    """Return the readers of a Program, in the order in which its variables were made."""
     data = _data.get(program)
     if data is None:
         variables = program.global_block().vars.values()
@@ -28,7 +28,7 @@ def sources(program: Program) -> Sequence[BatchSource]:
 
 
 def with_read(program: Program, feed: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what is fed with the next batch of every reader of a Program.
+    """Return the feed with the next batch of every reader of a Program.
 
     Raises EOFException if one has no more, FeedError if its variables are fed as well.
     """
@@ -57,7 +57,7 @@ def feed_ahead(program: Program, feeds: Sequence[tuple[str, Any]], backend: Back
 
 
 def parts_read(program: Program, feed: object, devices: int) -> Any:
-    """Return what is fed to a Program on several devices: each gets a batch of every reader.
+    """Return the feeds of a Program on several devices: each gets a batch of every reader.
 
     At the end there may be fewer, if no reader leaves them out (``drop_last``).
     """

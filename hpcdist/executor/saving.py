@@ -15,12 +15,13 @@ from hpcdist.graph.program import MemorySaving
 
 @dataclass(frozen=True)
 class Needed:
-    """What values need: ``nbytes`` has the temporaries' sizes, ``fed`` and ``fetched`` names."""
+    """What values need: ``nbytes`` has the temporaries' sizes, the others are names."""
 
     views: Mapping[str, View]
     nbytes: Mapping[str, int]
     fed: Sequence[str]
     fetched: Sequence[str]
+    sparse: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ def _layout(ops: Sequence[Operator], needed: Needed, saving: MemorySaving | None
         needed.fetched,
         saving.unshared if saving is not None else (),
         reads if saving is None else values_read,
+        needed.sparse,
     )
     offsets, total = assign_offsets([storage.lifetime for storage in storages])
     return Layout(ops, storages, offsets, total)

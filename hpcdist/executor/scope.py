@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,13 +12,15 @@ from hpcdist.base.checks import Refused
 from hpcdist.base.device import assign, on_host
 from hpcdist.base.errors import FeedError
 from hpcdist.graph.dtypes import canonical
+from hpcdist.graph.lod import Lod
+from hpcdist.graph.lod_tensor import Grouped, LoDTensor
 from hpcdist.graph.names import AVERAGED
 
 _note_set: Callable[[ScopeVariable], None] | None = None
 
 
 def on_set(note: Callable[[ScopeVariable], None] | None) -> None:
-    """Let ``note`` be told of every variable that the script is about to set by hand."""
+    """Call ``note`` with every variable that the script is about to set by hand."""
     global _note_set
     _note_set = note
 
@@ -36,6 +38,7 @@ class ScopeVariable:
         self.scope = scope
         self.name = name
         self.value: Any = None
+        self.sequences: Lod | None = None  # that a script, or a single operator, has given it
         self.laid = False  # beside others, and not to be moved for another Program
         # What reads the value where others have it; here is only a table's memory, or nothing.
         self.elsewhere: Callable[[], np.ndarray] | None = None
@@ -53,8 +56,17 @@ class ScopeVariable:
         else:
             self.hold(array.copy())
 
+    def as_tensor(self) -> LoDTensor:
+        """Return a copy of the value with its sequences; FeedError if there is none."""
+        return LoDTensor(np.array(self.get_tensor()), self.sequences)
+
+    def take_tensor(self, tensor: LoDTensor) -> None:
+        """Take over a tensor's value and sequences."""
+        self.take(np.asarray(tensor))
+        self.sequences = tensor.sequences
+
     def refuse_reading(self, reason: str) -> None:
-        """Let whoever reads the value here get a FeedError that says where it is."""
+        """Raise FeedError for reads of the value here, saying where it is."""
 
         def refuse() -> np.ndarray:
             raise FeedError(reason)
@@ -68,7 +80,7 @@ class ScopeVariable:
         self.scope.changes += 1
 
 
-class ScopeTensor:
+class ScopeTensor(Grouped):
     """Fluid's way to a variable's array: ``np.array(tensor)``, ``tensor.set(array, place)``."""
 
     def __init__(self, variable: ScopeVariable) -> None:
@@ -83,9 +95,38 @@ class ScopeTensor:
             _note_set(self._variable)
         self._variable.take(np.asarray(array))
 
+    @property
+    def sequences(self) -> Lod | None:
+        """How the rows group into sequences, where somebody has said so."""
+        return self._variable.sequences
+
+    @sequences.setter
+    def sequences(self, sequences: Lod | None) -> None:
+        self._variable.sequences = sequences
+
     def shape(self) -> list[int]:
         """Return the shape."""
         return list(self._array().shape)
+
+    def _set_dims(self, dims: Sequence[int]) -> None:
+        """Announce the shape of what is set next; a value of another shape is dropped."""
+        present = self._variable.value
+        if present is not None and present.shape != tuple(dims):
+            self._variable.hold(None)
+
+    def _get_element(self, index: int) -> float:
+        """Return one element by its number, in row-major order."""
+        return float(on_host(self._array()).reshape(-1)[index])
+
+    _get_float_element = _get_double_element = _get_element
+
+    def _set_element(self, index: int, number: float) -> None:
+        """Set one element by its number, in row-major order."""
+        array = np.array(self)
+        array.reshape(-1)[index] = number
+        self.set(array)
+
+    _set_float_element = _set_double_element = _set_element
 
     def _is_initialized(self) -> bool:
         """Return whether there is a value; Fluid's scripts ask it under this name."""
@@ -180,13 +221,26 @@ _global = Scope()
 
 
 def global_scope() -> Scope:
-    """Return the scope that Executor.run uses when none is given."""
+    """Return the scope that Executor.run uses when none is given.
+
+    Examples:
+        >>> out = fluid.layers.fc(fluid.data("x", [None, 3]), 1, param_attr="w")
+        >>> results = fluid.Executor().run(fluid.default_startup_program())
+        >>> np.array(fluid.global_scope().find_var("w").get_tensor()).shape
+        (3, 1)
+    """
     return _global
 
 
 @contextmanager
 def scope_guard(scope: Scope) -> Iterator[None]:
-    """Use another global scope inside the ``with``."""
+    """Use another global scope inside the ``with``.
+
+    Examples:
+        >>> with fluid.scope_guard(fluid.Scope()):
+        ...     fluid.global_scope().find_var("w") is None
+        True
+    """
     global _global
     saved, _global = _global, scope
     try:

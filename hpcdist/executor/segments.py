@@ -113,7 +113,7 @@ def _rounded(ops: Sequence[Operator]) -> dict[str, str]:
 
 
 def inputs_of(op: Operator, values: Mapping[str, object]) -> list[object]:
-    """Return what stands in an operator's input slots, in the order of its definition."""
+    """Return the values in an operator's input slots, in the order of its definition."""
     operands = {slot: [values.get(n) for n in names] for slot, names in op.inputs.items()}
     return arguments(lookup(op.type).operands, operands)
 

@@ -46,8 +46,8 @@ class OperatorStates:
             positions[of_all] = max(state.count, positions.get(of_all, 0))
         return positions
 
-    def take_up(self, positions: Mapping[str, Any], step: int) -> None:
-        """Let every operator continue from where it was when ``positions`` were written down.
+    def load(self, positions: Mapping[str, Any], step: int) -> None:
+        """Restore the positions of all operators that draw random numbers.
 
         Earlier versions drew from other generators, whose positions tell nothing here: after those
         an operator continues as if it had drawn once in each of the ``step`` steps.

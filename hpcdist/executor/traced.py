@@ -79,7 +79,7 @@ class TracedSegment:
             self.graph(*self._arguments)
 
     def try_out(self) -> None:
-        """Have kernels compiled now, and computed on copies; CannotCompileError if that fails."""
+        """Compile the kernels and run them on copies; CannotCompileError if that fails."""
         zeros = self._torch.zeros_like  # integers that nobody has written yet may be no places
         copies = [t.clone() if t.is_floating_point() else zeros(t) for t in self._arguments]
         try:
@@ -90,7 +90,7 @@ class TracedSegment:
             raise CannotCompileError(f"{type(error).__name__}: {first}") from error
 
     def tell(self) -> None:
-        """Have integers that were out of range told of: on a GPU before a value is given out."""
+        """Report integers that were out of range: on a GPU before a value is fetched."""
         if self._checked:
             self.look() if self.on_host else tell_later(self)
 
@@ -143,7 +143,7 @@ def _traced(
 
 
 def _may_round(op: Operator, rounded: Collection[str]) -> bool:
-    """Tell whether what an operator gives may be rounded: the Program does so, or none is made."""
+    """Return whether an operator's results may be rounded: the Program does so, or none is made."""
     out = lookup(op.type).outputs[0].name
     return op.type not in _COMPUTING or all(name in rounded for name in op.output(out))
 
@@ -154,7 +154,7 @@ def _memory(tensor: Any) -> int:
 
 
 def _write(torch: Any, module: Any, inputs_written: Sequence[int | None]) -> None:
-    """Have a graph write its results: over an input, or into one more argument; then the checks."""
+    """Write a graph's results into its inputs or extra arguments, then run the checks."""
     graph, aten = module.graph, torch.ops.aten
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     (output,) = (node for node in graph.nodes if node.op == "output")

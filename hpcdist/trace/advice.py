@@ -52,7 +52,7 @@ def stragglers(ranks: Sequence[RankSummary]) -> list[RankSummary]:
 
 
 def advise(recordings: Sequence[RankRecording], ranks: Sequence[RankSummary]) -> list[Advice]:
-    """Return what holds the job up, the worst first; nothing for a healthy job.
+    """Return the causes that hold the job up, the worst first; none for a healthy job.
 
     The last seconds of a job that failed are no steps as others: of them only memory is judged.
     """

@@ -68,7 +68,7 @@ def chosen_step(ranks: Sequence[RankRecording]) -> int | None:
 
 
 def times_of(ranks: Sequence[RankRecording], number: int) -> StepTimes:
-    """Return what all ranks did during a step of the trainers."""
+    """Return the times of all ranks during a step of the trainers."""
     bounds = []
     for rank in ranks:
         events, shift = rank.recording.events, rank.of.offset_ns

@@ -87,5 +87,5 @@ def waits_for_cause(cause: Cause) -> Callable[[F], F]:
 
 
 def cause_of(describe: object) -> Cause:
-    """Return what the wait is for that a function or object describes."""
+    """Return the cause of a wait that a function or object describes."""
     return getattr(describe, "cause", Cause.OTHER)

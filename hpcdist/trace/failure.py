@@ -25,7 +25,7 @@ def silent(recordings: Sequence[RankRecording]) -> list[int]:
 
 
 def activity(rank: RankRecording) -> str:
-    """Return what a rank was doing when it wrote its recording."""
+    """Return the activity of a rank when it wrote its recording."""
     of = rank.of
     return f"{of.doing}, waiting for {of.waiting}" if of.waiting else of.doing
 

@@ -108,7 +108,7 @@ def write(directory: str | Path, rank_recording: RankRecording) -> Path:
 
 
 def read(path: str | Path) -> RankRecording:
-    """Return what `write` wrote; TraceError for another file."""
+    """Read a file that `write` wrote; TraceError for another file."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             if sum(part.file_size for part in archive.zip.infolist()) > os.path.getsize(path):
@@ -151,7 +151,7 @@ def _failure_path(directory: str | Path, rank: int) -> Path:
 
 
 def failures(directory: str | Path) -> dict[int, str]:
-    """Return what ranks have said about the end of their job, by rank."""
+    """Return the ranks' notes about the end of their job, by rank."""
     texts = {}
     for path in Path(directory).glob("failure.*.txt"):
         if (name := _FAILURE.fullmatch(path.name)) and _is_failure(path):

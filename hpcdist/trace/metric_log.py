@@ -85,7 +85,7 @@ class MetricLog:
             self.mask = 2 * self.mask + 1  # until the next taking, which sets it by the pace
 
     def taken(self) -> list[Noted]:
-        """Return what has been noted since the last call, and set how many steps are noted.
+        """Return the notes since the last call, and set how many steps are noted.
 
         Of the next ones ever fewer, so that files grow as the logarithm of the number of steps.
         """

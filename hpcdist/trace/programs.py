@@ -69,7 +69,7 @@ class ProgramFacts:
     moved: tuple[Moved, ...] = ()
 
     def plain(self) -> dict[str, Any]:
-        """Return what `from_plain` takes, as JSON can say it."""
+        """Return the argument of `from_plain`, as JSON can express it."""
         return asdict(self)
 
 

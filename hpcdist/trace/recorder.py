@@ -167,7 +167,7 @@ class Recorder:
             self.mask = self._stride - 1
 
     def taken(self) -> Recording:
-        """Return what the ring holds now, and continue; not what is just being noted.
+        """Return the ring's events up to now, and continue; not one just being noted.
 
         Another thread may be about to write it, or what a signal handler has interrupted.
         """
@@ -202,7 +202,7 @@ def stride_for(events: int, step_ns: float) -> int:
 
 
 def _writer(ring: NDArray[Any]) -> tuple[Record, Callable[[], int]]:
-    """Return what notes an event in a ring, and what tells how many have been noted.
+    """Return the function that notes an event in a ring, and the counter of notes.
 
     Two threads at the same moment may write to one place, and one event is lost: a lock for every
     event would cost more than that is worth.

@@ -30,7 +30,7 @@ _LEFT = re.compile(rf"status\.\d+\.json{TEMPORARY}")  # by ranks that were kille
 
 
 @dataclass(frozen=True)
-class JobFacts:
+class JobStatus:
     """What `top` must know of a job beside its ranks; trainer or server, rank 0 writes it."""
 
     job: str  # Slurm's number, or else the host and process of rank 0
@@ -110,7 +110,7 @@ def pace(every_s: float, ranks: int) -> float:
 
 
 # -- files -----------------------------------------------------------------------------------------
-def begin_job(directory: str | Path, facts: JobFacts) -> None:
+def begin_job(directory: str | Path, facts: JobStatus) -> None:
     """Say which job this is; what an earlier one, with other ranks, has left is removed.
 
     Files of others stay. TraceError if one of them is in the way.
@@ -133,7 +133,7 @@ def write(directory: str | Path, status: RankStatus) -> None:
     _write(Path(directory, f"status.{status.rank}.json"), asdict(status) | {"metrics": metrics})
 
 
-def read_job(directory: str | Path) -> JobFacts:
+def read_job(directory: str | Path) -> JobStatus:
     """Return which job writes here; TraceError if none does."""
     try:
         return _read(Path(directory, JOB), _job_facts)
@@ -159,8 +159,8 @@ def read_all(directory: str | Path) -> list[RankStatus]:
     return sorted(statuses, key=lambda status: status.rank)
 
 
-def _job_facts(plain: dict[str, Any]) -> JobFacts:
-    facts = made(JobFacts, plain)
+def _job_facts(plain: dict[str, Any]) -> JobStatus:
+    facts = made(JobStatus, plain)
     if not 0 < facts.ranks <= MOST_RANKS:
         raise ValueError(f"expected 1 to {MOST_RANKS} ranks, got {facts.ranks}")
     return facts

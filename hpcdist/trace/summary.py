@@ -161,7 +161,7 @@ def _between(steps: Events, waits: Events, pauses: Events) -> tuple[float, float
 
 
 def typical(values: NDArray[np.float64], share: float = 0.5) -> float:
-    """Return what the means of parts of a run reach in a ``share`` of the parts; their median.
+    """Return the value that the means of a ``share`` of a run's parts reach; their median.
 
     One long step does not show in it, and stalls that come again and again do.
     """

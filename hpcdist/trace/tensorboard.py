@@ -14,7 +14,6 @@ from typing import Any
 from hpcdist.trace.metric_files import BufferedFile
 from hpcdist.trace.metric_log import Noted
 
-ADVICE = "python -m pip install 'hpcdist[tensorboard]'"
 VERSION = "brain.Event:2"
 
 
