@@ -1,174 +1,73 @@
-"""hpcdist: one training program, on one machine or on many ranks. ``import hpcdist as fluid``."""
+"""hpcdist: one training program, on one machine or on many ranks. ``import hpcdist as fluid``.
+
+The public names are those of `hpcdist.fluid.facade`: the first one that is used imports them all.
+"""
+
+from __future__ import annotations
 
 import hpcdist.base.signals  # noqa: F401  # first: a warning waits while the rest is imported
 
 # isort: split
-from hpcdist import checkpoint, data, runtime, transpiler
-from hpcdist.autodiff import backward
-from hpcdist.autodiff.backward import append_backward, gradients
-from hpcdist.base.errors import HpcdistError
-from hpcdist.base.settings import get_flags, set_flags
-from hpcdist.data import reader
-from hpcdist.data.reader import batch
-from hpcdist.executor.backend import CPUPlace, CUDAPinnedPlace, CUDAPlace, place
-from hpcdist.executor.compiled_program import CompiledProgram
-from hpcdist.executor.executor import Executor
-from hpcdist.executor.parallel_executor import ParallelExecutor
-from hpcdist.executor.scope import Scope, global_scope, scope_guard
-from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
-from hpcdist.fluid import (
-    clip,
-    contrib,
-    dataset,
-    initializer,
-    io,
-    layers,
-    metrics,
-    nets,
-    optimizer,
-    regularizer,
-)
-from hpcdist.fluid.clip import set_gradient_clip
-from hpcdist.fluid.compat import (
-    average,
-    compiler,
-    core,
-    framework,
-    modules,
-    parallel_executor,
-    param_attr,
-)
-from hpcdist.fluid.compat.core import cpu_places, cuda_places, is_compiled_with_cuda
-from hpcdist.fluid.compat.housekeeping import (
-    cuda_pinned_places,
-    device_guard,
-    in_dygraph_mode,
-    name_scope,
-    require_version,
-)
-from hpcdist.fluid.data_feeder import DataFeeder
-from hpcdist.fluid.io import load, load_program_state, save, set_program_state
-from hpcdist.fluid.layers.checks import checked as _checked
-from hpcdist.fluid.layers.embedding import embedding_v2 as _embedding
-from hpcdist.fluid.layers.embedding import one_hot_v2 as _one_hot
-from hpcdist.fluid.layers.param_attr import ParamAttr, WeightNormParamAttr
-from hpcdist.fluid.multi_slot import DataFeedDesc, DatasetFactory, InMemoryDataset, QueueDataset
-from hpcdist.graph import (
-    Program,
-    default_main_program,
-    default_startup_program,
-    program_guard,
-)
-from hpcdist.graph import names as unique_name
-from hpcdist.graph.lod_tensor import (
-    LoDTensor,
-    LoDTensorArray,
-    create_lod_tensor,
-    create_random_int_lodtensor,
-)
-from hpcdist.graph.variable import Parameter, Variable
-from hpcdist.launch.progress import progress
-from hpcdist.runtime import is_first, is_server, rank
-from hpcdist.runtime.batches.uneven_batches import even_batches
-from hpcdist.runtime.tables.prefetch import rows_ahead
-from hpcdist.trace.metric_log import log_metrics
-from hpcdist.transpiler import (
-    DistributeTranspiler,
-    DistributeTranspilerConfig,
-    memory_optimize,
-    release_memory,
-)
+import importlib
+import sys
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-Tensor = LoDTensor
-__version__ = "0.1.0"
-modules.install()
+from hpcdist.fluid.compat import modules as _modules
 
-embedding, one_hot = _checked("embedding_v2", _embedding), _checked("one_hot_v2", _one_hot)
+if TYPE_CHECKING:
+    from hpcdist.fluid.facade import *  # noqa: F403
+    from hpcdist.fluid.facade import __all__ as __all__
 
-__all__ = [
-    "BuildStrategy",
-    "CPUPlace",
-    "CUDAPinnedPlace",
-    "CUDAPlace",
-    "CompiledProgram",
-    "DataFeedDesc",
-    "DataFeeder",
-    "DatasetFactory",
-    "DistributeTranspiler",
-    "DistributeTranspilerConfig",
-    "ExecutionStrategy",
-    "Executor",
-    "HpcdistError",
-    "InMemoryDataset",
-    "LoDTensor",
-    "LoDTensorArray",
-    "ParallelExecutor",
-    "ParamAttr",
-    "Parameter",
-    "Program",
-    "QueueDataset",
-    "Scope",
-    "Tensor",
-    "Variable",
-    "WeightNormParamAttr",
-    "append_backward",
-    "average",
-    "backward",
-    "batch",
+    __version__: str
+
+# Packages that are attributes of this one: none of them needs the public names to be imported.
+_ROOMS = (
+    "autodiff",
+    "base",
     "checkpoint",
-    "clip",
-    "compiler",
-    "contrib",
-    "core",
-    "cpu_places",
-    "create_lod_tensor",
-    "create_random_int_lodtensor",
-    "cuda_pinned_places",
-    "cuda_places",
+    "comm",
     "data",
-    "dataset",
-    "default_main_program",
-    "default_startup_program",
-    "device_guard",
-    "embedding",
-    "even_batches",
-    "framework",
-    "get_flags",
-    "global_scope",
-    "gradients",
-    "in_dygraph_mode",
-    "initializer",
-    "io",
-    "is_compiled_with_cuda",
-    "is_first",
-    "is_server",
-    "layers",
-    "load",
-    "load_program_state",
-    "log_metrics",
-    "memory_optimize",
-    "metrics",
-    "name_scope",
-    "nets",
-    "one_hot",
-    "optimizer",
-    "parallel_executor",
-    "param_attr",
-    "place",
-    "program_guard",
-    "progress",
-    "rank",
-    "reader",
-    "regularizer",
-    "release_memory",
-    "require_version",
-    "rows_ahead",
+    "executor",
+    "fluid",
+    "graph",
+    "launch",
+    "ops",
+    "ps",
     "runtime",
-    "save",
-    "scope_guard",
-    "set_flags",
-    "set_gradient_clip",
-    "set_program_state",
+    "serving",
+    "torch",
+    "trace",
     "transpiler",
-    "unique_name",
-]
+)
+_modules.install()
+_guard = _modules.NameGuard(sys.modules[__name__], __name__)
+
+
+@cache
+def _load() -> ModuleType:
+    """Import the public names, and make them attributes of this package."""
+    facade = importlib.import_module(f"{__name__}.fluid.facade")
+    globals().update({name: getattr(facade, name) for name in facade.__all__})
+    return facade
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        try:
+            return importlib.import_module(f"{__name__}.{name}")
+        except ModuleNotFoundError as error:  # of an extra that is not installed
+            raise AttributeError(f"hpcdist.{name}: {error}") from error
+    if name == "__all__":
+        return _load().__all__
+    if name == "__version__":
+        return importlib.import_module(f"{__name__}.base.version").version()
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _load()
+    return globals()[name] if name in globals() else _guard(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_load().__all__, "__version__"})

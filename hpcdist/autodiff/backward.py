@@ -38,11 +38,17 @@ def append_backward(
 ) -> list[tuple[Parameter, Variable]]:
     """Append the backward of ``loss``, of shape (1,), and return (parameter, gradient) pairs.
 
-    ``parameter_list`` limits the pairs (default: every trainable parameter, in order of creation);
+    ``parameter_list`` limits the pairs (default: every trainable parameter, in order of creation),
+    and may name other variables;
     gradients do not flow into ``no_grad_set``. Callbacks are called as ``cb(block=, context=)``
     after each operator. Only the values at ``checkpoints`` stay until the backward pass, which
     computes others again (`autodiff.recompute`). Raises GraphAssertionError (an AssertionError) for
     a loss of another shape.
+
+    Examples:
+        >>> loss = fluid.layers.mean(fluid.layers.fc(fluid.data("x", [None, 3]), 1))
+        >>> [gradient.name for parameter, gradient in fluid.backward.append_backward(loss)]
+        ['fc_0.w_0@GRAD', 'fc_0.b_0@GRAD']
     """
     check_loss(loss)
     block = block_of(loss)
@@ -68,10 +74,10 @@ def append_backward(
     chosen = program.all_parameters() if parameter_list is None else parameter_list
     pairs = []
     for name in as_names(list(chosen)):
-        parameter = program.global_block().vars.get(name)
-        if not isinstance(parameter, Parameter):
+        parameter: Any = program.global_block().vars.get(name)
+        if parameter is None:
             raise GraphError(f"append_backward: the program has no parameter {name!r}")
-        if name in gradient_of and parameter.trainable:
+        if name in gradient_of and getattr(parameter, "trainable", True):
             pairs.append((parameter, block.var(gradient_of[name])))
     writers = block.last_writers()
     for parameter, gradient in pairs:
@@ -90,6 +96,12 @@ def gradients(
     """Append operators for d(targets)/d(inputs) and return the gradients, None where there is none.
 
     Targets are summed; ``target_gradients`` are their weights (default: ones).
+
+    Examples:
+        >>> x = fluid.data("x", [None, 3])
+        >>> x.stop_gradient = False
+        >>> fluid.gradients([fluid.layers.mean(x)], [x])[0].shape
+        (-1, 3)
     """
     targets, inputs = _as_list(targets), _as_list(inputs)
     weights = _as_list(target_gradients) or [None] * len(targets)
@@ -258,11 +270,21 @@ def _append(
 
 
 def _keep_graphs(block: Block, path: Sequence[Operator]) -> None:
-    """Let the gradients of earlier backward passes keep the graphs of torch that this one needs."""
+    """Retain torch graphs of earlier backward passes that this one needs."""
     called = {op.output("Out")[0] for op in path if op.type == "torch_module"}
     for op in block.ops:
         if op.type == "torch_module_grad" and op.input("Out")[0].partition(BEFORE)[0] in called:
             op.attrs["keeps_graph"] = True
+
+
+def _append_grad_suffix_(name: str) -> str:
+    """Return the name of a variable's gradient, under the name that Fluid's scripts import."""
+    return grad_name(name)
+
+
+def _strip_grad_suffix_(name: str) -> str:
+    """Return the name of the variable whose gradient a name is."""
+    return name.partition(GRAD_SUFFIX)[0]
 
 
 def _as_list(value: Any) -> list[Any]:

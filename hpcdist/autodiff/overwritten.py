@@ -44,7 +44,7 @@ class Overwritten:
         return var is not None and var.type == VarType.LOD_TENSOR
 
     def before(self, op: Operator, gradient: str, inputs: Slots) -> Slots:
-        """Return what an operator's gradient of type ``gradient`` reads, of the right values."""
+        """Return the operands that a gradient of type ``gradient`` reads, with the right values."""
         if id(op) not in self._place:
             return inputs  # a loop keeps the values of its turns
         if op.has_attr("sub_block"):

@@ -31,7 +31,7 @@ class _Segment:
 
 
 def recompute(block: Block, begin: int, checkpoints: Sequence[Variable | str]) -> None:
-    """Let the backward operators, from position ``begin`` on, read values that are computed again.
+    """Rewire the backward operators from position ``begin`` on to recomputed values.
 
     What cannot be had again with the same bits stays as it is: random numbers, moving averages
     (batch_norm), loops, rows looked up in tables, PyTorch's modules, and what the graphs of these

@@ -19,7 +19,7 @@ _AVERAGE = "@AVERAGE"
 
 
 def adaptive(program: Program, group: Group) -> Program:
-    """Return what a trainer runs in place of a Program of local SGD, or of its startup Program.
+    """Return a trainer's Program in place of one of local SGD, or of its startup Program.
 
     The loss of a step that averages is averaged over the trainers, too.
     """

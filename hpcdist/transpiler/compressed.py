@@ -17,7 +17,7 @@ _SENT = ("Values", "Indices", "Count")
 
 
 @dataclass(frozen=True)
-class Compression:
+class GradientCompression:
     """What is run from step ``begin`` on, counted from 0; None: nothing is ever compressed."""
 
     program: Program | None = None
@@ -29,11 +29,11 @@ def compressed_updates(program: Program) -> list[Operator]:
     return [op for op in program.global_block().ops if op.type == "dgc_momentum"]
 
 
-def compression_of(program: Program, trainers: int) -> Compression:
-    """Return what trainers run in place of a Program that sums gradients over them."""
+def compression_of(program: Program, trainers: int) -> GradientCompression:
+    """Return the trainers' Program in place of one that sums gradients over them."""
     updates = compressed_updates(program)
     if not updates or trainers == 1:
-        return Compression()
+        return GradientCompression()
     _check(program)
     new = program.clone()
     block = new.global_block()
@@ -57,7 +57,7 @@ def compression_of(program: Program, trainers: int) -> Compression:
             op = _update(block, op)
         ops.append(op)
     block.ops = ops
-    return Compression(new, int(updates[0].attrs["rampup_begin_step"]))
+    return GradientCompression(new, int(updates[0].attrs["rampup_begin_step"]))
 
 
 def _check(program: Program) -> None:

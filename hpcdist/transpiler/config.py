@@ -36,6 +36,11 @@ class DistributeTranspilerConfig(Fields):
     ``dense`` (not in Fluid): in pserver mode, where parameters live that are no distributed tables:
     on the servers ("pserver"), or on the trainers, which sum their gradients ("collective"); None:
     as ``--dense`` says.
+
+    Examples:
+        >>> config = fluid.DistributeTranspilerConfig()
+        >>> config.slice_var_up
+        True
     """
 
     slice_var_up: bool = True

@@ -41,14 +41,14 @@ class DataParallel:
     copied: Mapping[str, Sequence[str]]
 
     def names(self, name: str) -> Sequence[str]:
-        """Return what a variable is called on each device."""
+        """Return a variable's name on each device."""
         return self.of.get(name, [name] * self.devices)
 
 
 def data_parallel(
     main: Program, devices: int = 1, factor: float | None = None, customized: bool = False
 ) -> DataParallel:
-    """Return what runs ``main`` on ``devices`` devices, and on the trainers it is transpiled for.
+    """Return the Program of ``main`` on ``devices`` devices, and on the transpiled trainers.
 
     The loss's gradient starts from ``factor`` (None: 1 / all devices of all trainers), or, if it is
     ``customized``, from what the user feeds.
@@ -158,7 +158,7 @@ def _on_devices(program: Program, devices: int) -> DataParallel:
 
 
 def _late(ops: Sequence[Operator], repeated: Sequence[Operator]) -> list[Operator]:
-    """Return what devices repeat after the updates: it stands behind them, and uses what they move.
+    """Return the operators that devices repeat behind the updates, as they use moved values.
 
     PlanError where an update needs it: devices compute all gradients before one of them.
     """
@@ -181,7 +181,7 @@ def _late(ops: Sequence[Operator], repeated: Sequence[Operator]) -> list[Operato
 
 
 def _shared_by_devices(block: Block, repeated: Sequence[Operator]) -> set[str]:
-    """Return what is kept and only read by the devices: parameters, learning rates."""
+    """Return the values that devices keep and only read: parameters, learning rates."""
     written = {name for op in repeated for name in op.output_arg_names}
     return {v.name for v in block.vars.values() if v.persistable and v.name not in written}
 
@@ -237,7 +237,7 @@ def check_counts_rows(program: Program, group: Group) -> None:
 
 
 def without_data(program: Program) -> Program:
-    """Return what a trainer runs that has no data in a step: it adds zeros, and updates like all.
+    """Return a trainer's Program for steps without data: it adds zeros, and updates like all.
 
     What forward and backward would have computed is not a number, or 0 where it is an integer.
     """

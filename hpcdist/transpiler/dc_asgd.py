@@ -29,7 +29,7 @@ def declare_backups(home: Block, plan: Plan, endpoint: str) -> None:
 
 
 def append_backup_init(home: Block, plan: Plan, endpoint: str) -> None:
-    """Let a server's startup program fill the backups with the initial values."""
+    """Append operators to a server's startup program that set backups to initial values."""
     for _, piece in plan.blocks_on(endpoint):
         for name in backups(plan, piece.name):
             home.add_op(_op(home, "assign", {"X": [piece.name]}, name))

@@ -45,7 +45,7 @@ class Swapped:
 
 
 def access_of(op: Operator) -> Access:
-    """Return what an operator reads and writes."""
+    """Return the names an operator reads and writes."""
     reads, writes = set(op.input_arg_names), set(op.output_arg_names)
     if "sub_block" in op.attrs:
         for inner in op.block.program.block(op.attrs["sub_block"]).ops:

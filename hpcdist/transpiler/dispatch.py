@@ -33,7 +33,13 @@ class PSDispatcher:
 
 
 class RoundRobin(PSDispatcher):
-    """One block to each server in turn, continuing where the last call ended."""
+    """One block to each server in turn, continuing where the last call ended.
+
+    Examples:
+        >>> from hpcdist.transpiler import RoundRobin
+        >>> RoundRobin(["ps0:6174", "ps1:6174"]).dispatch(["a", "b", "c"])
+        ['ps0:6174', 'ps1:6174', 'ps0:6174']
+    """
 
     def dispatch(self, varlist: Sequence[Any]) -> list[str]:
         """Return the next endpoints, one per variable."""

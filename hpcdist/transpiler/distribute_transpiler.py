@@ -13,6 +13,7 @@ from hpcdist.graph.distribution import VarsDistributed
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.program import Program, default_main_program, default_startup_program
 from hpcdist.graph.variable import Variable
+from hpcdist.transpiler.collective import rewrite_in_place
 from hpcdist.transpiler.config import (
     DistributedMode,
     DistributeTranspilerConfig,
@@ -20,7 +21,6 @@ from hpcdist.transpiler.config import (
     check_config,
 )
 from hpcdist.transpiler.counters import count_by_trainer
-from hpcdist.transpiler.grad_allreduce import rewrite_in_place
 from hpcdist.transpiler.group import (
     Group,
     collective_group,
@@ -34,7 +34,7 @@ from hpcdist.transpiler.hybrid import (
     hybrid_trainer,
     tables_alone,
 )
-from hpcdist.transpiler.mode import Mode, choose_mode
+from hpcdist.transpiler.mode import UpdateMode, choose_mode
 from hpcdist.transpiler.own_rates import with_rates_scheduled
 from hpcdist.transpiler.placement_records import vars_distributed
 from hpcdist.transpiler.plan import Plan, constants_of, fingerprint, make_plan
@@ -218,7 +218,7 @@ class DistributeTranspiler:
         return self._group.trainer_id if self._group else self._planned().trainer_id
 
     # -- how this mode rewrites --------------------------------------------------------------
-    def _mode(self, config: DistributeTranspilerConfig, sync_mode: bool) -> Mode:
+    def _mode(self, config: DistributeTranspilerConfig, sync_mode: bool) -> UpdateMode:
         return choose_mode(config, sync_mode)
 
     def _trainer(self, main: Program, plan: Plan) -> Program:
@@ -246,7 +246,7 @@ class DistributeTranspiler:
         return self._plan
 
 
-def _served(main: Program, mode: Mode) -> Program:
+def _served(main: Program, mode: UpdateMode) -> Program:
     """Return the Program of which servers keep the parameters."""
     return tables_alone(main) if mode.dense_summed else main
 

@@ -20,7 +20,7 @@ from hpcdist.transpiler.look_ups import at_once
 from hpcdist.transpiler.plan import Plan
 from hpcdist.transpiler.rpc import send_op
 from hpcdist.transpiler.table_metadata import (
-    Table,
+    ProgramTable,
     TableSteps,
     gradient_of,
     is_distributed_lookup,
@@ -39,7 +39,7 @@ class ServerTable:
     is its share of the table's size, -1 if that is not bounded.
     """
 
-    table: Table
+    table: ProgramTable
     height: int
     gradient: str
     received: tuple[str, ...]
@@ -93,7 +93,7 @@ def fetch_rows(block: Block, plan: Plan) -> TableSteps:
 def _ask_for(
     block: Block, plan: Plan, number: int, lookups: Sequence[Operator]
 ) -> tuple[Operator, Operator]:
-    """Return what cuts the ids of one table by server, and what puts its rows in their places."""
+    """Return the operators that cut a table's ids by server, and place its rows."""
     ids = [op.input("Ids")[0] for op in lookups]
     rows = [op.output("Out")[0] for op in lookups]
     servers = range(len(plan.endpoints))
@@ -112,8 +112,10 @@ def _ask_for(
     )
 
 
-def push_rows(block: Block, plan: Plan, table: Table) -> tuple[Operator, Operator, TableSteps]:
-    """Return what cuts a table's gradient by server and what sends it, not added.
+def push_rows(
+    block: Block, plan: Plan, table: ProgramTable
+) -> tuple[Operator, Operator, TableSteps]:
+    """Return the operators that cut a table's gradient by server and send it; not added.
 
     Third, what is pushed.
     """
@@ -189,7 +191,7 @@ def _declare_scalars(home: Block, update_op: Operator) -> None:
                 home.add_var(origin.var(name).copied_to(home))
 
 
-def rows_on_each(plan: Plan, table: Table) -> int:
+def rows_on_each(plan: Plan, table: ProgramTable) -> int:
     """Return each server's share of a table's size; -1 if that is not bounded."""
     return -1 if table.dict_size is None else math.ceil(table.dict_size / len(plan.endpoints))
 

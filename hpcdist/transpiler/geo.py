@@ -64,7 +64,7 @@ def geo_trainer_startup(startup: Program, plan: Plan) -> Program:
 def geo_server(
     program: Program, plan: Plan, endpoint: str, threads: ServerRuntimeConfig
 ) -> Program:
-    """Return what a server runs: a block for each parameter block adds what differs to it."""
+    """Return a server's Program: a block for each parameter block adds the differences to it."""
     new = Program()
     new.random_seed = program.random_seed
     home = new.global_block()

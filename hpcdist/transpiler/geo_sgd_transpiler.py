@@ -11,7 +11,7 @@ from hpcdist.graph.variable import Variable
 from hpcdist.transpiler.config import DistributeTranspilerConfig
 from hpcdist.transpiler.distribute_transpiler import DistributeTranspiler
 from hpcdist.transpiler.geo import geo_server, geo_trainer, geo_trainer_startup, vars_info
-from hpcdist.transpiler.mode import Mode, geo_mode
+from hpcdist.transpiler.mode import UpdateMode, geo_mode
 from hpcdist.transpiler.plan import Plan
 
 
@@ -68,7 +68,7 @@ class GeoSgdTranspiler(DistributeTranspiler):
         return self.param_opt_ep_mapping
 
     # -- how this mode rewrites --------------------------------------------------------------
-    def _mode(self, config: DistributeTranspilerConfig, sync_mode: bool) -> Mode:
+    def _mode(self, config: DistributeTranspilerConfig, sync_mode: bool) -> UpdateMode:
         if sync_mode:
             raise PlanError("GEO mode is asynchronous: pass sync_mode=False to transpile()")
         return geo_mode(config)

@@ -9,7 +9,7 @@ from typing import Any
 from hpcdist.base.checks import integer
 from hpcdist.base.errors import PlanAssertionError, PlanAttributeError, PlanError, PlanTypeError
 from hpcdist.comm.bucket import Fusing
-from hpcdist.graph.distribution import Distribution
+from hpcdist.graph.distribution import ProgramDistribution
 from hpcdist.graph.program import Program
 from hpcdist.transpiler.config import DistributeTranspilerConfig
 
@@ -54,7 +54,7 @@ def split_endpoints(argument: str, text: object) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Group(Distribution):
+class Group(ProgramDistribution):
     """The trainers that train without servers, by name, and which one this is.
 
     ``mode`` is nccl2 or one of COLLECTIVE_MODES; ``rings`` the communicators that take turns.

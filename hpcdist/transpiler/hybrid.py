@@ -73,7 +73,7 @@ def _of_trainers(op: Operator, tables: set[str]) -> bool:
 
 
 def hybrid_trainer(main: Program, group: HybridGroup) -> Program:
-    """Return what a trainer runs in place of ``main``."""
+    """Return a trainer's Program in place of ``main``."""
     new = allreduce_gradients(main, group)
     new.distribution = group
     return new

@@ -97,7 +97,7 @@ class _Flow:
     stages: Stages = field(default_factory=Stages)
 
     def parameter_of(self, op: Operator) -> str | None:
-        """Return whose gradient an operator computes with; None if with scalars alone."""
+        """Return the parameter whose gradient an operator reads; None if only scalars."""
         owners = sorted({self.owner[n] for n in op.input_arg_names if n in self.owner})
         if len(owners) > 1:
             raise PlanError(
@@ -155,7 +155,7 @@ def is_local(op: Operator) -> bool:
 
 
 def totals(program: Program) -> tuple[ServerSum, ...]:
-    """Return what is summed over servers, without parts, in the order of the Program."""
+    """Return the totals to sum over servers, without parts, in the order of the Program."""
     return tuple(
         ServerSum(name, op.attrs[STAGE])
         for op in program.global_block().ops
@@ -172,14 +172,14 @@ def totals_of(op: Operator) -> list[str]:
 
 
 def part_of(gradient: str, total: str) -> str:
-    """Return what a gradient block adds to a total."""
+    """Return a gradient block's summand of a total."""
     return f"{gradient}/{total}"
 
 
 def summing_ops(
     op: Operator, local: Callable[[str], str], part: Callable[[str], str]
 ) -> list[Operator]:
-    """Return what a server runs on a block for an operator that is ``SUMMED``.
+    """Return a server's operators on a block, for an operator that is ``SUMMED``.
 
     ``local`` returns what a variable is called there, ``part`` what this block adds to a total.
     """

@@ -22,7 +22,7 @@ def memory_optimize(
     level: int = 0,
     skip_grads: bool = False,
 ) -> None:
-    """Let the executor order operators so that fewer temporaries live at once; same results.
+    """Reorder operators in the executor so that fewer temporaries live at once; same results.
 
     Variables (or names) in ``skip_opt_set`` keep a buffer of their unshared. ``skip_grads`` leaves
     updates, and so the lifetimes of gradients, where they are: for a trainer, before `transpile`.
@@ -35,7 +35,7 @@ def memory_optimize(
 
 
 def release_memory(input_program: Program, skip_opt_set: Collection[Any] | None = None) -> None:
-    """Let the executor order operators so that what is no longer needed is freed early.
+    """Reorder operators in the executor so that values are freed early.
 
     That is `memory_optimize`, or what an earlier call of it asked for.
     """

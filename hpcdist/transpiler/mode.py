@@ -15,7 +15,7 @@ SUMS = "with dense = 'collective' trainers sum gradients in every step"
 
 
 @dataclass(frozen=True)
-class Mode:
+class UpdateMode:
     """How gradients travel and how servers apply them.
 
     ``distributed_mode`` is what servers are told. ``lockstep``: trainers run separate barriers
@@ -50,7 +50,7 @@ class Mode:
         return self.distributed_mode == DistributedMode.GEO
 
 
-def choose_mode(config: DistributeTranspilerConfig, sync_mode: bool) -> Mode:
+def choose_mode(config: DistributeTranspilerConfig, sync_mode: bool) -> UpdateMode:
     """Return the mode that `transpile(sync_mode=)` asks for; ``config.sync_mode`` has no say."""
     if config.geo_sgd_mode:
         raise PlanError("config.geo_sgd_mode: use hpcdist.transpiler.GeoSgdTranspiler")
@@ -66,7 +66,7 @@ def choose_mode(config: DistributeTranspilerConfig, sync_mode: bool) -> Mode:
     return _sync(config) if sync_mode else _async(config)
 
 
-def geo_mode(config: DistributeTranspilerConfig) -> Mode:
+def geo_mode(config: DistributeTranspilerConfig) -> UpdateMode:
     """Return the mode of a GeoSgdTranspiler."""
     if sums_dense(config):
         raise PlanError(
@@ -77,7 +77,7 @@ def geo_mode(config: DistributeTranspilerConfig) -> Mode:
         if getattr(config, name):
             raise PlanError(f"config.{name} has no meaning in GEO mode: set it to False")
     _unbounded(config)
-    return Mode(
+    return UpdateMode(
         DistributedMode.GEO,
         lockstep=False,
         averaged=False,
@@ -86,7 +86,7 @@ def geo_mode(config: DistributeTranspilerConfig) -> Mode:
     )
 
 
-def _sync(config: DistributeTranspilerConfig) -> Mode:
+def _sync(config: DistributeTranspilerConfig) -> UpdateMode:
     if config.enable_dc_asgd:
         raise PlanAssertionError(
             "config.enable_dc_asgd is for asynchronous training: pass sync_mode=False"
@@ -97,7 +97,7 @@ def _sync(config: DistributeTranspilerConfig) -> Mode:
                 f"config.{name} is for asynchronous training: pass sync_mode=False to transpile()"
             )
     _unbounded(config)
-    return Mode()
+    return UpdateMode()
 
 
 def _unbounded(config: DistributeTranspilerConfig) -> None:
@@ -108,7 +108,7 @@ def _unbounded(config: DistributeTranspilerConfig) -> None:
         )
 
 
-def _async(config: DistributeTranspilerConfig) -> Mode:
+def _async(config: DistributeTranspilerConfig) -> UpdateMode:
     split = config.runtime_split_send_recv
     joint = split and config.half_async
     if config.completely_not_async:
@@ -123,8 +123,8 @@ def _async(config: DistributeTranspilerConfig) -> Mode:
                 "set config.completely_not_async = False"
             )
         _unbounded(config)
-        return Mode(DistributedMode.SYNC, lockstep=False, runtime_split=True, joint=True)
-    return Mode(
+        return UpdateMode(DistributedMode.SYNC, lockstep=False, runtime_split=True, joint=True)
+    return UpdateMode(
         DistributedMode.ASYNC if split else DistributedMode.HALF_ASYNC,
         lockstep=False,
         averaged=False,

@@ -103,7 +103,7 @@ class _Planner:
         return [op for op, phase in zip(self._block.ops, self._phases) if phase in phases]
 
     def plan(self) -> PipelinePlan:
-        """Return who computes, keeps and sends what."""
+        """Return the plan of which stage computes, keeps and sends each value."""
         micro = self._ops(Phase.FORWARD, Phase.BACKWARD)
         for op in self._ops(Phase.FORWARD):
             self._note(op, self._of_op[id(op)])

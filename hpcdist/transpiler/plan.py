@@ -11,24 +11,25 @@ import numpy as np
 from hpcdist.base import settings
 from hpcdist.base.errors import PlanError
 from hpcdist.graph.block import Block
-from hpcdist.graph.distribution import Distribution
+from hpcdist.graph.distribution import ProgramDistribution
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.op_role import AFTER_UPDATES, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.ops.optimize.sparse_gradients import sparse_refusal
 from hpcdist.ops.optimize.update import UPDATES
 from hpcdist.transpiler.config import DistributeTranspilerConfig, dispatcher_class
 from hpcdist.transpiler.counters import step_counter
 from hpcdist.transpiler.group import Participants
-from hpcdist.transpiler.mode import Mode
+from hpcdist.transpiler.mode import UpdateMode
 from hpcdist.transpiler.program_roles import ParameterUpdate, program_roles
 from hpcdist.transpiler.scheduled import ScheduledValue, scheduled_values
 from hpcdist.transpiler.slicing import Slice, slice_variables
 from hpcdist.transpiler.table_metadata import (
     LOOKUPS,
-    Table,
+    ProgramTable,
     TableSteps,
     is_distributed_lookup,
     read_tables,
@@ -67,7 +68,7 @@ class Route:
 
 
 @dataclass(frozen=True)
-class Plan(Distribution):
+class Plan(ProgramDistribution):
     """How a trainer's Programs are distributed: who takes part, and where parameters live.
 
     ``routes`` has one for each parameter, in the order of its first update.
@@ -89,9 +90,9 @@ class Plan(Distribution):
     current_endpoint: str
     routes: tuple[Route, ...]
     order: tuple[int, ...]
-    mode: Mode
+    mode: UpdateMode
     counter: str | None = None
-    tables: tuple[Table, ...] = ()
+    tables: tuple[ProgramTable, ...] = ()
     constants: tuple[tuple[str, float], ...] = ()
     startup: bool = False
     turns: tuple[tuple[str, ...], ...] = ()
@@ -134,7 +135,7 @@ class Plan(Distribution):
         return tuple(route for route in self.routes if route.parameter in self.turns[turn])
 
     def of_this_turn(self) -> Plan:
-        """Return what the plan says of the parameters that a trainer's Program moves."""
+        """Return the plan of the parameters that a trainer's Program updates."""
         if not self.turns:
             return self
         routes = self.routes_of(self.turn)
@@ -165,7 +166,7 @@ class Plan(Distribution):
         return [self.received(s.of(route.gradient))[whose] for s in route.slices]
 
     def local_gradients(self, route: Route) -> list[str]:
-        """Return what the blocks of a gradient are called in the trainer's program."""
+        """Return the names of a gradient's blocks in the trainer's program."""
         if self.mode.lockstep:
             return self.sent(route)
         return [s.of(route.gradient) for s in route.slices]
@@ -189,7 +190,7 @@ def fingerprint(program: Program, plan: Plan) -> str:
 
 
 def constants_of(startup: Program) -> tuple[tuple[str, float], ...]:
-    """Return what a startup program fills in beside parameters, sorted by variable.
+    """Return the constants that a startup program fills in beside parameters, by variable.
 
     Ranks that differ in these train differently; parameters all come from the servers.
     """
@@ -206,7 +207,10 @@ def constants_of(startup: Program) -> tuple[tuple[str, float], ...]:
 
 
 def make_plan(
-    program: Program, participants: Participants, config: DistributeTranspilerConfig, mode: Mode
+    program: Program,
+    participants: Participants,
+    config: DistributeTranspilerConfig,
+    mode: UpdateMode,
 ) -> Plan:
     """Cut the parameters of a training program and hand their blocks to the servers."""
     roles = program_roles(program)
@@ -313,8 +317,13 @@ def _moves_all(block: Block, update: ParameterUpdate) -> bool:
 
     Momentum goes on in all rows, for example, and so does whatever else is done to the table.
     """
+    if len(update.ops) > 1:
+        return True
     op = block.ops[update.optimizer]
-    return len(update.ops) > 1 or UPDATES[op.type].sparse(op.attrs) == "all"
+    moved = UPDATES[op.type].sparse(op.attrs) if op.type in UPDATES else None
+    if moved is None:
+        raise PlanError(f"{op.place} {op}: {sparse_refusal(op.type)}")
+    return moved == "all"
 
 
 def _remote_tables(program: Program) -> set[str]:
@@ -335,7 +344,7 @@ def is_remote_lookup(op: Operator) -> bool:
     return op.type in LOOKUPS and op.attrs.get("is_sparse", False) and not is_distributed_lookup(op)
 
 
-def _distributed_tables(program: Program, mode: Mode) -> tuple[Table, ...]:
+def _distributed_tables(program: Program, mode: UpdateMode) -> tuple[ProgramTable, ...]:
     tables = read_tables(program)
     if tables and (mode.geo or mode.dc_asgd):
         raise PlanError(

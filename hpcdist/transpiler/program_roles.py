@@ -154,7 +154,7 @@ def _late(
     updates: Sequence[ParameterUpdate],
     averages: Sequence[int],
 ) -> dict[int, str]:
-    """Return what trainers run behind updates in the Program, and cannot run before them."""
+    """Return the operators that trainers must run behind the updates."""
     accesses = [access_of(op) for op in ops]
     moving = dict.fromkeys(schedule, frozenset[str]())
     moving |= {i: accesses[i].writes for update in updates for i in update.ops}
@@ -163,7 +163,7 @@ def _late(
 
 
 def _averages(block: Block, schedule: Sequence[int]) -> tuple[int, ...]:
-    """Return what averages parameters, and what it alone reads of the schedule: a count of steps.
+    """Return the operators that average parameters, and the step count only they read.
 
     The latter stands in front of them in one process, where the schedule has been run already.
     """
@@ -184,7 +184,7 @@ def _averages(block: Block, schedule: Sequence[int]) -> tuple[int, ...]:
 
 
 def _copyable(block: Block) -> tuple[dict[str, int], set[str]]:
-    """Return what servers can compute as well as trainers, by the position of its operator.
+    """Return the values that servers can compute, too, by the position of their operator.
 
     It is made of parameters, of other values that only servers move, or of constants, element by
     element; the second value has the names of what is not made of constants alone.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcdist.graph.block import Block, block_of
-from hpcdist.graph.distribution import Distribution
+from hpcdist.graph.distribution import ProgramDistribution
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
@@ -25,7 +25,7 @@ from hpcdist.transpiler.mean_gradient import (
     summing_ops,
     totals_of,
 )
-from hpcdist.transpiler.mode import Mode
+from hpcdist.transpiler.mode import UpdateMode
 from hpcdist.transpiler.plan import Plan, Route
 from hpcdist.transpiler.program_roles import (
     ON_SERVERS,
@@ -60,7 +60,7 @@ class ServerBlock:
 
 
 @dataclass(frozen=True)
-class ServerPlan(Distribution):
+class ServerPlan(ProgramDistribution):
     """How the Programs of the server at ``endpoint`` are distributed: ``plan``, and what it holds.
 
     ``blocks`` are in the order of their updates; ``schedules`` has the index of the learning rates'
@@ -85,7 +85,7 @@ class ServerPlan(Distribution):
         return self.plan.endpoints.index(self.endpoint)
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> UpdateMode:
         """How gradients travel and are applied."""
         return self.plan.mode
 
@@ -110,7 +110,7 @@ class Shard:
     variables: frozenset[str]  # variables of this update: parameter, gradient, accumulators, decay
 
     def local(self, name: str) -> str:
-        """Return what a variable of the original program is called on the server."""
+        """Return the server's name of a variable of the original program."""
         if name in (self.route.parameter, self.route.gradient):
             return self.piece.of(name)
         return name if self.alone or name not in self.variables else self.piece.of(name)
@@ -121,7 +121,7 @@ class Shard:
 
 
 def shards_on(program: Program, plan: Plan, roles: ProgramRoles, endpoint: str) -> list[Shard]:
-    """Return what a server updates, in the order of the optimizer operators."""
+    """Return a server's shards to update, in the order of the optimizer operators."""
     ops = program.global_block().ops
     routes = {route.parameter: route for route in plan.routes}
     shards = []
@@ -140,7 +140,7 @@ def shards_on(program: Program, plan: Plan, roles: ProgramRoles, endpoint: str) 
 def pserver_program(
     program: Program, plan: Plan, endpoint: str, threads: ServerRuntimeConfig
 ) -> Program:
-    """Return what the server at ``endpoint`` runs: listen_and_serv with a block for each update.
+    """Return the Program of the server at ``endpoint``: listen_and_serv, a block per update.
 
     Its distribution, a `ServerPlan`, says what the blocks are for.
     """

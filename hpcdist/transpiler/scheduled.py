@@ -20,7 +20,7 @@ class ScheduledValue:
 
 
 def scheduled_values(program: Program, roles: ProgramRoles) -> tuple[ScheduledValue, ...]:
-    """Return what the schedule writes (rates, step counters), then what stays as it is.
+    """Return the schedule's results (rates, step counters), then the values that are constant.
 
     These are rates, and what the schedule makes rates of.
     """

@@ -32,7 +32,7 @@ class StateOwners:
 
 
 def sharded(program: Program, group: Group) -> Program:
-    """Return what a trainer runs in place of a Program that trains, or of its startup Program."""
+    """Return a trainer's Program in place of one that trains, or of its startup Program."""
     if program.trains:
         return _main(program, group)
     return program if program.main is None else _startup(program, program.main, group)

@@ -37,7 +37,7 @@ class Slice:
     uncut: bool  # whether this is all of the variable
 
     def of(self, name: str) -> str:
-        """Return what the block of ``name``, cut in the same way, is called."""
+        """Return the name of the block of ``name``, cut in the same way."""
         return name if self.uncut else f"{name}.block{self.index}"
 
     @property

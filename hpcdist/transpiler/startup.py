@@ -20,7 +20,7 @@ from hpcdist.transpiler.plan import Plan
 from hpcdist.transpiler.program_roles import program_roles
 from hpcdist.transpiler.pserver import Shard, shards_on
 from hpcdist.transpiler.rpc import control_name, rpc_op
-from hpcdist.transpiler.table_metadata import Table
+from hpcdist.transpiler.table_metadata import ProgramTable
 from hpcdist.transpiler.trainer import (
     concat_op,
     control_names_used,
@@ -162,7 +162,9 @@ def _producers(op: Operator) -> list[Operator]:
     return makers[::-1]
 
 
-def _initialize_table(op: Operator, home: Block, plan: Plan, table: Table, endpoint: str) -> None:
+def _initialize_table(
+    op: Operator, home: Block, plan: Plan, table: ProgramTable, endpoint: str
+) -> None:
     """Say how the rows of a server begin, in the form of Fluid; `table_steps` has what runs."""
     height = rows_on_each(plan, table)
     copied = op.copied_to(home)

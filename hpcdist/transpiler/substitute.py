@@ -10,7 +10,7 @@ from hpcdist.transpiler.plan import Plan, trainer_plan
 from hpcdist.transpiler.pserver import server_plan
 from hpcdist.transpiler.sharded_updates import sharded
 from hpcdist.transpiler.table_metadata import (
-    Table,
+    ProgramTable,
     is_distributed_lookup,
     read_tables,
     untrained_tables,
@@ -21,7 +21,7 @@ from hpcdist.transpiler.trainer import reading_program
 
 
 def on_trainer(program: Program, plan: Plan | None) -> Program:
-    """Return what a trainer runs that has servers, once it trains by ``plan``: it pulls and pushes.
+    """Return a trainer's Program with servers, once it trains by ``plan``: it pulls and pushes.
 
     A Program that neither trains nor was transpiled, such as a test, looks rows up on the servers.
     """
@@ -33,7 +33,7 @@ def on_trainer(program: Program, plan: Plan | None) -> Program:
 
 
 def on_server(program: Program) -> Program:
-    """Return what a server runs: a startup makes the tables that the server holds a part of."""
+    """Return a server's Program: a startup makes the tables that the server holds a part of."""
     if any(op.type == "listen_and_serv" for op in program.global_block().ops):
         return program
     plan = server_plan(program)
@@ -43,7 +43,7 @@ def on_server(program: Program) -> Program:
 
 
 def in_group(program: Program, *, tables_here: bool = True) -> Program:
-    """Return what a trainer runs that sums gradients: in nccl2 mode as ParallelExecutor did.
+    """Return a trainer's Program that sums gradients: in nccl2 mode as ParallelExecutor did.
 
     Rows of distributed tables are divided among the trainers, unless servers have them.
     """
@@ -60,12 +60,12 @@ def in_group(program: Program, *, tables_here: bool = True) -> Program:
 
 
 def with_tables(program: Program, *, here: bool = True) -> Program:
-    """Return what uses its distributed tables itself, and makes them ``here``: it, without any."""
+    """Return a Program with tables of its own, made ``here``; itself if it has none."""
     tables = _tables_of(program)
     return lone_steps(program, tables, here=here) if tables or _looks_up(program) else program
 
 
-def _tables_of(program: Program) -> tuple[Table, ...]:
+def _tables_of(program: Program) -> tuple[ProgramTable, ...]:
     """Return the tables that a Program trains, or that a startup Program fills."""
     if program.trains:
         return _trained(program)
@@ -79,7 +79,7 @@ def _tables_of(program: Program) -> tuple[Table, ...]:
     )
 
 
-def _trained(program: Program) -> tuple[Table, ...]:
+def _trained(program: Program) -> tuple[ProgramTable, ...]:
     return read_tables(program) if _looks_up(program) else ()
 
 

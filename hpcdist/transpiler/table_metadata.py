@@ -18,11 +18,13 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import declared_attrs, lookup
 from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.ps.row_policy import RowPolicy
 from hpcdist.ps.table_metadata import STATE_NAMES
 
 LOOKUPS = ("lookup_table", "lookup_table_v2")
 OPTIMIZERS = tuple(STATE_NAMES)  # that move rows one by one
 DECAYS = ("l1_decay", "l2_decay")  # attributes of an update: a regularizer's coefficient
+GIVEN_ROWS = "given_rows"  # attribute of what fills a table: the rows that it begins with
 FILLS = ("fill_constant", "uniform_random", "gaussian_random", "truncated_gaussian_random")
 
 
@@ -30,22 +32,25 @@ FILLS = ("fill_constant", "uniform_random", "gaussian_random", "truncated_gaussi
 class Fill:
     """How the startup Program fills a table: the type of operator, and its constants.
 
-    ``seed`` 0 stands for the job's.
+    ``seed`` 0 stands for the job's. ``given``: rows that it begins with, see
+    `runtime.tables.given_rows`; the fill is of the others.
     """
 
     type: str
     attrs: tuple[tuple[str, float], ...]
     seed: int = 0
+    given: object = None
 
 
 @dataclass(frozen=True)
-class Table:
+class ProgramTable:
     """A distributed table: its rows are moved by ``optimizer``, an operator's type.
 
     ``attrs`` are that operator's; ``state`` are its accumulators that are shaped like the table,
     ``first`` their values in new rows. ``padding`` is the id that stands for nothing, None if all
     stand for something. ``fill`` says how new rows begin; it and ``first`` are not known before the
-    startup Program is read (`with_startup`).
+    startup Program is read (`with_startup`). ``policy`` says which ids get rows, and which rows are
+    forgotten; None: all, and none.
     """
 
     parameter: str
@@ -59,6 +64,7 @@ class Table:
     first: tuple[float, ...] = ()
     padding: int | None = None
     fill: Fill | None = None
+    policy: RowPolicy | None = None
 
     @property
     def width(self) -> int:
@@ -127,7 +133,7 @@ def padding_of(op: Operator) -> int | None:
 
 
 def look_up_of(op: Operator) -> LookUp:
-    """Return what an operator looks up."""
+    """Return the look-up of an operator."""
     return LookUp(
         op.input("W")[0], op.input("Ids")[0], op.output("Out")[0], op.type, padding_of(op)
     )
@@ -144,7 +150,7 @@ def padding_in(table: str, lookups: Iterable[LookUp]) -> int | None:
     return next(iter(paddings), None)
 
 
-def gradient_of(block: Block, table: Table) -> tuple[tuple[LookUp, ...], frozenset[str]]:
+def gradient_of(block: Block, table: ProgramTable) -> tuple[tuple[LookUp, ...], frozenset[str]]:
     """Return where the gradient of a table comes from, and the variables that would hold it.
 
     It is formed by look-ups' gradient operators, and sums of them: PlanError if by others, or if
@@ -182,7 +188,7 @@ def refuse_reader(op: Operator, name: str) -> NoReturn:
     )
 
 
-def read_tables(program: Program) -> tuple[Table, ...]:
+def read_tables(program: Program) -> tuple[ProgramTable, ...]:
     """Return the distributed tables that a training Program trains, by name.
 
     PlanError for one that cannot be: not sparse, read by other operators, regularized, moved by an
@@ -195,7 +201,7 @@ def read_tables(program: Program) -> tuple[Table, ...]:
     return tuple(_read(program, name, lookups[name]) for name in sorted(lookups))
 
 
-def with_startup(tables: Sequence[Table], startup: Program) -> tuple[Table, ...]:
+def with_startup(tables: Sequence[ProgramTable], startup: Program) -> tuple[ProgramTable, ...]:
     """Return the tables with what the startup Program would fill them with."""
     fills = {
         name: op
@@ -213,18 +219,22 @@ def with_startup(tables: Sequence[Table], startup: Program) -> tuple[Table, ...]
     )
 
 
-def untrained_tables(startup: Program) -> tuple[Table, ...]:
+def untrained_tables(startup: Program) -> tuple[ProgramTable, ...]:
     """Return the tables that a startup Program fills, for Programs that only look rows up."""
     filled = {name for op in startup.global_block().ops for name in op.output_arg_names}
     parameters = [v for v in startup.list_vars() if isinstance(v, Parameter) and v.is_distributed]
-    tables = [Table(v.name, "", v.shape, v.dtype, "") for v in parameters if v.name in filled]
+    tables = [
+        ProgramTable(v.name, "", v.shape, v.dtype, "", policy=policy_of(v))
+        for v in parameters
+        if v.name in filled
+    ]
     for var in parameters:
         _check_dtype(var)
     return with_startup(sorted(tables, key=lambda table: table.parameter), startup)
 
 
 # -- reading ---------------------------------------------------------------------------------------
-def _read(program: Program, name: str, lookups: Sequence[Operator]) -> Table:
+def _read(program: Program, name: str, lookups: Sequence[Operator]) -> ProgramTable:
     prefix = f"table {name!r} has is_distributed=True"
     block = program.global_block()
     var = block.var(name)
@@ -263,7 +273,7 @@ def _check_dtype(var: Variable) -> None:
         )
 
 
-def _of_update(op: Operator, gradient: str, padding: int | None) -> Table:
+def _of_update(op: Operator, gradient: str, padding: int | None) -> ProgramTable:
     var = op.block.program.global_block().var(op.input("Param")[0])
     if op.type not in OPTIMIZERS:
         raise PlanError(
@@ -275,7 +285,7 @@ def _of_update(op: Operator, gradient: str, padding: int | None) -> Table:
     shaped = [n for n in operands if block.var(n).shape == var.shape]
     attrs = declared_attrs(lookup(op.type), op.attrs)
     attrs |= {name: op.attrs[name] for name in DECAYS if name in op.attrs}
-    return Table(
+    return ProgramTable(
         var.name,
         gradient,
         var.shape,
@@ -285,7 +295,14 @@ def _of_update(op: Operator, gradient: str, padding: int | None) -> Table:
         tuple(sorted(attrs.items())),
         tuple(n for n in shaped if n not in (var.name, gradient)),
         padding=padding,
+        policy=policy_of(var),
     )
+
+
+def policy_of(var: Variable) -> RowPolicy | None:
+    """Return the policy of a parameter's rows, if it is a table that has one."""
+    policy = var.row_policy if isinstance(var, Parameter) else None
+    return policy if isinstance(policy, RowPolicy) else None
 
 
 def _others(
@@ -304,17 +321,18 @@ def _is_lookup_grad(op: Operator) -> bool:
     return op.type != forward and forward in LOOKUPS and bool(op.attrs.get("is_distributed"))
 
 
-def _fill(table: Table, op: Operator | None) -> Fill:
+def _fill(table: ProgramTable, op: Operator | None) -> Fill:
     if op is None or op.type not in FILLS:
         filled_by = "nothing fills it" if op is None else f"got {op.type}"
         raise PlanError(
             f"table {table.parameter!r} has is_distributed=True: how a new row begins may depend "
             "on its id alone, so its initializer must be Constant, Uniform, Normal, "
-            f"TruncatedNormal, Xavier or MSRA: constant or random; {filled_by}"
+            "TruncatedNormal, Xavier or MSRA: constant or random, or Vectors of some ids; "
+            f"{filled_by}"
         )
     names = ("value", "min", "max", "mean", "std")
     attrs = tuple((k, float(op.attrs[k])) for k in names if k in op.attrs)
-    return Fill(op.type, attrs, int(op.attrs.get("seed", 0)))
+    return Fill(op.type, attrs, int(op.attrs.get("seed", 0)), op.attrs.get(GIVEN_ROWS))
 
 
 def _constant(name: str, op: Operator | None) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from hpcdist.base.errors import PlanError
 from hpcdist.graph.block import Block
 from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
@@ -18,17 +19,18 @@ from hpcdist.graph.program import Program
 from hpcdist.transpiler.plan import Plan, trainer_plan
 from hpcdist.transpiler.table_metadata import (
     LookUp,
-    Table,
+    ProgramTable,
     gradient_of,
     is_distributed_lookup,
     look_up_of,
     padding_in,
+    policy_of,
     refuse_reader,
 )
 
 
 def trainer_steps(program: Program, plan: Plan) -> Program:
-    """Return what a trainer runs in place of its Program, or of one that only looks rows up.
+    """Return a trainer's Program in place of its own, or of one that only looks rows up.
 
     That is the Program itself if it has nothing to do with tables.
     """
@@ -59,8 +61,8 @@ def trainer_steps(program: Program, plan: Plan) -> Program:
     return new
 
 
-def lone_steps(program: Program, tables: Sequence[Table], *, here: bool = True) -> Program:
-    """Return what a process that trains alone runs: a startup makes its tables, others use them.
+def lone_steps(program: Program, tables: Sequence[ProgramTable], *, here: bool = True) -> Program:
+    """Return a lone process's Program: a startup makes its tables, others use them.
 
     A server's startup makes its tables, too; that of a trainer that has these servers does not, for
     they are not ``here``.
@@ -129,7 +131,9 @@ def _ready(block: Block, op: Operator, first: int, rows: Collection[str]) -> boo
     return all(i < first for i in written) and ids not in rows
 
 
-def _fuse_updates(block: Block, tables: Sequence[Table], updates: Sequence[Operator]) -> None:
+def _fuse_updates(
+    block: Block, tables: Sequence[ProgramTable], updates: Sequence[Operator]
+) -> None:
     """Replace the gradients of look-ups, sums and updates of all tables by one push."""
     moved = {op.input("Param")[0] for op in updates}
     trained = [table for table in tables if table.parameter in moved]
@@ -162,7 +166,34 @@ def _pull(block: Block, pulled: Sequence[LookUp], *, create: bool) -> Operator:
 def _push(block: Block, pushed: Sequence[LookUp]) -> Operator:
     attrs = {"lookups": tuple(pushed), ROLE_ATTR: int(OpRole.RPC)}
     slots = {"Ids": [p.ids for p in pushed], "Grads": [p.rows for p in pushed]}
+    shows = [shows_of(block, look_up) for look_up in pushed]
+    attrs["shows"] = tuple(shows)  # by look-up: the names of its shows and clicks
+    slots["Shows"] = [name for pair in shows for name in pair]
     return Operator(block, "push_sparse", slots, {}, attrs)
+
+
+def shows_of(block: Block, look_up: LookUp) -> tuple[str, ...]:
+    """Return the variables of a look-up's shows and clicks; () if it has none.
+
+    PlanError if they are not there.
+    """
+    policy = policy_of(block.var(look_up.table))
+    shows = (policy is not None and policy.shows) or ()
+    if shows and block.var(look_up.ids).lod_level:
+        raise PlanError(
+            f"table {look_up.table!r}: shows and clicks are of examples with equally many ids "
+            f"each, and {look_up.ids!r} has sequences: leave shows out; each look-up then counts "
+            "as one show"
+        )
+    for name in shows:
+        var = block.vars.get(name)
+        if var is None or var.shape[1:] not in ((), (1,)):
+            got = "no such variable" if var is None else f"shape {list(var.shape)}"
+            raise PlanError(
+                f"table {look_up.table!r}: shows and clicks come from {' and '.join(shows)}: "
+                f"expected {name!r} to be a variable [batch, 1] of this program, got {got}"
+            )
+    return shows
 
 
 def _insert(block: Block, new: Operator, before: Operator) -> None:

@@ -20,7 +20,7 @@ from hpcdist.transpiler.table_metadata import TableSteps
 
 
 def trainer_program(program: Program, plan: Plan) -> Program:
-    """Return what a trainer runs in place of ``program``.
+    """Return a trainer's Program in place of ``program``.
 
     Updates and schedules are gone; clipping stays. Behind the last operator that writes a gradient
     it is cut and sent; at the end the parameters are received, and what needs them as they are then
@@ -52,7 +52,7 @@ def trainer_program(program: Program, plan: Plan) -> Program:
 
 
 def reading_program(program: Program, plan: Plan) -> Program:
-    """Return what a trainer runs in place of a Program that does not train, such as a test.
+    """Return a trainer's Program in place of one that does not train, such as a test.
 
     Its look-ups in sparse tables go to the servers: this trainer holds no rows of them.
     """
@@ -305,7 +305,7 @@ def _look_up_remotely(block: Block, plan: Plan, begin: int = 0) -> bool:
 
 
 def optimizer_vars(program: Program, roles: ProgramRoles) -> list[str]:
-    """Return what only updates need: learning rates, accumulators, decay terms, in order."""
+    """Return the variables only updates need: learning rates, accumulators, decay terms."""
     ops = program.global_block().ops
     updates = [ops[i] for update in roles.updates for i in update.ops]
     moved = {id(op) for op in updates} | {id(ops[i]) for i in roles.schedule}

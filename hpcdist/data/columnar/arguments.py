@@ -11,11 +11,12 @@ from numbers import Integral, Real
 from typing import Any, TypeGuard
 
 from hpcdist.base.errors import DataError
+from hpcdist.base.nearest import did_you_mean
 from hpcdist.data.columnar.binary_files import H5Source
 from hpcdist.data.columnar.columns import Rules
 from hpcdist.data.columnar.csv_source import is_number
 from hpcdist.data.columnar.delimited import Delimiter
-from hpcdist.data.columnar.files import did_you_mean, naming
+from hpcdist.data.columnar.files import naming
 from hpcdist.data.columnar.formats import Format
 from hpcdist.data.columnar.streams import encoding_of
 from hpcdist.data.columnar.targets import ColumnTarget
@@ -86,7 +87,7 @@ def typed(
     texts: Collection[str],
     options: TextOptions = STANDARD,
 ) -> Any:
-    """Return what opens a file; of text, with the types that its columns have in all files.
+    """Return the opener of a file; of text, with its columns' types in all files.
 
     ``texts`` are columns that are text, whatever the beginning of a file shows.
     """
@@ -135,7 +136,7 @@ def targets_of(
     feed_list: Sequence[Any] | None,
     options: TextOptions = STANDARD,
 ) -> list[ColumnTarget]:
-    """Return what to read, for variables or as it is in the files."""
+    """Return the targets to read, for variables or as they are in the files."""
     if columns is None and feed_list is None:
         opened = partial(kind.source, options=options) if kind.streamed else kind.source
         with naming(file), closing(opened(file)) as source:
@@ -196,7 +197,7 @@ def rules_of(
     encoded: Collection[str],
     hexadecimal: Collection[str] = (),
 ) -> Rules:
-    """Return what becomes of nulls and texts; ``encoded`` columns are decoded later."""
+    """Return the rules for nulls and texts; ``encoded`` columns are decoded later."""
     fills = nulls if isinstance(nulls, Mapping) else {"": nulls}
     if isinstance(nulls, str) and nulls == "error":
         fills = {}

@@ -119,7 +119,7 @@ class Rules:
     hexadecimal: Set[str] = frozenset()  # columns of text that are numbers
 
     def filling(self, name: str) -> Any:
-        """Return what nulls of a column become; None: such rows are bad."""
+        """Return the value that replaces nulls of a column; None: such rows are bad."""
         return self.fill.get(name, self.fill.get(""))
 
 

@@ -272,7 +272,7 @@ def _cast(name: str, texts: Any, kind: Any, given: bool, faults: Faults) -> Any:
 
 
 def _value(name: str, text: str, kind: Any, given: bool) -> tuple[Any, str]:
-    """Return what a text is as a type, or None and why it is not."""
+    """Convert a text to a type, or return None and the reason."""
     try:
         value = pa.scalar(text).cast(kind).as_py()
     except pa.ArrowInvalid:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import glob
 import logging
 import os
@@ -22,6 +21,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from hpcdist.base.errors import DataError
+from hpcdist.base.nearest import did_you_mean
 
 T = TypeVar("T")
 logger = logging.getLogger("hpcdist.columnar")
@@ -194,13 +194,6 @@ def require(path: str, names: Sequence[str], columns: Sequence[str], hint: str =
             )
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return a question that names what is most alike, or an empty string."""
-    by_case = {other.strip().casefold(): other for other in names}
-    alike = difflib.get_close_matches(name.strip().casefold(), by_case, 1)
-    return f"; did you mean {by_case[alike[0]]!r}?" if alike else ""
-
-
 def look_into(
     paths: Sequence[str],
     opened: Callable[[str], DataFile],
@@ -229,7 +222,7 @@ def look_into(
 
 
 def tried(read: Callable[[], T], name: str, retries: int) -> T:
-    """Return what ``read`` returns, called again if the file system fails for a time."""
+    """Call ``read``, and again if the file system fails for a time."""
     for attempt in count():
         try:
             return read()
@@ -242,7 +235,7 @@ def tried(read: Callable[[], T], name: str, retries: int) -> T:
 
 
 def worded(error: BaseException) -> str:
-    """Return what an error says, in one line."""
+    """Return an error's message in one line."""
     message = getattr(error, "strerror", None) or str(error)
     return " ".join(f"{type(error).__name__}: {message}".split())[:300]
 

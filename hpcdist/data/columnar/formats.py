@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcdist.base.errors import DataError
+from hpcdist.base.nearest import did_you_mean
 from hpcdist.data.columnar.binary_files import ArrowSource, H5Source, NpySource, ParquetSource
 from hpcdist.data.columnar.csv_source import AnyDelimited, CsvSource, TsvSource
-from hpcdist.data.columnar.files import did_you_mean
 from hpcdist.data.columnar.json_source import JsonSource
 from hpcdist.data.columnar.sparse_source import LibffmSource, LibsvmSource
 from hpcdist.data.columnar.streams import COMPRESSIONS, compression_of, uncompressed_name

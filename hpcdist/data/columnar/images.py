@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpcdist.base.errors import DataError
+from hpcdist.base.extras import install_command
 from hpcdist.data.columnar.order import key_of
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Images:
         try:
             import PIL.Image  # noqa: F401  # an extra
         except ModuleNotFoundError:
-            raise DataError("Images needs Pillow: pip install hpcdist[images]") from None
+            raise DataError(f"Images needs Pillow: {install_command('images')}") from None
         size = tuple(self.size) if isinstance(self.size, Sequence) else ()
         if len(size) != 2 or not all(type(side) is int and side > 0 for side in size):
             raise DataError(f"Images: size must be (height, width), got {self.size!r}")

@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from hpcdist.base.errors import DataError
+from hpcdist.base.extras import install_command
 
 
 def needing_pyarrow(module: str, feature: str) -> Any:
@@ -16,5 +17,5 @@ def needing_pyarrow(module: str, feature: str) -> Any:
         if error.name != "pyarrow":
             raise
         raise DataError(
-            f"{feature} needs pyarrow, which is not installed: pip install hpcdist[data]"
+            f"{feature} needs pyarrow, which is not installed: {install_command('data')}"
         ) from None

@@ -9,6 +9,7 @@ from typing import Any
 
 from hpcdist.base import settings
 from hpcdist.base.errors import DataError
+from hpcdist.base.keywords import names_arguments
 from hpcdist.data.columnar.arguments import (
     Columns,
     at_least,
@@ -141,3 +142,6 @@ def read(
             + (f", and drop_last leaves out a batch of less than {size}" if drop_last else "")
         )
     return rows
+
+
+read = names_arguments(read, "data.read")

@@ -12,6 +12,7 @@ from typing import Any
 
 from hpcdist.base import settings
 from hpcdist.base.errors import CheckpointError, DataError
+from hpcdist.base.extras import install_command
 from hpcdist.data.columnar.blocks import BlockReader, Policy, Skip
 from hpcdist.data.columnar.certificate import Certificate, shuffle_facts
 from hpcdist.data.columnar.columns import Column, Ragged, Rules
@@ -231,7 +232,7 @@ class Rows:
         }
 
     def _facts(self) -> dict[str, Any]:
-        """Return what must be equal for a position to mean the same rows."""
+        """Return the facts that must be equal for a position to mean the same rows."""
         return {
             "data": self._index.digest,
             "filters": self._only.words if self._only else "",
@@ -291,7 +292,7 @@ class Rows:
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            raise DataError("rows.torch() needs torch: pip install hpcdist[torch]") from None
+            raise DataError(f"rows.torch() needs torch: {install_command('torch')}") from None
         return as_dataset(self)
 
 

@@ -42,7 +42,7 @@ class BinaryFile(Protocol):
         """Return the rest of a line, at most ``size`` bytes."""
 
     def peek(self, size: int, /) -> bytes:
-        """Return what comes next, about so many bytes, and stay where it is."""
+        """Return about so many of the next bytes without moving on."""
 
     def close(self) -> None:
         """Close the file."""
@@ -162,7 +162,7 @@ class _Recoded(io.RawIOBase):
 
 
 @dataclass
-class _Place:
+class _StreamPlace:
     """A stream, and how far it has been read."""
 
     stream: Any
@@ -176,12 +176,12 @@ class ForwardFile:
         self, path: str, compression: Compression | None, opened: Callable[[], Any]
     ) -> None:
         self._path, self._compression, self._open = path, compression, opened
-        self._places = [_Place(self._open())]  # the one that was used last is the last
+        self._places = [_StreamPlace(self._open())]  # the one that was used last is the last
 
     def seek(self, place: int) -> None:
         """Go to a place: from the nearest before it, or from the beginning."""
         before = [p for p in self._places if p.at <= place]
-        nearest = max(before, key=lambda p: p.at) if before else _Place(self._open())
+        nearest = max(before, key=lambda p: p.at) if before else _StreamPlace(self._open())
         if before:
             self._places.remove(nearest)
         self._places.append(nearest)
@@ -200,7 +200,7 @@ class ForwardFile:
         return self._read(lambda stream: stream.readline(size))
 
     def peek(self, size: int) -> bytes:
-        """Return what comes next, about so many bytes."""
+        """Return about so many of the next bytes without moving on."""
         with self._naming_damage():
             data: bytes = self._places[-1].stream.peek(size)
         return data

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from hpcdist.base.errors import DataError
-from hpcdist.data.columnar.files import did_you_mean, naming, require
+from hpcdist.base.nearest import did_you_mean
+from hpcdist.data.columnar.files import naming, require
 
 
 def text_schema(

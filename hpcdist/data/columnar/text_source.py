@@ -124,7 +124,7 @@ class TextSource:
         return bool(line.strip())
 
     def _undecodable(self, line: bytes) -> str:
-        """Return what in a line is no text; an empty string if all is."""
+        """Return the bytes of a line that are not text; an empty string if there are none."""
         try:
             line.decode()
         except UnicodeDecodeError as error:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from hpcdist.base.errors import DataError
+from hpcdist.base.extras import install_command
 from hpcdist.base.plain_data import MAX_LINE_BYTES
 from hpcdist.data.columnar.files import Faults, FileBlock, RawBlock
 from hpcdist.data.columnar.streams import opened_text
@@ -29,7 +30,7 @@ def _needed(module: str) -> Any:
     except ModuleNotFoundError as error:
         raise DataError(
             f"data.read: TFRecord files need {error.name}, which is not installed: "
-            "pip install hpcdist[tfrecord]"
+            f"{install_command('tfrecord')}"
         ) from None
 
 
@@ -116,7 +117,7 @@ class TfRecordSource:
         return bool(self._file.read(1))
 
     def _inferred(self) -> pa.Schema:
-        """Return what the features of the first block hold, and how many values of each."""
+        """Infer the features' types from the first block, and how many values each has."""
         kinds: dict[str, set[str]] = {}
         lengths: dict[str, set[int]] = {}
         for record, _ in self._records(0, BLOCK_BYTES):

@@ -14,7 +14,7 @@ from hpcdist.graph.lod_tensor import LoDTensor
 
 
 def as_dataset(rows: Any) -> Any:
-    """Return what gives the batches of ``rows``: a dict of tensors; ragged ones nested."""
+    """Return a torch dataset of the batches of ``rows``: dicts of tensors; ragged ones nested."""
     return _Batches(rows)
 
 

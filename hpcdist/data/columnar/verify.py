@@ -113,7 +113,7 @@ class Verdict:
 
 
 def verify(directory: Path) -> list[Verdict]:
-    """Return what the certificates in a directory show, for each data set. DataError if none."""
+    """Verify the certificates in a directory, for each data set. DataError if there are none."""
     records: dict[str, list[Record]] = {}
     damage: dict[str, list[str]] = {}
     for path in sorted(directory.glob("rows-*.txt")):
@@ -164,8 +164,7 @@ def _read(path: Path) -> tuple[Record, list[str]]:
 
 
 def _head(line: str) -> CertificateHead:
-    """Return what the first line of a certificate says; ValueError, KeyError or TypeError if it
-    is none."""
+    """Parse a certificate's first line; ValueError, KeyError or TypeError if it is none."""
     record = json.loads(line, parse_constant=no_number)
     if record["version"] != VERSION:
         raise ValueError(f"expected version {VERSION}")
@@ -269,7 +268,7 @@ def _lineage(
 
 
 def _distinct(records: Sequence[Record]) -> list[Record]:
-    """Return what trainers wrote; of those who all wrote whole batches, who wrote most."""
+    """Return the trainers' records; of those who all wrote whole batches, the longest."""
     if records[0].head.of > 1:
         return list(records)
     return [max(records, key=lambda record: (len(record.batches), record.name))]

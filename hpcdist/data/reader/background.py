@@ -45,6 +45,10 @@ def buffered(
     An error of the reader is raised in the consumer, after the samples before it. A consumer that
     stops early ends the thread. If a sample does not come ``within_s`` seconds, what ``late`` says
     is raised. ``counted``: as what the recorder notes how many samples are ready.
+
+    Examples:
+        >>> list(fluid.io.buffered(lambda: iter([1, 2, 3]), size=2)())
+        [1, 2, 3]
     """
     size = at_least(1, "buffered", "size", size)
 
@@ -101,6 +105,11 @@ def xmap_readers(
     At most ``buffer_size`` samples are in the threads and as many wait for the consumer. With
     ``order`` samples keep the reader's order, else they come as they are ready. An error of the
     mapper or the reader is raised in the consumer.
+
+    Examples:
+        >>> double = fluid.io.xmap_readers(lambda a: 2 * a, lambda: iter([1, 2]), 2, 4, order=True)
+        >>> list(double())
+        [2, 4]
     """
     process_num = at_least(1, "xmap_readers", "process_num", process_num)
     buffer_size = at_least(1, "xmap_readers", "buffer_size", buffer_size)

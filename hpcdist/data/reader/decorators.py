@@ -22,6 +22,11 @@ def shuffle(reader: Reader, buf_size: int) -> Reader:
 
     The order comes from the global ``random`` module: seed it for a repeatable one. On several
     trainers shard first and shuffle after, or seed every rank alike.
+
+    Examples:
+        >>> mixed = fluid.io.shuffle(lambda: iter([1, 2, 3]), buf_size=3)
+        >>> sorted(mixed())
+        [1, 2, 3]
     """
     expect_reader("shuffle", reader)
     buf_size = at_least(1, "shuffle", "buf_size", buf_size)
@@ -36,7 +41,13 @@ def shuffle(reader: Reader, buf_size: int) -> Reader:
 
 
 def batch(reader: Reader, batch_size: int, drop_last: bool = False) -> Reader:
-    """Return a reader of lists of ``batch_size`` samples; the last one is short, or dropped."""
+    """Return a reader of lists of ``batch_size`` samples; the last one is short, or dropped.
+
+    Examples:
+        >>> batches = fluid.io.batch(lambda: iter([1, 2, 3]), batch_size=2)
+        >>> list(batches())
+        [[1, 2], [3]]
+    """
     expect_reader("batch", reader)
     batch_size = at_least(1, "batch", "batch_size", batch_size)
 
@@ -50,7 +61,13 @@ def batch(reader: Reader, batch_size: int, drop_last: bool = False) -> Reader:
 
 
 def map_readers(func: Callable[..., Any], *readers: Reader) -> Reader:
-    """Return a reader of ``func(a, b, ...)`` over the readers' samples; the shortest ends it."""
+    """Return a reader of ``func(a, b, ...)`` over the readers' samples; the shortest ends it.
+
+    Examples:
+        >>> left, right = lambda: iter([1, 2]), lambda: iter([3, 4])
+        >>> list(fluid.io.map_readers(lambda a, b: a + b, left, right)())
+        [4, 6]
+    """
 
     def mapped() -> Iterator[Any]:
         return map(func, *(reader() for reader in readers))
@@ -59,7 +76,12 @@ def map_readers(func: Callable[..., Any], *readers: Reader) -> Reader:
 
 
 def chain(*readers: Reader) -> Reader:
-    """Return a reader that gives all samples of the first reader, then of the next."""
+    """Return a reader that gives all samples of the first reader, then of the next.
+
+    Examples:
+        >>> list(fluid.io.chain(lambda: iter([1, 2]), lambda: iter([3]))())
+        [1, 2, 3]
+    """
 
     def chained() -> Iterator[Any]:
         for reader in readers:
@@ -73,6 +95,10 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
 
     ``(1, 2)`` and ``3`` become ``(1, 2, 3)``. Readers of different length raise
     ComposeNotAligned; with ``check_alignment=False`` the shortest ends it.
+
+    Examples:
+        >>> list(fluid.io.compose(lambda: iter([1, 2]), lambda: iter([3, 4]))())
+        [(1, 3), (2, 4)]
     """
     ended = object()
 
@@ -92,13 +118,23 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
 
 
 def firstn(reader: Reader, n: int) -> Reader:
-    """Return a reader of the first ``n`` samples, reading no further."""
+    """Return a reader of the first ``n`` samples, reading no further.
+
+    Examples:
+        >>> list(fluid.io.firstn(lambda: iter(range(100)), 3)())
+        [0, 1, 2]
+    """
     n = at_least(0, "firstn", "n", n)
     return lambda: islice(reader(), n)
 
 
 def cache(reader: Reader) -> Reader:
-    """Read all samples into memory now, and return a reader of them."""
+    """Read all samples into memory now, and return a reader of them.
+
+    Examples:
+        >>> list(fluid.io.cache(lambda: iter([1, 2, 3]))())
+        [1, 2, 3]
+    """
     samples = tuple(reader())
     return lambda: iter(samples)
 
