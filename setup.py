@@ -4,22 +4,50 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
+HOME = "https://github.com/hpcdist/hpcdist"
+
 readme = Path(__file__).with_name("README.md")
 
 setup(
     name="hpcdist",
-    version="0.1.0",
-    description="Train Fluid's static graphs on many ranks, with parameter servers over MPI",
+    description="Distributed training on MPI and Slurm clusters: parameter servers and collectives",
     long_description=readme.read_text(encoding="utf-8") if readme.exists() else "",
     long_description_content_type="text/markdown",
+    author="The hpcdist developers",
+    url=HOME,
+    project_urls={
+        "Documentation": f"{HOME}/tree/main/docs",
+        "Source": HOME,
+        "Issues": f"{HOME}/issues",
+        "Changelog": f"{HOME}/blob/main/CHANGELOG.md",
+    },
+    keywords=[
+        "distributed training",
+        "parameter server",
+        "embedding tables",
+        "recommender systems",
+        "MPI",
+        "Slurm",
+        "PaddlePaddle",
+        "Fluid",
+        "PyTorch",
+        "HPC",
+    ],
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=find_packages(include=["hpcdist", "hpcdist.*"]),
     package_data={
-        "hpcdist.fluid.compat": ["fluid_names.txt"],
-        "hpcdist.fluid.layers": ["element_types.txt"],
+        "hpcdist": ["py.typed"],
+        "hpcdist.fluid.compat": ["fluid_names.txt", "paddle2_names.txt"],
+        "hpcdist.fluid.layers": ["argument_types.txt", "element_types.txt"],
         "hpcdist.launch": ["job_report.html", "job_report.js"],
+    },
+    entry_points={
+        "console_scripts": [
+            "hpcdist = hpcdist.launch.main:main",
+            "fleetrun = hpcdist.launch.fleetrun:main",
+        ]
     },
     # Has an editable install put the checkout on sys.path: from the folder above, Python then finds
     # this package and not the checkout's folder, which has its name.
@@ -44,14 +72,18 @@ setup(
         "compression": ["hdf5plugin>=4.3"],
         "cuda12": ["cupy-cuda12x[ctk]>=13.6", "nvidia-nccl-cu12>=2.20"],
         "cuda13": ["cupy-cuda13x[ctk]>=13.6", "nvidia-nccl-cu13>=2.27"],
-        "torch": ["torch>=2.1"],
+        "torch": ["torch>=2.13"],
         "data": ["pyarrow>=15"],
         "tfrecord": ["google-crc32c>=1.5", "protobuf>=4.22", "pyarrow>=15"],
         "images": ["pillow>=10"],
         "plot": ["matplotlib>=3.8"],
         "report": ["jinja2>=3.1"],
+        "completion": ["shtab>=1.7"],
+        "notebook": ["ipykernel>=6.29", "matplotlib>=3.8", "nbclient>=0.10"],
+        "docs": ["mkdocs-material>=9.5"],
         "tensorboard": ["tensorboardX>=2.6"],
         "test": [
+            "shtab>=1.7",
             "google-crc32c>=1.5",
             "hdf5plugin>=4.3",
             "hypothesis>=6.100",
@@ -74,11 +106,20 @@ setup(
         ],
     },
     classifiers=[
-        "Development Status :: 3 - Alpha",
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Environment :: GPU :: NVIDIA CUDA",
+        "Intended Audience :: Developers",
         "Intended Audience :: Science/Research",
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
     ],
 )

@@ -1,0 +1,39 @@
+"""Hooks of MkDocs: pages of the reference, and links to files of the checkout."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+import reference  # noqa: E402  # beside this file
+
+LINK = re.compile(r"(\]\()((?:\.\./)+[^)\s]*)(\))")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add a page for each module of the reference."""
+    for name, text in reference.pages().items():
+        files.append(File.generated(config, f"reference/{name}.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Lead links that leave docs/ to the file in the repository."""
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def led(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join("docs", folder, match[2]))
+        if target.startswith("docs/"):
+            return match[0]
+        kind = "tree" if (ROOT / target.partition("#")[0]).is_dir() else "blob"
+        return f"{match[1]}{config.repo_url.rstrip('/')}/{kind}/main/{target}{match[3]}"
+
+    return LINK.sub(led, markdown)
