@@ -22,7 +22,7 @@ from gpu import CLASSES, add_step_arguments, loss_of, shape_of
 
 import hpcdist as fluid
 from hpcdist.comm.bucket import Fusing, Gradient, buckets
-from hpcdist.comm.groups import Way, make_groups
+from hpcdist.comm.groups import AllreduceOptions, make_groups
 from hpcdist.comm.reducer import BucketReducer
 from hpcdist.comm.world import mpi_world
 from hpcdist.executor.backend import Backend, backend_of, place
@@ -107,7 +107,7 @@ def of_sums(options: argparse.Namespace, backend: Backend) -> dict[str, Step]:
     kernels = training(options, minimize(local), lambda: fleet.main_program)
     facts = [Gradient(f"w{i}", "float32", 4 * n) for i, n in enumerate(reversed(sizes))]
     fusing = Fusing(summing.fuse_grad_size_in_MB, summing.fuse_grad_size_in_TFLOPS)
-    groups = make_groups(mpi_world(), Way(), backend.device_id)
+    groups = make_groups(mpi_world(), AllreduceOptions(), backend.device_id)
     arrays = []
     for bucket in buckets(facts, fusing):
         array = groups[0].empty(sum(facts[i].nbytes for i in bucket)).view("float32")

@@ -66,10 +66,10 @@ def writing_share(step: Callable[[int], Any]) -> tuple[float, int]:
     from hpcdist.trace.files import RankOfJob
     from hpcdist.trace.metric_log import metric_log
     from hpcdist.trace.recorder import recorder
-    from hpcdist.trace.status import JobFacts
+    from hpcdist.trace.status import JobStatus
 
     of = RankOfJob(0, "TRAINER", 0, socket.gethostname(), os.getpid())
-    facts = JobFacts("benchmark", __file__, 1, time.time(), 1e9)
+    facts = JobStatus("benchmark", __file__, 1, time.time(), 1e9)
     recorder.begin(MIB * 2**20)
     found = []
     with tempfile.TemporaryDirectory() as directory:

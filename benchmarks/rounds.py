@@ -9,7 +9,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,12 +77,19 @@ def run_child(
     return json_line(run_text(command, extra, limit_s))
 
 
-def run_text(command: Sequence[str | Path], extra: Mapping[str, str] | None, limit_s: float) -> str:
-    """Run a command to its end and return what it prints; Failed if it fails."""
+def run_text(
+    command: Sequence[str | Path],
+    extra: Mapping[str, str] | None,
+    limit_s: float,
+    statuses: Collection[int] = (0,),
+    folder: Path | None = None,
+) -> str:
+    """Run a command to its end and return what it prints; Failed at another exit status."""
     try:
         done = subprocess.run(
             [str(part) for part in command],
             env=environment(extra),
+            cwd=folder,
             capture_output=True,
             text=True,
             timeout=limit_s,
@@ -90,7 +97,7 @@ def run_text(command: Sequence[str | Path], extra: Mapping[str, str] | None, lim
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Failed(str(error)) from error
-    if done.returncode:
+    if done.returncode not in statuses:
         raise Failed(f"exit status {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}")
     return done.stdout
 

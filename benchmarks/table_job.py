@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hpcdist.comm.cluster import Cluster
@@ -81,5 +82,6 @@ def run(
     hello = Hello(1, True, "table", (), (), (), (spec,))
     index = transport.rank - 1
     server = PsServer(transport, cluster, index, expected=hello, arrays={}, tables=[table])
-    server.serve(lambda step: None, lambda packet, who: server.tables.apply(who, [RATE]))
+    apply = server.tables.apply
+    server.serve(lambda step: None, lambda packet, who: [partial(apply, who, [RATE])])
     report(index, table)
