@@ -109,6 +109,8 @@ def test_places_by_name(monkeypatch):
 
 
 SCRIPTS = [path for path in (ROOT / "examples").glob("*.py") if ".minimize(" in path.read_text()]
+# Paddle 2 has no word for the GPU of this rank.
+SCRIPTS = [path for path in SCRIPTS if "import paddle" not in path.read_text()]
 SCRIPTS += [ROOT / "benchmarks" / f"{name}.py" for name in ("gpu", "train", "train_async")]
 SCRIPTS += [ROOT / "benchmarks" / f"{name}.py" for name in ("train_sums", "ctr_train")]
 

@@ -13,7 +13,7 @@ import hpcdist as fluid
 from hpcdist.base.device import download
 from hpcdist.comm import nccl
 from hpcdist.comm.device import AwareCollective, StagedCollective
-from hpcdist.comm.groups import Way, make_groups
+from hpcdist.comm.groups import AllreduceOptions, make_groups
 from hpcdist.comm.hierarchy import HierarchicalCollective
 from hpcdist.comm.host_collective import HostCollective
 from hpcdist.comm.loopback import LoopbackTransport, world
@@ -56,7 +56,7 @@ class TestNcclOfCupy13(TestNccl):
 
 class TestHierarchicalNccl(DeviceCollectiveTests):
     def run(self, size: int, body: Body) -> None:
-        way = Way(use_hierarchical_allreduce=True)
+        way = AllreduceOptions(use_hierarchical_allreduce=True)
 
         def make(transport):
             (group,) = make_groups(transport, way, device_id=transport.rank, deadline_s=LIMIT_S)
@@ -273,7 +273,7 @@ def test_a_value_is_had_after_the_group_that_summed_it_was_closed():
 
 
 def test_closing_and_aborting_two_levels_ends_all_their_communicators(cupy):
-    way = Way(use_hierarchical_allreduce=True)
+    way = AllreduceOptions(use_hierarchical_allreduce=True)
 
     def run(end):
         before = len(cupy.nccl.made)
@@ -320,17 +320,17 @@ def test_a_job_destroys_its_communicators_when_all_scripts_have_ended(cupy):
 def test_groups_of_a_job():
     def body(transport):
         rank = transport.rank
-        one, two = make_groups(transport, Way(nccl_comm_num=2), device_id=rank)
+        one, two = make_groups(transport, AllreduceOptions(nccl_comm_num=2), device_id=rank)
         assert isinstance(one, NcclCollective) and one.comm is not two.comm
-        (host,) = make_groups(transport, Way(nccl_comm_num=2))
+        (host,) = make_groups(transport, AllreduceOptions(nccl_comm_num=2))
         assert isinstance(host, HostCollective)
-        (levels,) = make_groups(transport, Way(use_hierarchical_allreduce=True))
+        (levels,) = make_groups(transport, AllreduceOptions(use_hierarchical_allreduce=True))
         assert isinstance(levels, HierarchicalCollective)
-        (staged,) = make_groups(transport, Way(carrier="mpi"), device_id=rank)
+        (staged,) = make_groups(transport, AllreduceOptions(carrier="mpi"), device_id=rank)
         assert type(staged) is StagedCollective
         with pytest.raises(CommError, match=r"MPI was built without CUDA on rank 0, 1 "):
-            make_groups(transport, Way(carrier="mpi-cuda-aware"), device_id=rank)
+            make_groups(transport, AllreduceOptions(carrier="mpi-cuda-aware"), device_id=rank)
 
     run_threads([lambda t=t: body(t) for t in world(2)])
     with pytest.raises(CommError, match="nccl_comm_num: expected 1 or more, got 0"):
-        Way(nccl_comm_num=0)
+        AllreduceOptions(nccl_comm_num=0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, Generic, TypeVar
 
 import hpcdist as fluid
@@ -125,7 +126,7 @@ SCHEDULE: Feature[Callable[[], Any]] = Feature(
         "piecewise": lambda: layers.piecewise_decay([1, 3], [0.1, 0.05, 0.02]),
         "Noam": lambda: layers.noam_decay(8, 2),
         "cosine": lambda: layers.cosine_decay(0.1, 2, 3),
-        "warm-up": lambda: layers.linear_lr_warmup(0.1, 3, 0.01, 0.1),
+        "warm-up": lambda: layers.linear_lr_warmup(0.1, 3, 0.05, 0.1),  # more: Ftrl diverges
         "set by the script": lambda: layers.create_global_var(
             [1], 0.1, "float32", persistable=True, name="own_rate"
         ),
@@ -216,7 +217,8 @@ TRAINERS: Feature[int] = Feature("trainers", {"2": 2, "1": 1, "3": 3})
 SERVERS: Feature[int] = Feature("servers", {"2": 2, "1": 1, "3": 3})  # where a mode has servers
 KERNELS: Feature[Mapping[str, str]] = Feature(
     "kernels",
-    {"own": {"HPCDIST_KERNELS": "own"}, "fused": {"HPCDIST_KERNELS": "fused"}},
+    {"own": {"HPCDIST_KERNELS": "own"}}
+    | ({"fused": {"HPCDIST_KERNELS": "fused"}} if find_spec("torch") else {}),
 )
 
 # Layers between the first and the last: (rows of 8, the network) to rows of 8.
@@ -310,7 +312,18 @@ SERVED = [name for name, mode in MODE.levels.items() if mode.served]
 TRANSPILED = [name for name, mode in MODE.levels.items() if mode.fields is not None]
 LOCAL = [name for name, mode in MODE.levels.items() if mode.local]
 
+UNSERVED = [name for name in MODE.levels if name not in SERVED]
+
 IMPOSSIBLE = [
+    Impossible(
+        {"mode": ["servers for tables"], "table": ["none", "dense", "sparse"]},
+        "its servers have distributed tables and nothing else",
+    ),
+    Impossible({"mode": UNSERVED, "servers": ["1", "3"]}, "there are none"),
+    Impossible(
+        {"mode": TRANSPILED, "trainers": ["1", "3"]},
+        "one trainer, always: several that do not wait for each other have no one result",
+    ),
     Impossible(
         {"mode": TRANSPILED, "programs": ["in turns", "sharing in turns"]},
         "a script that transpiles names the one Program that it transpiles",
@@ -332,7 +345,7 @@ IMPOSSIBLE = [
 
 
 def shape_of(choice: Choice) -> Shape:
-    """Return how many ranks train: several that do not wait for each other have no one result."""
+    """Return how many ranks train: one trainer where a script transpiles itself."""
     mode = MODE.of(choice)
     trainers = 1 if mode.fields is not None else TRAINERS.of(choice)
     return Shape(trainers, SERVERS.of(choice) if mode.served else 0)
@@ -343,3 +356,12 @@ def possible(choice: Choice) -> bool:
     return not any(
         all(choice.get(name) in levels for name, levels in one.levels.items()) for one in IMPOSSIBLE
     )
+
+
+def has_meaning(name: str, level: str, mode: str) -> bool:
+    """Return whether a level can be had in a mode, and changes what is run there."""
+    if not possible({name: level, "mode": mode}):
+        return False
+    shape = shape_of({name: level, "mode": mode})
+    ranks = {TRAINERS: shape.trainers, SERVERS: shape.servers}
+    return all(count == of.levels[level] for of, count in ranks.items() if of.name == name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import traceback
@@ -9,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,15 @@ from tests.equality.programs import SAVED, AfterSteps, Rank, Values, build, trai
 from tests.support.thread_jobs import ranks_as_threads
 
 EQUAL, REFUSED, DIFFERENT, FAILED = "equal", "refused", "DIFFERENT", "FAILED"
+BY_ONE = "by one process"  # begins why a Program has no result at all
 # Of the largest element of a value, or of 1: sums are made in another order on several ranks.
 NEAR = {"float32": 2e-5, "float64": 1e-13}
+HISTOGRAM = 1000  # whole numbers in a variable from which on they count chances (AUC's bins)
 HALF = {"bfloat16": 4e-2, "float16": 1e-2}  # each trainer rounds its part of a gradient
+
+OPERATOR = re.compile(
+    r"op #\d+ (\w+)\([^)]*\)(?: -> (?:[\w@]+=[^ ,:]+,? ?)+)?(:?) ?"
+)  # and its variables
 
 Job = Callable[[f.Choice, f.Shape, Callable[[int, bool], Rank]], list[list[Values]]]
 
@@ -38,9 +46,16 @@ class Outcome:
     why: str = ""
 
 
-def near(choice: f.Choice) -> float:
-    """Return to what part of the largest element a job's values equal those of one process."""
-    return max(NEAR[f.DTYPE.of(choice)], HALF.get(choice.get("strategy", ""), 0.0))
+def near(choice: f.Choice, dtype: Any) -> float:
+    """Return to what part of the largest element a job's values equal those of one process.
+
+    ``dtype``: of the value; accuracies and learning rates are float32 in any Program.
+    """
+    return max(
+        NEAR[f.DTYPE.of(choice)],
+        NEAR.get(str(dtype), 0.0),
+        HALF.get(choice.get("strategy", ""), 0.0),
+    )
 
 
 def in_threads(
@@ -60,22 +75,31 @@ def in_threads(
 
 def compare(choice: f.Choice, job: Job = in_threads) -> Outcome:
     """Train a choice by one process and by a job; say whether both have the same values."""
-    with _surroundings(choice) as root:
+    with surroundings(choice) as root:
         try:
-            alone = _alone(choice, root / "alone")
+            local = ("mode", "trainers") if f.MODE.of(choice).local else ()  # each feeds some rows
+            of_job = {"mode", "trainers", "servers", "late", "save"}.difference(local)
+            alone = _by_one(frozenset(one for one in choice.items() if one[0] not in of_job))
         except HpcdistError as error:
-            return Outcome(REFUSED, why=f"by one process: {_line(error)}")
+            return Outcome(REFUSED, why=f"{BY_ONE}: {line_of(error)}")
         except Exception as error:
-            return Outcome(FAILED, why=f"by one process: {_line(error)}")
+            return Outcome(FAILED, why=f"{BY_ONE}: {line_of(error)}")
         try:
-            steps = _job(choice, root / "job", job)
+            steps = run_job(choice, root / "job", job)
         except HpcdistError as error:
-            return Outcome(REFUSED, why=_line(error))
+            return Outcome(REFUSED, why=line_of(error))
         except AfterSteps as error:
-            return Outcome(FAILED, why=_line(error))
+            return Outcome(FAILED, why=line_of(error))
         except BaseException as error:
-            return Outcome(FAILED, why=_line(error) + _place(error))
+            return Outcome(FAILED, why=line_of(error) + _place(error))
     return _compared(choice, steps, alone)
+
+
+@lru_cache(maxsize=256)
+def _by_one(levels: frozenset[tuple[str, str]]) -> list[Values]:
+    """Return what one process has, which the same Program has beside many jobs."""
+    with tempfile.TemporaryDirectory(prefix="equality-", dir="/dev/shm") as directory:
+        return _alone(dict(levels), Path(directory))
 
 
 def _alone(choice: f.Choice, root: Path, begin: int = 0, end: int | None = None) -> list[Values]:
@@ -83,7 +107,7 @@ def _alone(choice: f.Choice, root: Path, begin: int = 0, end: int | None = None)
         return train(build(choice), Rank(0, f.ALONE, False, root, begin, end, alone=True))
 
 
-def _job(choice: f.Choice, root: Path, job: Job) -> list[list[Values]]:
+def run_job(choice: f.Choice, root: Path, job: Job) -> list[list[Values]]:
     """Run the job, or two of which the second goes on where the first one was saved."""
     resume, shape = f.SAVE.of(choice), f.shape_of(choice)
 
@@ -107,7 +131,7 @@ def _of_mode(choice: f.Choice, shape: f.Shape) -> f.Shape:
 
 
 def _compared(choice: f.Choice, steps: list[list[Values]], alone: list[Values]) -> Outcome:
-    worst, limit = 0.0, near(choice)
+    worst = 0.0
     wanted = {name: value for values in alone for name, value in values.items()}
     for trainer, of_trainer in enumerate(steps):
         got = {name: value for values in of_trainer for name, value in values.items()}
@@ -122,11 +146,12 @@ def _compared(choice: f.Choice, steps: list[list[Values]], alone: list[Values]) 
                 return Outcome(DIFFERENT, np.inf, f"trainer {trainer} has no {name}")
             local = f.MODE.of(choice).local
             off = _distance(got[name], value, local, trainer, len(steps))
-            if not off <= limit:
+            if not off <= near(choice, value.dtype):
                 return Outcome(
                     DIFFERENT, off, f"trainer {trainer}, {name}: {_both(got[name], value)}"
                 )
-            worst = max(worst, off)
+            if value.dtype == f.DTYPE.of(choice):
+                worst = max(worst, off)
     return Outcome(EQUAL, worst)
 
 
@@ -146,6 +171,8 @@ def _distance(got: Any, wanted: Any, local: bool, trainer: int, trainers: int) -
         return np.inf
     if wanted.size == 0:
         return 0.0
+    if wanted.dtype.kind == "i" and wanted.size > HISTOGRAM:
+        return shift(got.ravel(), wanted.ravel())
     if wanted.dtype.kind not in "f":
         return 0.0 if np.array_equal(got, wanted) else np.inf
     if not np.isfinite(wanted).all():
@@ -154,8 +181,15 @@ def _distance(got: Any, wanted: Any, local: bool, trainer: int, trainers: int) -
     return float(np.abs(got.astype("float64") - wanted).max()) / scale
 
 
+def shift(got: Any, wanted: Any) -> float:
+    """Return how far what is counted must be moved for equal counts, in parts of the axis."""
+    if got.sum() != wanted.sum():
+        return np.inf
+    return float(np.abs(np.cumsum(got - wanted)).sum() / max(1, wanted.sum()) / wanted.size)
+
+
 @contextmanager
-def _surroundings(choice: f.Choice) -> Iterator[Path]:
+def surroundings(choice: f.Choice) -> Iterator[Path]:
     """Set what a mode sets, and give a directory for checkpoints."""
     settings: Mapping[str, str] = {
         "HPCDIST_SPARSE_ROWS": "exact",  # Fluid loses rows, by how ids are ordered and repeated
@@ -173,9 +207,9 @@ def _surroundings(choice: f.Choice) -> Iterator[Path]:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _line(error: BaseException) -> str:
-    text = " ".join(str(error).split())[:300]
-    return f"{type(error).__name__}: {text}"
+def line_of(error: BaseException) -> str:
+    text = OPERATOR.sub(r"operator \1\2 ", " ".join(str(error).split()))
+    return f"{type(error).__name__}: {text[:300]}"
 
 
 def _place(error: BaseException) -> str:

@@ -238,7 +238,8 @@ def _by_script(script: Script, rank: Rank, exe: Any, fields: dict[str, Any]) -> 
 def _feed(choice: f.Choice, one: Trained, step: int, rank: Rank) -> dict[str, Any]:
     rows = f.BATCHES.of(choice)[step]
     if f.MODE.of(choice).local:
-        rows = max(rows, f.shape_of(choice).trainers)  # a trainer that feeds its own feeds some
+        # A trainer that feeds its own feeds some, also where a job goes on with more trainers.
+        rows = max(rows, *f.TRAINERS.levels.values())
     fed = batch(step, rows, f.DTYPE.of(choice))
     if f.MODE.of(choice).local and not rank.alone:
         fed = part(fed, rank.index, rank.shape.trainers)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.equality.jobs import EQUAL, REFUSED, compare
+from hpcdist.errors import HpcdistError
+from tests.equality.features import MODE
+from tests.equality.jobs import EQUAL, REFUSED, compare, in_threads, run_job, surroundings
 
 ASYNCHRONOUS = ["asynchronous", "communicator", "half-asynchronous"]
 
@@ -33,3 +35,23 @@ def test_rows_that_move_without_being_looked_up_are_exchanged(optimizer, regular
     for save in ("none", "on one process"):
         outcome = compare({**choice, "table": "sparse", "save": save})
         assert outcome.kind == EQUAL, outcome
+
+
+@pytest.mark.parametrize("mode", MODE.levels)
+@pytest.mark.parametrize("table", ["sparse", "distributed"])
+def test_dpsgd_moves_no_rows(mode, table):
+    """Its clip is of the norm of the whole gradient: one process refuses it, and so does a job."""
+    choice = {"optimizer": "Dpsgd", "table": table, "mode": mode}
+    assert compare(choice).kind == REFUSED
+    with (
+        surroundings(choice) as root,
+        pytest.raises(HpcdistError, match="dpsgd|this program has none"),
+    ):
+        run_job(choice, root, in_threads)
+
+
+@pytest.mark.parametrize("mode", ["servers", "no servers"])
+def test_chances_of_half_precision_are_counted_beside_those_of_one_process(mode):
+    """AUC counts chances by thousandths: bfloat16 moves them by some, and loses none."""
+    outcome = compare({"metric": "AUC", "strategy": "bfloat16", "mode": mode})
+    assert outcome.kind == EQUAL, outcome

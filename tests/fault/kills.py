@@ -122,7 +122,7 @@ def run(kill: Kill, directory: Path) -> str:
         options += ["--on-failure", kill.asked]
     args = [kill.mode, str(STEPS), str(int(RATE)), *map(str, kill.deaths)]
     job = Job(directory, SCRIPT, *options, ranks=ranks_of(kill), args=args, tolerant=kill.tolerant)
-    return check(kill, job.end(), directory)
+    return check(kill, job.end_after_death(), directory)
 
 
 def check(kill: Kill, ended: Ended, directory: Path) -> str:

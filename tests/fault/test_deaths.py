@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.launch.termination import lives
+from hpcdist.launch.processes import lives
 from tests.fault.kills import Death, Kill, run
 from tests.scripts import read_script
 from tests.support.jobs import (

@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 
+import hpcdist as fluid
 from hpcdist.dataset import adult, files, movielens, text
 from hpcdist.fluid.dataset.files import DATA_HOME
 from tests.support.jobs import ROOT, Job, needs_mpirun
@@ -157,6 +158,30 @@ def test_a_script_of_fluid_1_8_from_the_command_line(tmp_path):
     assert alone[-1] < alone[0] / 5
     # Equal shares: the mean over workers is the loss of one process on the whole batch.
     assert np.allclose(np.mean([spread[0], spread[1]], axis=0), alone, atol=2e-6)
+
+
+def test_deepfm_in_paddle_2s_words_trains_on_servers_and_is_saved(tmp_path):
+    script = (ROOT / "examples" / "deepfm.py").read_text()
+    model = tmp_path / "model"
+    options = ("--quiet", "--all-output", "--as-paddle", "--pservers", "1")
+    arguments = ["--directory", str(tmp_path), "--save", str(model), "--mode", "async"]
+    ended = Job(tmp_path, script, *options, ranks=3, args=arguments).end(within_s=400)
+    assert ended.code == 0, ended.err
+    (area,) = re.findall(r"^area (0\.\d+)$", ended.out, re.MULTILINE)
+    assert float(area) > 0.7
+    with fluid.scope_guard(fluid.Scope()):
+        exe = fluid.Executor()
+        program, feeds, targets = fluid.io.load_inference_model(str(model), exe)
+        rows = [line.split() for line in (tmp_path / "part-2").read_text().splitlines()]
+        fed = {
+            "numbers": np.array([row[1:14] for row in rows], "float32"),
+            "ids": np.array([row[14:] for row in rows], "int64"),
+        }
+        (chances,) = exe.run(program, feed={n: fed[n] for n in feeds}, fetch_list=targets)
+    clicks = np.array([row[0] == "1" for row in rows])
+    # What was saved tells the clicks apart as well as what was trained.
+    pairs = chances[clicks].ravel()[:, None] > chances[~clicks].ravel()[None, :]
+    assert abs(pairs.mean() - float(area)) < 0.01
 
 
 def test_clicks_from_files_through_a_pipe_command(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 
@@ -30,15 +31,20 @@ def test_four_ranks_train_as_one_does(tmp_path):
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
 
 
-def test_only_rank_0_speaks_on_stdout_and_the_table_goes_to_stderr(tmp_path):
+def test_only_rank_0_speaks_on_stdout_and_what_starts_is_told_on_stderr(tmp_path):
     script = "import os\nprint('I am', os.environ['PADDLE_TRAINING_ROLE'])"
     ended = Job(tmp_path, script, "--pservers", "1", ranks=3).end()
     assert ended.out == "I am TRAINER\n"
+    host = socket.gethostname()
+    line = f"hpcdist: 3 ranks on {host}: 2 trainers (ranks 0-1), 1 server (rank 2)\n"
+    assert ended.err == line
+    ended = Job(tmp_path, script, "--pservers", "1", "--verbose", ranks=3).end()
     assert "Configuration Arguments" in ended.err
     assert "|                    PADDLE_TRAINING_ROLE                     TRAINER" in ended.err
+    assert ended.err.endswith(line)
     ended = Job(tmp_path, script, "--pservers", "1", "--quiet", "--all-output", ranks=3).end()
     assert sorted(ended.out.splitlines()) == ["I am PSERVER"] + ["I am TRAINER"] * 2
-    assert "Distributed Envs" not in ended.err
+    assert ended.err == ""
 
 
 def test_logs_hold_each_ranks_output_and_errors_reach_the_terminal(tmp_path):
@@ -232,7 +238,7 @@ def test_wrong_settings_of_any_rank_are_refused_and_misspelt_ones_told(tmp_path)
     env = {"HPCDIST_PSERVER": "1"}
     ended = Job(tmp_path, "print('ran')", "--quiet", ranks=2, env=env).end()
     assert (ended.code, ended.out, len(ended.messages)) == (0, "ran\n", 1)
-    assert "did you mean HPCDIST_PSERVERS?" in ended.messages[0]
+    assert "did you mean 'HPCDIST_PSERVERS'?" in ended.messages[0]
 
 
 def test_each_rank_can_tell_who_it_is(tmp_path):

@@ -10,8 +10,9 @@ import signal
 
 import pytest
 
+from hpcdist.base.extras import install_command
 from hpcdist.launch import top
-from hpcdist.trace import metric_files, status, tensorboard
+from hpcdist.trace import metric_files, status
 from tests.scripts import read_script
 from tests.support.jobs import TRAIN, Job, needs_mpirun
 
@@ -63,7 +64,7 @@ def test_a_running_job_is_watched_and_leaves_its_metrics(tmp_path, servers):
 
 
 def test_every_rank_writes_what_it_logs_and_a_job_that_goes_on_appends(tmp_path):
-    pytest.importorskip("tensorboardX", reason=tensorboard.ADVICE)
+    pytest.importorskip("tensorboardX", reason=install_command("tensorboard"))
     script = TRAIN + (
         "first = int(sys.argv[1])\n"
         "for step in range(first, first + 3):\n"

@@ -22,7 +22,7 @@ from PIL import Image, ImageOps  # noqa: E402
 import hpcdist as fluid  # noqa: E402
 from hpcdist.data.columnar.verify import verify  # noqa: E402
 from hpcdist.errors import DataError  # noqa: E402
-from hpcdist.launch.termination import lives  # noqa: E402
+from hpcdist.launch.processes import lives  # noqa: E402
 from tests.scripts import read_script  # noqa: E402
 
 ROWS = 37
@@ -246,7 +246,7 @@ def test_images_that_cannot_be_meant_are_refused(arguments, said):
 
 def test_images_need_pillow(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(DataError, match=r"needs Pillow: pip install hpcdist\[images\]"):
+    with pytest.raises(DataError, match=r"needs Pillow: python -m pip install 'pillow>="):
         Images((8, 8))
 
 

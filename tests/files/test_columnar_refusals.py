@@ -227,7 +227,7 @@ def test_tensors_without_torch_are_refused(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, "hpcdist.data.columnar.torch_dataset", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(
-        DataError, match=r"rows.torch\(\) needs torch: pip install hpcdist\[torch\]"
+        DataError, match=r"rows.torch\(\) needs torch: python -m pip install 'torch>="
     ):
         rows.torch()
     assert len(joined(rows)) == 400

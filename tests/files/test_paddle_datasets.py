@@ -53,7 +53,7 @@ def test_a_script_finds_them_under_paddle_and_hears_what_is_missing(home):
         assert held.train is movielens.train
         paddle = importlib.import_module("paddle")
         assert paddle.dataset.imdb is imdb and paddle.dataset.mnist.train
-        with pytest.raises(AttributeError, match=r"paddle.dataset.flowers of Fluid 1.8.5"):
+        with pytest.raises(AttributeError, match=r"paddle.dataset.flowers of Paddle 2.6.2"):
             _ = paddle.dataset.flowers
         with pytest.raises(AttributeError, match=r"paddle.dataset.common.split of Fluid 1.8.5"):
             _ = paddle.dataset.common.split

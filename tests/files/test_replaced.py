@@ -18,8 +18,10 @@ from hpcdist.data.columnar.vocabulary import Vocabulary
 from hpcdist.errors import CheckpointError
 
 PACKAGE = Path(fluid.__file__).parent
-# Renaming that replaces nothing: a lock, and a checkpoint that is deleted, are moved aside.
+# Renaming that replaces nothing: a lock, and a checkpoint that is deleted, are moved aside; scripts
+# rename what they want through fleet's file systems.
 MOVED_ASIDE = {"base/replaced.py", "checkpoint/lock.py", "checkpoint/checkpoint.py"}
+MOVED_ASIDE |= {"fluid/fleet/file_systems.py"}
 
 
 class Net:

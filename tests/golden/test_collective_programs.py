@@ -11,7 +11,7 @@ from hpcdist import layers, optimizer
 from hpcdist.graph.names import guard
 from hpcdist.graph.program import Program, program_guard
 from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig
-from hpcdist.transpiler.grad_allreduce import GradAllReduce, LocalSGD
+from hpcdist.transpiler.collective import GradAllReduce, LocalSGD
 from tests.golden.blocks import CONFIGS, assert_same_blocks
 from tests.golden.loader import golden, programs_from_golden, var_form
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
-from hpcdist.comm.groups import Way, make_groups
+from hpcdist.comm.groups import AllreduceOptions, make_groups
 from tests.cases.collective import Body, CollectiveTests
 from tests.gpu.gpus import count, missing, needs_nccl_for
 from tests.mpi.device_jobs import check_losses
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing() or "never"), 
 
 class DeviceTests(CollectiveTests):
     exact_order = True
-    way = Way()
+    way = AllreduceOptions()
 
     def run(self, size: int, body: Body) -> None:
         if self.way.carrier == "nccl":
@@ -63,7 +63,7 @@ class TestNccl(DeviceTests):
 
 
 class TestHierarchicalNccl(DeviceTests):
-    way = Way(use_hierarchical_allreduce=True)
+    way = AllreduceOptions(use_hierarchical_allreduce=True)
 
     @pytest.mark.parametrize("by", [2])
     def test_in_two_levels(self, by: int) -> None:
@@ -76,12 +76,14 @@ class TestHierarchicalNccl(DeviceTests):
                 reduction.wait()
                 assert (self.host(array) == 6).all()
 
-        self.way = Way(use_hierarchical_allreduce=True, hierarchical_allreduce_inter_nranks=by)
+        self.way = AllreduceOptions(
+            use_hierarchical_allreduce=True, hierarchical_allreduce_inter_nranks=by
+        )
         self.run(4, body)
 
 
 class TestStaged(DeviceTests):
-    way = Way(carrier="mpi")
+    way = AllreduceOptions(carrier="mpi")
 
 
 @pytest.mark.parametrize("carrier", ["nccl", "mpi"])

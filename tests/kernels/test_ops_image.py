@@ -358,3 +358,11 @@ def test_the_array_library_alone_computes_the_same(monkeypatch, channels, filter
         found[module] = dx, dw
     for ours, theirs in zip(found[correlate_cpu], found[correlate_device]):
         np.testing.assert_allclose(ours, theirs, atol=1e-12)
+
+
+def test_bytes_are_resized_as_fractions_and_cut():
+    x = np.array([[[[10, 200], [250, 3]]]], "uint8")
+    attrs = {"out_h": 3, "out_w": 3, "align_corners": True}
+    out = run_op("bilinear_interp", {"X": x}, attrs)["Out"]
+    assert out.dtype == np.uint8
+    np.testing.assert_array_equal(out[0, 0], [[10, 105, 200], [130, 115, 101], [250, 126, 3]])

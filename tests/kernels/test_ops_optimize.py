@@ -23,6 +23,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("rmsprop", {"centered": True}),
     ("ftrl", {"l1": 0.1, "l2": 0.2}),
     ("ftrl", {"l1": 0.1, "lr_power": -0.3}),
+    ("adam", {"scaled_epsilon": True, "epsilon": 0.5}),
 ]
 NAMES = [f"{type} {own}" if own else type for type, own in VARIANTS]
 
@@ -44,6 +45,37 @@ def attrs_of(type: str, own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 RATE = np.array([0.01], np.float32)
+
+
+AS_CALLS = {"sgd", "momentum", "adagrad", "decayed_adagrad", "adam", "rmsprop", "adadelta"}
+
+
+@pytest.mark.parametrize(
+    ("type", "own", "dtype"),
+    [*((type, own, np.float32) for type, own in VARIANTS), ("adam", {}, np.float64)],
+)
+@pytest.mark.parametrize("count", [1, 3])
+def test_of_few_elements_calls_of_numpy_have_the_bits_of_the_pass(type, own, dtype, count) -> None:
+    attrs = attrs_of(type, own)
+    grads = (np.random.default_rng(0).normal(size=(3, 40)) * 3).astype(dtype)
+    moved = []
+    for as_calls in (False, True):
+        param, state = arrays_for(type, 40, dtype)
+        rate = RATE.astype(dtype)
+        call = bind_update(np, type, attrs, param, rate, state, grads, range(count), 1 / count)
+        parts = getattr(call, "parts", None)
+        assert (parts is not None) == (type in AS_CALLS)
+        for _ in range(5):
+            for step in parts if as_calls and parts else [call]:
+                step()
+        moved.append([param.tobytes(), *(array.tobytes() for array in state)])
+    assert moved[0] == moved[1]
+
+
+def test_of_many_elements_an_update_is_a_pass_alone() -> None:
+    param, state = arrays_for("adam", 2500)
+    call = bind_update(np, "adam", attrs_of("adam", {}), param, RATE, state, param[None])
+    assert not hasattr(call, "parts")
 
 
 @pytest.mark.parametrize(("type", "own"), VARIANTS, ids=NAMES)

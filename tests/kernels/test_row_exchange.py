@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,8 @@ class Job:
         )
         rates = [RATE] * len(self.specs)
         try:
-            served.serve(lambda step: None, lambda packet, who: served.tables.apply(who, rates))
+            apply = served.tables.apply
+            served.serve(lambda step: None, lambda packet, who: [partial(apply, who, rates)])
         except BaseException:
             transport.abort(1)
             raise

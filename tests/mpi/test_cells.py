@@ -5,7 +5,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
-from hpcdist.runtime.batches.shared_program import SharedProgram
+from hpcdist.runtime.batches.analysis import SharedProgram
 from tests.support.job import alone, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)

@@ -9,7 +9,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
-from hpcdist.transpiler.grad_allreduce import GradAllReduce, LocalSGD
+from hpcdist.transpiler.collective import GradAllReduce, LocalSGD
 from tests.mpi.collective_jobs import (
     STEPS,
     batch,

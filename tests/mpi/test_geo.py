@@ -1,5 +1,6 @@
 """GEO: one trainer is local training, several converge, and no update is lost at the end."""
 
+import functools
 import pickle
 
 import numpy as np
@@ -20,11 +21,12 @@ def values_of(scope, names):
     return {name: np.array(scope.find_var(name).get_tensor()) for name in names}
 
 
-def train_geo(transport, trainers, servers, setting, *, push_every, steps=STEPS):
+def train_geo(transport, trainers, servers, setting, *, push_every, steps=STEPS, in_turns=False):
     """Train on this rank; return losses and parameters by name.
 
     A server returns no losses, and its blocks by (parameter, begin, end). ``steps`` is a number,
-    or one for each trainer; if a number, they keep pace.
+    or one for each trainer; if a number, they keep pace. ``in_turns``: one trainer after the other
+    takes a step, and leaves.
     """
     cluster = cluster_of(trainers, servers)
     role = cluster.role_of(transport.rank)
@@ -51,13 +53,22 @@ def train_geo(transport, trainers, servers, setting, *, push_every, steps=STEPS)
             return [], {(b.parameter, b.begin, b.end): found[b.name] for b in blocks}
         exe.run(startup, scope=scope)
         losses = []
-        for step in range(steps if isinstance(steps, int) else steps[role.index]):
+
+        def take(step):
             feed = rows_of(fed(setting, step % STEPS), role.index, trainers)
             fetched = exe.run(transpiler.get_trainer_program(), feed, [loss], scope=scope)
             losses.append(float(fetched[0][0]))
-            if isinstance(steps, int):
-                alike.barrier()
-        exe.close()
+
+        def in_turn(what):
+            for trainer in range(trainers if in_turns else 1):
+                if trainer == role.index or not in_turns:
+                    what()
+                if isinstance(steps, int):
+                    alike.barrier()
+
+        for step in range(steps if isinstance(steps, int) else steps[role.index]):
+            in_turn(functools.partial(take, step))
+        in_turn(exe.close)
         return losses, values_of(scope, [p.name for p in main.all_parameters()])
     finally:
         runtime.finish()
@@ -161,3 +172,82 @@ def by_hand(setting, steps, push_every):
             y, z = y + d, z + d
             x, y = x + z - y, z
     return x[:13], z[:13]
+
+
+# -- several trainers, against a simulation in one process -----------------------------------------
+class Simulated:
+    """A trainer of GEO in this process: its own Program and scope, and what it has last read."""
+
+    def __init__(self, setting):
+        self.setting = setting
+        self.main, startup, self.loss = build(setting)
+        self.exe, self.scope = Executor(), Scope()
+        self.exe.run(startup, scope=self.scope)
+        self.names = [p.name for p in self.main.all_parameters()]
+        self.y = values_of(self.scope, self.names)
+        self.losses, self.touched, self.unseen = [], set(), set()
+
+    def step(self, step, trainer, trainers):
+        feed = rows_of(fed(self.setting, step), trainer, trainers)
+        (loss,) = self.exe.run(self.main, feed, [self.loss], scope=self.scope)
+        self.losses.append(float(loss[0]))
+        self.touched |= set(feed["id"].reshape(-1).tolist()) if "id" in feed else set()
+
+    def exchange(self, z, trainers, others):
+        """d = (x - y) / trainers; y += d; z += d; x += z - y; y = z: of tables the rows known."""
+        for name in self.names:
+            x, y = np.array(self.scope.find_var(name).get_tensor()), self.y[name]
+            pushed = sorted(self.touched) if name == "table" else slice(None)
+            d = (x[pushed] - y[pushed]) / np.float32(trainers)
+            y[pushed] += d
+            z[name][pushed] += d
+            if name == "table":
+                for trainer in (self, *others):
+                    trainer.unseen |= self.touched
+            pulled = sorted(self.unseen) if name == "table" else slice(None)
+            x[pulled] += z[name][pulled] - y[pulled]
+            y[pulled] = z[name][pulled]
+            self.scope.find_var(name).get_tensor().set(x, None)
+        self.touched, self.unseen = set(), set()
+
+
+def simulated(setting, trainers, push_every):
+    """Train as GEO's trainers do that take turns; return them, and what the servers hold."""
+    workers = [Simulated(setting) for _ in range(trainers)]
+    z = {name: value.copy() for name, value in workers[0].y.items()}
+    last = STEPS - STEPS % push_every
+    for step in range(STEPS):
+        for k, worker in enumerate(workers):
+            worker.step(step, k, trainers)
+            if (step + 1) % push_every == 0:
+                worker.exchange(z, trainers, workers[:k] + workers[k + 1 :])
+    for k, worker in enumerate(workers):
+        if last < STEPS:
+            worker.exchange(z, trainers, workers[:k] + workers[k + 1 :])
+    return workers, z
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("push_every", [1, 3])
+@pytest.mark.parametrize("name", ["linreg_sgd", "mlp_adam", "emb_sparse_sgd", "emb_sparse_adagrad"])
+def test_trainers_in_turns_are_those_of_a_simulation(name, push_every):
+    """Losses of each trainer, its parameters, and those of the servers; two trainers, or three."""
+    setting = RUNS[name]["setting"]
+    trainers, servers = (3, 1) if mpi_world().size > 3 and push_every == 1 else (2, 1)
+    servers = mpi_world().size - trainers if trainers == 2 else servers
+
+    def body(transport):
+        losses, values = train_geo(
+            transport, trainers, servers, setting, push_every=push_every, in_turns=True
+        )
+        held = shared(transport, (losses, values))
+        workers, z = simulated(setting, trainers, push_every)
+        for worker, (found, values) in zip(workers, held):
+            np.testing.assert_allclose(found, worker.losses, rtol=1e-5)
+            for parameter, value in values_of(worker.scope, worker.names).items():
+                np.testing.assert_allclose(values[parameter], value, rtol=1e-5, atol=1e-6)
+        for _, server in held[trainers:]:
+            for (parameter, begin, end), block in server.items():
+                np.testing.assert_allclose(block, z[parameter][begin:end], rtol=1e-5, atol=1e-6)
+
+    run_ranks(trainers + servers, body)

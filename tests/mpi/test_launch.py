@@ -5,9 +5,10 @@ import os
 import pytest
 
 from hpcdist.comm.world import mpi_world
-from hpcdist.launch.host_board import Fact, HostBoard
+from hpcdist.launch.facts import Fact
+from hpcdist.launch.host_board import HostBoard
+from hpcdist.launch.processes import lives
 from hpcdist.launch.roles import RankFacts, decide
-from hpcdist.launch.termination import lives
 from tests.support.assertions import parallel_assert
 
 pytestmark = pytest.mark.mpi

@@ -10,7 +10,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
-from hpcdist.transpiler.grad_allreduce import LocalSGD
+from hpcdist.transpiler.collective import LocalSGD
 from tests.mpi.collective_jobs import names, parameters, refused, transpile
 from tests.support.job import alone, run_job, values
 

@@ -65,6 +65,14 @@ def test_a_process_that_does_not_listen_is_left_alone(start):
     assert child.poll() is None
 
 
+def test_a_process_whose_interpreter_ends_does_not_die_of_being_asked(start):
+    ends = "import faulthandler, signal; faulthandler.unregister(signal.SIGUSR2)\n"
+    child = start(SCRIPT.replace("def main", f"{ends}\ndef main"), "sleeps")
+    assert stacks_of(child.pid).endswith("no stack")
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(0.5)
+
+
 def test_a_process_that_is_gone():
     assert "cannot be read" in stacks_of(2**22 + 1)  # above the largest process id of Linux
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.launch import main as launcher
+from hpcdist.launch import rank_steps
 from hpcdist.launch.doctor import command, stale_files
 from hpcdist.launch.doctor.stale_files import find, remove
 from tests.scripts import read_script
@@ -117,7 +117,7 @@ def test_clean_removes_them_and_the_next_start_does(tmp_path, monkeypatch, capsy
     os.utime(make(tmp_path / "sm_segment.old", 2**20), (1, 1))
     make(tmp_path / "sm_segment.new")
     with caplog.at_level("INFO"):
-        launcher.remove_stale_files("n7")
+        rank_steps.remove_stale_files("n7")
     assert "n7: removed 1 file of dead ranks" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == ["sm_segment.new"]
 
@@ -130,5 +130,5 @@ def test_in_a_container_nothing_is_removed(tmp_path, monkeypatch, capsys):
         command.main(["--clean"])
     assert end.value.code == 1
     assert "nothing was removed" in capsys.readouterr().out
-    launcher.remove_stale_files("n7")
+    rank_steps.remove_stale_files("n7")
     assert path.exists()

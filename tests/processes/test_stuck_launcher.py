@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpcdist.launch import stuck_launcher
-from hpcdist.launch.host_board import LAST_WORDS, Fact
-from hpcdist.launch.stuck_launcher import RECORD, end_launcher, launcher_of
+from hpcdist.launch import facts
+from hpcdist.launch.facts import LAST_WORDS, Fact
+from hpcdist.launch.stuck_launcher import end_launcher, launcher_of
 
 
 @pytest.fixture
@@ -65,8 +64,9 @@ def test_a_launcher_waits_for_its_judgement_by_waiting_for_the_ends_of_outputs(
     launcher.stdin.close()
     launcher.stdin = None
     file = tmp_path / "board"
-    file.write_bytes(RECORD.pack(rank, Fact.EXITS, -1) if spoke else b"")
-    with file.open("rb") as board:
+    with file.open("w+b") as board:
+        if spoke:
+            facts.note(board.fileno(), rank, Fact.EXITS)
         grace_s = 60 if spoke else 1
         killed = end_launcher(launcher.pid, [rank], grace_s, board.fileno(), LAST_WORDS, [output])
     if killed:
@@ -80,27 +80,18 @@ def test_a_launcher_waits_for_its_judgement_by_waiting_for_the_ends_of_outputs(
 def test_a_launcher_whose_ranks_died_without_a_word_is_killed(tmp_path, start, noted):
     launcher = start("sleep", "1000" if noted != Fact.DONE else "0.05")
     ranks = [start("true").pid, start("true").pid]
-    notes = RECORD.pack(launcher.pid, Fact.DONE, -1)  # of no rank
-    if noted is not None:
-        notes += RECORD.pack(ranks[1], noted, -1)
     file = tmp_path / "board"
-    file.write_bytes(notes + b"torn")
-    with file.open("rb") as board, (tmp_path / "stderr").open("w") as stderr:
+    with file.open("w+b") as board, (tmp_path / "stderr").open("w") as stderr:
+        facts.note(board.fileno(), launcher.pid, Fact.DONE)  # of no rank
+        if noted is not None:
+            facts.note(board.fileno(), ranks[1], noted)
+        os.write(board.fileno(), b"torn")
         grace_s = 60 if noted == Fact.DONE else 0.05
         outputs = [os.dup(stderr.fileno())]
         killed = end_launcher(launcher.pid, ranks, grace_s, board.fileno(), LAST_WORDS, outputs)
     assert killed == (noted != Fact.DONE)
     assert (launcher.wait(10) == 0) != killed
     assert ("all ranks died" in (tmp_path / "stderr").read_text()) == killed
-
-
-def test_nothing_is_done_while_a_rank_lives(start):
-    launcher, rank = start("sleep", "1000"), start("sleep", "1000")
-    program = [sys.executable, stuck_launcher.__file__, "0", ""]
-    watch = start(*program, str(launcher.pid), str(rank.pid))
-    with pytest.raises(subprocess.TimeoutExpired):
-        watch.wait(0.3)
-    assert launcher.poll() is None
 
 
 def test_a_process_that_no_launcher_has_started_has_none():

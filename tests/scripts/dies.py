@@ -1,4 +1,4 @@
-import os, sys, time, signal, subprocess, threading
+import atexit, os, sys, time, signal, subprocess, threading
 
 RANK = int(os.environ["HPCDIST_RANK"])
 with open(f"new.pid.{RANK}", "w") as f:
@@ -6,7 +6,7 @@ with open(f"new.pid.{RANK}", "w") as f:
 os.replace(f.name, f"pid.{RANK}")
 deaths = [argument for argument in sys.argv if argument.count(":") == 4]
 serves = os.environ["PADDLE_TRAINING_ROLE"] == "PSERVER"
-saves = any(":save:" in death for death in deaths)
+saves = any(":save:" in death for death in deaths) or "saves" in sys.argv
 moment = None
 for death in deaths:
     rank, *facts = death.split(":")
@@ -65,5 +65,7 @@ def when_others(now):
 
 
 at("startup")
+if moment == "atexit":
+    atexit.register(at, "atexit")
 if serves and moment in ("step", "save", "close"):
     threading.Thread(target=when_others, args=(moment,), daemon=True).start()

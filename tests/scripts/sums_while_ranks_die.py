@@ -32,6 +32,15 @@ def note(step):
         time.sleep(60)  # however late the kill comes, it comes before the end
 
 
+def first_step():
+    saved = fluid.checkpoint.restore(exe, "saved") if "resumes" in sys.argv else None
+    first = saved.step if saved else 0
+    if "resumes" in sys.argv:
+        with open(f"resumed.{RANK}", "w") as file:
+            file.write(str(first))
+    return first
+
+
 acked = os.open(f"step.{RANK}", os.O_CREAT | os.O_WRONLY)
 note(0)
 if mode in ("plain", "collective", "hybrid"):
@@ -44,7 +53,7 @@ if mode in ("plain", "collective", "hybrid"):
     if mode == "hybrid":
         feed["ids"] = np.full((6, 1), 7)
         moved += 1
-    for step in range(steps):
+    for step in range(first_step(), steps):
         (value,) = exe.run(feed=feed, fetch_list=[loss])
         expected = -1.0 * moved * rate * step
         assert abs(value[0] - expected) < 1e-3 * rate + 1e-5 * abs(expected), (step, value)
@@ -90,8 +99,13 @@ else:
     at("compile")
     row = np.zeros((1, trainers), "float32")
     row[0, me] = 1
-    for step in range(steps):
-        exe.run(main, feed={"x": row}, fetch_list=[loss])
+    for step in range(first_step(), steps):
+        (value,) = exe.run(main, feed={"x": row}, fetch_list=[loss])
+        if mode == "sync" and "saves" in sys.argv:
+            assert abs(value[0] + 2 * rate * step / trainers) < 1e-3 * rate * (step + 1), (
+                step,
+                value,
+            )
         note(step + 1)
     at("close")
     exe.close()

@@ -2,7 +2,7 @@ import sys
 import torch, torch.distributed as dist
 from torch import nn
 import hpcdist.torch as ours
-from hpcdist.torch.tables import tables
+from hpcdist.torch.tables import open_tables
 
 mode, first = sys.argv[1], int(sys.argv[2])
 dist.init_process_group("gloo")
@@ -10,10 +10,11 @@ rank, size = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(rank)
 model = nn.Sequential(nn.Linear(9, 20), nn.Tanh(), nn.Linear(20, 1))
 optimizer = ours.ServedOptimizer(model, lr=0.1, mode=mode)
+tables = open_tables()  # those of this model
 saver = ours.Saver("saved", {"model": model, "optimizer": optimizer})
 if first:
     assert saver.restore().step == first
-tables().settle()  # all together: trainers take turns to step
+tables.settle()  # all together: trainers take turns to step
 
 
 def here():

@@ -3,7 +3,7 @@ import torch, torch.distributed as dist
 from torch import nn
 import hpcdist.torch as ours
 from hpcdist.errors import TableError
-from hpcdist.torch.tables import tables
+from hpcdist.torch.tables import open_tables
 
 first = int(sys.argv[1])
 dist.init_process_group("gloo")
@@ -12,9 +12,10 @@ torch.manual_seed(rank)
 model = nn.Sequential(nn.Linear(9, 1000), nn.Tanh(), nn.Linear(1000, 1))
 own = torch.optim.Adam(model.parameters(), 0.01)
 optimizer = ours.ServedOptimizer(model, own, mode="geo", push_every=2)
+tables = open_tables()  # those of this model
 rates = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
 saver = ours.Saver("saved", {"model": model, "optimizer": optimizer, "own": own})
-tables().settle()
+tables.settle()
 if first:
     assert saver.restore().step == first
     torch.testing.assert_close([p.detach() for p in model.parameters()], torch.load("kept.pt"))

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from hpcdist.comm.process_manager import launched_size
+from hpcdist.launch.processes import lives
 from hpcdist.launch.stacks import stacks_of
-from hpcdist.launch.termination import lives
 from tests.scripts import read_script
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +37,7 @@ needs_torch = pytest.mark.skipif(
 # From the moment when something must come of it, on a machine that is busy with other things too;
 # shorter than the deadline of ranks that wait in vain.
 LIMIT_S = 100
+START_S = 300  # of a job in which something happens by itself
 
 # Trains a linear model on data of its own; writes its process id and how far it is.
 TRAIN = read_script("train")
@@ -115,6 +116,18 @@ class Job:
                 pytest.fail(f"{what} has not come within {LIMIT_S} s")
             time.sleep(0.01)
             over = self._process.poll() is not None
+
+    def end_after_death(self, within_s: float = LIMIT_S) -> Ended:
+        """Wait for a death (`dies.py` notes it), and then for the end of the job as `end` does.
+
+        What comes before is the start: it takes as long as the machine is busy.
+        """
+        late = time.monotonic() + START_S
+        while self._process.poll() is None and time.monotonic() < late:
+            if any(self.directory.glob("died.*")):
+                break
+            time.sleep(0.05)
+        return self.end(within_s)
 
     def end(self, within_s: float = LIMIT_S) -> Ended:
         """Wait for the end of the job; fail if it does not come, or leaves a process behind."""

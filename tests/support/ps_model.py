@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -115,7 +116,7 @@ class Served:
             for spec in gradients[packet].variables:
                 update(arrays[parameter_of(spec)], server.gradients[spec.name][list(contributors)])
 
-        server.serve(self.begun.append, on_packet)
+        server.serve(self.begun.append, lambda packet, who: [partial(on_packet, packet, who)])
         return arrays
 
 

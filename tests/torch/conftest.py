@@ -12,6 +12,6 @@ def no_tables_yet() -> Iterator[None]:
     """Let a test begin without tables, and leave none to the next one."""
     from hpcdist.torch import tables  # those who use it have torch
 
-    tables.tables.cache_clear()
+    tables.reset()
     yield
-    tables.tables.cache_clear()
+    tables.reset()

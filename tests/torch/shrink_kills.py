@@ -61,7 +61,7 @@ def run(job: Shrinking, directory: Path) -> str:
     options = ("--as-torchrun", "--quiet", "--on-failure", "continue")
     env = {"OMP_NUM_THREADS": "1"}
     begun = Job(directory, SCRIPT, *options, ranks=job.ranks, args=args, env=env, tolerant=True)
-    ended = begun.end()
+    ended = begun.end_after_death()
     assert ended.code == 0, f"did not go on: {ended}"
     killed = {death.rank for death in job.deaths}
     left = sorted(set(range(job.ranks)) - killed)

@@ -57,11 +57,11 @@ def test_the_next_group_of_the_same_ranks_has_what_a_dropped_one_had(k):
 @pytest.mark.mpi
 def test_a_name_may_come_again():
     # As torch's do with use_local_synchronization: what ranks told of the former group is not read.
-    size = of_all(0).size
+    size, me = of_all(0).size, of_all(0).me
     store = dist.PrefixStore("comes again", job().store)
     keys = set()
     for _ in range(4):
-        connection = job().connections.make(store, range(size), "comes again", 60.0)
+        connection = job().connections.make(store, range(size), me, "comes again", 60.0)
         keys.add(connection.links.key)
         del connection
     assert len(keys) == 1
@@ -105,13 +105,13 @@ def test_a_message_that_nobody_received_does_not_come_to_the_next_group():
 
 @pytest.mark.mpi
 def test_what_was_dropped_half_done_is_not_used_again():
-    size = of_all(0).size
+    size, me = of_all(0).size, of_all(0).me
     store = dist.PrefixStore("half done", job().store)
-    connection = job().connections.make(store, range(size), "half done", 60.0)
+    connection = job().connections.make(store, range(size), me, "half done", 60.0)
     before = connection.links.key
     connection.links.begin()  # of an operation whose wait was interrupted, with its group
     del connection
-    connection = job().connections.make(store, range(size), "half done", 60.0)
+    connection = job().connections.make(store, range(size), me, "half done", 60.0)
     assert connection.links.key != before
 
 
@@ -153,8 +153,9 @@ def test_many_groups_of_any_ranks_sum_what_they_should():
 
 
 def test_links_are_used_again_if_all_have_left_them_and_no_message_is_under_way():
-    assert reusable([("x", {"a": 0, "b": 0}), ("y", {"b": 0, "c": 0})]) == "b"
-    assert reusable([("x", {"a": 2}), ("y", {"a": -1}), ("z", {"a": -1})]) == "a"
-    assert reusable([("x", {"a": 1, "b": 0}), ("y", {"a": 0, "b": 0})]) == "b"
-    assert reusable([("x", {"a": 1}), ("y", {"a": 0})]) == ""
-    assert reusable([("x", {}), ("y", {"a": 0})]) == ""
+    assert reusable([{"a": 0, "b": 0}, {"b": 0, "c": 0}], "abc") == "b"
+    assert reusable([{"a": 2}, {"a": -1}, {"a": -1}], "a") == "a"
+    assert reusable([{"a": 1, "b": 0}, {"a": 0, "b": 0}], "ab") == "b"
+    assert reusable([{"a": 1}, {"a": 0}], "a") == ""
+    assert reusable([{}, {"a": 0}], "a") == ""
+    assert reusable([{"a": 0, "b": 0}, {"a": 0, "b": 0}], "b") == "b"  # a is of another order

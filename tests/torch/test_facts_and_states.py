@@ -12,8 +12,7 @@ pytest.importorskip("torch", reason="torch is not installed: pip install .[torch
 import torch
 
 from hpcdist.errors import CheckpointError, PlanError, TableError
-from hpcdist.torch import states
-from hpcdist.torch.facts import (
+from hpcdist.fluid.declared.facts import (
     DenseFacts,
     Facts,
     Initial,
@@ -22,6 +21,7 @@ from hpcdist.torch.facts import (
     TrainingMode,
     optimizer_of,
 )
+from hpcdist.torch import states
 
 
 def test_facts_travel():

@@ -16,8 +16,8 @@ from torch import nn
 
 import hpcdist.torch as ours
 from hpcdist.errors import CommError, TableError
+from hpcdist.fluid.declared.facts import Initial
 from hpcdist.torch import tables
-from hpcdist.torch.facts import Initial
 from tests.torch.torch_ranks import rank_and_size, refused_when_forked
 
 pytestmark = pytest.mark.usefixtures("no_tables_yet")
@@ -61,7 +61,7 @@ def test_trainers_with_different_tables_or_rates_are_told_so():
     ours.TableOptimizer(module, "SGD", lr=1.0)
     with pytest.raises(CommError, match="trainers 0 and 1 have different tables"):
         module(torch.tensor([1]))
-    tables.tables.cache_clear()
+    tables.reset()
     module = ours.Embedding(None, 2)
     optimizer = ours.TableOptimizer(module, "SGD", lr=1.0)
     module(torch.tensor([1])).sum().backward()

@@ -26,7 +26,7 @@ class Learner:
     """A model with a table, and all that a checkpoint of it holds."""
 
     def __init__(self, seed):
-        tables.tables.cache_clear()
+        tables.reset()
         torch.manual_seed(seed)
         self.words = ours.Embedding(None, 4, name="words")
         self.top = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.3))

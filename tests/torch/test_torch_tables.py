@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import nn
 
 import hpcdist.torch as ours
+from hpcdist.fluid.declared.facts import Initial
 from hpcdist.torch import tables
-from hpcdist.torch.facts import Initial
 from tests.torch.torch_ranks import rank_and_size
 
 pytestmark = pytest.mark.usefixtures("no_tables_yet")
@@ -142,7 +142,7 @@ def test_a_compiled_model_looks_up_the_same(ahead):
     data = [torch.tensor([[3, 4], [-5, step]]) for step in range(3)]
     losses = []
     for compiled in (False, True):
-        tables.tables.cache_clear()
+        tables.reset()
         module = nn.Sequential(ours.EmbeddingBag(None, 2, "mean", padding_idx=4), nn.Sigmoid())
         optimizer = ours.TableOptimizer(module, "SGD", lr=1.0)
         model = torch.compile(module, backend="eager") if compiled else module
@@ -233,7 +233,7 @@ def test_trainers_meet_equally_often_though_one_looks_the_announced_ids_up_twice
 def test_a_loop_that_is_closed_late_leaves_what_the_next_one_announces():
     rank_and_size()
     module = ours.Embedding(None, 2)
-    announced = tables.tables().announced
+    announced = tables.open_tables().announced
 
     def loop(first):
         data = [torch.tensor([first + k]) for k in range(3)]

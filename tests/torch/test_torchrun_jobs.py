@@ -206,7 +206,7 @@ def test_a_rank_that_does_not_begin_is_named_with_its_stack(tmp_path):
     options = ("--as-torchrun", "--deadline", "2000")
     ended = Job(tmp_path, script, *options, ranks=2, env=ONE_THREAD).end()
     assert ended.code == 1
-    assert "rank 0 waiting for a barrier: nothing came within 2 s" in ended.err, ended.err
+    assert "group '0' of ranks [0, 1] and rank 1 has not within 2 s" in ended.err, ended.err
     assert "rank 1 (trainer 1" in ended.err and "is missing" in ended.err
     assert "in stuck_here" in ended.err
 
@@ -352,7 +352,7 @@ def test_without_torch_the_launcher_says_what_to_install(tmp_path):
         check=False,
     )
     assert ran.returncode == 1
-    assert "torch is not installed: python -m pip install 'hpcdist[torch]'" in ran.stderr
+    assert "torch is not installed: python -m pip install 'torch>=" in ran.stderr
 
 
 def test_metrics_of_a_script_of_torchs_are_written_and_its_steps_told(tmp_path):

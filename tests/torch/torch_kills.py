@@ -90,7 +90,7 @@ def run(fault: Fault, directory: Path, *, timed: bool = False) -> str:
     ranks = fault.trainers + fault.servers
     env = {"OMP_NUM_THREADS": "1"}
     job = Job(directory, SCRIPT, *options, ranks=ranks, args=args, env=env, tolerant=fault.tolerant)
-    ended = job.end()
+    ended = job.end_after_death()
     over, death = time.time(), fault.death
     if death.moment in LATE and (ended.code == 0 or survived(death, directory)):
         return "nobody: all its work was done"

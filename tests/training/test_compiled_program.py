@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,8 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
+from hpcdist.executor.executor import Executor
+from hpcdist.trace.recorder import recorder
 from tests.support.thread_jobs import ranks_as_threads
 
 Scale = fluid.BuildStrategy.GradientScaleStrategy
@@ -290,9 +294,15 @@ def test_a_test_program_takes_each_devices_running_statistics(share):
     np.testing.assert_allclose(got, np.concatenate(wanted), rtol=1e-4)
 
 
+def ranks(script: Callable[[Any], Any], count: int) -> list[Callable[[], Any]]:
+    """Give each rank a network of its own, made before the threads begin: Fluid's default Program
+    and the counters of names belong to the process."""
+    return [partial(script, network()) for _ in range(count)]
+
+
 def test_a_job_says_that_its_ranks_are_one_device(caplog):
-    def script() -> Any:
-        main, startup, loss, guess = network()
+    def script(built: Any) -> Any:
+        main, startup, loss, guess = built
         exe = fluid.Executor(fluid.CPUPlace())
         exe.run(startup)
         two = fluid.CompiledProgram(main).with_data_parallel(
@@ -302,7 +312,7 @@ def test_a_job_says_that_its_ranks_are_one_device(caplog):
         return [exe.run(two, feed=fed, fetch_list=[loss, guess]) for _ in range(2)]
 
     with ranks_as_threads() as run:
-        for (cost, rows), _ in run(2, 0, [script] * 2):
+        for (cost, rows), _ in run(2, 0, ranks(script, 2)):
             assert (cost.shape, rows.shape) == ((1,), (6, 1))
     said = [r.getMessage() for r in caplog.records if "devices requested" in r.getMessage()]
     assert len(said) == 2  # one on each rank, at its first step
@@ -311,8 +321,8 @@ def test_a_job_says_that_its_ranks_are_one_device(caplog):
 @pytest.mark.parametrize("numpy", [True, False])
 @pytest.mark.parametrize("servers", [0, 1])
 def test_values_that_are_not_merged_are_lists_on_ranks_too(servers, numpy):
-    def script() -> Any:
-        main, startup, loss, guess = network()
+    def script(built: Any) -> Any:
+        main, startup, loss, guess = built
         exe = fluid.Executor(fluid.CPUPlace())
         exe.run(startup)
         program = fluid.CompiledProgram(main).with_data_parallel(
@@ -325,16 +335,16 @@ def test_values_that_are_not_merged_are_lists_on_ranks_too(servers, numpy):
         return [np.array(cost), np.array(rows)]
 
     with fluid.scope_guard(fluid.Scope()):
-        alone = script()
+        alone = script(network())
     with ranks_as_threads() as run:
-        for values in run(2, servers, [script] * (2 + servers))[:2]:
+        for values in run(2, servers, ranks(script, 2 + servers))[:2]:
             for value, wanted in zip(values, alone, strict=True):
                 np.testing.assert_allclose(value, wanted, rtol=1e-5)
 
 
 def test_ranks_have_no_values_of_several_devices_apart():
-    def script() -> Any:
-        main, startup, loss, _ = network()
+    def script(built: Any) -> Any:
+        main, startup, loss, _ = built
         exe = fluid.Executor(fluid.CPUPlace())
         exe.run(startup)
         places = [fluid.CPUPlace()] * 2
@@ -344,4 +354,34 @@ def test_ranks_have_no_values_of_several_devices_apart():
             exe.run(program, feed=fed, fetch_list=[loss], return_merged=False)
 
     with ranks_as_threads() as run:
-        run(2, 0, [script] * 2)
+        run(2, 0, ranks(script, 2))
+
+
+def test_steps_of_one_device_are_bound_until_what_divides_them_changes(monkeypatch):
+    with fluid.scope_guard(fluid.Scope()):
+        main, startup, loss, _ = network()
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        compiled = fluid.CompiledProgram(main).with_data_parallel(loss.name)
+        taken = []
+
+        def fed(seed):
+            return {name: batch(seed, 4)[name] for name in ("x", "y")}
+
+        monkeypatch.setattr(
+            exe, "rest_of_step", lambda step: taken.append(step) or Executor.rest_of_step(exe, step)
+        )
+        for seed in range(6):
+            exe.run(compiled, fed(seed), [loss])
+        assert compiled.undivided(exe.place) is not None
+        monkeypatch.setattr(recorder, "mask", (1 << 20) - 1)
+        taken.clear()
+        (alone,) = exe.run(compiled, fed(6), [loss])
+        assert alone.shape == (1,)
+        assert not taken
+        monkeypatch.setenv("CPU_NUM", "2")
+        assert compiled.undivided(exe.place) is None
+        (both,) = exe.run(compiled, fed(7), [loss])
+        assert both.shape == (2,)
+        (step,) = taken
+        assert step.program is not main

@@ -10,7 +10,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.errors import CheckpointError, GraphError, GraphTypeError, PlanError
-from hpcdist.runtime.batches.shared_program import SharedProgram
+from hpcdist.runtime.batches.analysis import SharedProgram
 
 ROWS, STEPS = 4, 12
 

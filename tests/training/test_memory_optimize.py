@@ -168,6 +168,16 @@ def test_a_variable_may_keep_its_own_buffer():
             assert (storage.first, storage.last) == (-1, FOREVER)
 
 
+def test_a_result_with_a_place_of_its_own_takes_no_dying_buffer():
+    main, *_ = deep()
+    ops = main.global_block().ops
+    names = {n for op in ops for n in (*op.input_arg_names, *op.output_arg_names)}
+    given = "fc_0.tmp_2"  # in the place of fc_0.tmp_1 otherwise, such as a gradient that is sent
+    size = {n: 4 for n in names - {given} if "tmp" in n or "GRAD" in n}
+    storages = plan_storage(ops, size.__contains__, {}, size.__getitem__, [], [])
+    assert all(given not in storage.names for storage in storages)
+
+
 def test_own_buffers_are_paid_for():
     sizes = []
     for own in (None, {"fc_0.tmp_2@GRAD"}):
@@ -252,3 +262,26 @@ def test_branches_run_one_after_the_other():
     (after,) = [form.compiled.pool_bytes for form in exe.forms()]
     assert got.tobytes() == wanted.tobytes()
     assert after < 5 * 4 * ROWS * WIDTH < 24 * 4 * ROWS * WIDTH < before
+
+
+def test_a_dense_result_never_lies_in_a_sparse_operand_of_as_many_bytes():
+    """24 rows of 8 numbers with their places take as much as 30 dense rows of 8."""
+
+    def trained(rows: int) -> np.ndarray:
+        main, startup = fluid.Program(), fluid.Program()
+        with fluid.program_guard(main, startup):
+            ids = fluid.data("ids", [None, 1], "int64")
+            table = fluid.ParamAttr("table", initializer=fluid.initializer.Constant(0.5))
+            looked_up = fluid.layers.embedding(ids, [30, 8], is_sparse=True, param_attr=table)
+            loss = fluid.layers.reduce_sum(looked_up)
+            decay = fluid.regularizer.L2Decay(0.1)
+            fluid.optimizer.SGD(1.0, regularization=decay).minimize(loss)
+        scope, exe = fluid.Scope(), fluid.Executor()
+        exe.run(startup, scope=scope)
+        exe.run(main, {"ids": np.arange(rows).reshape(-1, 1)}, [loss], scope=scope)
+        return np.array(scope.find_var("table").get_tensor())
+
+    for rows in (23, 24, 25):
+        expected = np.full((30, 8), 0.5 - 0.05)
+        expected[:rows] -= 1
+        np.testing.assert_allclose(trained(rows), expected, rtol=1e-6)

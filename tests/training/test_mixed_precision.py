@@ -13,7 +13,7 @@ from hpcdist import layers
 from hpcdist.contrib import mixed_precision
 from hpcdist.errors import FleetError, GraphError, PlanError
 from hpcdist.fleet import DistributedStrategy
-from hpcdist.runtime.batches.shared_program import SharedProgram
+from hpcdist.runtime.batches.analysis import SharedProgram
 from tests.support.device import install
 from tests.support.streams import MACHINE
 

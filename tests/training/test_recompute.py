@@ -10,7 +10,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.errors import GraphAssertionError, GraphError, GraphTypeError
-from hpcdist.runtime.batches.shared_program import SharedProgram
+from hpcdist.runtime.batches.analysis import SharedProgram
 
 WIDTH, ROWS = 32, 64
 

@@ -11,7 +11,7 @@ from hpcdist.errors import GraphError, PlanError
 from hpcdist.runtime.collective.broadcasts import TOGETHER, sent_together
 from hpcdist.runtime.collective.collective_link import CollectiveLink
 from hpcdist.transpiler.adaptive_local_sgd import steps_of
-from hpcdist.transpiler.grad_allreduce import rewritten
+from hpcdist.transpiler.collective import rewritten
 from hpcdist.transpiler.group import Group
 from hpcdist.transpiler.sharded_updates import shards_of
 from hpcdist.transpiler.substitute import in_group

@@ -14,7 +14,7 @@ from hpcdist.clip import ErrorClipByValue
 from hpcdist.errors import PlanError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, scope_guard
-from hpcdist.runtime.batches.shared_program import SharedProgram
+from hpcdist.runtime.batches.analysis import SharedProgram
 from tests.support.thread_jobs import ranks_as_threads
 
 SHAPES = [(2, 0), (3, 0), (2, 1)]  # trainers, servers

@@ -10,7 +10,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [
     page
-    for pattern in ("*.md", "docs/*.md", "benchmarks/*.md", "tests/**/*.md")
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "benchmarks/*.md",
+        "examples/*.md",
+        "packaging/*.md",
+        "tests/**/*.md",
+    )
     for page in sorted(ROOT.glob(pattern))
 ]
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")

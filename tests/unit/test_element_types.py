@@ -40,6 +40,14 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "cross_entropy of int32": lambda: layers.cross_entropy(
         data("int32", 3, 4), data("int64", 3, 1)
     ),
+    "less_than into a number": lambda: layers.less_than(data("int32", 4), data("int32", 4), 1),
+    "less_than on some device": lambda: layers.less_than(
+        data("int32", 4), data("int32", 4), force_cpu="yes"
+    ),
+    "concat along a fraction": lambda: layers.concat([data("float32", 4)] * 2, 3.2),
+    "is_empty into float32": lambda: layers.is_empty(data("float32", 4), data("float64", 1)),
+    "full_like of int16": lambda: layers.full_like(data("float32", 4), 1, dtype="int16"),
+    "randint of float32": lambda: layers.randint(0, 5, [3], dtype="float32"),
     "dynamic_lstm of int32": lambda: layers.dynamic_lstm(data("int32", 4, 8), 8),
 }
 
@@ -74,3 +82,17 @@ def test_both_floats_are_taken_where_fluid_takes_one(dtype):
 def test_what_fluid_does_not_look_at_is_taken():
     assert layers.log_softmax(data("int32", 3), dtype="float32").dtype == "float32"
     assert layers.stack([data("bool", 3)] * 2).shape == (2, 3)
+
+
+def test_the_message_names_the_types_of_python():
+    with pytest.raises(TypeError, match=r"layers.concat: axis must be of type Variable or int"):
+        layers.concat([data("float32", 4)] * 2, 3.2)
+    with pytest.raises(TypeError, match=r"dtype must be of int32 or int64, got float32"):
+        layers.randint(0, 5, [3], dtype="float32")
+
+
+def test_whole_numbers_are_taken_for_floats_and_tuples_for_lists():
+    x = layers.data("numbers", [2, 3], False)
+    assert layers.clip_by_norm(x, 1).shape == (2, 3)
+    assert layers.transpose(x, (1, 0)).shape == (3, 2)
+    assert layers.expand(x, (np.int64(2), 1)).shape == (4, 3)

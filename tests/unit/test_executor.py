@@ -117,6 +117,20 @@ def test_a_feed_that_does_not_fit_is_refused(ready, feed, message):
         exe.run(main, feed=feed, fetch_list=["loss"], scope=scope)
 
 
+def test_layers_data_may_be_fed_the_very_shape_that_it_was_given():
+    """Without the batch that it puts before it; other numbers of dimensions are mistakes."""
+    with fluid.program_guard(Program(), Program()):
+        x = layers.data("x", [2, 3])
+        sums = layers.reduce_sum(x, dim=1)
+        exe = Executor()
+        (found,) = exe.run(feed={"x": np.ones((2, 3), "f4")}, fetch_list=[sums])
+        np.testing.assert_array_equal(found, [3, 3])
+        (found,) = exe.run(feed={"x": np.ones((1, 2, 3), "f4")}, fetch_list=[sums])
+        np.testing.assert_array_equal(found, [[2, 2, 2]])
+        with pytest.raises(FeedError, match=r"'x': expected float32\[-1, 2, 3\], got shape \[3\]"):
+            exe.run(feed={"x": np.ones(3, "f4")}, fetch_list=[sums])
+
+
 def test_layers_data_may_be_fed_other_extents_than_declared():
     """Fluid checks those of `fluid.data` only: images of many sizes go through one Program."""
     with fluid.program_guard(Program(), Program()):

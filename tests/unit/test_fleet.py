@@ -211,14 +211,18 @@ def test_a_directory_that_is_not_there(tmp_path):
 
 def test_saving_checks_its_arguments(tmp_path):
     fleet = started()
-    main, _ = minimized(fleet)
+    minimized(fleet)
     exe, where = fluid.Executor(), str(tmp_path)
     with pytest.raises(TypeError, match="executor must be an Executor, got None"):
         fleet.save_persistables(None, where)
     with pytest.raises(TypeError, match="main_program must be a Program, got 'main'"):
         fleet.save_inference_model(exe, where, ["x"], [], main_program="main")
     with pytest.raises(ValueError, match="main_program is a local program"):
-        fleet.save_persistables(exe, where, main)
+        fleet.save_persistables(exe, where, fluid.Program())
+    with pytest.raises(ValueError, match="mode 1: a model is saved and loaded whole"):
+        fleet.save_persistables(exe, where, None, 1)
+    with pytest.raises(ValueError, match="load_model: mode 2: a model is saved and loaded whole"):
+        fleet.load_model(where, 2)
 
 
 def test_the_communicators_settings_become_the_environments(monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import LaunchError
 from hpcdist.fluid.compat.fluid_options import REFUSED, check_counts
-from hpcdist.launch import options
+from hpcdist.launch import command_line, options
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def test_options_that_mean_the_same():
 
 @pytest.mark.parametrize("name", [*REFUSED, "--use_paddlecloud"])
 def test_options_that_mean_nothing_here_say_what_to_use(name, capsys, monkeypatch):
-    monkeypatch.setattr(options, "launched_rank", lambda: 0)
+    monkeypatch.setattr(command_line, "launched_rank", lambda: 0)
     with pytest.raises(SystemExit):
         options.parse([name, "10.0.0.1", "train.py"])
     assert f"{name} is an option of Fluid's launcher: " in capsys.readouterr().err
@@ -51,7 +51,7 @@ def test_options_that_mean_nothing_here_say_what_to_use(name, capsys, monkeypatc
     ],
 )
 def test_wrong_values(given, words, capsys, monkeypatch):
-    monkeypatch.setattr(options, "launched_rank", lambda: 0)
+    monkeypatch.setattr(command_line, "launched_rank", lambda: 0)
     with pytest.raises(SystemExit):
         options.parse([*given, "train.py"])
     assert words in capsys.readouterr().err

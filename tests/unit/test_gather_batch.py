@@ -13,15 +13,15 @@ from hpcdist.graph import registry
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.rows import How, OfRows
 from hpcdist.lod_tensor import LoDTensor, create_lod_tensor
-from hpcdist.runtime.batches.gather_batch import pack, unpack
-from hpcdist.runtime.batches.scatter_batch import (
+from hpcdist.runtime.batches.analysis import RowTreatment, SharedProgram, loss_weight
+from hpcdist.runtime.batches.gather import pack, unpack
+from hpcdist.runtime.batches.scatter import (
     Division,
     batched_names,
     cut_feed,
     share_of,
     unlike,
 )
-from hpcdist.runtime.batches.shared_program import RowTreatment, SharedProgram, loss_weight
 
 ROWS, MEAN, SUM, MAX, MIN = How.ROWS, How.MEAN, How.SUM, How.MAX, How.MIN
 SAME, MIXED = How.SAME, How.MIXED

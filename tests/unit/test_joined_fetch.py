@@ -7,11 +7,11 @@ from hpcdist import layers
 from hpcdist.comm import loopback
 from hpcdist.comm.collective import RankGroup
 from hpcdist.comm.split_allgather import split_allgather
+from hpcdist.runtime.batches.analysis import SharedProgram
 from hpcdist.runtime.batches.distributed_auc import DistributedAuc
-from hpcdist.runtime.batches.gather_batch import pack, unpack
+from hpcdist.runtime.batches.gather import pack, unpack
 from hpcdist.runtime.batches.joined_fetch import NOTE_BYTES, JoinedFetch
-from hpcdist.runtime.batches.scatter_batch import Division, share_among
-from hpcdist.runtime.batches.shared_program import SharedProgram
+from hpcdist.runtime.batches.scatter import Division, share_among
 from tests.support.threads import run_threads
 
 COUNTS = [3, 0, 4]  # rows of trainers

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from hpcdist.comm.collective import RankGroup
-from hpcdist.comm.lanes import Lane, Messages, Mover, Operation, Wait, close_all, origin
+from hpcdist.comm.lane_thread import LaneThread
+from hpcdist.comm.lanes import Lane, Messages, Operation, Wait, close_all, origin
 from hpcdist.comm.loopback import world
 from hpcdist.comm.progress import CROWDED
 from hpcdist.errors import CommError, DeadlineError
@@ -28,7 +29,7 @@ def operation(transport, steps, deadline_s=60.0, on_end=None):
 
 def test_who_waits_moves_the_lane():
     def body(t):
-        mover, lane = Mover(), Lane()
+        mover, lane = LaneThread(), Lane()
         got = [np.zeros(2), np.zeros(2)]
         ops = [
             operation(t, swap(t, np.full(2, float(t.rank + k)), got[k], 1 - t.rank)) for k in (0, 1)
@@ -51,7 +52,7 @@ def test_a_patient_mover_leaves_an_operation_to_who_helps():
         movers.add(threading.current_thread().name)
 
     (t,) = world(1)
-    mover, lane, event = Mover(patience_s=600), Lane(), Told()
+    mover, lane, event = LaneThread(patience_s=600), Lane(), Told()
     op = operation(t, steps(event))
     lane.add(op)
     mover.watch(lane, patiently=True)
@@ -69,7 +70,7 @@ def test_a_patient_mover_begins_in_the_end_or_when_somebody_waits(urgent):
         yield event
 
     (t,) = world(1)
-    mover, lane, ended = Mover(patience_s=600 if urgent else 0.01), Lane(), threading.Event()
+    mover, lane, ended = LaneThread(patience_s=600 if urgent else 0.01), Lane(), threading.Event()
     op = operation(t, steps(Told()), on_end=ended.set)
     lane.add(op)
     mover.watch(lane, patiently=True)
@@ -84,7 +85,7 @@ def test_who_helps_goes_on_in_the_end():
         yield event
 
     (t,) = world(1)
-    mover, lane, event = Mover(), Lane(), Opened()
+    mover, lane, event = LaneThread(), Lane(), Opened()
     op = operation(t, steps(event))
     lane.add(op)
     mover.help(lane, op, time.monotonic() + 0.05)
@@ -101,7 +102,7 @@ def test_who_helps_leaves_the_failure_to_the_future():
         raise CommError("it fails")
 
     (t,) = world(1)
-    mover, lane = Mover(patience_s=600), Lane()
+    mover, lane = LaneThread(patience_s=600), Lane()
     op = operation(t, steps())
     lane.add(op)
     mover.watch(lane, patiently=True)
@@ -144,7 +145,7 @@ class Told:
 @pytest.mark.parametrize("by_thread", [False, True])
 def test_waits_that_can_be_told_are_slept_through(by_thread):
     (t,) = world(1)
-    mover, lane, told, ended = Mover(), Lane(), Told(), threading.Event()
+    mover, lane, told, ended = LaneThread(), Lane(), Told(), threading.Event()
     op = operation(t, iter_of(told), on_end=ended.set)
     lane.add(op)
     if by_thread:
@@ -158,7 +159,7 @@ def test_waits_that_can_be_told_are_slept_through(by_thread):
 
 def test_the_thread_moves_lanes_that_nobody_waits_for():
     def body(t):
-        mover, lane, ended = Mover(), Lane(), threading.Event()
+        mover, lane, ended = LaneThread(), Lane(), threading.Event()
         got = np.zeros(1)
         lane.add(operation(t, swap(t, np.ones(1), got, 1 - t.rank), on_end=ended.set))
         mover.watch(lane)
@@ -171,7 +172,7 @@ def test_the_thread_moves_lanes_that_nobody_waits_for():
 
 def test_who_is_told_of_an_end_may_wait_for_the_next_one():
     (t,) = world(1)
-    mover, lane = Mover(), Lane()
+    mover, lane = LaneThread(), Lane()
     second = operation(t, iter_of())
 
     def wait_for_second():
@@ -187,7 +188,7 @@ def test_who_is_told_of_an_end_may_wait_for_the_next_one():
 def test_an_end_may_be_told_while_another_lane_is_watched():
     """Who is told takes a lock under which another thread hands a lane to the mover."""
     (t,) = world(1)
-    mover, guard, told = Mover(), threading.Lock(), threading.Event()
+    mover, guard, told = LaneThread(), threading.Lock(), threading.Event()
 
     def tell():
         with guard:
@@ -206,7 +207,7 @@ def test_an_end_may_be_told_while_another_lane_is_watched():
 
 def test_an_end_told_by_the_thread_may_wait_for_what_it_has_begun():
     (t,) = world(1)
-    mover, lane, ended, told = Mover(), Lane(), threading.Event(), threading.Event()
+    mover, lane, ended, told = LaneThread(), Lane(), threading.Event(), threading.Event()
 
     def begin_and_wait():  # as hooks do that wait for futures, which move nothing
         lane.add(operation(t, iter_of(), on_end=ended.set))
@@ -226,7 +227,7 @@ def iter_of(*waits):
 
 def test_lengths_that_differ_are_an_error_and_break_the_lane():
     def body(t):
-        mover, lane = Mover(), Lane()
+        mover, lane = LaneThread(), Lane()
         got, given = np.zeros(3), np.zeros(3 if t.rank else 2)
         first = operation(t, swap(t, given, got, 1 - t.rank))
         second = operation(t, iter_of())
@@ -249,7 +250,7 @@ def test_what_is_interrupted_has_failed():
         raise KeyboardInterrupt
 
     (t,) = world(1)
-    mover, lane = Mover(), Lane()
+    mover, lane = LaneThread(), Lane()
     first, second = operation(t, steps()), operation(t, iter_of())
     lane.add(first)
     lane.add(second)
@@ -291,7 +292,7 @@ def test_nothing_begins_between_a_failure_and_its_end(monkeypatch):
 
 def test_a_deadline_names_who_is_missing():
     t = world(3)[1]
-    mover, lane = Mover(), Lane()
+    mover, lane = LaneThread(), Lane()
     late = operation(t, swap(t, np.zeros(1), np.zeros(1), 2), deadline_s=0.01)
     lane.add(late)
     with pytest.raises(DeadlineError, match="rank 1 waiting for a swap, from rank 2") as caught:
@@ -304,7 +305,7 @@ def test_a_deadline_names_who_is_missing():
 
 def test_at_the_end_of_the_job_what_a_thread_waits_for_fails_and_what_it_calls_then():
     t = world(2)[0]
-    mover, lane, errors = Mover(), Lane(), []
+    mover, lane, errors = LaneThread(), Lane(), []
     never = operation(t, swap(t, np.zeros(1), np.zeros(1), 1))
     lane.add(never)
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
+from hpcdist.base.extras import install_command
 from hpcdist.errors import MetricError
 from hpcdist.trace import metric_files, tensorboard
 from hpcdist.trace import metric_log as module
@@ -299,7 +300,7 @@ def test_lines_longer_than_a_look_at_the_end_are_found(tmp_path):
 # -- TensorBoard -----------------------------------------------------------------------------------
 def events_in(path):
     """Return the events of a file; its checksums must be right, a torn end is left out."""
-    pytest.importorskip("tensorboardX", reason=tensorboard.ADVICE)
+    pytest.importorskip("tensorboardX", reason=install_command("tensorboard"))
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.record_writer import masked_crc32c
 
@@ -318,7 +319,7 @@ def events_in(path):
 
 
 def test_event_files_have_steps_times_and_values(tmp_path):
-    pytest.importorskip("tensorboardX", reason=tensorboard.ADVICE)
+    pytest.importorskip("tensorboardX", reason=install_command("tensorboard"))
     file = tensorboard.EventFile(tmp_path, 3, start=0)
     file.write([noted(1, loss=0.5, accuracy=0.25)])
     (path,) = (tmp_path / "tensorboard" / "rank3").iterdir()
@@ -333,7 +334,7 @@ def test_event_files_have_steps_times_and_values(tmp_path):
 
 
 def test_a_full_disk_loses_no_event(tmp_path, monkeypatch):
-    pytest.importorskip("tensorboardX", reason=tensorboard.ADVICE)
+    pytest.importorskip("tensorboardX", reason=install_command("tensorboard"))
     file = tensorboard.EventFile(tmp_path, 0, start=0)
     (path,) = (tmp_path / "tensorboard" / "rank0").iterdir()
     room = scarce_disk(monkeypatch, 30)
@@ -347,7 +348,7 @@ def test_a_full_disk_loses_no_event(tmp_path, monkeypatch):
 
 
 def test_a_job_that_goes_on_tells_tensorboard_from_where(tmp_path):
-    pytest.importorskip("tensorboardX", reason=tensorboard.ADVICE)
+    pytest.importorskip("tensorboardX", reason=install_command("tensorboard"))
     file = tensorboard.EventFile(tmp_path, 0, start=1)
     file.write([])
     file.write([noted(5, loss=0.5)])

@@ -74,6 +74,11 @@ def test_quotients_of_integers_drop_the_fraction_as_c_does():
     assert run_op("elementwise_mod", {"X": a, "Y": b})["Out"].tolist() == [-1, 1, 2, -2]
 
 
+def test_remainders_of_floats_have_the_sign_of_the_divisor():
+    a, b = np.array([-7.5, 7.5, 5, -5], "float32"), np.array([2, -2, 3, -3], "float32")
+    assert run_op("elementwise_mod", {"X": a, "Y": b})["Out"].tolist() == [0.5, -0.5, 2, -2]
+
+
 @pytest.mark.parametrize(
     ("type", "holds"),
     [

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import hpcdist as fluid
 from hpcdist.errors import GraphError
 from hpcdist.ops.random.dropout import DOWNGRADE, UPSCALE
 from tests.support.ops import Case, Graph
@@ -69,3 +70,20 @@ def test_dropping_everything_leaves_zeros():
 def test_unknown_attributes_are_refused(attrs):
     with pytest.raises(GraphError, match="dropout_"):
         dropped(**attrs)
+
+
+@pytest.mark.parametrize("implementation", ["upscale_in_train", "downgrade_in_infer"])
+def test_nothing_is_dropped_of_gradients_in_a_test(implementation):
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        x = fluid.data("x", [4, 3])
+        x.stop_gradient = False
+        noise = fluid.layers.uniform_random([4, 3], seed=3)  # memory that a mask could be taken for
+        out = fluid.layers.dropout(x, 0.25, is_test=True, dropout_implementation=implementation)
+        (grad,) = fluid.gradients(fluid.layers.reduce_sum(out * 2.0), [x])
+        total = grad + noise * 0.0
+    with fluid.scope_guard(fluid.Scope()):
+        fed = {"x": np.ones((4, 3), np.float32)}
+        (found,) = fluid.Executor().run(main, feed=fed, fetch_list=[total])
+    factor = 1.0 if implementation == "upscale_in_train" else 0.75
+    np.testing.assert_array_equal(found, np.full((4, 3), 2 * factor, np.float32))

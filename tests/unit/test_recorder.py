@@ -16,7 +16,7 @@ import hpcdist as fluid
 from hpcdist.comm import progress
 from hpcdist.comm.progress import CROWDED, waiter
 from hpcdist.errors import CommError, SettingError, TraceError
-from hpcdist.executor import executor
+from hpcdist.executor import observer
 from hpcdist.launch.recording import RankRecorder
 from hpcdist.ps.batch import LookupBatch, TableSpec
 from hpcdist.ps.messages import Hello
@@ -156,7 +156,7 @@ def test_a_step_notes_its_operators_what_is_fed_and_what_is_fetched(recorder):
 def test_setting_the_memory_to_0_turns_it_off(monkeypatch):
     for mib, events in (("0", 0), ("1", 2**20 // EVENT.itemsize)):
         started = Recorder()
-        monkeypatch.setattr(executor, "recorder", started)
+        monkeypatch.setattr(observer, "recorder", started)
         monkeypatch.setenv("HPCDIST_RECORD_MIB", mib)
         fluid.Executor()
         assert started.on == bool(events)

@@ -31,9 +31,11 @@ MOVED = {
     "roll": (IN, IN, {"shifts": [1], "dims": [0]}),
     "shuffle_channel": ((2, 4, 2, 3), (2, 4, 2, 3), {"group": 2}),
     "space_to_depth": ((2, 4, 2, 4), (2, 16, 1, 2), {"blocksize": 2}),
+    "transpose": (IN, (6, 4), {"axis": [1, 0]}),
     "transpose2": (IN, (6, 4), {"axis": [1, 0]}),
     "temporal_shift": ((2, 4, 2, 3), (2, 4, 2, 3), {"seg_num": 2}),
     "tril_triu": (IN, IN, {}),
+    "unpool": ((2, 2, 3, 3), (2, 2, 6, 6), {"ksize": [2, 2], "strides": [2, 2]}),
     "unfold": ((2, 2, 3, 3), (2, 8, 4), {"kernel_sizes": [2, 2]}),
 }
 TYPES = [type for type in defined() if lookup(type).shape_only]
@@ -88,6 +90,8 @@ def result(type, filling):
         array = rng.uniform(-1, 1, shape).astype(np.float32)
         if slot.name == "Index":
             array = np.array([0, 2, 2])
+        if slot.name == "Indices":
+            array = np.arange(array.size).reshape(shape) % 9
         if slot.name in definition.shape_only:
             array[...] = filling
         ins[slot.name] = [array]

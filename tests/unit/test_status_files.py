@@ -19,11 +19,11 @@ from hpcdist.trace.events import EVENT, EventKind
 from hpcdist.trace.files import RankOfJob
 from hpcdist.trace.metric_log import log_metrics, metric_log
 from hpcdist.trace.recorder import Recording
-from hpcdist.trace.status import ENDED, FAILED, JobFacts, Waits
+from hpcdist.trace.status import ENDED, FAILED, JobStatus, Waits
 from tests.support.threads import LIMIT_S
 
 NOW = 2_000_000.0
-JOB = JobFacts(job="4711", script="train.py", ranks=3, unix_s=NOW - 600, every_s=2.0)
+JOB = JobStatus(job="4711", script="train.py", ranks=3, unix_s=NOW - 600, every_s=2.0)
 
 
 # -- what a rank writes ----------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def test_what_cannot_be_written_is_refused_before_the_script(tmp_path, monkeypat
 def test_without_tensorboardx_it_is_said_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(status_writer.tensorboard, "is_installed", lambda: False)
     words = ["--metrics", str(tmp_path), "--metrics-also", "tensorboard", "train.py"]
-    assert "pip install 'hpcdist[tensorboard]'" in status_writer.problem_with(options.parse(words))
+    assert "pip install 'tensorboardX" in status_writer.problem_with(options.parse(words))
 
 
 def test_unknown_forms_are_refused(capsys):

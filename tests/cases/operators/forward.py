@@ -168,11 +168,12 @@ def _children(draw: Seeded) -> Case:
 
 WITHOUT_GRADIENT: dict[str, Callable[[Seeded], Case]] = {
     **dict.fromkeys(["elementwise_mod", "elementwise_floordiv"], _two_wholes),
+    **dict.fromkeys(["bitwise_and", "bitwise_or", "bitwise_xor"], _two_wholes),
     **dict.fromkeys(["less_than", "less_equal", "greater_than", "greater_equal"], _two),
     **dict.fromkeys(["equal", "not_equal"], _two),
     **dict.fromkeys(["logical_and", "logical_or", "logical_xor"], _two_truths),
     **dict.fromkeys(["isfinite", "isnan", "isinf", "increment", "shape"], _one),
-    **dict.fromkeys(["fill_zeros_like", "fill_any_like"], _one),
+    **dict.fromkeys(["fill_zeros_like", "fill_zeros_like2", "fill_any_like"], _one),
     **dict.fromkeys(["arg_max", "arg_min"], _chosen),
     **dict.fromkeys(["one_hot", "one_hot_v2"], _ids),
     "lookup_saved_rows": _saved_rows,

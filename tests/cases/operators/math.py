@@ -38,6 +38,14 @@ def _ordered(draw: Draw) -> Case:
     return Case({"X": draw.apart(x), "Y": draw.apart(y) + 0.05}, {"axis": axis})
 
 
+@case("where")
+def _either(draw: Draw) -> Case:
+    shape = draw.shape()
+    condition = draw.rng.integers(0, 2, shape).astype(bool)
+    inputs = {"Condition": condition, "X": draw.floats(shape), "Y": draw.floats(shape)}
+    return Case(inputs, {}, wrt=["X", "Y"])
+
+
 @case("sum")
 def _sum(draw: Draw) -> Case:
     shape = draw.shape()

@@ -39,7 +39,10 @@ def _hard_labels(draw: Draw) -> Case:
 def _soft_labels(draw: Draw) -> Case:
     shape = draw.shape(2)
     x, label = _probabilities(draw, shape), _probabilities(draw, shape)
-    return Case({"X": x, "Label": label}, {"soft_label": True}, wrt=["X"])
+    if draw.bool():
+        return Case({"X": x, "Label": label}, {"soft_label": True}, wrt=["X"])
+    classes = draw.rng.integers(0, shape[-1], (*shape[:-1], 1))
+    return Case({"X": x, "Label": classes}, {"ignore_index": draw.of(-100, 0)}, wrt=["X"])
 
 
 @case("softmax_with_cross_entropy")
@@ -145,3 +148,10 @@ def _lookup_last_is_one(draw: Draw) -> Case:
 @case("lookup_table_v2")
 def _lookup_any_shape(draw: Draw) -> Case:
     return _lookup(draw, draw.shape(1, 3))
+
+
+@case("bce_loss")
+def _chances(draw: Draw) -> Case:
+    shape = draw.shape()
+    label = draw.rng.integers(0, 2, shape).astype("float64")
+    return Case({"X": draw.floats(shape, 0.1, 0.9), "Label": label}, {}, wrt=["X"])

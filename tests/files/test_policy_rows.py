@@ -1,0 +1,130 @@
+"""What tables with a policy know of their rows is saved, and restored on other servers."""
+
+import numpy as np
+import pytest
+
+from hpcdist.checkpoint import Checkpoint
+from hpcdist.ps.batch import owners_of
+from hpcdist.ps.policy_table import PolicyTable
+from hpcdist.ps.row_policy import ClickScore, RowPolicy
+from hpcdist.ps.table import RowInitializer, RowOptimizer
+from tests.cases.checkpoint import TABLE, Servers, build, fill_tables
+
+EXACT = RowPolicy(admit_after=3, waiting_ids=300, budget_rows=600, score=ClickScore())
+SKETCH = RowPolicy(admit_after=3, sketch_bytes=60 * 16 * 32, expire_steps=5)
+
+
+def table_with(policy):
+    facts = RowOptimizer("adam"), RowInitializer("constant", 0.0), 3
+    return PolicyTable(TABLE, 4, *facts, policy=policy)
+
+
+def servers_with(policy, count):
+    servers = Servers(*build(), count, tables=True)
+    servers.tables = [table_with(policy) for _ in range(count)]
+    for scope, table in zip(servers.scopes, servers.tables):
+        scope.var(TABLE).value = table
+    return servers
+
+
+def train(tables, steps, seed):
+    """Push batches of Zipf's ids, each table its own, and end a day."""
+    random = np.random.default_rng(seed)
+    for _ in range(steps):
+        ids = random.zipf(1.2, 400).astype(np.int64) % 4000
+        grads = random.normal(size=(400, 4)).astype(np.float32)
+        owners = owners_of(ids, len(tables))
+        for k, table in enumerate(tables):
+            table.push(ids[owners == k], grads[owners == k], 0.1)
+    for table in tables:
+        table.shrink()
+
+
+def known(tables):
+    """Return everything that is known of rows, and of ids that wait, by id."""
+    found = {}
+    for table in tables:
+        for each in (table, *table.companions):
+            ids, rows, state = each.export(0, len(each))
+            facts = [rows, state]
+            if isinstance(each, PolicyTable):
+                facts.append(each.metadata(ids).view(np.float32))
+            joined = np.hstack(facts).view(np.uint32).tolist()
+            found |= {(each.name, i): row for i, row in zip(ids.tolist(), joined)}
+    return found
+
+
+@pytest.mark.parametrize("policy", [EXACT, SKETCH], ids=["exact", "sketch"])
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_a_restored_table_goes_on_as_if_it_had_not_been_saved(tmp_path, policy, after):
+    before, now = servers_with(policy, 2), servers_with(policy, after)
+    train(before.tables, 6, seed=1)
+    before.tables[0].push(np.arange(0), np.zeros((0, 4), np.float32), 0.1)
+    before.tables[1].push(np.arange(0), np.zeros((0, 4), np.float32), 0.1)
+    before.save(tmp_path)
+    train(now.tables, 1, seed=9)  # what is overwritten
+    now.check(tmp_path, data=True)
+    now.load(tmp_path)
+    saved = known(before.tables)
+    assert known(now.tables) == saved
+    assert len({name for name, _ in saved}) == (2 if policy is EXACT else 1)  # shrink empties
+    for tables in (before.tables, now.tables):
+        train(tables, 4, seed=2)
+    assert known(now.tables) == known(before.tables)
+    assert {(t.step, t.day) for t in now.tables} == {(11, 2)}
+
+
+def test_a_sketch_is_saved_with_its_table(tmp_path):
+    before, now = servers_with(SKETCH, 3), servers_with(SKETCH, 2)
+    for servers in (before, now):
+        train(servers.tables, 1, seed=servers is now)
+    ids = np.arange(4000, 4400)
+    owners = owners_of(ids, 3)
+    for k, table in enumerate(before.tables):
+        mine = ids[owners == k]
+        table.push(mine, np.zeros((len(mine), 4), np.float32), 0.1)
+    before.save(tmp_path)
+    now.load(tmp_path)
+    assert known(now.tables) == known(before.tables)
+    assert any(name == f"{TABLE}@sketch" for name, _ in known(now.tables))
+
+
+def test_rows_of_files_without_metadata_count_as_looked_up_just_now(tmp_path):
+    plain = Servers(*build(), 2, tables=True)
+    ids, _, _ = fill_tables(plain.tables, count=50)
+    plain.save(tmp_path)
+    now = servers_with(EXACT, 3)
+    now.check(tmp_path)
+    now.load(tmp_path)
+    for k, table in enumerate(now.tables):
+        mine = ids[owners_of(ids, 3) == k]
+        assert table.metadata(mine).tolist() == [[1, 0, 0, 0, 0, 0]] * len(mine)
+        assert len(table) == len(mine)
+
+
+def test_tables_without_a_policy_take_the_rows_of_those_with_one(tmp_path):
+    before, plain = servers_with(EXACT, 2), Servers(*build(), 1, tables=True)
+    train(before.tables, 6, seed=1)
+    before.save(tmp_path)
+    plain.check(tmp_path)
+    plain.load(tmp_path)
+    assert sorted(plain.tables[0].export(0, 10**6)[0].tolist()) == sorted(
+        i for name, i in known(before.tables) if name == TABLE
+    )
+
+
+def test_any_tool_reads_the_metadata_in_the_manifest(tmp_path):
+    import h5py
+
+    servers = servers_with(EXACT, 2)
+    train(servers.tables, 6, seed=1)
+    servers.save(tmp_path)
+    with h5py.File(tmp_path / "manifest.h5") as file:
+        ids, words = file[f"{TABLE}/ids"][...], file[f"{TABLE}/metadata"][...]
+    for table in servers.tables:
+        mine = np.isin(ids, table.export(0, len(table))[0])
+        np.testing.assert_array_equal(words[mine], table.metadata(ids[mine]))
+    with Checkpoint(tmp_path) as checkpoint:
+        parts = [part for part in checkpoint.facts.tables if part.name == TABLE]
+    assert {part.metadata for part in parts} == {EXACT.metadata}
+    assert {part.clock for part in parts} == {(6, 1)}

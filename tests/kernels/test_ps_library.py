@@ -1,0 +1,143 @@
+"""What tables as a library do in one process, and refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hpcdist.ps as ps
+from hpcdist.errors import HpcdistError, PlanError, TableError
+from hpcdist.fluid.declared import tables as library
+
+
+@pytest.fixture(autouse=True)
+def none_connected():
+    library._open.tables = None  # private: as a new process begins
+    yield
+    library._open.tables = None  # private: as a new process begins
+
+
+def test_rows_move_by_the_formula():
+    table = ps.connect("t", 2, lr=0.5, initial=ps.Initial("constant", 1.0))
+    ids = np.array([[7, -7], [7, 2**62]])
+    assert (table.pull(ids) == 1).all()
+    table.push(ids, np.ones((2, 2, 2), np.float32)).wait()
+    assert table.pull([7, -7, 9], create=False).tolist() == [[0, 0], [0.5, 0.5], [1, 1]]
+    table.lr = 1
+    table.push(np.int32(9), np.array([1.0, 0.0])).wait()
+    assert table.pull(9).tolist() == [0, 1]
+
+
+def test_first_values_follow_from_seed_name_and_id():
+    def first(name, seed):
+        with ps.connect(name, 3, initial=ps.Initial("normal", 0, 1, seed=seed)) as table:
+            return table.pull([5, 6, 5])
+
+    rows = first("t", 3)
+    assert (rows[0] == rows[2]).all()
+    assert (rows[0] != rows[1]).all()
+    assert (first("t", 3) == rows).all()
+    assert (first("t", 4) != rows).all()
+    assert (first("u", 3) != rows).all()
+
+
+def test_a_step_pushes_every_table_once():
+    one, two = ps.connect("one", 1), ps.connect("two", 1)
+    grad = np.ones((1, 1), np.float32)
+    handle = one.push([1], grad)
+    for wrong in (handle.wait, lambda: one.push([1], grad), lambda: one.pull([1])):
+        with pytest.raises(TableError, match="'two'"):
+            wrong()
+    before = two.pull([1])
+    two.push([], np.empty((0, 1), np.float32))
+    handle.wait()
+    assert (two.pull([1]) == before).all()
+    two.close()
+    one.push([1], grad).wait()  # of all that are open
+
+
+def test_tables_are_saved_and_restored(tmp_path):
+    table = ps.connect("t", 2, optimizer="adam", lr=0.1)
+    assert table.restore(tmp_path) is None
+    grad = np.ones((3, 2), np.float32)
+    for _ in range(2):
+        table.push([1, 2, 3], grad)
+    table.save(tmp_path)
+    rows = table.pull([1, 2, 3])
+    table.push([1, 2, 3], grad)
+    after = table.pull([1, 2, 3])
+    assert table.restore(tmp_path) == 2
+    assert (table.pull([1, 2, 3]) == rows).all()
+    table.push([1, 2, 3], grad)
+    assert (table.pull([1, 2, 3]) == after).all()
+
+
+def refusals(table):
+    grad = np.ones((2, 3), np.float32)
+    bad = grad.copy()
+    bad[1, 2] = np.nan
+    return {
+        "ids: expected integers .* float64": lambda: table.pull([0.5]),
+        r"ids: expected integers .* uint64 \[1\]": lambda: table.pull(np.array([1], np.uint64)),
+        "ids: expected integers .* <U1": lambda: table.pull(["a"]),
+        r"expected float32 \[2, 3\] for ids \[2\], got float32 \[2, 2\]": lambda: table.push(
+            [1, 2], grad[:, :2]
+        ),
+        "expected float32 .*, got int64": lambda: table.push([1, 2], np.ones((2, 3), np.int64)),
+        "gradient of id 2 has nan at column 2": lambda: table.push([1, 2], bad),
+        "gradient of id 1 has inf": lambda: table.push([1], np.full((1, 3), 1e300)),
+        "lr: expected a finite number": lambda: setattr(table, "lr", -1),
+        "'t' is full: it has 0 of at most 2 ids": lambda: table.pull([1, 2, 3]),
+    }
+
+
+def test_wrong_ids_gradients_and_rates_are_refused():
+    table = ps.connect("t", 3, rows=2)
+    for message, call in refusals(table).items():
+        with pytest.raises(TableError, match=message):
+            call()
+    assert (table.pull([1, 2]) == table.pull([1, 2])).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": ""}, "name of a table"),
+        ({"width": 0}, "width: expected a positive number"),
+        ({"rows": 1.5}, "rows: expected a positive number or None"),
+        ({"optimizer": "adagard"}, "one of sgd.*did you mean 'adagrad'"),
+        ({"lr": float("nan")}, "lr: expected"),
+        ({"mode": "geo"}, "mode: expected one of sync, async"),
+        ({"max_staleness": 3}, 'max_staleness is for mode="async"'),
+        ({"epsilom": 1.0}, "does not take epsilom"),
+        ({"initial": 0.1}, "expected hpcdist.ps.Initial"),
+    ],
+)
+def test_tables_that_cannot_be_are_refused(arguments, message):
+    with pytest.raises((TableError, PlanError), match=message):
+        ps.connect(**{"name": "t", "width": 2, **arguments})
+
+
+def test_a_name_is_one_table_and_closed_ones_are_refused():
+    table = ps.connect("t", 2)
+    assert ps.connect("t", 2)._tables is table._tables  # private: two handles of one table
+    with pytest.raises(TableError, match="is connected already, with other facts"):
+        ps.connect("t", 3)
+    table.pull([1])
+    with pytest.raises(TableError, match="connect all tables before the first pull"):
+        ps.connect("u", 2)
+    table.close()
+    with pytest.raises(TableError, match="'t', pull: it was closed"):
+        table.pull([1])
+    ps.connect("u", 2).pull([1])
+
+
+def test_asynchronous_tables_need_servers():
+    with pytest.raises(HpcdistError, match="needs parameter servers"):
+        ps.connect("t", 2, mode="async").pull([1])
+
+
+def test_names_that_do_not_exist_are_answered_with_near_ones():
+    with pytest.raises(AttributeError, match="did you mean 'connect'"):
+        ps.conect  # noqa: B018
+    assert "connect" in dir(ps)

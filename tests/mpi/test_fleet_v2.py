@@ -1,0 +1,150 @@
+"""Fleet as scripts of Paddle 2 call it, over MPI: default programs, and init_worker after them."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from hpcdist.comm.cluster import PSERVER
+from hpcdist.fleet import DistributedStrategy, Fleet
+from hpcdist.fluid.fleet.role_maker import Role, UserDefinedRoleMaker
+from hpcdist.graph import names
+from tests.support.fleet_net import in_one_process, net, own_programs, results, trained
+from tests.support.job import run_job
+
+
+def begun(role, trainers, servers):
+    fleet = Fleet()
+    fleet.init(
+        UserDefinedRoleMaker(
+            is_collective=False,
+            current_id=role.index,
+            role=Role.SERVER if role.kind == PSERVER else Role.WORKER,
+            worker_endpoints=[f"10.0.1.{k}:7000" for k in range(trainers)],
+            server_endpoints=[f"10.0.0.{k}:7000" for k in range(servers)],
+        )
+    )
+    return fleet
+
+
+def by_fleet_2(trainers, servers, settings, work, model=None):
+    """Return a script that trains with fleet 2; ``work(fleet, exe, loss)`` is what workers do."""
+
+    def script(role):
+        fleet = begun(role, trainers, servers)
+        with own_programs(), names.guard():
+            loss = net()
+            strategy = DistributedStrategy()
+            for name, value in settings.items():
+                setattr(strategy, name, value)
+            optimizer = fluid.optimizer.Momentum(0.1, 0.9)
+            fleet.distributed_optimizer(optimizer, strategy).minimize(loss)
+            if fleet.is_server():
+                fleet.init_server(model)
+                fleet.run_server()
+                return "served"
+            exe = fluid.Executor()
+            exe.run(fluid.default_startup_program())
+            fleet.init_worker()
+            found = work(fleet, exe, loss)
+            fleet.stop_worker()
+            return found
+
+    return script
+
+
+def training(fleet, exe, loss):
+    main, startup = fluid.default_main_program(), fluid.Program()
+    return trained(main, startup, loss, fleet.worker_index(), fleet.worker_num(), exe)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(("trainers", "servers"), [(1, 1), (2, 1), (2, 2)])
+def test_a_synchronous_job_of_fleet_2_trains_as_one_process(trainers, servers):
+    script = by_fleet_2(trainers, servers, {"a_sync": False}, training)
+    found = results(run_job(trainers, servers, script))
+    mean = np.mean(found[:trainers], axis=0)
+    np.testing.assert_allclose(mean, in_one_process(), rtol=2e-6)
+
+
+@pytest.mark.mpi(min_size=4)
+def test_a_strategys_settings_hold_though_init_worker_comes_after_the_startup_program(monkeypatch):
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    settings = {"a_sync": True, "a_sync_configs": {"k_steps": 2, "send_wait_times": 7}}
+
+    def work(fleet, exe, loss):
+        losses = training(fleet, exe, loss)
+        return losses, os.environ["FLAGS_communicator_send_wait_times"]
+
+    for losses, flag in results(run_job(2, 2, by_fleet_2(2, 2, settings, work)))[:2]:
+        assert flag == "7" and np.isfinite(losses).all()
+
+
+@pytest.mark.mpi(min_size=4)
+def test_workers_servers_and_all_ranks_tell_each_other():
+    def script(role):
+        util = begun(role, 2, 2).util
+        own = "server" if role.kind == PSERVER else "worker"
+        number = role.index + (10 if own == "server" else 0)
+        found = [util.all_gather(number, own), util.all_reduce([number, 1], "sum", own).tolist()]
+        util.barrier(own)
+        util.barrier("all")
+        found += [util.all_gather(number, "all"), int(util.all_reduce(number, "max", "all"))]
+        return found, util.get_file_shard(["a", "b", "c"])
+
+    found = results(run_job(2, 2, script))
+    of_all = [[0, 1, 10, 11], 11]
+    for index, (values, files) in enumerate(found):
+        own = [[[0, 1], [1, 2]], [[10, 11], [21, 2]]][index // 2]
+        assert values == own + of_all
+        assert files == [["a", "b"], ["c"]][index % 2]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_worker_cannot_reduce_among_servers():
+    def script(role):
+        util = begun(role, 1, 1).util
+        if role.kind == PSERVER:
+            return "served"
+        with pytest.raises(fluid.errors.HpcdistError, match="rank 0 is trainer 0: it has no"):
+            util.barrier("server")
+        return "refused"
+
+    assert results(run_job(1, 1, script)) == ["refused", "served"]
+
+
+@pytest.mark.mpi(min_size=4)
+def test_servers_begin_with_a_model_that_was_saved_and_workers_load_one(mpi_tmp_path):
+    model, all_of_it = str(mpi_tmp_path / "model"), str(mpi_tmp_path / "persistables")
+
+    def save(fleet, exe, loss):
+        training(fleet, exe, loss)
+        fleet.barrier_worker()
+        fleet.save_inference_model(exe, model, ["x", "y"], loss)
+        fleet.save_persistables(exe, all_of_it, fluid.default_main_program(), mode=0)
+        return training(fleet, exe, loss)
+
+    synchronous = {"a_sync": False}
+    then = results(run_job(2, 2, by_fleet_2(2, 2, synchronous, save)))[:2]
+
+    def go_on(fleet, exe, loss):
+        fleet.load_model(all_of_it)
+        return training(fleet, exe, loss)
+
+    assert results(run_job(2, 2, by_fleet_2(2, 2, synchronous, go_on)))[:2] == then
+    begin = by_fleet_2(2, 2, synchronous, training, model=all_of_it)
+    assert results(run_job(2, 2, begin))[:2] == then
+
+    # A model to infer with has no state of the optimizer: the first loss is the same.
+    begin = by_fleet_2(2, 2, synchronous, training, model=model)
+    assert [found[0] for found in results(run_job(2, 2, begin))[:2]] == [t[0] for t in then]
+
+    def load(fleet, exe, loss):
+        fleet.load_inference_model(model)
+        return training(fleet, exe, loss)
+
+    found = results(run_job(2, 2, by_fleet_2(2, 2, synchronous, load)))[:2]
+    assert [losses[0] for losses in found] == [t[0] for t in then]

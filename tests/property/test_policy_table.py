@@ -1,0 +1,199 @@
+"""Tables that admit and forget, on 1, 2 and 3 servers, against dicts: equal in bits.
+
+`make test` draws 40 runs of 25 calls. HPCDIST_TEST_TABLES=2000 in the environment of pytest draws
+so many, of 60 calls.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from hpcdist.ps import table_memory
+from hpcdist.ps.batch import owners_of
+from hpcdist.ps.policy_table import PolicyTable
+from hpcdist.ps.row_policy import ClickScore, RowPolicy
+from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
+from tests.support.policy_model import PolicyModel
+
+RUNS = int(os.environ.get("HPCDIST_TEST_TABLES", "40"))
+DIM, SEED = 3, 7
+START = RowInitializer("uniform", -0.5, 0.25)
+OPTIMIZERS = [
+    RowOptimizer("sgd"),
+    RowOptimizer("adagrad", initial_moment=0.1),
+    RowOptimizer("adam", epsilon=1e-8),
+]
+ENDS = [-(2**63), -1, 0, 2**63 - 1]
+IDS = st.one_of(st.sampled_from(ENDS), st.integers(1, 60))
+SCORES = st.builds(
+    ClickScore,
+    show_click_decay_rate=st.sampled_from([0.98, 0.5]),
+    delete_threshold=st.sampled_from([0.8, 0.15, 0.0]),
+    delete_after_unseen_days=st.sampled_from([1.0, 30.0]),
+)
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> RowPolicy:
+    """Draw a policy small enough to come into force; 6 parts, for 1, 2 and 3 servers."""
+    admit_after = draw(st.sampled_from([1, 2, 3]))
+    score = draw(st.none() | SCORES)
+    budget = draw(st.sampled_from([0, 6, 15, 30]))
+    keeps = ["", "recent", "frequent", *(["score"] if score else [])]
+    return RowPolicy(
+        admit_after=admit_after,
+        admit_probability=draw(st.sampled_from([1.0, 0.6])),
+        until_admitted=draw(st.sampled_from(["initial", "zeros"])),
+        waiting_ids=draw(st.sampled_from([12, 1000])),
+        sketch_bytes=draw(st.sampled_from([0, 6 * 4 * 4 * 16])) if admit_after > 1 else 0,
+        expire_steps=draw(st.sampled_from([0, 3])),
+        expire_days=draw(st.sampled_from([0, 1])),
+        shrink_every=draw(st.sampled_from([0, 5])),
+        budget_rows=budget,
+        keep=draw(st.sampled_from(keeps)) if budget else "",
+        score=score,
+        shows=("show", "click") if score and draw(st.booleans()) else None,
+        parts=6,
+    )
+
+
+class TablesAreDicts(RuleBasedStateMachine):
+    """The same calls to the dicts and to tables on 1, 2 and 3 servers."""
+
+    @initialize(policy=policies(), optimizer=st.sampled_from(OPTIMIZERS))
+    def make(self, policy: RowPolicy, optimizer: RowOptimizer) -> None:
+        self.policy, self.optimizer = policy, optimizer
+        self.model = PolicyModel(DIM, optimizer, START, SEED, policy)
+        self.servers = [[self.table() for _ in range(n)] for n in (1, 2, 3)]
+
+    def table(self) -> PolicyTable:
+        return PolicyTable("t", DIM, self.optimizer, START, SEED, policy=self.policy)
+
+    @rule(ids=st.lists(IDS, max_size=25), seed=st.integers(0, 2**16))
+    def push(self, ids: list[int], seed: int) -> None:
+        random = np.random.default_rng(seed)
+        grads = random.normal(size=(len(ids), DIM)).astype(np.float32)
+        shows = random.integers(0, 4, (len(ids), 2)).astype(np.float32)
+        self.model.push(ids, grads, shows, 0.1)
+        array = np.array(ids, np.int64)
+        sent = np.hstack([grads, shows]) if self.policy.shows else grads
+        for tables in self.servers:
+            owners = owners_of(array, len(tables))
+            for k, table in enumerate(tables):
+                mine = owners == k
+                table.push(array[mine], np.ascontiguousarray(sent[mine]), 0.1)
+
+    @rule(ids=st.lists(IDS, max_size=25), create=st.booleans())
+    def pull(self, ids: list[int], create: bool) -> None:
+        array, wanted = np.array(ids, np.int64), self.model.pull(ids)
+        for tables in self.servers:
+            owners = owners_of(array, len(tables))
+            for k, table in enumerate(tables):
+                mine = owners == k
+                out = np.full((int(mine.sum()), table.sent_width), np.nan, np.float32)
+                table.pull(array[mine], out, create=create)
+                np.testing.assert_array_equal(out[:, :DIM], wanted[mine])
+                assert not out[:, DIM:].any()
+
+    @rule()
+    def shrink(self) -> None:
+        before = len(self.model.seen)
+        self.model.shrink()
+        for tables in self.servers:
+            assert sum(t.shrink() for t in tables) == before - len(self.model.seen)
+
+    @precondition(lambda self: self.model.step)
+    @rule()
+    def restore_on_other_servers(self) -> None:
+        """What is saved on 1, 2 and 3 servers is restored on 3, 1 and 2."""
+        saved = [self.servers[k] for k in (1, 2, 0)]
+        self.servers = [[self.table() for _ in range(n)] for n in (1, 2, 3)]
+        for old, new in zip(saved, self.servers):
+            for k, table in enumerate(new):
+                table.step, table.day = old[0].step, old[0].day
+                table.shared[...] = old[0].shared
+                self.load(table, old, k, len(new))
+                for own, others in zip(table.companions, zip(*(t.companions for t in old))):
+                    self.load(own, others, k, len(new))
+
+    def load(self, table, others, k: int, servers: int) -> None:
+        for other in others:
+            ids, rows, state = other.export(0, len(other))
+            mine = owners_of(ids, servers) == k
+            kept = (other.metadata(ids)[mine],) if isinstance(other, PolicyTable) else ()
+            table.load(ids[mine], rows[mine], state[mine], *kept)
+
+    @invariant()
+    def equal(self) -> None:
+        scored = self.policy.score is not None
+        known = {i: seen.words(scored) for i, seen in self.model.seen.items()}
+        waiting = {i: seen.words(scored) for i, seen in self.model.waiting.items()}
+        for tables in self.servers:
+            assert {t.step for t in tables} == {self.model.step}
+            assert {t.day for t in tables} == {self.model.day}
+            assert metadata_of(tables) == known
+            if tables[0].waiting is not None:
+                assert metadata_of([t.waiting for t in tables]) == waiting
+            for table in tables:
+                ids, rows, state = table.export(0, len(table))
+                for row_id, row, columns in zip(ids.tolist(), rows, state):
+                    both = np.r_[row, columns]
+                    np.testing.assert_array_equal(both, self.model.table.rows[row_id].reshape(-1))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    spread=st.sampled_from([1, 2**32, 2**40]),
+    lines=st.sampled_from([64, 200]),
+    share=st.sampled_from([0.1, 0.6, 0.95]),
+)
+def test_what_is_removed_is_gone_and_nothing_else(seed, spread, lines, share) -> None:
+    """Thousands of rows in full lines and split segments come, go and come back."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_memory, "SEGMENT_LINES", lines)
+        patch.setattr(table_memory, "CHUNK_BYTES", 1 << 14)
+        optimizer = RowOptimizer("adagrad", initial_moment=0.5)
+        table = PolicyTable("t", 2, optimizer, START, 1, policy=RowPolicy())
+        random = np.random.default_rng(seed)
+        numbers = np.arange(6000) * spread + int(random.integers(-(2**62), 2**62))
+        present: set[int] = set()
+        for _ in range(6):
+            new = random.choice(numbers, 3000, replace=False)
+            table.push(new, np.zeros((3000, 2), np.float32), 0.1)
+            present |= set(new.tolist())
+            gone = np.array([i for i in sorted(present) if random.random() < share], np.int64)
+            places = table._locate(gone, create=False)  # private: what a policy decides is given
+            table._forget(gone, places)  # private: as a budget and a shrink do
+            present -= set(gone.tolist())
+            found = table._locate(numbers, create=False)  # private: pulls do not tell
+            assert set(numbers[found != 0].tolist()) == present
+            ids, rows, state = table.export(0, len(table))
+            assert sorted(ids.tolist()) == sorted(present)
+            initial = np.empty_like(rows)
+            SparseTable("t", 2, optimizer, START, 1).read(ids, initial)
+            np.testing.assert_array_equal(rows, initial)
+            assert (state == 0.5).all()
+
+
+def metadata_of(tables: list[PolicyTable]) -> dict[int, list[int]]:
+    found = {}
+    for table in tables:
+        ids = table.export(0, len(table))[0]
+        found |= dict(zip(ids.tolist(), table.metadata(ids).tolist()))
+    return found
+
+
+TablesAreDicts.TestCase.settings = settings(
+    max_examples=RUNS,
+    stateful_step_count=25 if RUNS <= 40 else 60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TestTablesAreDicts = TablesAreDicts.TestCase

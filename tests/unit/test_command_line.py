@@ -1,0 +1,145 @@
+"""The command line: its help, its commands, and what it says about mistakes."""
+
+import doctest
+
+import pytest
+
+from hpcdist.launch import command_line, commands, main, options, start_table, words
+
+SCREEN = 50, 100  # lines, columns
+
+
+def refusal(capsys: pytest.CaptureFixture[str], parser, *given: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        parser().parse_args(given)
+    assert caught.value.code == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["", *commands.COMMANDS])
+def test_help_fits_a_screen_and_teaches_by_examples(name, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main.main([name, "--help"] if name else ["--help"])
+    assert not caught.value.code
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= SCREEN[0]
+    assert max(map(len, lines)) <= SCREEN[1]
+    if name != "settings":
+        assert any("hpcdist" in line for line in lines[1:] if line.startswith("  "))
+
+
+def test_the_overview_names_all_commands(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main.main([])
+    assert caught.value.code == 2
+    shown = capsys.readouterr().err
+    for name, command in commands.COMMANDS.items():
+        assert f"  {name} " in shown
+        assert command.summary in shown
+
+
+def test_all_options_of_running_have_one_line_of_help(capsys):
+    with pytest.raises(SystemExit):
+        options.parse(["--help"])
+    shown = capsys.readouterr().out
+    for option in set(options.names()) - {n for n in options.names() if "_" in n}:
+        if option not in ("--servers", "--workers", "--endpoints", "--ips", "--gpus"):
+            assert option in shown
+    for word in ("mpirun -n 4", "srun", "node:*=1", "--as-paddle", "--as-torchrun"):
+        assert word in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--psevers", "2", "a.py"], "there is no option --psevers; did you mean '--pservers'?"),
+        (["--pservers=1", "--quit", "a.py"], "--quit; did you mean '--quiet'?"),
+        (["--log-dri=x", "a.py"], "--log-dri; did you mean '--log-dir'?"),
+        (["--wholly-unlike", "a.py"], "there is no option --wholly-unlike"),
+        (["-n", "4", "a.py"], "-n is an option of mpirun or srun, before python: mpirun -n 4"),
+        (["--nnodes", "2", "a.py"], "--nnodes is torchrun's; mpirun or srun says this"),
+        (["--pservers", "many", "a.py"], "argument --pservers: "),
+        ([], "script"),
+    ],
+)
+def test_mistakes_in_options(given, said, capsys):
+    assert said in refusal(capsys, options.parser, *given)
+
+
+@pytest.mark.parametrize("name", [n for n in commands.COMMANDS if n != commands.RUN])
+def test_mistakes_in_options_of_commands(name, capsys):
+    parser = commands.COMMANDS[name].load().parser
+    said = refusal(capsys, parser, "--hlep", "x")
+    assert said == "hpcdist: error: there is no option --hlep; did you mean '--help'?"
+
+
+def test_what_only_looks_like_an_unknown_option():
+    asked = options.parse(["--log-dir", "x", "--seed", "0", "a.py", "--psevers", "-n", "3"])
+    assert (asked.log_dir, asked.script) == ("x", "a.py")
+    assert asked.script_args == ("--psevers", "-n", "3")
+    asked = options.parse(["-m", "json.tool", "--no-such"])
+    assert (asked.module, asked.script, asked.script_args) == (True, "json.tool", ("--no-such",))
+
+
+def test_one_of_quiet_and_verbose(capsys):
+    with pytest.raises(SystemExit):
+        options.parse(["--quiet", "--verbose", "a.py"])
+    assert "--quiet and --verbose: give one of them" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("docter", "the command 'doctor'"),
+        ("tarin.py", "'train.py'"),
+        ("b/tarin.py", "'b/train.py'"),
+    ],
+)
+def test_a_script_that_is_not_there(given, meant, tmp_path, monkeypatch, capfd):
+    (tmp_path / "b").mkdir()
+    for name in ("train.py", "b/train.py"):
+        (tmp_path / name).write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        main.main([given])
+    assert caught.value.code == 1
+    assert f"did you mean {meant}?" in capfd.readouterr().err
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main.main(["--version"])
+    assert not caught.value.code
+    name, number = capsys.readouterr().out.split()
+    assert name == "hpcdist"
+    assert number[0].isdigit()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion(shell, capsys):
+    pytest.importorskip("shtab", reason="python -m pip install shtab")
+    main.main(["completion", shell])
+    text = capsys.readouterr().out
+    for word in ("doctor", "--pservers", "--ranks-per-node"):
+        assert word in text
+
+
+@pytest.mark.parametrize("module", [start_table, words])
+def test_examples_of_docstrings(module):
+    failed, tried = doctest.testmod(module)
+    assert tried and not failed
+
+
+def test_hosts_of_a_large_job_are_not_all_named():
+    cluster = start_table.Cluster(tuple(range(512)))
+    line = start_table.roster(cluster, [f"n{i // 8}" for i in range(512)])
+    assert line == (
+        "hpcdist: 512 ranks on 64 hosts (n0, n1, n2, n3, ...): 512 trainers (ranks 0-511)"
+    )
+
+
+def test_the_program_is_named_as_it_was_started(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/usr/local/bin/hpcdist"])
+    assert command_line.program() == "hpcdist"
+    monkeypatch.setattr("sys.argv", ["/x/hpcdist/__main__.py"])
+    assert command_line.program() == "python -m hpcdist"

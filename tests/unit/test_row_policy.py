@@ -1,0 +1,108 @@
+"""Policies of rows: what they refuse, and the formulas of Paddle's CtrCommonAccessor."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from hpcdist.errors import HpcdistError
+from hpcdist.ps.row_policy import ClickScore, RowPolicy, check_servers
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: RowPolicy(admit_after=0), "admit_after: expected a whole number, 1 or more"),
+        (lambda: RowPolicy(expire_days=1.5), "expire_days: expected a whole number, 0 or more"),
+        (lambda: RowPolicy(budget_rows=True), "budget_rows: .*got True"),
+        (lambda: RowPolicy(admit_probability=0), "admit_probability: expected a number above 0"),
+        (lambda: RowPolicy(admit_probability=math.nan), "admit_probability: .*got nan"),
+        (lambda: RowPolicy(until_admitted="zero"), "until_admitted: expected one of .*'zeros'"),
+        (lambda: RowPolicy(keep="recent"), "keep='recent' is for tables with a budget"),
+        (lambda: RowPolicy(keep="score", budget_rows=99), r"needs score=ClickScore"),
+        (lambda: RowPolicy(score=0.5), "score: expected a ClickScore, got 0.5"),
+        (lambda: RowPolicy(shows=("s", "c")), r"shows are for tables with score"),
+        (lambda: RowPolicy(score=ClickScore(), shows="sc"), "names of two variables.*got 'sc'"),
+        (lambda: RowPolicy(budget_rows=99, budget_bytes=9), "budget_rows or budget_bytes, not"),
+        (lambda: RowPolicy(budget_rows=59), "budget_rows 59: expected at least as many as parts"),
+        (lambda: RowPolicy(sketch_bytes=1 << 20), "sketch_bytes is for tables with admit_after"),
+        (lambda: RowPolicy(admit_after=2, sketch_bytes=99), "sketch_bytes 99: expected at least"),
+        (lambda: ClickScore(click_coeff=math.inf), "click_coeff: expected a finite number"),
+        (lambda: ClickScore(show_click_decay_rate=1.1), "show_click_decay_rate: .*from 0 to 1"),
+        (lambda: RowPolicy.from_plain({"admit_after": "2"}), "malformed policy of rows"),
+        (lambda: fluid.ParamAttr(row_policy=3), "row_policy: expected a RowPolicy, got 3"),
+        (
+            lambda: check_servers("t", 60, 7),
+            r"60 parts, of which 7 servers .*use 6 servers, or RowPolicy\(parts=420\)",
+        ),
+    ],
+)
+def test_a_wrong_policy_is_named(make, told):
+    with pytest.raises(HpcdistError, match=told):
+        make()
+
+
+def test_a_policy_is_for_distributed_tables():
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        ids = fluid.layers.data("ids", [1], dtype="int64")
+        attr = fluid.ParamAttr("t", row_policy=RowPolicy(expire_days=3))
+        with pytest.raises(HpcdistError, match="row_policy is for tables whose rows come and go"):
+            fluid.layers.embedding(ids, [10, 3], is_sparse=True, param_attr=attr)
+        fluid.layers.embedding(ids, [10, 3], True, True, param_attr=attr)
+        other = fluid.ParamAttr("t", row_policy=RowPolicy(expire_days=4))
+        with pytest.raises(HpcdistError, match="expire_days=3.*cannot share it with.*=4"):
+            fluid.layers.embedding(ids, [10, 3], True, True, param_attr=other)
+
+
+def test_shows_need_their_variables_and_ids_of_equal_number():
+    def build(names, lod_level):
+        with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+            ids = fluid.layers.data("ids", [1], dtype="int64", lod_level=lod_level)
+            fluid.layers.data("show", [1])
+            fluid.layers.data("pair", [2])
+            policy = RowPolicy(score=ClickScore(), shows=names)
+            attr = fluid.ParamAttr("t", row_policy=policy)
+            rows = fluid.layers.embedding(ids, [-1, 3], True, True, param_attr=attr)
+            fluid.optimizer.SGD(0.1).minimize(fluid.layers.mean(rows))
+            exe = fluid.Executor()
+            exe.run(fluid.default_startup_program())
+            feed = {"ids": np.zeros((6, 1), "int64"), "show": np.ones((4, 1), "float32")}
+            feed["pair"] = np.ones((4, 2), "float32")
+            exe.run(feed=feed)
+
+    for names, lod_level, told in [
+        (("show", "clk"), 0, "expected 'clk' to be a variable .*no such variable"),
+        (("pair", "show"), 0, r"expected 'pair' .*got shape \[-1, 2\]"),
+        (("show", "show"), 1, "'ids' has sequences"),
+        (("show", "show"), 0, "6 ids are looked up for 4 numbers of shows"),
+    ]:
+        with pytest.raises(HpcdistError, match=told):
+            build(names, lod_level)
+
+
+def test_a_policy_travels_as_json():
+    policy = RowPolicy(admit_after=3, score=ClickScore(delta_keep_days=2), shows=("s", "c"))
+    assert RowPolicy.from_plain(json.loads(json.dumps(policy.to_plain()))) == policy
+
+
+def test_scores_are_those_of_ctr_common_accessor():
+    """By hand: (show - click) * 0.1 + click * 1, in float32; thresholds as there."""
+    score = ClickScore()
+    show, click = np.array([[10, 2, 30], [1, 2, 0]], np.float32)
+    np.testing.assert_allclose(score.of(show, click), [1.9, 2.0, 3.0], 1e-6)
+    days = np.array([0, 16, 17])
+    assert score.in_base(show, click, days).tolist() == [True, True, False]
+    delta = np.array([0.25, 0.2, 9], np.float32)
+    assert score.in_delta(show, click, delta, days).tolist() == [True, False, False]
+    words = np.zeros((4, 6), np.uint32)
+    words.view(np.float32)[:, 3] = [7.9, 8.1, 100, 100]
+    words[:, 2] = [40, 40, 10, 9]
+    expired = RowPolicy(score=score).expired(words, step=0, day=40)
+    assert expired.tolist() == [True, False, False, True]
+
+
+def test_large_tables_have_more_parts():
+    assert [RowPolicy().parts_for(n) for n in (100, 840_000, 6_000_000)] == [60, 840, 5040]
+    assert RowPolicy(parts=7).parts_for(100) == 7
