@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import gzip
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -38,11 +39,11 @@ def write_sample(path, rows, seed):
         ids = [f"{w * 2654435761 + k * 40503 & 0xFFFFFFFF:08x}" for k, w in enumerate(word)]
         values = [number, int(label), 14102100 + number % 24, *code[:2], *ids, *code[2:]]
         lines.append(",".join(map(str, values)))
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode()))
-    with contextlib.suppress(FileExistsError):
-        os.link(new, path)
-    new.unlink()
+    with tempfile.NamedTemporaryFile(dir=path.parent) as new:
+        new.write(gzip.compress(("\n".join(lines) + "\n").encode()))
+        new.flush()
+        with contextlib.suppress(FileExistsError):
+            os.link(new.name, path)
 
 
 def network(width):

@@ -11,6 +11,7 @@ It needs pyarrow: pip install hpcdist[data]. The files are generated, in Criteo'
 import argparse
 import contextlib
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +31,12 @@ def write(path, samples):
     numbers, ids, clicked = zip(*samples())
     columns = dict(zip(NUMBERS, np.stack(numbers, axis=1)))
     columns |= {f"C{k}": column for k, column in enumerate(np.stack(ids, axis=1))}
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    pq.write_table(pa.table({**columns, "click": np.array(clicked)}), new, row_group_size=2000)
-    with contextlib.suppress(FileExistsError):
-        os.link(new, path)
-    new.unlink()
+    table = pa.table({**columns, "click": np.array(clicked)})
+    with tempfile.NamedTemporaryFile(dir=path.parent) as new:
+        pq.write_table(table, new, row_group_size=2000)
+        new.flush()
+        with contextlib.suppress(FileExistsError):
+            os.link(new.name, path)
 
 
 def network(width):

@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import gzip
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -41,11 +42,11 @@ def write_sample(path, rows, seed):
         ]
         values = ["" if gone else value for value, gone in zip(values, random.rand(39) < 0.1)]
         lines.append("\t".join([str(int(label)), *values]) + "\n")
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.write_bytes(gzip.compress("".join(lines).encode()))
-    with contextlib.suppress(FileExistsError):
-        os.link(new, path)
-    new.unlink()
+    with tempfile.NamedTemporaryFile(dir=path.parent) as new:
+        new.write(gzip.compress("".join(lines).encode()))
+        new.flush()
+        with contextlib.suppress(FileExistsError):
+            os.link(new.name, path)
 
 
 def network(width):
