@@ -51,7 +51,8 @@ def ranks_of(job):
             command = (process / "cmdline").read_bytes()
         except OSError:
             continue
-        if b"hpcdist" in command and step <= set(variables):
+        # Not the process that watches a host, which has a rank's variables too.
+        if b"\0hpcdist\0" in command and step <= set(variables):
             ranks |= {int(v[13:]): process for v in variables if v.startswith(b"SLURM_PROCID=")}
     return ranks
 
