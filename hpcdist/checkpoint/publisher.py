@@ -18,7 +18,7 @@ from hpcdist.base.replaced import make_folders
 from hpcdist.checkpoint.background import Background
 from hpcdist.checkpoint.local_shards import program_of_job, tables_of
 from hpcdist.checkpoint.published_rows import PublishedRows, PublishOrder, facts_path, failure_path
-from hpcdist.checkpoint.ranks import peers_here, together
+from hpcdist.checkpoint.ranks import PATIENCE, peers_here, together
 from hpcdist.checkpoint.serving import PUBLISH
 from hpcdist.executor.control import Peers
 from hpcdist.executor.scope import Scope, global_scope
@@ -37,7 +37,6 @@ from hpcdist.serving.members import (
 )
 
 POLL_S = 0.02
-PATIENCE = 10  # deadlines that a version may take to be written
 
 logger = logging.getLogger("hpcdist.serving")
 

@@ -22,6 +22,8 @@ from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
 
 logger = logging.getLogger("hpcdist.checkpoint")
+PATIENCE = 10  # deadlines that one which has begun to read or write may take
+BEGUN = b"begun"  # what trainer 0 announces before it does something alone
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -44,14 +46,14 @@ class OnlyTrainer:
         """There are no servers."""
         return False
 
-    def gather(self, data: bytes) -> list[bytes]:
+    def gather(self, data: bytes, deadlines: int = 1) -> list[bytes]:
         """Return the only trainer's data."""
         return [data]
 
     def announce(self, data: bytes) -> None:
         """There are no others."""
 
-    def hear(self, awaited: str) -> bytes | None:
+    def hear(self, awaited: str, deadlines: int = 1) -> bytes | None:
         """Nobody announces anything."""
         return None
 
@@ -106,9 +108,11 @@ def with_the_living(function: Callable[P, T]) -> Callable[P, T]:
 def together(peers: Peers, compute: Callable[[], T]) -> list[T]:
     """Do something on every trainer; return the results, which are plain data, of all of them.
 
-    If it fails on some, CheckpointError on all, with the words of the first. Collective.
+    If it fails on some, CheckpointError on all, with the words of the first. DeadlineError if one
+    does not come within the deadline, or takes more than `PATIENCE` of them. Collective.
     """
-    return agreed(peers.gather, compute, "trainer")
+    peers.gather(b"")
+    return agreed(functools.partial(peers.gather, deadlines=PATIENCE), compute, "trainer")
 
 
 def agreed(gather: Callable[[bytes], list[bytes]], compute: Callable[[], T], role: str) -> list[T]:
@@ -172,6 +176,7 @@ def done_by_first(
     named, placed = _key(action), _key(f"{place} {_calls[place]}")
     _calls[place] += 1
     if peers.trainer == 0:
+        peers.announce(BEGUN)
         outcome = ""
         try:
             do()
@@ -183,11 +188,16 @@ def done_by_first(
         return
     call, heard = _calls[action], _outcomes.setdefault(named, [])
     _calls[action] += 1
+    deadlines = 1
     while len(heard) <= call and placed not in _outcomes:
-        message = peers.hear(f"trainer 0 to {action}")
+        message = peers.hear(f"waiting for trainer 0 to {action}", deadlines)
         if message is None:
             logger.warning("trainer 0 died before it could %s", action)
             return
+        if message == BEGUN:
+            deadlines = PATIENCE
+            continue
+        deadlines = 1
         *keys, outcome = message.decode(errors="replace").split(" ", 2)
         for key in keys:
             _outcomes.setdefault(key, []).append(outcome)

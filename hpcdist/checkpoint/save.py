@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -159,17 +160,17 @@ def wait() -> None:
     stay, and training can continue.
     """
     job = _background.job
-    error = _background.result()
+    result = cache(_background.result)  # which tells of an error once
     if job is not None and job is control.installed():
-        _agree(error)
-    elif job is None and error is not None:
+        _agree(result)
+    elif (error := result()) is not None and job is None:
         raise error  # that of a job which others have left by dying has been told
 
 
 @with_the_living
-def _agree(error: HpcdistError | None) -> None:
+def _agree(result: Callable[[], HpcdistError | None]) -> None:
     def local_error() -> None:
-        if error is not None:
+        if (error := result()) is not None:
             raise error
 
     together(peers_here(), local_error)

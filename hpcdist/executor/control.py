@@ -95,13 +95,16 @@ class Peers(Protocol):
     def trains_in(self, scope: Scope) -> bool:
         """Return whether what servers hold belongs to the variables of this scope."""
 
-    def gather(self, data: bytes) -> list[bytes]:
-        """Return every trainer's ``data``, in trainer order, when all have come. Collective."""
+    def gather(self, data: bytes, deadlines: int = 1) -> list[bytes]:
+        """Return every trainer's ``data``, in trainer order, when all have come. Collective.
+
+        They may be late by so many deadlines.
+        """
 
     def announce(self, data: bytes) -> None:
         """Send up to `ANNOUNCED` bytes to all other trainers, who may come for it or not."""
 
-    def hear(self, awaited: str) -> bytes | None:
+    def hear(self, awaited: str, deadlines: int = 1) -> bytes | None:
         """Return trainer 0's next announcement; None if it has died. ``awaited`` is waited for."""
 
     def ask(self, request: object) -> list[Any]:

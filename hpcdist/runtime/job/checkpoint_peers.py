@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +12,13 @@ import numpy as np
 from hpcdist.base.errors import CheckpointError, RankFailure, TrainersDied
 from hpcdist.comm.base import Request, Transport
 from hpcdist.comm.cluster import Cluster
+from hpcdist.comm.progress import waits_for_ranks
 from hpcdist.executor.control import ANNOUNCED
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
 from hpcdist.ps.client import PsClient
 
 ANNOUNCE_TAG = 6  # trainer 0 to another: what it has saved
-PATIENCE = 10  # deadlines that trainers wait for one that saves: it may take long
 
 _announced: list[tuple[np.ndarray, list[Request]]] = []  # that may still be on their way
 
@@ -70,9 +71,16 @@ class JobPeers:
             place = place.parent
         return bool(self.servers) and place is not None
 
-    def gather(self, data: bytes) -> list[bytes]:
-        """Return every trainer's ``data``, in trainer order, when all have come. Collective."""
-        awaited, deadline_s = "the others' part of a checkpoint", PATIENCE * self.deadline_s
+    def gather(self, data: bytes, deadlines: int = 1) -> list[bytes]:
+        """Return every trainer's ``data``, in trainer order, when all have come. Collective.
+
+        They may be late by so many deadlines.
+        """
+        with self._naming([k for k in self.living if k != self.group.rank]):
+            return self._gathered(data, deadlines * self.deadline_s)
+
+    def _gathered(self, data: bytes, deadline_s: float) -> list[bytes]:
+        awaited = "the others' part of a checkpoint"
         if not self.group.tolerant:
             return [*self.group.allgather_bytes(data, deadline_s, awaited)]
         living = self.living
@@ -87,6 +95,10 @@ class JobPeers:
             raise TrainersDied("trainers died while a checkpoint was made, or read")
         return [rest for _, _, rest in parts]
 
+    def _naming(self, awaited: Sequence[int]) -> AbstractContextManager[None]:
+        """Name these trainers in a DeadlineError of the waits inside."""
+        return waits_for_ranks(lambda: [self.cluster.trainers[k] for k in awaited])
+
     def announce(self, data: bytes) -> None:
         """Send up to `ANNOUNCED` bytes to all other trainers, who may come for it or not."""
         message = np.frombuffer(data, np.uint8)
@@ -95,13 +107,14 @@ class JobPeers:
         _announced[:] = [(m, r) for m, r in _announced if not self.group.test_all(r)]
         _announced.append((message, sent))
 
-    def hear(self, awaited: str) -> bytes | None:
+    def hear(self, awaited: str, deadlines: int = 1) -> bytes | None:
         """Return trainer 0's next announcement; None if it has died. ``awaited`` is waited for."""
         message = np.zeros(ANNOUNCED, np.uint8)
         first = self.living[0]
         try:
             request = self.group.irecv(message, first, ANNOUNCE_TAG)
-            self.group.wait_all([request], lambda: awaited, PATIENCE * self.deadline_s)
+            with self._naming([first]):
+                self.group.wait_all([request], lambda: awaited, deadlines * self.deadline_s)
         except RankFailure:
             return None
         return message.tobytes().rstrip(b"\0")
