@@ -21,23 +21,22 @@ TAG, PLACE, KEPT = 0, 1, 2
 _32 = uint64(32)
 AHEAD = 12  # records asked for before they are needed
 MOST = np.uint32(0xFFFFFFFF)
-COUNT, STEP, DAY, SHOW, CLICK, DELTA = range(KEPT, KEPT + 6)
+COUNT, STEP, DAY, SHOW, CLICK = range(KEPT, KEPT + 5)
 
 
 @jit
 def merged(firsts, following, values, out):
-    """Write to each row of ``out`` how many rows of ``values`` belong to it, and their sums.
+    """Write to each row of ``out`` the sum of the rows of ``values`` that belong to it.
 
     firsts, following: of `row_kernels.link_repeats`; values: float32 [places, columns]; out:
-    float32 [len(firsts), 1 + columns].
+    float32 [len(firsts), columns].
     """
     for u in range(len(firsts)):
         i = int64(firsts[u])
         out[u, :] = float32(0)
         while i >= 0:
-            out[u, 0] += float32(1)
             for j in range(values.shape[1]):
-                out[u, 1 + j] += values[i, j]
+                out[u, j] += values[i, j]
             i = int64(following[i])
 
 
@@ -80,21 +79,16 @@ def leave(ids, records, at, members, sizes):
 
 
 @jit
-def touch(records, at, looks, step, day, coefficients):
-    """Note look-ups: ``looks`` float32 [n, 1 or 3]: how many, and their shows and clicks.
-
-    coefficients: float32 [2], of shows without and with a click; [0] for rows without a score.
-    """
+def touch(records, at, looks, step, day):
+    """Note look-ups: ``looks`` float32 [n, 1 or 3]: how many, and their shows and clicks."""
     for i in range(len(records)):
         words = uint32_at(records[i] + at)
         words[COUNT] = uint32(min(int64(MOST), int64(words[COUNT]) + int64(looks[i, 0])))
         words[STEP], words[DAY] = uint32(step), uint32(day)
-        if len(coefficients):
+        if looks.shape[1] == 3:
             floats = float32_at(records[i] + at)
-            show, click = looks[i, 1], looks[i, 2]
-            floats[SHOW] += show
-            floats[CLICK] += click
-            floats[DELTA] += (show - click) * coefficients[0] + click * coefficients[1]
+            floats[SHOW] += looks[i, 1]
+            floats[CLICK] += looks[i, 2]
 
 
 @jit
@@ -113,7 +107,7 @@ def ids_of(records, at, ids):
         if i + AHEAD < len(records):
             prefetch(records[i + AHEAD])
             prefetch(records[i + AHEAD] + at)
-            prefetch(records[i + AHEAD] + at + 4 * (DELTA + 1))
+            prefetch(records[i + AHEAD] + at + 4 * (CLICK + 1))
         tag = uint32_at(records[i] + at)[TAG]
         ids[i] = unmixed((uint64(tag) << _32) | uint64(uint32_at(records[i])[0]))
 

@@ -23,8 +23,9 @@ class PolicyTable(SparseTable):
     Only `push` changes it, in this order: looks are counted and ids admitted, rows are moved, those
     whose time has come forgotten, then those that are over the budget. So all that look rows up in
     a step see the same ones, in whichever order they come. `step` counts pushes, `day` shrinks.
+    A push counts each of its ids once, at however many places and from however many trainers.
     With ``policy.shows`` rows are ``dim + 2`` wide when they are pulled and pushed: the last two
-    columns are zeros, and the sums of an id's shows and clicks.
+    columns are zeros, and the shows and clicks of a place, which add up.
     """
 
     def __init__(
@@ -66,8 +67,6 @@ class PolicyTable(SparseTable):
                 parts=policy.parts,
             )
             self.waiting = PolicyTable(f"{name}@waiting", 1, _SGD, _ZEROS, 0, policy=kept)
-        coefficients = [score.nonclk_coeff, score.click_coeff] if score else []
-        self._coefficients = np.array(coefficients, np.float32)
         # Another one than initial values follow from.
         self._key = np.uint64(seed % (1 << 64) ^ _CHANCE)
         super().__init__(name, dim, optimizer, initializer, seed, dict_size)
@@ -136,17 +135,16 @@ class PolicyTable(SparseTable):
     ) -> None:
         """Move the rows of ``ids`` that have one, or get one now; see `SparseTable.push`.
 
-        grads: float32 [n, sent_width]. Each place of an id counts as a look-up. Gradients of ids
-        without a row are dropped.
+        grads: float32 [n, sent_width]. Each id counts as looked up once. Gradients of ids without a
+        row are dropped.
         """
         ids = self._checked_ids(ids, "push")
         self._check_values(grads, (len(ids), self.sent_width), "grads")
-        shows = self._shows(ids, grads)
+        self._check_shows(ids, grads)
         rows = np.require(grads[:, : self.dim], requirements=["C", "A", "W"])
         self._check_finite(ids, rows, learning_rate, scale)
         unique, firsts, following = self._merged(ids) if repeats else single(ids)
-        looks = np.empty((len(unique), 1 + shows.shape[1]), np.float32)
-        self._kernels.merged(firsts, following, shows, looks)
+        looks = self._looks(grads, firsts, following)
         with_row = self._locate(unique, create=False) != 0
         chosen = with_row | self._by_chance(unique)
         if self.policy.admit_after == 1:
@@ -215,13 +213,8 @@ class PolicyTable(SparseTable):
 
     # -- inside --
 
-    def _shows(self, ids: Array, grads: Array) -> Array:
-        """Return shows and clicks float32 [n, 2], which `merged` adds up; [n, 0] without."""
-        if not self.policy.shows:
-            shows = np.zeros((len(ids), 2 if self.policy.score else 0), np.float32)
-            shows[:, :1] = 1
-            return shows
-        shows = np.ascontiguousarray(grads[:, self.dim :])
+    def _check_shows(self, ids: Array, grads: Array) -> None:
+        shows = grads[:, self.dim :]
         bad = np.flatnonzero(~np.isfinite(shows).all(axis=1))
         if len(bad):
             raise TableError(
@@ -229,7 +222,20 @@ class PolicyTable(SparseTable):
                 f"({shows[bad[0]].tolist()}); none of the {len(ids)} rows of this push has been "
                 "changed"
             )
-        return shows
+
+    def _looks(self, grads: Array, firsts: Array, following: Array) -> Array:
+        """Return of each id that it is looked up once, with its shows and clicks.
+
+        The result is float32 [len(firsts), 3], or [len(firsts), 1] of rows without a score.
+        """
+        looks = np.zeros((len(firsts), 3 if self.policy.score else 1), np.float32)
+        looks[:, :2] = 1
+        if self.policy.shows:
+            sums = np.empty((len(firsts), 2), np.float32)
+            shows = np.ascontiguousarray(grads[:, self.dim :])
+            self._kernels.merged(firsts, following, shows, sums)
+            looks[:, 1:] = sums
+        return looks
 
     def _by_chance(self, ids: Array) -> Array:
         """Return which ids may have a row: bool [n]."""
@@ -280,7 +286,7 @@ class PolicyTable(SparseTable):
         """Make the rows that are new, and note the looks of all; ``carried``: of `_admitted`."""
         kernels, records = self._kernels, self._locate(ids)
         self._enter(ids, records)
-        kernels.touch(records, self._at, looks, self.step, self.day, self._coefficients)
+        kernels.touch(records, self._at, looks, self.step, self.day)
         if carried is not None and len(carried[0]):
             records = self._locate(carried[0])
             kernels.write_metadata(records, self._at, carried[1])
@@ -333,7 +339,7 @@ class PolicyTable(SparseTable):
         self._enter(ids, ids)
         kernels.decay(ids, self._at, np.float32(1))
         kernels.leave(ids, ids, self._at, self._members, self._sizes)
-        kernels.touch(ids, self._at, no_looks, 0, 0, self._coefficients)
+        kernels.touch(ids, self._at, no_looks, 0, 0)
         kernels.read_or_zeros(ids, np.empty((0, self.dim), np.float32))
         kernels.chosen(ids, self._key, self._key, np.empty(0, bool))
         firsts = np.empty(0, np.int32)

@@ -17,11 +17,11 @@ from hpcdist.base.errors import TableError
 from hpcdist.base.plain_data import typed
 from hpcdist.comm.base import Array
 
-# What is kept with each row, uint32; the last three hold float32, and only tables with a score
-# have them.
-METADATA = ("count", "step", "day", "show", "click", "delta_score")
+# What is kept with each row, uint32; the last two hold float32, and only tables with a score have
+# them.
+METADATA = ("count", "step", "day", "show", "click")
 UNSCORED = METADATA[:3]
-COUNT, STEP, DAY, SHOW, CLICK, DELTA = range(len(METADATA))
+COUNT, STEP, DAY, SHOW, CLICK = range(len(METADATA))
 # A table with a bound is cut into parts by the mix of the ids. Each part keeps to its share of the
 # bound by itself, and each server has whole parts, so their number must divide that of the parts.
 PARTS = (5040, 840, 60)  # divided by 1 to 10; by 1 to 8; by 1 to 6: as many as are large enough
@@ -36,13 +36,11 @@ FRACTION = 8  # a full part forgets this part of its rows at once
 class ClickScore:
     """The value of a row by its shows and clicks, as Paddle 2.6.2's CtrCommonAccessor has it.
 
-    ``(show - click) * nonclk_coeff + click * click_coeff``. A row is looked up with a number of
-    shows and clicks (1 and 0 unless two variables say others), which add up. `shrink` multiplies
+    ``(show - click) * nonclk_coeff + click * click_coeff``. A step that looks a row up adds shows
+    and clicks to it: 1 and 0, or what two variables say of each of its places. `shrink` multiplies
     both by ``show_click_decay_rate``, then forgets rows whose score is below ``delete_threshold``,
-    and those that were last looked up more than ``delete_after_unseen_days`` days ago. The rows of
-    a base model have a score of ``base_threshold`` or more and were looked up in the last
-    ``delta_keep_days`` days; those of a delta have also added ``delta_threshold`` to their score
-    since the last one. All numbers are float32.
+    and those that were last looked up more than ``delete_after_unseen_days`` days ago. All numbers
+    are float32.
     """
 
     nonclk_coeff: float = 0.1
@@ -50,9 +48,6 @@ class ClickScore:
     show_click_decay_rate: float = 0.98
     delete_threshold: float = 0.8
     delete_after_unseen_days: float = 30.0
-    base_threshold: float = 1.5
-    delta_threshold: float = 0.25
-    delta_keep_days: float = 16.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -73,26 +68,14 @@ class ClickScore:
         scores: Array = (show - click) * coefficient + click * np.float32(self.click_coeff)
         return scores
 
-    def in_base(self, show: Array, click: Array, unseen_days: Array) -> Array:
-        """Return which rows belong to a base model: bool [n]."""
-        kept = unseen_days <= self.delta_keep_days
-        chosen: Array = (self.of(show, click) >= np.float32(self.base_threshold)) & kept
-        return chosen
-
-    def in_delta(self, show: Array, click: Array, delta: Array, unseen_days: Array) -> Array:
-        """Return which rows belong to a delta: bool [n]."""
-        changed = delta >= np.float32(self.delta_threshold)
-        chosen: Array = self.in_base(show, click, unseen_days) & changed
-        return chosen
-
 
 @dataclass(frozen=True)
 class RowPolicy:
     """Which ids of a table get a row, and which rows it forgets.
 
-    Admission: an id gets its row in the step that looks it up for the ``admit_after``-th time, each
-    trainer's batch counting once, and only if a hash of the id and the table's seed chooses it,
-    with ``admit_probability``. Until then it answers with its initial values, or with zeros
+    Admission: an id gets its row in the ``admit_after``-th step that looks it up, at however many
+    places and on however many trainers, and only if a hash of the id and the table's seed chooses
+    it, with ``admit_probability``. Until then it answers with its initial values, or with zeros
     (``until_admitted`` "initial" or "zeros"), and its gradients are dropped; so do ids that were
     forgotten. Counts of ids that wait are exact for up to ``waiting_ids`` ids, of which those
     looked up least recently are forgotten; with ``sketch_bytes`` they are a count-min sketch of

@@ -10,7 +10,9 @@ from hpcdist.ps.row_policy import ClickScore, RowPolicy
 from hpcdist.ps.table import RowInitializer, RowOptimizer
 from tests.cases.checkpoint import TABLE, Servers, build, fill_tables
 
-EXACT = RowPolicy(admit_after=3, waiting_ids=300, budget_rows=600, score=ClickScore())
+EXACT = RowPolicy(
+    admit_after=3, waiting_ids=300, budget_rows=600, score=ClickScore(delete_threshold=0.35)
+)
 SKETCH = RowPolicy(admit_after=3, sketch_bytes=60 * 16 * 32, expire_steps=5)
 
 
@@ -98,7 +100,7 @@ def test_rows_of_files_without_metadata_count_as_looked_up_just_now(tmp_path):
     now.load(tmp_path)
     for k, table in enumerate(now.tables):
         mine = ids[owners_of(ids, 3) == k]
-        assert table.metadata(mine).tolist() == [[1, 0, 0, 0, 0, 0]] * len(mine)
+        assert table.metadata(mine).tolist() == [[1, 0, 0, 0, 0]] * len(mine)
         assert len(table) == len(mine)
 
 

@@ -71,15 +71,13 @@ def test_a_job_computes_what_one_process_computes(trainers: int, servers: int) -
     for got in values(run_job(trainers, servers, lambda role: train())):
         if trainers == 1:
             np.testing.assert_array_equal(got, wanted)
-        else:  # each trainer's batch is a part of this one, and may admit other ids
-            assert len(got) == len(wanted) and np.isfinite(got).all()
+        else:
+            np.testing.assert_allclose(got, wanted, 1e-5, 1e-5)
 
 
-@pytest.mark.parametrize("servers", [1, 2])
-def test_two_trainers_get_the_same_bits_from_any_number_of_servers(servers: int) -> None:
-    shared = values(run_job(2, 0, lambda role: train()))
-    got = values(run_job(2, servers, lambda role: train()))
-    np.testing.assert_allclose(np.array(got), np.array(shared), 1e-5, 1e-5)
+def test_two_trainers_get_the_same_bits_from_any_number_of_servers() -> None:
+    first, second = (values(run_job(2, servers, lambda role: train())) for servers in (1, 2))
+    np.testing.assert_array_equal(first, second)
 
 
 def test_too_many_servers_are_refused_before_the_first_step() -> None:

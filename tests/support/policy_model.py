@@ -28,10 +28,10 @@ class Seen:
 
     def __init__(self) -> None:
         self.count = self.step = self.day = 0
-        self.show = self.click = self.delta = F(0)
+        self.show = self.click = F(0)
 
     def words(self, scored: bool) -> list[int]:
-        floats = np.array([self.show, self.click, self.delta], F).view(np.uint32).tolist()
+        floats = np.array([self.show, self.click], F).view(np.uint32).tolist()
         return [self.count, self.step, self.day, *(floats if scored else [])]
 
 
@@ -67,10 +67,10 @@ class PolicyModel:
         self.step += 1
         looks: dict[int, list] = {}
         for row_id, pair in zip(ids, shows):
-            look = looks.setdefault(row_id, [0, F(0), F(0)])
-            look[0] += 1
-            look[1] += pair[0] if self.policy.shows else F(1)
-            look[2] += pair[1] if self.policy.shows else F(0)
+            start = (F(0), F(0)) if self.policy.shows else (F(1), F(0))
+            look = looks.setdefault(row_id, [1, *start])
+            if self.policy.shows:
+                look[1:] = look[1] + pair[0], look[2] + pair[1]
         for row_id, look in looks.items():
             if row_id not in self.seen and self.by_chance(row_id):
                 self.admit(row_id, look)
@@ -114,12 +114,8 @@ class PolicyModel:
 
     def look(self, seen: Seen, look: list) -> None:
         seen.count, seen.step, seen.day = seen.count + look[0], self.step, self.day
-        score = self.policy.score
-        if score:
+        if self.policy.score:
             seen.show, seen.click = seen.show + look[1], seen.click + look[2]
-            seen.delta = seen.delta + (
-                (look[1] - look[2]) * F(score.nonclk_coeff) + look[2] * F(score.click_coeff)
-            )
 
     def score(self, seen: Seen) -> np.float32:
         score = self.policy.score

@@ -79,6 +79,27 @@ def test_asynchronous_tables_need_servers(tmp_path):
     assert "mode 'async' needs parameter servers" in ended.err
 
 
+def expected_rows():
+    """By hand: an id is counted once in a step; each of its places moves its row by 1/8."""
+    counts, rows = dict.fromkeys([*range(4), 10, *range(20, 24)], 0), {}
+    for step in range(4):
+        ids = [step, 10, 10, 20 + step, 10, step // 2, 20 + step, 21]
+        for one in set(ids):
+            counts[one] += 1
+        for one in ids:
+            rows[one] = rows.get(one, 0) - (counts[one] > 1) / 8
+    return " ".join(f"{one}:{rows[one]:g}" for one in counts)
+
+
+@pytest.mark.parametrize(("trainers", "servers"), [(1, 0), (2, 0), (2, 1), (1, 2)])
+def test_ids_are_admitted_after_as_many_steps_on_any_ranks(tmp_path, trainers, servers):
+    options = ("--as-torchrun", *(("--pservers", str(servers)) if servers else ()))
+    ranks, script = trainers + servers, read_script("torch_row_policy")
+    ended = Job(tmp_path, script, *options, ranks=ranks, mpirun=ranks > 1, env=ONE_THREAD).end()
+    assert ended.code == 0, ended
+    assert set(ended.out.splitlines()) == {f"rows {expected_rows()}"}
+
+
 def test_the_example_of_clicks_learns_and_goes_on(tmp_path):
     script = (Path(ROOT) / "examples" / "torch" / "dlrm.py").read_text()
     losses = []

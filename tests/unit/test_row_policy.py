@@ -83,7 +83,9 @@ def test_shows_need_their_variables_and_ids_of_equal_number():
 
 
 def test_a_policy_travels_as_json():
-    policy = RowPolicy(admit_after=3, score=ClickScore(delta_keep_days=2), shows=("s", "c"))
+    policy = RowPolicy(
+        admit_after=3, score=ClickScore(delete_after_unseen_days=2), shows=("s", "c")
+    )
     assert RowPolicy.from_plain(json.loads(json.dumps(policy.to_plain()))) == policy
 
 
@@ -92,11 +94,7 @@ def test_scores_are_those_of_ctr_common_accessor():
     score = ClickScore()
     show, click = np.array([[10, 2, 30], [1, 2, 0]], np.float32)
     np.testing.assert_allclose(score.of(show, click), [1.9, 2.0, 3.0], 1e-6)
-    days = np.array([0, 16, 17])
-    assert score.in_base(show, click, days).tolist() == [True, True, False]
-    delta = np.array([0.25, 0.2, 9], np.float32)
-    assert score.in_delta(show, click, delta, days).tolist() == [True, False, False]
-    words = np.zeros((4, 6), np.uint32)
+    words = np.zeros((4, 5), np.uint32)
     words.view(np.float32)[:, 3] = [7.9, 8.1, 100, 100]
     words[:, 2] = [40, 40, 10, 9]
     expired = RowPolicy(score=score).expired(words, step=0, day=40)

@@ -59,9 +59,17 @@ class GatedCell(RNNCellBase):
 
     gates = 1
 
-    def _make(
-        self, input_size: int, hidden_size: int, weight_ih: Any, weight_hh: Any, *biases: Any
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        weight_ih_attr: Any = None,
+        weight_hh_attr: Any = None,
+        bias_ih_attr: Any = None,
+        bias_hh_attr: Any = None,
+        name: str | None = None,
     ) -> None:
+        super().__init__()
         if hidden_size <= 0:
             raise GraphError(
                 f"paddle.nn.{type(self).__name__}: hidden_size: expected at least 1, got "
@@ -70,10 +78,10 @@ class GatedCell(RNNCellBase):
         self.input_size, self.hidden_size = input_size, hidden_size
         rows, limit = self.gates * hidden_size, 1.0 / math.sqrt(hidden_size)
         parts = (
-            ("weight_ih", [rows, input_size], weight_ih, False),
-            ("weight_hh", [rows, hidden_size], weight_hh, False),
-            ("bias_ih", [rows], biases[0], True),
-            ("bias_hh", [rows], biases[1], True),
+            ("weight_ih", [rows, input_size], weight_ih_attr, False),
+            ("weight_hh", [rows, hidden_size], weight_hh_attr, False),
+            ("bias_ih", [rows], bias_ih_attr, True),
+            ("bias_hh", [rows], bias_hh_attr, True),
         )
         for name, shape, attr, is_bias in parts:
             fixed = attr is False
@@ -118,14 +126,13 @@ class SimpleRNNCell(GatedCell):
         bias_hh_attr: Any = None,
         name: str | None = None,
     ) -> None:
-        super().__init__()
         if activation not in ("tanh", "relu"):
             raise GraphError(
                 f"paddle.nn.SimpleRNNCell: activation: 'tanh' or 'relu', got {activation!r}"
             )
-        self.activation = activation
         attrs = weight_ih_attr, weight_hh_attr, bias_ih_attr, bias_hh_attr
-        self._make(input_size, hidden_size, *attrs)
+        super().__init__(input_size, hidden_size, *attrs)
+        self.activation = activation
 
     def forward(self, inputs: Variable, states: Any = None) -> Any:
         """Append a step."""
@@ -138,20 +145,6 @@ class GRUCell(GatedCell):
     """r, z = sigmoid(...); c = tanh(W x + b + r (W h + b)); h' = (h - c) z + c."""
 
     gates = 3
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        weight_ih_attr: Any = None,
-        weight_hh_attr: Any = None,
-        bias_ih_attr: Any = None,
-        bias_hh_attr: Any = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__()
-        attrs = weight_ih_attr, weight_hh_attr, bias_ih_attr, bias_hh_attr
-        self._make(input_size, hidden_size, *attrs)
 
     def forward(self, inputs: Variable, states: Any = None) -> Any:
         """Append a step."""
@@ -173,20 +166,6 @@ class LSTMCell(GatedCell):
     """i, f, o = sigmoid(...); c' = f c + i tanh(...); h' = o tanh(c')."""
 
     gates = 4
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        weight_ih_attr: Any = None,
-        weight_hh_attr: Any = None,
-        bias_ih_attr: Any = None,
-        bias_hh_attr: Any = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__()
-        attrs = weight_ih_attr, weight_hh_attr, bias_ih_attr, bias_hh_attr
-        self._make(input_size, hidden_size, *attrs)
 
     @property
     def state_shape(self) -> Any:
