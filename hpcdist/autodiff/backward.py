@@ -36,7 +36,7 @@ def append_backward(
     callbacks: Sequence[Callback] | None = None,
     checkpoints: Sequence[Variable | str] | None = None,
 ) -> list[tuple[Parameter, Variable]]:
-    """Append the backward of ``loss``, of shape (1,), and return (parameter, gradient) pairs.
+    """Append the backward of ``loss``, of one element, and return (parameter, gradient) pairs.
 
     ``parameter_list`` limits the pairs (default: every trainable parameter, in order of creation),
     and may name other variables;
@@ -62,7 +62,7 @@ def append_backward(
         raise GraphTypeError(f"append_backward: callbacks must be a list of functions: {callbacks}")
     maker.set_attr(ROLE_ATTR, int(OpRole.FORWARD | OpRole.LOSS))
     stopped = _stopped(block, no_grad_set)
-    one = {"shape": [1], "value": 1.0, "dtype": loss.dtype}
+    one = {"shape": list(loss.shape), "value": 1.0, "dtype": loss.dtype}
     start = Step("fill_constant", {}, {"Out": [grad_name(loss.name)]}, one)
     begin = len(block.ops)
     gradient_of = _append(block, {loss.name}, (), stopped, [start], callbacks or ())
@@ -141,13 +141,13 @@ def calc_gradient(*args: Any, **kwargs: Any) -> Any:
 
 # -- what gradients flow through -----------------------------------------------------------------
 def check_loss(loss: Any) -> None:
-    """Raise GraphTypeError unless it is a Variable, GraphAssertionError unless of shape (1,)."""
+    """Raise GraphTypeError unless it is a Variable, GraphAssertionError unless of one element."""
     if not isinstance(loss, Variable):
         raise GraphTypeError(f"append_backward: the loss must be a Variable, got {loss!r}")
-    if tuple(loss.shape) != (1,):
+    if tuple(loss.shape) not in ((1,), ()):
         raise GraphAssertionError(
-            f"append_backward: the loss {loss.name!r} must have shape (1,), got {loss.shape}; "
-            "reduce it with layers.mean"
+            f"append_backward: the loss {loss.name!r} must have shape (1,) or (), got "
+            f"{loss.shape}; reduce it with layers.mean"
         )
 
 

@@ -19,5 +19,5 @@ with paddle.static.program_guard(main, startup):
     fleet.distributed_optimizer(make_optimizer(paddle)).minimize(loss, startup)
 exe = paddle.static.Executor(paddle.CPUPlace())
 exe.run(startup)
-losses = [float(exe.run(main, feed=feed, fetch_list=[loss.name])[0][0]) for _ in range(3)]
+losses = [float(exe.run(main, feed=feed, fetch_list=[loss.name])[0]) for _ in range(3)]
 rank = paddle.distributed.get_rank(), paddle.distributed.get_world_size()

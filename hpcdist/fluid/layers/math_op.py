@@ -41,7 +41,7 @@ def _scaled(var: Variable, scale: float, bias: float) -> Variable:
 
 
 def _filled(like: Variable, value: float, *, every_element: bool) -> Variable:
-    """Return a constant of shape (1,), or of the whole shape of ``like``."""
+    """Return a constant of shape (1,), or of the whole shape of ``like``; () where that has it."""
     block, dtype = _block(like), like.dtype
     attrs: dict[str, Any] = {"dtype": dtype, "value": value}
     if every_element and -1 in like.shape:
@@ -50,7 +50,7 @@ def _filled(like: Variable, value: float, *, every_element: bool) -> Variable:
         attrs |= {"input_dim_idx": batch, "output_dim_idx": batch}
         out = _append(block, "fill_constant_batch_size_like", dtype, {"Input": like}, attrs)
     else:
-        attrs["shape"] = list(like.shape) if every_element else [1]
+        attrs["shape"] = list(like.shape) if every_element or not like.shape else [1]
         out = _append(block, "fill_constant", dtype, {}, attrs)
     out.stop_gradient = True
     return out
@@ -205,7 +205,7 @@ def scaling(type: str, reverse: bool = False) -> Callable[[Variable, float], Var
 
 
 def filled(like: Variable, value: float) -> Variable:
-    """Return a constant of shape (1,), of the element type of ``like``."""
+    """Return a constant of shape (1,) (() if ``like`` has that), of the type of ``like``."""
     return _filled(like, value, every_element=False)
 
 

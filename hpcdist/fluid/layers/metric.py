@@ -81,7 +81,20 @@ def auc(
         >>> auc.shape
         (1,)
     """
+    return areas_and_counts(input, label, curve, num_thresholds, slide_steps)
+
+
+def areas_and_counts(
+    input: Variable,
+    label: Variable,
+    curve: str,
+    num_thresholds: int,
+    slide_steps: int,
+    scalar: bool = False,
+) -> tuple[Variable, Variable, list[Variable]]:
+    """Do what `auc` does; ``scalar``: the areas have shape ()."""
     helper = LayerHelper("auc")
+    facts_of_curve = {"curve": curve, "num_thresholds": num_thresholds, "scalar": scalar}
     areas = [helper.new_var("float64", stop_gradient=True) for _ in range(2)]
     buckets = num_thresholds + 1
     facts: dict[str, Any] = {"dtype": "int64", "persistable": True, "stop_gradient": True}
@@ -97,6 +110,6 @@ def auc(
             "auc",
             {"Predict": input, "Label": label, "StatPos": pair[0], "StatNeg": pair[1]},
             {"AUC": out, "StatPosOut": pair[0], "StatNegOut": pair[1]},
-            {"curve": curve, "num_thresholds": num_thresholds, "slide_steps": steps},
+            {**facts_of_curve, "slide_steps": steps},
         )
     return areas[0], areas[1], counts

@@ -60,6 +60,7 @@ def _infer(
     curve: str,
     num_thresholds: int,
     slide_steps: int,
+    scalar: bool,
 ) -> Metas:
     if curve not in CURVES:
         raise GraphError(f"auc: curve must be one of {', '.join(CURVES)}, got {curve!r}")
@@ -78,7 +79,7 @@ def _infer(
             f"auc: {num_thresholds} thresholds over {slide_steps} batches need {needed} counts, "
             f"got {positives.shape} and {negatives.shape}"
         )
-    return Meta((1,), "float64"), positives, negatives
+    return Meta(() if scalar else (1,), "float64"), positives, negatives
 
 
 def _bind(
@@ -94,6 +95,7 @@ def _bind(
     curve: str,
     num_thresholds: int,
     slide_steps: int,
+    scalar: bool,
 ) -> Call:
     """Count this batch, then take the area; rows of ``weight`` 0 do not count.
 
@@ -150,7 +152,7 @@ define(
     "Predict, Label, StatPos, StatNeg, Weight? -> AUC, StatPosOut, StatNegOut",
     rows=_counted_rows,
     sums=("StatPosOut", "StatNegOut"),
-    attrs={"curve": "ROC", "num_thresholds": 2**12 - 1, "slide_steps": 1},
+    attrs={"curve": "ROC", "num_thresholds": 2**12 - 1, "slide_steps": 1, "scalar": False},
     infer=_infer,
     bind=_bind,
 )

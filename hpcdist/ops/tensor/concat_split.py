@@ -151,7 +151,7 @@ def _stack_infer(xs: Sequence[Meta], axis: int, num: int = 0) -> Meta:
 def _layers_of(stacked, axis: int) -> list[DeviceArray]:
     """View an array as the values stacked in it."""
     axis = resolve_axis(axis, stacked.ndim)
-    return [stacked[(slice(None),) * axis + (i,)] for i in range(stacked.shape[axis])]
+    return [stacked[(slice(None),) * axis + (i, ...)] for i in range(stacked.shape[axis])]
 
 
 def _join_bind(xp: ArrayModule, xs: Operands, y, axis: int, num: int = 0) -> Call:

@@ -48,7 +48,8 @@ class DistributedAuc:
         """Return a value of the job from the sum of what the trainers added."""
         op = self._by_area.get(name)
         if op is not None:
-            return np.array([area(joined[0], joined[1], op.attrs["curve"])], np.float64)
+            value = np.array(area(joined[0], joined[1], op.attrs["curve"]), np.float64)
+            return value if op.attrs["scalar"] else value.reshape(1)
         op = self._by_counts.get(name)
         if op is not None and op.attrs["slide_steps"]:
             joined[-1] = np.asarray(local)[-1]  # the number of batches

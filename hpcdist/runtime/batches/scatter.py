@@ -15,6 +15,7 @@ import numpy as np
 
 from hpcdist.base.division import equal_part
 from hpcdist.base.errors import FeedError
+from hpcdist.graph.block import Block
 from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.op_role import ROLE_ATTR, OpRole
@@ -236,16 +237,31 @@ def weighted(program: Program) -> Program:
     flags: dict[str, Any] = {"shape": (1,), "is_data": True, "stop_gradient": True}
     for dtype in weight_dtypes(program):
         block.create_var(WEIGHTS[dtype], dtype=dtype, **flags)
-    for index, op in enumerate(block.ops):
+    ops: list[Operator] = []
+    for op in block.ops:
         if is_loss_gradient(op):
-            slots = {"X": [WEIGHTS[_weight_dtype(op)]]}, {"Out": op.output("Out")}
-            facts = {"scale": op.attrs["value"], "bias": 0.0, "bias_after_scale": True}
-            facts |= {ROLE_ATTR: op.attrs[ROLE_ATTR]}
-            block.ops[index] = Operator(block, "scale", *slots, facts)
-        elif op.type == "auc":
+            ops += _weighted_start(op, block)
+            continue
+        ops.append(op)
+        if op.type == "auc":
             block.create_var(COUNTED, dtype="float32", **flags)
             op.inputs["Weight"] = [COUNTED]
+    block.ops[:] = ops
     return new
+
+
+def _weighted_start(op: Operator, block: Block) -> list[Operator]:
+    """Return operators that start the gradient of a loss, (1,) or (), at the fed weight."""
+    (out,), role = op.output("Out"), {ROLE_ATTR: op.attrs[ROLE_ATTR]}
+    facts = {"scale": op.attrs["value"], "bias": 0.0, "bias_after_scale": True, **role}
+    slots = {"X": [WEIGHTS[_weight_dtype(op)]]}, {"Out": [out]}
+    starts = [Operator(block, "scale", *slots, facts)]
+    if not op.attrs["shape"]:
+        one = block.create_var(f"{out}@OF_ONE", shape=(1,), dtype=block.var(out).dtype)
+        starts[0].outputs["Out"] = [one.name]
+        given = {"X": [one.name]}, {"Out": [out]}, {"shape": [], **role}
+        starts.append(Operator(block, "reshape2", *given))
+    return starts
 
 
 def is_loss_gradient(op: Operator) -> bool:

@@ -10,6 +10,7 @@ from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import declare
 from hpcdist.fluid.compat.paddle2.declare import Extents
+from hpcdist.fluid.compat.paddle2.scalars import scalar
 from hpcdist.fluid.layers.helper import LayerHelper, into
 from hpcdist.graph.dtypes import canonical, is_float
 from hpcdist.graph.variable import Variable
@@ -134,7 +135,7 @@ def _constant(where: str, array: np.ndarray, output: Variable | None) -> Variabl
         wider = np.float32 if array.dtype == np.float16 else np.int32
         return into(output, layers.assign(array.astype(wider)).astype(array.dtype.name))
     shaped = layers.assign(array.reshape(array.shape or (1,)))
-    return into(output, shaped)
+    return into(output, shaped if array.shape else scalar(shaped))
 
 
 @_function

@@ -6,7 +6,8 @@ makes ``squeeze(x, axis=None, name=None)``, which appends the operator ``squeeze
 slot ``X`` and attribute ``axes`` from ``axis``. What goes into a slot is a Variable (a list of them
 for ``X*``); a parameter that is an attribute has a kind (`KINDS`) and is left to the operator's
 default where it is None. ``attr='literal'`` sets an attribute, ``-> Out Indices`` names the outputs
-that are returned (by default the first one), ``as key`` the name that results are derived from
+that are returned (by default the first one; ``Out[]``: with shape [], of an operator that gives
+[1]), ``as key`` the name that results are derived from
 where that is not the operator's type. Every function takes ``name``, too.
 """
 
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.errors import GraphError, GraphTypeError
+from hpcdist.fluid.compat.paddle2.scalars import scalar
 from hpcdist.fluid.layers.helper import LayerHelper
 from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.registry import lookup
@@ -33,7 +35,7 @@ Function = Callable[..., Any]
 Check = tuple[Callable[[str, Any], Any], bool]
 
 _SHAPE_OF_X = "XShape"  # an output that gradients read, wherever an operator has it
-_LINE = re.compile(r"(\w+)\((.*)\)\s+(\w+)\s*(.*?)(?:\s*->\s*([\w ]+?))?(?:\s+as (\w+))?$")
+_LINE = re.compile(r"(\w+)\((.*)\)\s+(\w+)\s*(.*?)(?:\s*->\s*([\w \[\]]+?))?(?:\s+as (\w+))?$")
 
 
 # -- kinds of parameters that are attributes -----------------------------------------------------
@@ -174,7 +176,9 @@ class Declaration:
         }
         helper.append_op(self.type, inputs, outputs, attrs)
         wanted = self.outputs or list(outputs)[:1]
-        results = tuple(outputs[slot] for slot in wanted)
+        results = tuple(
+            scalar(outputs[slot[:-2]]) if slot.endswith("[]") else outputs[slot] for slot in wanted
+        )
         return results if len(results) > 1 else results[0]
 
 

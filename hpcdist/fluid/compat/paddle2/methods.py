@@ -17,6 +17,7 @@ from hpcdist.fluid.compat import paddle2_names
 from hpcdist.fluid.compat.paddle2 import composed, tensor
 from hpcdist.fluid.compat.paddle2.composed import arithmetic
 from hpcdist.fluid.compat.paddle2.nn import functional
+from hpcdist.fluid.compat.paddle2.scalars import scalar
 from hpcdist.fluid.compat.paddle2.tensor import DECLARED
 from hpcdist.fluid.layers import math_op
 from hpcdist.fluid.layers.helper import LayerHelper
@@ -82,6 +83,8 @@ def getitem(self: Variable, item: Any) -> Variable:
         items[place : place + 1] = [slice(None)] * (len(self.shape) - given)
     places = [one for one in items if one is not None]
     part = math_op.getitem(self, tuple(places)) if places else self
+    if len(places) == len(self.shape) and not any(isinstance(one, slice) for one in places):
+        part = scalar(part)
     kept = [one for one in items if one is None or isinstance(one, slice)]
     new = [place for place, one in enumerate(kept) if one is None]
     return DECLARED["unsqueeze"](part, new) if new else part

@@ -7,6 +7,7 @@ from typing import Any
 
 from hpcdist.fluid.compat.paddle2 import declare
 from hpcdist.fluid.compat.paddle2.declare import KINDS
+from hpcdist.fluid.compat.paddle2.scalars import scalar
 from hpcdist.fluid.layers.helper import LayerHelper
 from hpcdist.graph.variable import Variable
 
@@ -28,9 +29,10 @@ _CASTS = ("sum", "prod")  # which take a dtype
 def reduced(type: str, key: str, x: Variable, axis: Any, keepdim: bool, name: Any) -> Variable:
     """Append a reduction of ``x`` over ``axis`` (None or an empty list: over all dimensions)."""
     dims = [] if axis is None else KINDS["ints"](f"paddle.{key}: axis", axis)
-    everything = not dims or len(dims) == len(x.shape)
-    attrs = {"dim": dims or [0], "keep_dim": keepdim, "reduce_all": everything}
-    return LayerHelper(key, name).apply(type, {"X": x}, attrs, dtype=x.dtype)
+    everything = not dims or len(dims) >= len(x.shape)
+    attrs = {"dim": dims if x.shape else [], "keep_dim": keepdim, "reduce_all": everything}
+    out = LayerHelper(key, name).apply(type, {"X": x}, attrs, dtype=x.dtype)
+    return scalar(out) if everything and not keepdim else out
 
 
 def _reduction(of: str) -> Callable[..., Variable]:

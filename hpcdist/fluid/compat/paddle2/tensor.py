@@ -53,15 +53,14 @@ DECLARED = declare.functions(
     logical_and(x, y, out=None)                 logical_and X=x Y=y
     logical_or(x, y, out=None)                  logical_or X=x Y=y
     logical_xor(x, y, out=None)                 logical_xor X=x Y=y
-    allclose(x, y, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False)   allclose Input=x Other=y rtol=rtol atol=atol equal_nan=equal_nan
+    allclose(x, y, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False)   allclose Input=x Other=y rtol=rtol atol=atol equal_nan=equal_nan -> Out[]
 
     # algebra
     bmm(x, y)                                   bmm X=x Y=y
     mm(input, mat2)                             matmul X=input Y=mat2 as mm
     addmm(input, x, y, beta: float = 1.0, alpha: float = 1.0)   addmm Input=input X=x Y=y Alpha=alpha Beta=beta
     kron(x, y)                                  kron X=x Y=y
-    dist(x, y, p: float = 2.0)                  dist X=x Y=y p=p
-    trace(x, offset: int = 0, axis1: int = 0, axis2: int = 1)   trace Input=x offset=offset dim1=axis1 dim2=axis2
+    dist(x, y, p: float = 2.0)                  dist X=x Y=y p=p -> Out[]
     tril(x, diagonal: int = 0)                  tril_triu X=x diagonal=diagonal lower=True
     triu(x, diagonal: int = 0)                  tril_triu X=x diagonal=diagonal lower=False
     diag_embed(input, offset: int = 0, dim1: int = -2, dim2: int = -1)   diag_embed Input=input offset=offset dim1=dim1 dim2=dim2
@@ -86,8 +85,8 @@ DECLARED = declare.functions(
     argsort(x, axis: int = -1, descending: bool = False)   argsort X=x axis=axis descending=descending -> Indices
     sort(x, axis: int = -1, descending: bool = False)   argsort X=x axis=axis descending=descending -> Out
     shape(input)                                shape Input=input
-    numel(x)                                    size Input=x as size
-    is_empty(x)                                 is_empty X=x
+    numel(x)                                    size Input=x -> Out[] as size
+    is_empty(x)                                 is_empty X=x -> Out[]
     shard_index(input, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1)   shard_index X=input index_num=index_num nshards=nshards shard_id=shard_id ignore_value=ignore_value
 
     # like another

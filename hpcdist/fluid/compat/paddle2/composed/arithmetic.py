@@ -9,6 +9,7 @@ from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import declare, reductions
 from hpcdist.fluid.compat.paddle2.declare import Ints
+from hpcdist.fluid.compat.paddle2.scalars import scalar
 from hpcdist.fluid.layers.helper import LayerHelper, append
 from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.variable import Variable
@@ -70,7 +71,8 @@ def matmul(
 ) -> Variable:
     """Return the product of matrices, of batches of them broadcast by numpy's rules."""
     attrs = {"transpose_X": transpose_x, "transpose_Y": transpose_y, "alpha": 1.0}
-    return LayerHelper("matmul_v2", name).apply("matmul", {"X": x, "Y": y}, attrs, dtype=x.dtype)
+    out = LayerHelper("matmul_v2", name).apply("matmul", {"X": x, "Y": y}, attrs, dtype=x.dtype)
+    return scalar(out) if len(x.shape) == len(y.shape) == 1 else out
 
 
 @_function
@@ -88,6 +90,15 @@ remainder = floor_mod = mod
 def increment(x: Variable, value: float = 1.0, name: str | None = None) -> Variable:
     """Add ``value`` to a Variable of one element, in place; return it."""
     return layers.increment(x, value, in_place=True)
+
+
+@_function
+def trace(
+    x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1, name: str | None = None
+) -> Variable:
+    """Return the sums of the diagonals of the matrices in two dimensions."""
+    sums = append("trace", {"Input": x}, name, offset=offset, dim1=axis1, dim2=axis2)
+    return scalar(sums) if len(x.shape) == 2 else sums
 
 
 @_function

@@ -7,6 +7,7 @@ from typing import Any
 
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import declare, reductions
+from hpcdist.fluid.compat.paddle2.scalars import scalar
 from hpcdist.fluid.layers.helper import append
 from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.variable import Variable
@@ -46,7 +47,7 @@ def is_tensor(x: Any) -> bool:
 @_function
 def rank(input: Variable) -> Variable:
     """Return the number of dimensions, as a Variable."""
-    return layers.rank(input)
+    return scalar(layers.rank(input))
 
 
 @_function

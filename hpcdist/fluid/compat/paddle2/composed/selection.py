@@ -11,6 +11,7 @@ from hpcdist.fluid.compat.paddle2 import creation, declare
 from hpcdist.fluid.compat.paddle2.composed.arithmetic import cast
 from hpcdist.fluid.compat.paddle2.composed.shapes import expand
 from hpcdist.fluid.compat.paddle2.declare import Ints, Variables, axis_of
+from hpcdist.fluid.compat.paddle2.scalars import scalar
 from hpcdist.fluid.layers.helper import LayerHelper, append
 from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.variable import Variable
@@ -23,11 +24,13 @@ def gather(x: Variable, index: Variable, axis: Any = None, name: str | None = No
     """Return the parts of ``x`` at the places ``index`` along ``axis`` (0)."""
     if isinstance(axis, Variable):
         raise GraphError("paddle.gather: axis must be an integer here, got a Variable")
-    flat = layers.reshape(index, [-1]) if len(index.shape) > 1 else index
+    flat = index if len(index.shape) == 1 else layers.reshape(index, [-1])
     along = axis_of("paddle.gather", axis or 0, len(x.shape))
     if along == 0:
-        return append("gather", {"X": x, "Index": flat}, name)
-    return layers.index_select(x, flat, along)
+        parts = append("gather", {"X": x, "Index": flat}, name)
+    else:
+        parts = layers.index_select(x, flat, along)
+    return parts if index.shape else layers.squeeze(parts, [along])
 
 
 @_function
@@ -107,7 +110,8 @@ def _arg(
 ) -> Variable:
     of = layers.reshape(x, [-1]) if axis is None else x
     attrs = {"axis": -1 if axis is None else axis, "keepdims": keepdim, "dtype": canonical(dtype)}
-    return LayerHelper(type, name).apply(type, {"X": of}, attrs, dtype=dtype, stop_gradient=True)
+    place = LayerHelper(type, name).apply(type, {"X": of}, attrs, dtype=dtype, stop_gradient=True)
+    return scalar(place) if len(of.shape) == 1 and not keepdim else place
 
 
 @_function

@@ -74,6 +74,11 @@ _LINES = """
     unbind                    paddle.unbind(X, axis)
     unique                    paddle.unique(X, False, True, True, axis, dtype) -> Out Index Counts
 """
+# Operators that are the same here but for a result of shape [1], by its slot, which has [] there.
+_RESULTS_OF_ONE = {
+    "accuracy": "Accuracy", "auc": "AUC", "dist": "Out", "is_empty": "Out", "kldiv_loss": "Loss",
+    "mean": "Out", "size": "Out", "slice": "Out", "strided_slice": "Out", "trace": "Out",
+}  # fmt: skip
 Data = dict[str, Any]  # of a block, a variable or an operator, as `program_data` says them
 _MODULES = {"paddle": tensor, "F": functional}
 # Where an array of constants is, by its element type.
@@ -149,21 +154,14 @@ def _calls() -> Mapping[str, _Call]:
 
 
 def in_words_of_fluid(blocks: list[Data]) -> list[Data]:
-    """Return the blocks of a Program of Paddle 2.6.2 with operators that there are here.
-
-    Values without dimensions get one, of extent 1, as all values here have.
-    """
-    known: dict[str, Data] = {}
-    for block in blocks:
-        for var in block["vars"]:
-            var["shape"] = list(var["shape"]) or [1]
-            known[var["name"]] = var
+    """Return the blocks of a Program of Paddle 2.6.2 with operators that there are here."""
+    known: dict[str, Data] = {var["name"]: var for block in blocks for var in block["vars"]}
     rewritten = []
     for block in blocks:
         ops: list[Data] = []
         more: list[Data] = []
         for op in block["ops"]:
-            _with_extents(op, known)
+            _with_attributes(op, known)
             call = _calls().get(op["type"])
             if call is not None:
                 call.check(op)
@@ -172,7 +170,9 @@ def in_words_of_fluid(blocks: list[Data]) -> list[Data]:
                 ops += made["ops"]
                 more += made["vars"]
             elif op["type"] in defined():
-                ops.append(op)
+                made = _of_no_dimensions(op, known)
+                ops += made["ops"]
+                more += made["vars"]
             else:
                 raise ValueError(
                     f"operator {op['type']!r} of Paddle 2.6.2 is not in hpcdist: build the network "
@@ -182,16 +182,27 @@ def in_words_of_fluid(blocks: list[Data]) -> list[Data]:
     return rewritten
 
 
-def _with_extents(op: Data, known: Mapping[str, Data]) -> None:
-    """Give constants a dimension, those of an array the attribute that Fluid has for them."""
+def _of_no_dimensions(op: Data, known: Mapping[str, Data]) -> Data:
+    """Return the operator, and what takes the dimension from results that have none in the file."""
+    slot = _RESULTS_OF_ONE.get(op["type"], "")
+    for name in op["outputs"].get(slot, []):
+        if not known[name]["shape"]:
+            one = f"{name}/of_one"
+            outputs = {**op["outputs"], slot: [one]}
+            reshape = {"type": "reshape2", "inputs": {"X": [one]}, "outputs": {"Out": [name]}}
+            ops = [{**op, "outputs": outputs}, {**reshape, "attrs": {"shape": []}}]
+            return {"ops": ops, "vars": [{**known[name], "name": one, "shape": [1]}]}
+    return {"ops": [op], "vars": []}
+
+
+def _with_attributes(op: Data, known: Mapping[str, Data]) -> None:
+    """Give operators the attributes and shapes that Fluid has for them."""
     attrs = op["attrs"]
     if op["type"] == "tensor_array_to_tensor":
         for name in op["outputs"].get("OutIndex", []):
             known[name]["shape"] = [-1]  # of each step; the file does not say it
     if op["type"] == "allclose":
         attrs |= {name: float(attrs[name]) for name in ("rtol", "atol")}
-    if attrs.get("shape") == []:
-        attrs["shape"] = [1]
     if op["type"] == "assign_value" and "values" in attrs:
         name, kind = _CONSTANTS.get(attrs["dtype"], ("", float))
         if not name:

@@ -9,6 +9,7 @@ from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import composed, declare, reductions
 from hpcdist.fluid.compat.paddle2.declare import Ints, Sizes
+from hpcdist.fluid.layers import math_op
 from hpcdist.fluid.layers.embedding import looked_up
 from hpcdist.fluid.layers.helper import LayerHelper, append, present
 from hpcdist.graph.dtypes import canonical
@@ -194,7 +195,7 @@ def normalize(
 ) -> Variable:
     """Return x over its p-norm along ``axis``, which counts as ``epsilon`` at least."""
     size = composed.norm(x, p, axis, True)
-    return x / layers.elementwise_max(size, layers.fill_constant([1], x.dtype, epsilon))
+    return x / layers.elementwise_max(size, math_op.filled(size, epsilon))
 
 
 @_function
@@ -203,7 +204,7 @@ def cosine_similarity(x1: Variable, x2: Variable, axis: int = 1, eps: float = 1e
     total = reductions.sum  # type: ignore[attr-defined]
     product = total(x1 * x2, axis)
     squares = total(x1 * x1, axis) * total(x2 * x2, axis)
-    least = layers.fill_constant([1], x1.dtype, eps * eps)
+    least = math_op.filled(squares, eps * eps)
     return product / layers.sqrt(layers.elementwise_max(squares, least))
 
 

@@ -8,6 +8,8 @@ from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import composed, declare, reductions
 from hpcdist.fluid.compat.paddle2.nn.functional import common
+from hpcdist.fluid.compat.paddle2.scalars import scalar
+from hpcdist.fluid.layers import math_op
 from hpcdist.fluid.layers.helper import LayerHelper, append
 from hpcdist.graph.variable import Variable
 
@@ -107,12 +109,12 @@ def _weights(weight: Variable, label: Variable, ignore_index: int, soft: bool) -
 
 def _is(x: Variable, number: float, dtype: str) -> Variable:
     """Return 1 where an element is ``number``, else 0."""
-    return layers.cast(layers.equal(x, layers.fill_constant([1], x.dtype, number)), dtype)
+    return layers.cast(layers.equal(x, math_op.filled(x, number)), dtype)
 
 
 def _is_not(x: Variable, number: float, dtype: str) -> Variable:
     """Return 0 where an element is ``number``, else 1."""
-    return layers.cast(layers.not_equal(x, layers.fill_constant([1], x.dtype, number)), dtype)
+    return layers.cast(layers.not_equal(x, math_op.filled(x, number)), dtype)
 
 
 @_function
@@ -238,9 +240,10 @@ def kl_div(
             f"{_MODULE}.kl_div: reduction: expected 'mean', 'batchmean', 'sum' or 'none', got "
             f"{reduction!r}"
         )
-    return append(
+    loss = append(
         "kldiv_loss", {"X": input, "Target": label}, name, slot="Loss", reduction=reduction
     )
+    return loss if reduction == "none" else scalar(loss)
 
 
 @_function
@@ -355,7 +358,7 @@ def npair_loss(
     anchor: Variable, positive: Variable, labels: Variable, l2_reg: float = 0.002
 ) -> Variable:
     """Return Fluid's npair_loss."""
-    return layers.npair_loss(anchor, positive, labels, l2_reg)
+    return scalar(layers.npair_loss(anchor, positive, labels, l2_reg))
 
 
 __all__ = [name for name in declare.public(globals(), DECLARED) if name != "reduced"]
