@@ -75,6 +75,13 @@ def normed(x: Any, label: Any) -> list[Any]:
     return [layers.mean(layers.square(layers.tanh(layers.reverse(y, [0])))), y]
 
 
+def chosen(x: Any, label: Any) -> list[Any]:
+    """With the moments of elements whose number only the step knows."""
+    positive = layers.gather_nd(layers.fc(x, 3), layers.where(x > 0.0))
+    y = layers.batch_norm(layers.fc(layers.reshape(positive, [-1, 1]), 4))
+    return [layers.mean(layers.square(layers.tanh(y)))]
+
+
 def counted(slide_steps: int) -> Net:
     """The test program goes on from the counts of training, and training from the test's."""
 
@@ -94,7 +101,7 @@ def enlarged(x: Any, label: Any) -> list[Any]:
     return [layers.mean(layers.square(larger))]
 
 
-@pytest.mark.parametrize("net", [crossed, normed, counted(1), counted(2), enlarged])
+@pytest.mark.parametrize("net", [crossed, normed, chosen, counted(1), counted(2), enlarged])
 def test_a_job_finds_what_one_process_finds(net):
     check(lambda: training(net))
 

@@ -17,10 +17,10 @@ def of_whole_batch(program: Program, shared: SharedProgram, trainers: int) -> Pr
     """Return a trainer's form of a Program whose batches are shared.
 
     Its gradients count by its rows, random operators draw what belongs to these rows, and
-    batch_norm takes the moments of the batch.
+    batch_norm takes the moments of the batch: from all trainers, if they divide it.
     """
     new = of_own_rows(program, shared)
-    if trainers > 1 and settings.BATCH_NORM.read() == "batch":
+    if trainers > 1 and not shared.why_whole and settings.BATCH_NORM.read() == "batch":
         synchronize_batch_norm(new.global_block(), WEIGHTS[shared.weight_dtypes[0]])
     return new
 
