@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import deque
@@ -22,6 +21,7 @@ from typing import Any
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.extras import install_command
+from hpcdist.base.temporary import temporary_folder
 
 MOST_LINES = 10_000  # of the output, the last ones
 DRAWS_S = 1.0  # how often the curve is drawn anew
@@ -185,8 +185,8 @@ def _mpirun() -> str:
 @contextmanager
 def _file_of(script: str | Path) -> Iterator[str]:
     if isinstance(script, str) and "\n" in script:
-        with tempfile.TemporaryDirectory() as directory:
-            path = Path(directory, "cell.py")
+        with temporary_folder() as directory:
+            path = directory / "cell.py"
             path.write_text(script, "utf-8")
             yield str(path)
         return

@@ -74,9 +74,10 @@ class Guard:
         # By default it ends a process; after the board, which is collective, it may come.
         signal.signal(WRITE_LAST, leave_it_to_the_thread)
         # Before the board, which is collective, nobody has directed its output elsewhere.
-        here = [peer.pid for peer in peers if peer.host == me.host]
-        held = pipes_of(here) if here[0] == me.pid and not transport.tolerant else []
-        self._board = HostBoard(transport)
+        here = {peer.rank: peer.pid for peer in peers if peer.host == me.host}
+        first = min(here) == me.rank
+        held = pipes_of([*here.values()]) if first and not transport.tolerant else []
+        self._board = HostBoard(transport, here)
         self._tolerant = transport.tolerant
         self._host = HostRanks(me, peers, self._board, transport.tolerant)
         self._peers = peers

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
-import tempfile
-from pathlib import Path
+from collections.abc import Collection
 
+from hpcdist.base.temporary import path_of, unnamed_file
 from hpcdist.comm.base import Transport
 from hpcdist.launch import facts
 from hpcdist.launch.facts import Fact
@@ -14,18 +16,22 @@ from hpcdist.launch.facts import Fact
 class HostBoard:
     """Facts in the order in which the ranks of this host noted them.
 
-    All append to one file. It has lost its name before the script begins, so nothing is left behind
-    however the job ends.
+    All append to one file. It never has a name, so nothing is left behind however the job ends.
     """
 
-    def __init__(self, transport: Transport) -> None:
-        """Collective."""
-        token = os.urandom(8).hex().encode() if transport.rank == 0 else None
-        token = transport.broadcast_bytes(token, 0)
-        path = Path(tempfile.gettempdir(), f"hpcdist-{token.decode()}")
-        self.file = _open(path)
-        transport.barrier()
-        path.unlink(missing_ok=True)
+    def __init__(self, transport: Transport, here: Collection[int]) -> None:
+        """``here`` are the ranks of this host. Collective."""
+        own = unnamed_file()
+        status = os.fstat(own)
+        offer = json.dumps([str(path_of(own)), status.st_dev, status.st_ino])
+        offers = transport.allgather_bytes(offer.encode())
+        files = (_open(*json.loads(offers[rank])) for rank in sorted(here))
+        # Ranks in containers of their own see no others.
+        self.file = next((file for file in files if file is not None), own)
+        fcntl.fcntl(self.file, fcntl.F_SETFL, os.O_APPEND)
+        transport.barrier()  # all have opened it
+        if self.file != own:
+            os.close(own)
 
     def note(self, fact: Fact, rank: int = -1) -> None:
         """Note a fact of this process."""
@@ -47,13 +53,14 @@ class HostBoard:
         return self.all(fact, rank)[0] == os.getpid()
 
 
-def _open(path: Path) -> int:
-    """Make the file, or open the one that another rank, of this user, has made."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+def _open(path: str, device: int, inode: int) -> int | None:
+    """Open the file that a rank offers; None if it is not to be seen from here."""
     try:
-        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        file = os.open(path, flags)
-    if os.fstat(file).st_uid != os.geteuid():
-        raise PermissionError(f"{path} is another user's")
-    return file
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    status = os.fstat(file)
+    if (status.st_dev, status.st_ino) == (device, inode):
+        return file
+    os.close(file)
+    return None

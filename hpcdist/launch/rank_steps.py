@@ -196,9 +196,10 @@ def _renumber(hosts: Sequence[str], me: int, left: Sequence[int]) -> None:
 
 
 def remove_stale_files(host: str) -> None:
-    """Remove what ranks that were killed have left in this host's shared memory."""
+    """Remove what ranks that were killed have left in this host's memory and temporary files."""
     if not stale_files.sees_all():
         return
+    stale_files.remove(stale_files.find_folders(older_s=stale_files.OLD_S))
     removed = stale_files.remove(stale_files.find(older_s=stale_files.OLD_S))
     if removed:
         freed = sum(file.nbytes for file in removed) / 2**20

@@ -18,7 +18,7 @@ def test_one_rank_reports_and_all_read_what_each_noted(tmp_path, monkeypatch):
     world = mpi_world()
     shared = world.broadcast_bytes(str(tmp_path).encode(), 0).decode()
     monkeypatch.setattr("tempfile.tempdir", shared)
-    board = HostBoard(world)
+    board = HostBoard(world, range(world.size))
     mine = [board.claim(Fact.REPORTS), board.claim(Fact.REPORTS)]
     claims = world.allgather_bytes(bytes(mine))
     board.note(Fact.NAMED, world.rank)

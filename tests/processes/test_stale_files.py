@@ -13,7 +13,7 @@ import pytest
 
 from hpcdist.launch import rank_steps
 from hpcdist.launch.doctor import command, stale_files
-from hpcdist.launch.doctor.stale_files import find, remove
+from hpcdist.launch.doctor.stale_files import find, find_folders, remove
 from tests.scripts import read_script
 
 NAME = "sm_segment.n1.0.1a410000.3"
@@ -27,6 +27,10 @@ def make(path: Path, nbytes=4096) -> Path:
 
 def paths(found):
     return [file.path.name for file in found]
+
+
+def paths_in(folder):
+    return sorted(path.name for path in folder.iterdir())
 
 
 def test_a_file_is_stale_once_its_owner_has_been_killed(tmp_path):
@@ -43,6 +47,31 @@ def test_a_file_is_stale_once_its_owner_has_been_killed(tmp_path):
     assert stale.path == path
     assert paths(remove([stale])) == [NAME]
     assert list(tmp_path.iterdir()) == []
+
+
+FOLDER_OWNER = """
+import sys, tempfile
+from hpcdist.base.temporary import temporary_folder
+tempfile.tempdir = sys.argv[1]
+with temporary_folder() as folder:
+    (folder / "model").write_bytes(b"rows")
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_temporary_folder_is_stale_once_its_owner_has_been_killed(tmp_path):
+    (tmp_path / "of-the-user").mkdir()
+    command = [sys.executable, "-c", FOLDER_OWNER, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout.readline() == "ready\n"
+        assert find_folders(tmp_path) == []
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+    remove(find_folders(tmp_path))
+    assert paths_in(tmp_path) == ["of-the-user"]
 
 
 def test_what_is_open_or_mapped_stays(tmp_path):

@@ -20,19 +20,19 @@ CREATORS = {
     "hpcdist/checkpoint/serving.py": "mode x",
     "hpcdist/checkpoint/write.py": "HDF5 in a file of `in_place_of`",
     "hpcdist/data/columnar/certificate.py": "mode x",
+    "hpcdist/base/temporary.py": "without a name, or in a TemporaryDirectory",
     "hpcdist/fluid/compat/debugger.py": "the file that the script names",
     "hpcdist/fluid/fleet/file_systems.py": "the file that the script names",
-    "hpcdist/fluid/io/model.py": "in a TemporaryDirectory",
-    "hpcdist/launch/doctor/facts.py": "NamedTemporaryFile",
+    "hpcdist/fluid/io/model.py": "in a temporary folder",
     "hpcdist/launch/gpus.py": "a device, opened only",
     "hpcdist/launch/held_outputs.py": "/dev/null, a rank's own pipe",
-    "hpcdist/launch/host_board.py": "O_EXCL, a random name",
+    "hpcdist/launch/host_board.py": "a rank's file without a name, opened only",
     "hpcdist/launch/job_report.py": "the file that the command line names",
     "hpcdist/launch/logs.py": "files in --log-dir, /dev/null",
     "hpcdist/launch/quiet_end.py": "/dev/null",
     "hpcdist/launch/slurm.py": "the file that the command line names",
     "hpcdist/launch/stuck_launcher.py": "the launcher's own standard error",
-    "hpcdist/notebook.py": "in a TemporaryDirectory",
+    "hpcdist/notebook.py": "in a temporary folder",
     "hpcdist/serving/files.py": "a descriptor of `in_place_of`",
     "hpcdist/trace/chrome.py": "a descriptor of `in_place_of`",
     "hpcdist/trace/files.py": "a descriptor of `in_place_of`",
@@ -79,6 +79,17 @@ def test_files_are_created_where_they_are_declared():
                 found.add(str(path.relative_to(ROOT)))
     assert found - set(CREATORS) == set(), "create files through hpcdist.base.replaced, or say why"
     assert set(CREATORS) - found == set(), "no longer creates files: leave it out"
+
+
+def test_what_a_kill_would_leave_behind_is_made_in_one_place():
+    makers = set()
+    for path in sorted((ROOT / "hpcdist").rglob("*.py")):
+        calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+        if any(ast.unparse(call.func).rpartition(".")[2] in TEMPORARY for call in calls):
+            makers.add(str(path.relative_to(ROOT)))
+    assert makers == {"hpcdist/base/temporary.py"}, (
+        "use hpcdist.base.temporary: its folders are removed after a kill"
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hpcdist.base.errors import CheckpointError, GraphError, GraphTypeError
 from hpcdist.base.keywords import name_arguments_in
+from hpcdist.base.temporary import temporary_folder
 from hpcdist.checkpoint.attempt import fingerprint
 from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
 from hpcdist.checkpoint.files import read_whole
@@ -174,10 +174,10 @@ def _load_from_bytes(executor: object, *contents: Any) -> list[Any]:
                 "load_inference_model: without a dirname, model_filename and params_filename are "
                 f"the contents of two files, as bytes; got {type(content).__name__}"
             )
-    with tempfile.TemporaryDirectory() as directory:
+    with temporary_folder() as directory:
         for name, content in zip(("model", "params"), contents, strict=True):
-            (Path(directory) / name).write_bytes(content)
-        return load_inference_model(directory, executor, "model", "params")
+            (directory / name).write_bytes(content)
+        return load_inference_model(str(directory), executor, "model", "params")
 
 
 def _look_up_in_files(program: Program, manifest: Path) -> None:

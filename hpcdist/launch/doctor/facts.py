@@ -138,7 +138,7 @@ def files(directory: Path) -> dict[str, Any]:
     """Return this rank's permissions in a directory, by the names of `RankState`'s fields."""
     data = os.urandom(2**20)
     try:
-        with tempfile.NamedTemporaryFile(dir=directory, prefix=".hpcdist-doctor-") as file:
+        with tempfile.TemporaryFile(dir=directory) as file:
             begin = time.monotonic()
             for _ in range(FILE_MIB):
                 file.write(data)

@@ -1,8 +1,8 @@
-"""Files in shared memory that killed ranks have left behind.
+"""What killed ranks have left behind: files in shared memory, and our temporary folders.
 
-A file is stale if it is one that MPI libraries make for a job, belongs to this user, and no process
-of this machine has it open or mapped. Its owner has it open or mapped from its creation on, so a
-file that was listed before the processes, and that none of them uses, has no owner.
+It is stale if it is one that MPI libraries make for a job, or hpcdist, belongs to this user, and no
+process of this machine has it open or mapped. Its owner has it open or mapped from its creation on,
+so what was listed before the processes, and that none of them uses, has no owner.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import stat
+import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from hpcdist.base.temporary import FOLDER
 
 SHARED = Path("/dev/shm")
 PROCESSES = Path("/proc")
@@ -30,7 +34,7 @@ File = tuple[int, int]  # device, inode
 
 @dataclass(frozen=True)
 class StaleFile:
-    """A file whose owner is dead."""
+    """A file or folder whose owner is dead."""
 
     path: Path
     nbytes: int
@@ -51,34 +55,49 @@ def find(
     shared: Path = SHARED, processes: Path = PROCESSES, older_s: float = 0.0
 ) -> list[StaleFile]:
     """Return the stale files of this user, by name; only those ``older_s`` seconds old or more."""
-    files = sorted(_of_jobs(shared, older_s), key=lambda file: file.path)
-    if not files:
-        return []
-    in_use = _files_in_use(processes, {file.of for file in files})
-    return [file for file in files if file.of not in in_use]
+    return _unused(_owned(shared, OF_JOBS, stat.S_ISREG, older_s), processes)
+
+
+def find_folders(temporary: Path | None = None, older_s: float = 0.0) -> list[StaleFile]:
+    """Return the stale temporary folders of this user, by name; see `find`."""
+    place = temporary or Path(tempfile.gettempdir())
+    return _unused(_owned(place, re.compile(re.escape(FOLDER)), stat.S_ISDIR, older_s), PROCESSES)
 
 
 def remove(files: Iterable[StaleFile]) -> list[StaleFile]:
-    """Remove stale files, unless another one has taken the name; return those removed."""
+    """Remove stale files and folders, unless others have taken the name; return those removed."""
     removed = []
     for file in files:
         with contextlib.suppress(OSError):
             status = file.path.lstat()
             if (status.st_dev, status.st_ino) == file.of:
-                file.path.unlink()
+                if stat.S_ISDIR(status.st_mode):
+                    shutil.rmtree(file.path)
+                else:
+                    file.path.unlink()
                 removed.append(file)
     return removed
 
 
-def _of_jobs(shared: Path, older_s: float) -> Iterable[StaleFile]:
+def _unused(files: Iterable[StaleFile], processes: Path) -> list[StaleFile]:
+    by_name = sorted(files, key=lambda file: file.path)
+    if not by_name:
+        return []
+    in_use = _files_in_use(processes, {file.of for file in by_name})
+    return [file for file in by_name if file.of not in in_use]
+
+
+def _owned(
+    folder: Path, names: re.Pattern[str], is_kind: Callable[[int], bool], older_s: float
+) -> Iterable[StaleFile]:
     before = time.time() - older_s
-    with contextlib.suppress(OSError), os.scandir(shared) as entries:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if not OF_JOBS.match(entry.name):
+            if not names.match(entry.name):
                 continue
             with contextlib.suppress(OSError):
                 status = entry.stat(follow_symlinks=False)
-                is_ours = status.st_uid == os.getuid() and stat.S_ISREG(status.st_mode)
+                is_ours = status.st_uid == os.getuid() and is_kind(status.st_mode)
                 if is_ours and status.st_mtime <= before:
                     size = status.st_blocks * 512
                     yield StaleFile(Path(entry.path), size, (status.st_dev, status.st_ino))
