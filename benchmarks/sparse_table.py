@@ -16,7 +16,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,8 @@ from vs_fluid import MPI_ENVIRONMENT, mpirun
 
 from hpcdist.ps import index_kernels as kernels
 from hpcdist.ps.mapped_memory import PAGE_BYTES
+from hpcdist.ps.policy_table import PolicyTable
+from hpcdist.ps.row_policy import ClickScore, RowPolicy
 from hpcdist.ps.row_values import CONSTANT
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 from hpcdist.ps.table_memory import TableMemory
@@ -51,7 +53,7 @@ def processor_seconds(call: Callable[..., object], *arguments: object) -> float:
     return time.thread_time() - begin
 
 
-def median(values: list[float]) -> float:
+def median(values: Sequence[float]) -> float:
     return statistics.median(values)
 
 
@@ -190,6 +192,53 @@ def accesses(table: SparseTable, ids: np.ndarray, count: int, rounds: int) -> tu
     return lines, {"take": takes, "pull_s": pulls, "update": updates, "push_s": pushes}
 
 
+# -- tables with a budget --------------------------------------------------------------------------
+class Stream:
+    """A table with a budget that trains batches: a share of the ids is new, the others are not."""
+
+    def __init__(self, policy: RowPolicy, dim: int, rows: float) -> None:
+        self.table = PolicyTable("table", dim, RowOptimizer("adagrad"), START, 1, policy=policy)
+        self.generator = np.random.default_rng(1)
+        self.grads = self.generator.normal(size=(BATCH, dim)).astype(np.float32)
+        self.out, self.begun, self.within = np.zeros_like(self.grads), 0, policy.budget_rows // 2
+        while self.begun < rows:
+            self.train(1.0)
+
+    def train(self, share: float) -> float:
+        """Look a batch up and train it; return the processor time."""
+        new = int(BATCH * share)
+        lowest = max(0, self.begun - self.within)
+        numbers = self.generator.integers(lowest, max(1, self.begun), BATCH)
+        numbers[:new] = np.arange(self.begun, self.begun + new)
+        self.begun += new
+        ids = numbers * 0x9E3779B97F4A7C1  # no two of them are equal
+
+        def step() -> None:
+            self.table.pull(ids, self.out)
+            self.table.push(ids, self.grads, RATE)
+
+        return processor_seconds(step)
+
+
+def budgets(rows: int, dim: int) -> tuple[Lines, Lines]:
+    """Compare full tables with half-full ones, batch by batch: speeds, and the worst pause."""
+    speeds, pauses = [], []
+    for keep in ("recent", "score"):
+        score = ClickScore() if keep == "score" else None
+        policy = RowPolicy(budget_rows=rows, keep=keep, score=score)
+        # Parts fill at about the same time, and are emptied at more and more different ones.
+        half, full = Stream(policy, dim, rows / 2), Stream(policy, dim, rows * 1.5)
+        for share in (0.25, 1.0):
+            times = []
+            while len(times) < 10 or half.begun < rows * (0.5 + 0.2 * share):
+                times.append((half.train(share), full.train(share)))
+            of_half, of_full = zip(*times)
+            what = f"full table / half-full one, kept by {keep}, {share:.0%} of ids new"
+            speeds.append((what, sum(of_half) / sum(of_full), 0.95))
+            pauses.append((f"worst pause, {what}", max(of_full) / median(of_half) - 1, 1.0))
+    return speeds, pauses
+
+
 # -- through MPI -----------------------------------------------------------------------------------
 def as_trainer(ids: np.ndarray, count: int, rounds: int, dim: int) -> None:
     """Run one rank of the job; the trainer prints its times."""
@@ -288,6 +337,8 @@ def main() -> None:
             memory.append(("worst pause while growing / a batch", growth["pause"], 1.0))
             told |= growth
         del table
+    speeds, pauses = budgets(options.rows // 4, options.dim)
+    lines, memory = lines + speeds, memory + pauses
     for contender in (
         lambda: through_mpi(options),
         lambda: against("torch", options.torch_python, options, times),

@@ -8,7 +8,7 @@ lines are filled from the left, and the search continues while a line is full.
 
 A record is one row: uint32 low half, ``dim`` values, the state, and what tables with a policy keep
 of it (`policy_kernels`). Row r is at ``chunks[r >> shift] + (r & (1 << shift) - 1) * stride``.
-Records that were removed are zero, and linked: each begins with the number of the next one, plus 1.
+Those that were removed are used again: a stack has their numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numba import float32, int64, uint32, uint64
 
-from hpcdist.base.jit import jit
+from hpcdist.base.jit import inlined, jit
 from hpcdist.ps.raw_memory import (
     copy_bytes,
     find_entry,
@@ -31,8 +31,9 @@ from hpcdist.ps.row_values import mixed, unmixed, write_initial
 # Columns of ``segments``; LIMIT: entries that may be used before it grows.
 ADDRESS, LINES, USED, LIMIT, DEPTH, PREFIX = range(6)
 # What ``book`` holds: rows that have been numbered; what a kernel that has stopped needs: a
-# segment, or NO_ROOM; the first removed row, plus 1, and how many there are.
+# segment, or NO_ROOM; where the stack of removed rows is, uint32, and how many there are.
 ROWS, SEGMENT_TO_GROW, REMOVED, REMOVED_ROWS = range(4)
+REUSED_AHEAD = 8  # records asked for before they are used again
 NO_ROOM = -1
 
 ENTRIES = 8  # of a line
@@ -70,6 +71,12 @@ def _is_full(line):
 @jit
 def _record(row, chunks, shift, stride):
     return chunks[row >> shift] + (row & ((1 << shift) - 1)) * stride
+
+
+@inlined
+def record_at(row, chunks, layout):
+    """Return the address of a row's record."""
+    return _record(row, chunks, layout[1], layout[2])
 
 
 @jit
@@ -173,8 +180,9 @@ def locate(
                     )
                     free = find_entry(line, uint64(0))
                 if record == 0 and create:
-                    removed = book[REMOVED]
-                    row = removed - 1 if removed else book[ROWS]
+                    removed, row = book[REMOVED_ROWS], book[ROWS]
+                    if removed:
+                        row = int64(uint32_at(book[REMOVED])[removed - 1])
                     if segments[segment, USED] >= segments[segment, LIMIT]:
                         book[SEGMENT_TO_GROW] = segment
                         return at + i
@@ -185,8 +193,9 @@ def locate(
                     segments[segment, USED] += 1
                     record = _record(row, chunks, shift, stride)
                     if removed:
-                        book[REMOVED] = int64(uint32_at(record)[0])
-                        book[REMOVED_ROWS] -= 1
+                        book[REMOVED_ROWS] = removed - 1
+                        _ask_for_removed(removed - REUSED_AHEAD, book, chunks, shift, stride)
+                        _fill(record + 4 + 4 * dim, stride // 4 - 1 - dim, 0.0)
                     else:
                         book[ROWS] = row + 1
                     uint32_at(record)[0] = uint32(h)
@@ -234,29 +243,60 @@ def _fill(address, count, value):
 
 
 @jit
-def _free_place(h, record, directory, segments, chunks, layout):
-    """Take the entry of a record out of the index; return its row.
+def _ask_for_removed(place, book, chunks, shift, stride):
+    """Ask for a record that will soon be used again."""
+    if place >= 0:
+        record = _record(int64(uint32_at(book[REMOVED])[place]), chunks, shift, stride)
+        for line in range(record, record + stride, LINE_BYTES):
+            prefetch(line)
 
-    The last entry of the line takes its place. If the line was full, a search for an entry of a
-    later line may have passed it: one of these moves here, and leaves a place there.
-    """
-    segment = directory[(h >> _32) & uint64(len(directory) - 1)]
-    address, lines = segments[segment, ADDRESS], segments[segment, LINES]
-    line, row, place = _line_of(h >> _32, address, lines), int64(-1), int64(0)
+
+@inlined
+def _first_line(entry, directory, segments):
+    """Return where the search for an entry begins, and its segment."""
+    segment = directory[(entry >> _32) & uint64(len(directory) - 1)]
+    line = _line_of(entry >> _32, segments[segment, ADDRESS], segments[segment, LINES])
+    return line, segment
+
+
+@inlined
+def ask_for_entry(entry, directory, segments):
+    """Ask for the line of an entry that will soon be looked for."""
+    prefetch(_first_line(entry, directory, segments)[0])
+
+
+@jit
+def entry_of(h, record, directory, segments, chunks, layout):
+    """Return the entry of a record that the index has; ``h``: its mixed id."""
+    line, segment = _first_line(h, directory, segments)
     while True:
         entries = uint64_at(line)
         for k in range(ENTRIES):
             entry = entries[k]
-            if entry >> _32 == h >> _32 and entry & _LOW:
-                row = int64(entry & _LOW) - 1
-                place = int64(k)
-                if _record(row, chunks, layout[1], layout[2]) == record:
-                    break
-                row = int64(-1)
-        if row >= 0:
-            break
+            row = int64(entry & _LOW) - 1
+            same = entry >> _32 == h >> _32 and row >= 0
+            if same and record_at(row, chunks, layout) == record:
+                return entry
+        line = _next_line(line, segments[segment, ADDRESS], segments[segment, LINES])
+
+
+@inlined
+def remove_entry(entry, book, directory, segments, layout):
+    """Take an entry out of the index: its id leads nowhere, its record is used again.
+
+    The last entry of the line takes its place. If the line was full, a search for an entry of a
+    later line may have passed it: one of these moves here, and leaves a place there. The stack of
+    removed rows must have room.
+    """
+    line, segment = _first_line(entry, directory, segments)
+    address, lines = segments[segment, ADDRESS], segments[segment, LINES]
+    place = find_entry(line, entry)
+    while place == ENTRIES:
         line = _next_line(line, address, lines)
+        place = find_entry(line, entry)
     segments[segment, USED] -= 1
+    uint32_at(book[REMOVED])[book[REMOVED_ROWS]] = uint32((entry & _LOW) - uint64(1))
+    book[REMOVED_ROWS] += 1
     while True:
         entries = uint64_at(line)
         full = _is_full(line)
@@ -264,12 +304,12 @@ def _free_place(h, record, directory, segments, chunks, layout):
         entries[place] = entries[last]
         entries[last] = uint64(0)
         if not full:
-            return row
+            return
         later, found = line, False
         while not found:
             later = _next_line(later, address, lines)
             if later == line:
-                return row
+                return
             others = uint64_at(later)
             for k in range(ENTRIES):
                 if others[k] == 0:
@@ -284,21 +324,8 @@ def _free_place(h, record, directory, segments, chunks, layout):
                     found = True
                     break
             if not found and not _is_full(later):
-                return row
+                return
         line = later
-
-
-@jit
-def remove(ids, records, book, directory, segments, chunks, layout):
-    """Remove rows: their ids lead nowhere, and their records become zero and are used again."""
-    for i in range(len(records)):
-        row = _free_place(mixed(ids[i]), records[i], directory, segments, chunks, layout)
-        words = uint32_at(records[i])
-        for j in range(layout[2] // 4):
-            words[j] = uint32(0)
-        words[0] = uint32(book[REMOVED])
-        book[REMOVED] = row + 1
-        book[REMOVED_ROWS] += 1
 
 
 @jit

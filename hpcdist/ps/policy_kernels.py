@@ -1,9 +1,7 @@
 """What a table with a policy keeps of its rows: loops over records.
 
-Behind values and state a record has words, uint32: the upper half of its id's mix, its place in the
-list of its part, plus 1 (0: it is new), and the metadata (`row_policy`). ``members`` int64 [parts,
-room] are the addresses of each part's records, of which the first ``sizes[part]`` count: a full
-part finds its rows without a look at the others. ``at`` is the byte of a record at which its words
+Behind values and state a record has words, uint32: its place in the list of its part
+(`part_kernels`), and the metadata (`row_policy`). ``at`` is the byte of a record at which its words
 begin.
 """
 
@@ -14,14 +12,12 @@ from numba import float32, int64, uint32, uint64
 
 from hpcdist.base.jit import jit
 from hpcdist.ps.batch_kernels import owner_of
-from hpcdist.ps.raw_memory import copy_bytes, float32_at, prefetch, uint32_at
-from hpcdist.ps.row_values import mixed, unmixed
+from hpcdist.ps.part_kernels import CLICK, COUNT, DAY, KEPT, SCORE, SHOW, STEP, set_value, value_of
+from hpcdist.ps.raw_memory import copy_bytes, float32_at, uint32_at
+from hpcdist.ps.row_values import mixed
 
-TAG, PLACE, KEPT = 0, 1, 2
 _32 = uint64(32)
-AHEAD = 12  # records asked for before they are needed
 MOST = np.uint32(0xFFFFFFFF)
-COUNT, STEP, DAY, SHOW, CLICK = range(KEPT, KEPT + 5)
 
 
 @jit
@@ -48,68 +44,35 @@ def chosen(ids, key, below, out):
 
 
 @jit
-def enter(ids, records, begin, at, members, sizes):
-    """Put those records that are new into their parts; return where a part had no room."""
-    for i in range(begin, len(records)):
-        words = uint32_at(records[i] + at)
-        if words[PLACE]:
-            continue
-        part = owner_of(ids[i], len(sizes))
-        size = sizes[part]
-        if size == members.shape[1]:
-            return i
-        words[TAG] = uint32(mixed(ids[i]) >> _32)
-        words[PLACE] = uint32(size + 1)
-        members[part, size] = records[i]
-        sizes[part] = size + 1
-    return len(records)
+def touch(ids, records, looks, step, day, at, keep, coefficients, parts):
+    """Note look-ups: ``looks`` float32 [n, 1 or 3]: how many, and their shows and clicks.
 
-
-@jit
-def leave(ids, records, at, members, sizes):
-    """Take records out of their parts; the last one of the part takes each one's place."""
-    for i in range(len(records)):
-        part = owner_of(ids[i], len(sizes))
-        last = sizes[part] - 1
-        place = int64(uint32_at(records[i] + at)[PLACE]) - 1
-        moved = members[part, last]
-        members[part, place] = moved
-        uint32_at(moved + at)[PLACE] = uint32(place + 1)
-        sizes[part] = last
-
-
-@jit
-def touch(records, at, looks, step, day):
-    """Note look-ups: ``looks`` float32 [n, 1 or 3]: how many, and their shows and clicks."""
+    A list has the value of a new row, and one that falls.
+    """
     for i in range(len(records)):
         words = uint32_at(records[i] + at)
+        new, before = words[COUNT] == 0, uint64(0)
+        if keep == SCORE:
+            before = value_of(records[i], at, keep, coefficients)
         words[COUNT] = uint32(min(int64(MOST), int64(words[COUNT]) + int64(looks[i, 0])))
         words[STEP], words[DAY] = uint32(step), uint32(day)
         if looks.shape[1] == 3:
             floats = float32_at(records[i] + at)
             floats[SHOW] += looks[i, 1]
             floats[CLICK] += looks[i, 2]
+        if new or (keep == SCORE and value_of(records[i], at, keep, coefficients) < before):
+            part = owner_of(ids[i], len(parts))
+            set_value(part, records[i], at, keep, coefficients, parts)
 
 
 @jit
-def decay(records, at, rate):
-    """Multiply shows and clicks by ``rate``."""
+def decay(part, records, rate, at, keep, coefficients, parts):
+    """Multiply the shows and clicks of a part's rows by ``rate``."""
     for i in range(len(records)):
         floats = float32_at(records[i] + at)
         floats[SHOW] *= rate
         floats[CLICK] *= rate
-
-
-@jit
-def ids_of(records, at, ids):
-    """Write the ids of records."""
-    for i in range(len(records)):
-        if i + AHEAD < len(records):
-            prefetch(records[i + AHEAD])
-            prefetch(records[i + AHEAD] + at)
-            prefetch(records[i + AHEAD] + at + 4 * (CLICK + 1))
-        tag = uint32_at(records[i] + at)[TAG]
-        ids[i] = unmixed((uint64(tag) << _32) | uint64(uint32_at(records[i])[0]))
+        set_value(part, records[i], at, keep, coefficients, parts)
 
 
 @jit
@@ -124,11 +87,13 @@ def read_metadata(records, at, out):
 
 
 @jit
-def write_metadata(records, at, values):
+def write_metadata(ids, records, values, at, keep, coefficients, parts):
     """Copy metadata uint32 [n, columns] in."""
     for i in range(len(records)):
         source = int64(values.ctypes.data) + 4 * values.shape[1] * i
         copy_bytes(records[i] + at + 4 * KEPT, source, 4 * values.shape[1])
+        part = owner_of(ids[i], len(parts))
+        set_value(part, records[i], at, keep, coefficients, parts)
 
 
 @jit

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
+from hpcdist.ps.batch import ids_of_parts, owners_of
 from hpcdist.ps.row_policy import FRACTION, SKETCH_ROWS, RowPolicy, check_servers
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable, single
 
@@ -39,10 +39,10 @@ class PolicyTable(SparseTable):
         *,
         policy: RowPolicy,
     ) -> None:
-        from hpcdist.ps import policy_kernels
+        from hpcdist.ps import part_kernels, policy_kernels
 
-        self.policy, self._kernels = policy, policy_kernels
-        self._words = policy_kernels.KEPT + len(policy.metadata)
+        self.policy, self._kernels, self._lists = policy, policy_kernels, part_kernels
+        self._words = part_kernels.KEPT + len(policy.metadata)
         self._at = 4 * (1 + dim + optimizer.state_width(dim))
         self.bound = policy.rows_for(self._at + 4 * self._words)
         self.parts = policy.parts_for(self.bound)
@@ -67,6 +67,15 @@ class PolicyTable(SparseTable):
                 parts=policy.parts,
             )
             self.waiting = PolicyTable(f"{name}@waiting", 1, _SGD, _ZEROS, 0, policy=kept)
+        keep = {"recent": part_kernels.RECENT, "frequent": part_kernels.FREQUENT}
+        coefficients = (score.nonclk_coeff, score.click_coeff) if score else (0, 0)
+        self._worth = (  # what the kernels find a row's value by
+            self._at,
+            keep.get(policy.kept, part_kernels.SCORE),
+            np.array(coefficients, np.float32),
+        )
+        shares = np.full(self.parts, self.bound // self.parts)
+        self._quotas = shares + (np.arange(self.parts) < self.bound % self.parts)
         # Another one than initial values follow from.
         self._key = np.uint64(seed % (1 << 64) ^ _CHANCE)
         super().__init__(name, dim, optimizer, initializer, seed, dict_size)
@@ -85,7 +94,7 @@ class PolicyTable(SparseTable):
 
     @property
     def nbytes(self) -> int:
-        own = self._members.nbytes + self._sizes.nbytes
+        own = self._parts.nbytes + sum(places.nbytes for places in self._places)
         return super().nbytes + own + sum(table.nbytes for table in self.companions)
 
     def check_servers(self, servers: int) -> None:
@@ -99,8 +108,8 @@ class PolicyTable(SparseTable):
     def clear(self) -> None:
         super().clear()
         self.step = self.day = 0
-        self._members = np.empty((self.parts, 8), np.int64)
-        self._sizes = np.zeros(self.parts, np.int64)
+        self._parts = np.zeros((self.parts, 5), np.int64)
+        self._places = [np.empty((0, 2), np.uint64)] * self.parts
         for table in self.companions:
             table.clear()
 
@@ -165,11 +174,11 @@ class PolicyTable(SparseTable):
         Sketches are emptied.
         """
         policy, before = self.policy, len(self)
-        for part in np.flatnonzero(self._sizes).tolist():
+        for part in np.flatnonzero(self._parts[:, self._lists.ROWS]).tolist():
             ids, records = self._part(part)
             if policy.score:
                 rate = np.float32(policy.score.show_click_decay_rate)
-                self._kernels.decay(records, self._at, rate)
+                self._kernels.decay(part, records, rate, *self._worth, self._parts)
             dead = policy.expired(self._metadata_at(records), self.step, self.day)
             self._forget(ids[dead], records[dead])
         if self.waiting is not None:
@@ -187,14 +196,13 @@ class PolicyTable(SparseTable):
         """
         if not self.bound:
             return 0
-        before = len(self)
-        quotas = self._quotas()
-        for part in np.flatnonzero(self._sizes > quotas).tolist():
-            ids, records = self._part(part)
-            count = len(ids) - int(quotas[part] - quotas[part] // FRACTION)
-            chosen = self.policy.least_valuable(self._metadata_at(records), ids, count)
-            self._forget(ids[chosen], records[chosen])
-        return before - len(self)
+        rows = self._parts[:, self._lists.ROWS]
+        which = np.flatnonzero(rows > self._quotas)
+        quotas = self._quotas[which]
+        counts = rows[which] - (quotas - quotas // FRACTION)
+        if len(which):
+            self._forget_least(which, counts)
+        return int(counts.sum())
 
     def metadata(self, ids: Array) -> Array:
         """Return uint32 [n, columns] as `RowPolicy.metadata` names them; zeros without a row."""
@@ -209,7 +217,7 @@ class PolicyTable(SparseTable):
             metadata = np.zeros((len(ids), len(self.policy.metadata)), np.uint32)
             metadata[:, :3] = 1, self.step, self.day
         metadata = np.require(metadata, np.uint32, ["C", "A", "W"])
-        self._kernels.write_metadata(records, self._at, metadata)
+        self._kernels.write_metadata(ids, records, metadata, *self._worth, self._parts)
 
     # -- inside --
 
@@ -272,8 +280,6 @@ class PolicyTable(SparseTable):
             self.waiting._look(ids, looks, None)
             return self.waiting.metadata(ids)[:, 0]
         assert self.sketch is not None
-        from hpcdist.ps.batch import ids_of_parts, owners_of
-
         parts = self.policy.parts_for(0)
         records = self.sketch._locate(ids_of_parts(parts)[owners_of(ids, parts)])
         counts = np.empty(len(ids), np.float32)
@@ -286,32 +292,33 @@ class PolicyTable(SparseTable):
         """Make the rows that are new, and note the looks of all; ``carried``: of `_admitted`."""
         kernels, records = self._kernels, self._locate(ids)
         self._enter(ids, records)
-        kernels.touch(records, self._at, looks, self.step, self.day)
+        worth = *self._worth, self._parts
+        kernels.touch(ids, records, looks, self.step, self.day, *worth)
         if carried is not None and len(carried[0]):
             records = self._locate(carried[0])
-            kernels.write_metadata(records, self._at, carried[1])
-
-    def _quotas(self) -> Array:
-        """Return how many rows each part may have."""
-        return self.bound // self.parts + (np.arange(self.parts) < self.bound % self.parts)
+            kernels.write_metadata(carried[0], records, carried[1], *worth)
 
     def _enter(self, ids: Array, records: Array) -> None:
-        """Put new records into their parts, which get more room if they must."""
-        at = 0
+        """Put new records into their parts' lists, which get more room if they must."""
+        at, lists = 0, self._lists
         while True:
-            at = self._kernels.enter(ids, records, at, self._at, self._members, self._sizes)
+            memory = self._memory.directory, self._memory.segments, self._memory.chunks
+            layout = self._beginning[0]
+            at = lists.enter(ids, records, at, self._at, self._parts, *memory, layout)
             if at == len(ids):
                 return
-            before = self._members
-            room = before.shape[1] * 5 // 4
-            self._members = np.empty((self.parts, room), np.int64)
-            self._members[:, : before.shape[1]] = before
+            part = int(owners_of(ids[at : at + 1], self.parts)[0])
+            before = self._places[part]
+            places = np.empty((8 + len(before) * 9 // 8, 2), np.uint64)
+            places[: len(before)] = before
+            self._places[part] = places
+            self._parts[part, [lists.LIST, lists.ROOM]] = places.ctypes.data, len(places)
 
     def _part(self, part: int) -> tuple[Array, Array]:
         """Return the ids and records of a part."""
-        records = self._members[part, : self._sizes[part]].copy()
-        ids = np.empty(len(records), np.int64)
-        self._kernels.ids_of(records, self._at, ids)
+        ids, records = np.empty((2, self._parts[part, self._lists.ROWS]), np.int64)
+        chunks, layout = self._memory.chunks, self._beginning[0]
+        self._lists.list_part(part, self._parts, chunks, layout, ids, records)
         return ids, records
 
     def _metadata_at(self, records: Array) -> Array:
@@ -321,32 +328,40 @@ class PolicyTable(SparseTable):
 
     def _forget(self, ids: Array, records: Array) -> None:
         """Remove rows."""
-        if not len(ids):
-            return
-        self._kernels.leave(ids, records, self._at, self._members, self._sizes)
-        memory: Any = self._memory
-        tables = memory.book, memory.directory, memory.segments, memory.chunks
-        self._index.remove(ids, records, *tables, self._beginning[0])
+        self._memory.reserve(len(ids))
+        self._lists.leave(ids, records, self._at, self._parts, *self._index_of_rows())
         if self.changes is not None:
             self.changes.drop(ids)
+
+    def _forget_least(self, which: Array, counts: Array) -> None:
+        """Remove the least valuable rows: ``counts`` of the parts ``which``, int64."""
+        count = int(counts.sum())
+        self._memory.reserve(count)
+        gone = np.empty(count if self.changes is not None else 0, np.int64)
+        facts = *self._worth, self._parts, *self._index_of_rows()
+        self._lists.forget_least(which, counts, gone, *facts)
+        if self.changes is not None:
+            self.changes.drop(gone)
+
+    def _index_of_rows(self) -> tuple[Array, ...]:
+        memory = self._memory
+        return memory.book, memory.directory, memory.segments, memory.chunks, self._beginning[0]
 
     def _compile(self) -> None:
         super()._compile()
         kernels, ids = self._kernels, np.empty(0, np.int64)
         no_looks = np.empty((0, 3), np.float32)
-        metadata = self._metadata_at(ids)
-        kernels.write_metadata(ids, self._at, metadata)
+        worth = *self._worth, self._parts
+        kernels.write_metadata(ids, ids, self._metadata_at(ids), *worth)
         self._enter(ids, ids)
-        kernels.decay(ids, self._at, np.float32(1))
-        kernels.leave(ids, ids, self._at, self._members, self._sizes)
-        kernels.touch(ids, self._at, no_looks, 0, 0)
+        kernels.decay(0, ids, np.float32(1), *worth)
+        kernels.touch(ids, ids, no_looks, 0, 0, *worth)
         kernels.read_or_zeros(ids, np.empty((0, self.dim), np.float32))
         kernels.chosen(ids, self._key, self._key, np.empty(0, bool))
         firsts = np.empty(0, np.int32)
         kernels.merged(firsts, firsts, no_looks, no_looks)
         self._part(0)
-        memory: Any = self._memory
-        tables = memory.book, memory.directory, memory.segments, memory.chunks
-        self._index.remove(ids, ids, *tables, self._beginning[0])
+        self._forget(ids, ids)
+        self._forget_least(ids, ids)
         if self.sketch is not None:
             self._counted(ids, no_looks)

@@ -63,6 +63,27 @@ def copy_bytes(typing: Any, target: Any, source: Any, count: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
+@intrinsic
+def bit_length(typing: Any, number: Any) -> Any:
+    """Return the place of a uint64's highest bit, from 1; 0 of 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        zeros = builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
+        return builder.sub(ir.Constant(ir.IntType(64), 64), zeros)
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
+def bits_of(typing: Any, number: Any) -> Any:
+    """Return the bits of a float32 as uint32."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], _INT32)
+
+    return types.uint32(types.float32), generate
+
+
 def _find_in_line(shift: int) -> Any:
     @intrinsic
     def find(typing: Any, line: Any, wanted: Any) -> Any:

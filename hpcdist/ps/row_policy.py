@@ -26,7 +26,7 @@ COUNT, STEP, DAY, SHOW, CLICK = range(len(METADATA))
 # bound by itself, and each server has whole parts, so their number must divide that of the parts.
 PARTS = (5040, 840, 60)  # divided by 1 to 10; by 1 to 8; by 1 to 6: as many as are large enough
 ROWS_OF_PART = 1000
-INDEX_BYTES = 24  # of a row in the index of a table, and of what is not in use, at most about
+INDEX_BYTES = 30  # of a row in index and list, and of what is not in use, at most about
 SKETCH_ROWS = 4
 WAITING_IDS = 10_000_000
 FRACTION = 8  # a full part forgets this part of its rows at once
@@ -211,16 +211,10 @@ class RowPolicy:
             dead |= unseen > self.score.delete_after_unseen_days
         return dead
 
-    def least_valuable(self, metadata: Array, ids: Array, count: int) -> Array:
-        """Return the places of the ``count`` rows to forget first: int64 [count]."""
-        columns: list[Array] = [ids]
-        keep = self.keep or ("score" if self.score else "recent")
-        by_time = (metadata[:, COUNT], metadata[:, STEP])
-        columns += by_time[::-1] if keep == "frequent" else by_time
-        if keep == "score" and self.score:
-            floats = metadata.view(np.float32)
-            columns.append(self.score.of(floats[:, SHOW], floats[:, CLICK]))
-        return _lowest(columns, count)
+    @property
+    def kept(self) -> str:
+        """What makes a row worth keeping: "recent", "frequent" or "score"."""
+        return self.keep or ("score" if self.score else "recent")
 
     def to_plain(self) -> dict[str, Any]:
         """Return the policy as JSON can say it."""
@@ -234,22 +228,6 @@ class RowPolicy:
             return policy
         except (KeyError, TypeError, ValueError) as error:
             raise TableError(f"malformed policy of rows: {error}") from None
-
-
-def _lowest(columns: list[Array], count: int) -> Array:
-    """Return the places of the ``count`` lowest rows, by the last column first: int64 [count].
-
-    Most are told by that column alone, without sorting.
-    """
-    *others, first = columns
-    if first.dtype.kind == "f":
-        first = np.where(np.isnan(first), -np.inf, first)  # sums that have become too large
-    if not 0 < count < len(first):
-        return np.arange(min(count, len(first)))
-    border = np.partition(first, count - 1)[count - 1]
-    below, equal = np.flatnonzero(first < border), np.flatnonzero(first == border)
-    order = np.lexsort([column[equal] for column in others])
-    return np.concatenate([below, equal[order[: count - len(below)]]])
 
 
 _WHOLE_NUMBERS = (

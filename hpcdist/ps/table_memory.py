@@ -8,7 +8,7 @@ from hpcdist.base.division import round_up
 from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
 from hpcdist.ps import index_kernels as kernels
-from hpcdist.ps.index_kernels import ENTRIES, LINE_BYTES, REMOVED_ROWS, ROWS, USED
+from hpcdist.ps.index_kernels import ENTRIES, LINE_BYTES, REMOVED, REMOVED_ROWS, ROWS, USED
 from hpcdist.ps.mapped_memory import HUGE_PAGE_BYTES, PAGE_BYTES, Pieces, zeros
 
 CHUNK_BYTES = 16 << 20  # at most, unless one record is larger
@@ -42,6 +42,7 @@ class TableMemory:
         self._larger = LARGER_WIDE if wide else LARGER
         self._pieces = Pieces(close=wide)
         self._segment_count = 0
+        self._removed = np.empty(0, np.uint32)
         self.chunk_memory: list[Array] = []
         self._place_segment(0, 0, 0, 0)
 
@@ -62,11 +63,19 @@ class TableMemory:
         index += self.directory.nbytes + self.segments.nbytes + self.chunks.nbytes
         touched = int(self.book[ROWS]) * self.stride
         page = HUGE_PAGE_BYTES if touched > SMALL_BYTES else PAGE_BYTES
-        return index + round_up(touched, page)
+        return index + self._removed.nbytes + round_up(touched, page)
 
     def used_by_segment(self) -> Array:
         """Return how many records each segment lists, int64 [segments]."""
         return self.segments[: self._segment_count, USED]
+
+    def reserve(self, count: int) -> None:
+        """Make room for ``count`` more rows on the stack of removed ones."""
+        wanted, before = int(self.book[REMOVED_ROWS]) + count, self._removed
+        if wanted > len(before):
+            self._removed = np.empty(max(wanted, len(before) * 5 // 4), np.uint32)
+            self._removed[: len(before)] = before
+            self.book[REMOVED] = self._removed.ctypes.data
 
     def compile(self) -> None:
         """Load the kernels that `grow` needs."""

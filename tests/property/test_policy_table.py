@@ -182,6 +182,53 @@ def test_what_is_removed_is_gone_and_nothing_else(seed, spread, lines, share) ->
             assert (state == 0.5).all()
 
 
+@pytest.mark.parametrize("keep", ["recent", "frequent", "score"])
+def test_exactly_the_least_valuable_of_thousands_go(keep, monkeypatch) -> None:
+    """Values rise and fall between looks, many are equal, and rows come back from elsewhere."""
+    score = ClickScore(nonclk_coeff=0.5, delete_threshold=-50.0)
+    policy = RowPolicy(
+        budget_rows=3000, keep=keep, score=score, shows=("show", "click"), parts=2, shrink_every=9
+    )
+    table = PolicyTable("t", DIM, OPTIMIZERS[1], START, SEED, policy=policy)
+    checked = 0
+
+    def keep_to_budget() -> None:
+        nonlocal checked
+        ids = table.export(0, len(table))[0]
+        known = table.metadata(ids)
+        gone = []
+        for part in range(2):
+            here = np.flatnonzero(owners_of(ids, 2) == part)
+            over = len(here) - 1500
+            order = np.lexsort(order_of(known[here], ids[here], keep, score))
+            gone += ids[here[order]][: over + 1500 // 8].tolist() if over > 0 else []
+        PolicyTable.keep_to_budget(table)
+        left = table.export(0, len(table))[0]
+        assert set(left.tolist()) == set(ids.tolist()) - set(gone)
+        checked += len(gone)
+
+    monkeypatch.setattr(table, "keep_to_budget", keep_to_budget)
+    random = np.random.default_rng(3)
+    for step in range(40):
+        ids = np.unique(random.zipf(1.1, 700).astype(np.int64) * 2654435761 % 20000)
+        shows = random.integers(-2 if step % 4 == 0 else 0, 3, (len(ids), 2))
+        sent = np.hstack([random.normal(size=(len(ids), DIM)), shows]).astype(np.float32)
+        table.push(ids, sent, 0.1)
+        if step == 25:
+            ids, rows, state = table.export(0, len(table))
+            table.load(ids, rows, state, np.roll(table.metadata(ids), 1, axis=0))
+    assert checked > 3000
+
+
+def order_of(known: np.ndarray, ids: np.ndarray, keep: str, score: ClickScore) -> list:
+    """Return the columns by which rows are compared, the last one first."""
+    count, step = known[:, 0], known[:, 1]
+    floats = known.view(np.float32)
+    worth = score.of(floats[:, 3], floats[:, 4])
+    columns = {"recent": [count, step], "frequent": [step, count], "score": [count, step, worth]}
+    return [ids, *columns[keep]]
+
+
 def metadata_of(tables: list[PolicyTable]) -> dict[int, list[int]]:
     found = {}
     for table in tables:
