@@ -30,6 +30,7 @@ class Feature(Generic[T]):
 
     name: str
     levels: Mapping[str, T] = field(hash=False)
+    extra: tuple[str, ...] = ()  # levels that need a package which may not be installed
 
     @property
     def usual(self) -> str:
@@ -219,6 +220,7 @@ KERNELS: Feature[Mapping[str, str]] = Feature(
     "kernels",
     {"own": {"HPCDIST_KERNELS": "own"}}
     | ({"fused": {"HPCDIST_KERNELS": "fused"}} if find_spec("torch") else {}),
+    extra=("fused",),
 )
 
 # Layers between the first and the last: (rows of 8, the network) to rows of 8.

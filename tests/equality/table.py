@@ -62,7 +62,7 @@ class Equals:
 
 
 def tables(equals: Equals, refused: Sequence[Run]) -> str:
-    """Return the tables of the page."""
+    """Return the tables of the page: the same whether torch, which some levels need, is here."""
     modes = list(f.MODE.levels)
     lines = [f"| | {' | '.join(modes)} |", f"|---|{'---|' * len(modes)}"]
     for feature in f.FEATURES:
@@ -70,6 +70,8 @@ def tables(equals: Equals, refused: Sequence[Run]) -> str:
             continue
         for level in feature.levels:
             cells = [_cell(equals, refused, (feature.name, level, mode)) for mode in modes]
+            if level in feature.extra and set(cells) <= {UNTRIED, NOTHING}:
+                continue
             lines.append(f"| {feature.name}: {level} | {' | '.join(cells)} |")
     lines += ["", "| refused together | in | because |", "|---|---|---|"]
     return "\n".join([*lines, *_refusals(refused)]) + "\n"
