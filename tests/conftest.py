@@ -161,7 +161,8 @@ class Results:
         if report.when != "call" and report.passed:
             return
         reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ""
-        ended = Result(report.nodeid, report.outcome, reason.removeprefix("Skipped: "))
+        reason = reason.removeprefix("Skipped: ")
+        ended = Result(report.nodeid, report.outcome, reason, round(report.duration, 3))
         with self._file.open("a") as file:
             file.write(json.dumps(asdict(ended)) + "\n")
 

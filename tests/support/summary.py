@@ -19,16 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 AGAIN = "-again"  # how the second try of a run is called
+SLOWEST = 10  # files that are printed
 WORST_FIRST = ("failed", "passed", "skipped")
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a test has ended; the reason is that of a skip."""
+    """How a test has ended, after how long; the reason is that of a skip."""
 
     test: str
     outcome: str  # passed, failed, skipped
     reason: str
+    seconds: float = 0.0  # of its own, without what is set up for several
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,15 @@ def never_run(runs: Iterable[Mapping[str, Result]]) -> Counter[str]:
     return Counter(reason for test, reason in reasons.items() if test not in ran)
 
 
+def slowest(runs: Iterable[Mapping[str, Result]], count: int) -> list[tuple[str, float]]:
+    """Return the files whose tests took longest in all runs together, in seconds."""
+    spent: Counter[str] = Counter()
+    for results in runs:
+        for test, result in results.items():
+            spent[test.partition("::")[0]] += round(1000 * result.seconds)
+    return [(file, ms / 1000) for file, ms in spent.most_common(count)]
+
+
 def is_expected(reason: str) -> bool:
     return any(re.search(each.pattern, reason) and each.holds() for each in EXPECTED)
 
@@ -139,6 +150,9 @@ def main() -> None:
             if run.endswith(AGAIN):
                 passed = [test for test, r in results.items() if r.outcome == "passed"]
                 print(*(f"  passed only when tried again: {test}" for test in passed), sep="\n")
+    print("the slowest files, in seconds:")
+    for file, seconds in slowest(all_runs, SLOWEST):
+        print(f"{seconds:6.0f}  {file}")
     skipped = never_run(all_runs)
     unexpected = [reason for reason in skipped if not is_expected(reason)] if options.strict else []
     print("skipped in every run:" if skipped else "no test was skipped in every run")

@@ -23,6 +23,13 @@ def test_a_test_that_has_run_somewhere_was_not_skipped(tmp_path):
     assert summary.never_run(runs.values()) == {"no GPU": 1}
 
 
+def test_the_slowest_files_are_those_of_all_runs(tmp_path):
+    write(tmp_path / "alone.0", Result("a::1", "passed", "", 2.0), Result("b::1", "passed", "", 3))
+    write(tmp_path / "jobs.0", Result("a::2", "failed", "", 1.5), Result("c::1", "passed", "", 1))
+    runs = summary.by_run(tmp_path).values()
+    assert summary.slowest(runs, 2) == [("a", 3.5), ("b", 3.0)]
+
+
 def test_a_test_of_several_ranks_failed_if_it_did_on_one(tmp_path):
     write(tmp_path / "ranks-2.0", Result("a", "passed", ""), Result("b", "skipped", "other rank"))
     write(tmp_path / "ranks-2.1", Result("a", "failed", ""), Result("b", "passed", ""))
