@@ -1,9 +1,10 @@
-"""Where saved values come from: a checkpoint, or Fluid's own files."""
+"""Where saved values come from: a checkpoint, or files of Fluid and Paddle."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
 from hpcdist.checkpoint.fluid_files import Tensor, tensor_of, tensors_of
 from hpcdist.checkpoint.layout import MANIFEST, path_of
 from hpcdist.checkpoint.metadata import OTHER
+from hpcdist.checkpoint.pickled import is_pickled, read_state
 from hpcdist.checkpoint.plan import Saved
 from hpcdist.checkpoint.read import Job
 
@@ -36,14 +38,42 @@ class Source(Protocol):
         """Return calls that fill ``out`` with the copy that belongs to a parameter's rows."""
 
 
+@dataclass(frozen=True)
+class Pickled:
+    """An array of a pickled file, which is read as a whole: what `Tensor` is of Fluid's files."""
+
+    file: Path
+    array: np.ndarray
+
+    @property
+    def dtype(self) -> str:
+        """The element type."""
+        return self.array.dtype.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
+        return self.array.shape
+
+    def read(self, begin: int = 0, end: int | None = None) -> np.ndarray:
+        """Return rows ``begin:end``."""
+        return self.array[begin:end] if self.shape else self.array
+
+
 class FluidFiles:
-    """Variables that Fluid has saved: each in a separate file, or all of ``names`` in one."""
+    """Variables that Fluid has saved: each in a separate file, or all of ``names`` in one.
+
+    Also those of one pickled file, which has their names.
+    """
 
     def __init__(self, directory: Path, filename: str | None, names: Sequence[str]) -> None:
         self.manifest = directory if filename is None else directory / filename
         self._directory = directory
-        self._together: dict[str, Tensor] | None = None
-        if filename is not None:
+        self._together: Mapping[str, Tensor | Pickled] | None = None
+        if filename is not None and is_pickled(self.manifest):
+            arrays = read_state(self.manifest)
+            self._together = {n: Pickled(self.manifest, array) for n, array in arrays.items()}
+        elif filename is not None:
             tensors = tensors_of(self.manifest.parent, self.manifest.name, len(names))
             self._together = dict(zip(sorted(names), tensors))
 
@@ -59,10 +89,10 @@ class FluidFiles:
             return name in self._together
         return (self._directory / path_of(name)).is_file()
 
-    def _tensor(self, name: str) -> Tensor:
+    def _tensor(self, name: str) -> Tensor | Pickled:
         if self._together is not None and name in self._together:
             return self._together[name]
-        if not self.has(name):
+        if self._together is not None or not self.has(name):
             raise CheckpointError(f"{self.manifest}: has no variable {name!r}")
         return tensor_of(self._directory, path_of(name))
 

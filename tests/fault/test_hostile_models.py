@@ -11,9 +11,9 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist.checkpoint.fluid_files import encoded
+from hpcdist.checkpoint.pickled import read_state
 from hpcdist.comm.process_manager import launched_size
 from hpcdist.errors import CheckpointError, GraphError
-from hpcdist.fluid.io.fluid_state import read_state
 from hpcdist.fluid.io.program_data import from_data, to_data
 from tests.support.forging import mutated
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpcdist as fluid
+from hpcdist.checkpoint.pickled import read_state
 from hpcdist.errors import CheckpointError, GraphAssertionError, GraphError
-from hpcdist.fluid.io.fluid_state import read_state
 from hpcdist.fluid.io.program_desc import read_program, write_program
 from tests.support.job import alone
 

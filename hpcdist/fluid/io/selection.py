@@ -20,7 +20,7 @@ from hpcdist.graph.program import Program, default_main_program
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.transpiler.table_metadata import tables_looked_up
 
-FORMATS = ("hdf5", "fluid")
+FORMATS = ("hdf5", "fluid", "pickle")
 
 _default = FORMATS[0]
 
@@ -111,9 +111,9 @@ def checked_format(
     tables = sorted(tables_looked_up(program).intersection(names))
     if format is None:
         return "hdf5" if tables or compression is not None else _default
-    if format == "fluid" and compression is not None:
+    if format != "hdf5" and compression is not None:
         raise CheckpointError("Fluid's files cannot be compressed: leave compression out")
-    if format == "fluid" and tables:
+    if format != "hdf5" and tables:
         raise CheckpointError(
             f"Fluid's files cannot hold the rows of {', '.join(tables)}, a table of any ids: save "
             "in HDF5, or only the other variables, by save_vars"

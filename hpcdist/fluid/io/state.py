@@ -18,14 +18,19 @@ from hpcdist.checkpoint.divided import Combined, left_to_first
 from hpcdist.checkpoint.fluid_files import tensor_of, tensors_of
 from hpcdist.checkpoint.layout import MANIFEST, name_of, path_of
 from hpcdist.checkpoint.local_shards import array_of, state_of_tables
+from hpcdist.checkpoint.pickled import read_state
 from hpcdist.checkpoint.ranks import peers_here, saved_by_first
 from hpcdist.checkpoint.save_alone import save_alone
 from hpcdist.executor.merging import begin_to_merge
 from hpcdist.executor.scope import global_scope
-from hpcdist.fluid.io.fluid_state import read_state
 from hpcdist.fluid.io.load_variables import load_vars
 from hpcdist.fluid.io.program_data import to_data
-from hpcdist.fluid.io.selection import get_program_persistable_vars, is_parameter, is_persistable
+from hpcdist.fluid.io.selection import (
+    checked_format,
+    get_program_persistable_vars,
+    is_parameter,
+    is_persistable,
+)
 from hpcdist.fluid.io.variables import save_vars
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
@@ -36,17 +41,20 @@ logger = logging.getLogger("hpcdist.io")
 PARAMS, OPTIMIZER, MODEL = ".pdparams", ".pdopt", ".pdmodel"
 
 
-def save(program: Program, model_path: str) -> None:
+def save(program: Program, model_path: str, *, format: str | None = None) -> None:
     """Save parameters (``model_path.pdparams``), all else that is kept (``.pdopt``), the program.
 
-    In HDF5, each with its data beside it. Of a job, trainer 0 saves, and takes from servers what
-    only they have.
+    In HDF5, each with its data beside it. With ``format="pickle"``, the default under
+    ``--as-paddle`` for what is no table, values as Fluid and Paddle 2.6.2 save and load them. Of a
+    job, trainer 0 saves, and takes from servers what only they have.
     """
     directory, name = _split(model_path)
     of_optimizer = _of_optimizer(program)
+    kept = [var.name for var in get_program_persistable_vars(program)]
+    how = "hdf5" if checked_format(format, None, program, kept) == "hdf5" else "pickle"
     # The optimizer's first: what is refused of it leaves nothing half saved.
-    save_vars(None, str(directory), program, of_optimizer, None, name + OPTIMIZER, format="hdf5")
-    save_vars(None, str(directory), program, None, is_parameter, name + PARAMS, format="hdf5")
+    save_vars(None, str(directory), program, of_optimizer, None, name + OPTIMIZER, format=how)
+    save_vars(None, str(directory), program, None, is_parameter, name + PARAMS, format=how)
 
     def save_model() -> None:
         extra = {"program": to_data(program)}
@@ -65,9 +73,8 @@ def load(
 
     ``model_path`` may also be what `save_vars` and its kin have saved: a directory, or a file that
     holds ``var_list``; then ``executor`` is asked for, as in Fluid. Raises CheckpointError, and
-    nothing has changed, if a variable is missing or of another shape or dtype. A file that Fluid
-    has pickled is read without running any code, by a process without servers. Steps are merged
-    anew from here on.
+    nothing has changed, if a variable is missing or of another shape or dtype. Pickled files are
+    read without running any code. Steps are merged anew from here on.
     """
     _load(program, model_path, executor, var_list)
     begin_to_merge(program, global_scope())
@@ -87,7 +94,7 @@ def _load(
         raise CheckpointError(
             f"{optimizer}: missing; the program keeps {of_optimizer[0].name!r} and others"
         )
-    if is_checkpoint(params):
+    if is_checkpoint(params) or peers_here().servers:
         directory = str(params.parent)
         load_vars(executor, directory, program, None, is_parameter, params.name)
         if of_optimizer:
@@ -184,9 +191,12 @@ def _assign(state: Mapping[str, np.ndarray], source: str) -> None:
             "servers keep the parameters of this job, or its tables: set them in one process, then "
             "fluid.save them there and fluid.load them here"
         )
-    scope = global_scope()
+    scope, state = global_scope(), dict(state)
     for name, array in state.items():
         current = array_of(scope, name)
+        if current is not None and {current.shape, array.shape} == {(), (1,)}:
+            # Paddle 2.6.2 has rates without dimensions.
+            state[name] = array = array.reshape(current.shape)
         if current is not None and (current.shape, current.dtype) != (array.shape, array.dtype):
             raise GraphAssertionError(
                 f"{source}: {name!r} is {array.dtype}{list(array.shape)}, but the program has "

@@ -25,6 +25,7 @@ from hpcdist.checkpoint.local_shards import (
     unsliced,
 )
 from hpcdist.checkpoint.metadata import OTHER, Piece
+from hpcdist.checkpoint.pickled import write_state
 from hpcdist.checkpoint.ranks import peers_here, saved_by_first
 from hpcdist.checkpoint.restore import is_table
 from hpcdist.checkpoint.save_alone import save_alone, save_by_servers, save_rows
@@ -80,9 +81,10 @@ def save_vars(
 
     In HDF5: ``dirname/manifest.h5``, or ``dirname/filename``, with the data beside it. With
     ``format="fluid"``, the default under ``--as-paddle``, as Fluid does: a file for each variable,
-    or all in ``filename``. Of a job, trainer 0 saves, and takes from servers what only they have;
-    other trainers that call this return when the files are there. All ranks of a pipeline must call
-    it, for each keeps a stage only.
+    or all in ``filename``. ``format="pickle"``: arrays by name in ``filename``, as `save` writes.
+    Of a job, trainer 0 saves, and takes from servers what only they have; other trainers that call
+    this return when the files are there. All ranks of a pipeline must call it, for each keeps a
+    stage only.
     """
     program = checked_program("main_program", main_program)
     names = [v.name for v in chosen_variables(program, vars, predicate)]
@@ -125,6 +127,11 @@ def _save(
     arrays = _values(peers, program, names, remote)
     if format == "fluid":
         _write_fluid(directory, arrays, filename)
+        return
+    if format == "pickle":
+        if filename is None:
+            raise CheckpointError("format='pickle' writes one file: give its filename")
+        write_state(directory / filename, arrays)
         return
     pieces, scope = _as_pieces(program, arrays)
     tables = [t for t in tables_of(program, global_scope()) if t.name in names]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hpcdist.base.errors import GraphTypeError
+from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.fluid.compat.paddle2.static.operators import in_words_of_fluid
 from hpcdist.fluid.io import (
     is_belong_to_optimizer,
@@ -14,15 +14,28 @@ from hpcdist.fluid.io import (
     load,
     load_program_state,
     load_vars,
-    save,
     save_vars,
     set_program_state,
+    state,
 )
 from hpcdist.fluid.io import model as fluid
 from hpcdist.graph.program import Program, program_of
 from hpcdist.graph.variable import Variable
 
 MODEL, PARAMETERS = ".pdmodel", ".pdiparams"
+
+
+def save(program: Program, model_path: str, protocol: int = 4, **configs: Any) -> None:
+    """Save parameters (``.pdparams``) and all else that is kept (``.pdopt``) as 2.6.2 does.
+
+    With distributed tables in HDF5: see `hpcdist.fluid.io.save`. ``protocol``: any of 2, 3 and 4
+    gives files of protocol 4.
+    """
+    if protocol not in (2, 3, 4):
+        raise GraphError(f"paddle.static.save: protocol: expected 2, 3 or 4, got {protocol!r}")
+    if configs:
+        raise GraphTypeError(f"paddle.static.save: no parameter {sorted(configs)}")
+    state.save(program, model_path)
 
 
 def save_inference_model(

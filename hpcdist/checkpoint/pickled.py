@@ -1,4 +1,4 @@
-"""The files of Fluid's ``fluid.save``: pickled dicts of arrays, read without pickle.
+"""The files of ``fluid.save`` and ``paddle.static.save``: pickled dicts of arrays, without pickle.
 
 A small interpreter reads them. It supports only the operations of such files (protocols 2 to 5),
 calls nothing that a file names, and takes at most a few times the file's size of memory.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 
 from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.files import open_plain, read_into
+from hpcdist.checkpoint.write import write_bytes
 
 KINDS = "biuf"
 MAX_OPERATIONS = 10_000_000  # of a file; an array takes about 30
@@ -73,6 +75,12 @@ _SIZED = {
 _PUT, _GET = {0x71: "<B", 0x72: "<I"}, {0x68: "<B", 0x6A: "<I"}
 
 
+def is_pickled(path: Path) -> bool:
+    """Return whether a file begins as pickles of protocol 2 and later do."""
+    with open_plain(path) as file:
+        return bytes(file.read(1)) == b"\x80"
+
+
 def read_state(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of a file of Fluid's, by name; CheckpointError if it holds anything else.
 
@@ -87,6 +95,38 @@ def read_state(path: Path) -> dict[str, np.ndarray]:
             raise CheckpointError(f"{path}: not a file of fluid.save ({error})") from None
 
 
+# -- writing ---------------------------------------------------------------------------------------
+# Modules as they are called before NumPy 2, which finds them, too.
+_BEGIN = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00\x85C\x01btR(K\x01("
+_TYPE = b"tcnumpy\ndtype\n(%s\x89\x88tR(K\x03%sNNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89"
+_END = b"tb"
+
+
+def write_state(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays by name as Paddle 2.6.2 does (protocol 4 of pickle); it is complete, or as it
+    was before."""
+    write_bytes(path, b"\x80\x04}(", *_pickled(arrays), b"u.")
+
+
+def _pickled(arrays: Mapping[str, np.ndarray]) -> Iterator[bytes | memoryview]:
+    for name, array in arrays.items():
+        dtype = array.dtype.newbyteorder("<")
+        order = b"<" if dtype.itemsize > 1 else b"|"
+        yield _text(name) + _BEGIN
+        yield b"".join(b"\x8a\x08" + struct.pack("<q", extent) for extent in array.shape)
+        yield _TYPE % (_text(dtype.str[1:]), _text(order.decode()))
+        data = np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8).data
+        yield b"\x8e" + struct.pack("<Q", data.nbytes)
+        yield data
+        yield _END
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return b"X" + struct.pack("<I", len(encoded)) + encoded
+
+
+# -- reading ---------------------------------------------------------------------------------------
 class _Machine:
     def __init__(self, file: Any, size: int) -> None:
         self._file = file
