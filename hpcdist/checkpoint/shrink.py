@@ -44,7 +44,7 @@ def shrink_tables(
         names |= of_rank.keys()
     if not names:
         raise CheckpointError(
-            "shrink: no table has a policy: give it one, "
-            "ParamAttr(row_policy=RowPolicy(expire_days=30)), or leave the call out"
+            "shrink: no table has a policy: give one RowPolicy(expire_days=30), as "
+            "docs/tables.md says, or leave the call out"
         )
     return {name: forgotten[name] for name in sorted(names)}

@@ -12,8 +12,9 @@ from typing import Any
 from hpcdist.base.nearest import did_you_mean
 
 _LIBRARY = {
-    **dict.fromkeys(("Push", "Table", "connect", "mean", "rank", "size"), "tables"),
-    "Initial": "facts",
+    **dict.fromkeys(("Push", "Table", "connect", "mean", "rank", "size"), "fluid.declared.tables"),
+    "Initial": "fluid.declared.facts",
+    **dict.fromkeys(("ClickScore", "RowPolicy"), "ps.row_policy"),
 }
 __all__ = sorted(_LIBRARY)
 
@@ -23,7 +24,7 @@ def __getattr__(name: str) -> Any:
     if module is None:
         near = "" if name.startswith("__") else did_you_mean(name, _LIBRARY)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{near}")
-    value = getattr(importlib.import_module(f"hpcdist.fluid.declared.{module}"), name)
+    value = getattr(importlib.import_module(f"hpcdist.{module}"), name)
     globals()[name] = value
     return value
 

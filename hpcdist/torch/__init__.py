@@ -22,7 +22,7 @@ if found < OLDEST:
 
 from hpcdist.fluid.declared.facts import Initial  # noqa: E402
 from hpcdist.torch.embedding import Embedding, EmbeddingBag, dense_state_dict  # noqa: E402
-from hpcdist.torch.models import drop_tables  # noqa: E402
+from hpcdist.torch.models import Publisher, drop_tables, shrink_tables  # noqa: E402
 from hpcdist.torch.registration import register  # noqa: E402
 from hpcdist.torch.rows_ahead import rows_ahead  # noqa: E402
 from hpcdist.torch.saver import Saver  # noqa: E402
@@ -37,6 +37,7 @@ __all__ = [
     "Embedding",
     "EmbeddingBag",
     "Initial",
+    "Publisher",
     "RankFailure",
     "RowPolicy",
     "Saver",
@@ -46,4 +47,5 @@ __all__ = [
     "drop_tables",
     "rows_ahead",
     "shrink",
+    "shrink_tables",
 ]

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
+from hpcdist.fluid.declared.arguments import row_policy
 from hpcdist.fluid.declared.facts import Initial, TableFacts
 from hpcdist.ps.row_policy import RowPolicy
 from hpcdist.torch.tables import open_tables
@@ -78,7 +79,7 @@ class TableModule(nn.Module):
                 f"initial: expected hpcdist.torch.Initial, such as Initial('uniform', -0.1, 0.1), "
                 f"got {initial!r}"
             )
-        _check_policy(policy)
+        policy = row_policy("policy", policy, "hpcdist.torch.RowPolicy")
         self.tables = open_tables()
         self.name = self.tables.new_name() if name is None else name
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
@@ -243,16 +244,6 @@ class EmbeddingBag(TableModule):
                 f"{count}: every id belongs to a bag, and the last offset of "
                 "include_last_offset=True is the number of ids"
             )
-
-
-def _check_policy(policy: object) -> None:
-    if policy is not None and not isinstance(policy, RowPolicy):
-        raise TableError(f"policy: expected hpcdist.torch.RowPolicy(...), got {policy!r}")
-    if policy is not None and policy.shows:
-        raise TableError(
-            "policy: shows= takes numbers of shows and clicks from a Program's variables: leave "
-            "it out, each look-up counts as one show"
-        )
 
 
 def dense_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -31,7 +31,7 @@ from hpcdist.executor.scope import Scope
 from hpcdist.fluid.declared.facts import rate_name
 from hpcdist.graph.program import Program
 from hpcdist.torch.job import job
-from hpcdist.torch.models import tables_of
+from hpcdist.torch.models import declared, needs_launcher, tables_of
 from hpcdist.torch.states import (
     AS_THEY_ARE,
     SavedTensor,
@@ -73,12 +73,7 @@ class Saver(checkpoint.Saver):
 
         CheckpointError for what has no ``state_dict``, and for a table that is in no module.
         """
-        if runtime.current() is None and job().transport.size > 1:
-            raise CheckpointError(
-                "several ranks save together only under our launcher: mpirun -n N python -m "
-                "hpcdist --as-torchrun train.py"
-            )
-        job()  # servers serve from here on
+        needs_launcher("save")  # servers serve from here on
         unknown = sorted(options.keys() & {"reader", "main_program", "scope"})
         if unknown:
             raise CheckpointError(f"{unknown[0]}: is for Programs; give objects with a state_dict")
@@ -268,12 +263,11 @@ class Saver(checkpoint.Saver):
         Of those that are ``individual`` each trainer has other values, as of what it computes.
         """
         served, settled = self._tables.served, self._tables.facts
-        program = Program() if served is None else served.program.clone()
+        program = declared(self._tables, self._scope)
+        if served is not None:
+            program = program.clone()
         block = program.global_block()
         if served is None and settled is not None:
-            for name, table in self._tables.local.items():
-                block.create_var(name, shape=[-1, table.dim], dtype="float32", persistable=True)
-                self._scope.var(name).hold(table)
             numbers = settled.numbers | {rate_name(k): r for k, r in enumerate(self._tables.rates)}
             arrays = {**arrays, **{n: np.array([v], np.float32) for n, v in numbers.items()}}
         if served is not None and served.moves_nothing:

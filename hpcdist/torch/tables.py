@@ -31,7 +31,6 @@ from hpcdist.transpiler.table_metadata import read_tables, with_startup
 
 MANY = 4  # tables, whose exchanges one by one are worth a word
 
-
 _every: WeakSet[Tables] = WeakSet()
 
 
@@ -159,6 +158,11 @@ class Tables:
         if self._facts or self._dense:
             self.settle()
             self._rows.wait()
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether a step has begun, of which not all optimizers have stepped."""
+        return bool(self._given or self._taken or self._stepped)
 
     def settle(self) -> None:
         """Agree with all ranks on what there is, and connect. Collective, once."""
@@ -302,11 +306,15 @@ class Tables:
         self._taken.clear()
         self._stepped.clear()
         self._told = []
+        self.rows_are_others()
+        if self.served is not None:
+            self.served.read()
+
+    def rows_are_others(self) -> None:
+        """Take none of the rows that came, or were asked for, before they changed elsewhere."""
         self._ahead = None
         if self.facts is not None:
             self._rows.forget()
-        if self.served is not None:
-            self.served.read()
 
     def step(self, optimizer: int) -> None:
         """Take an optimizer's gradients; its step is the last one's, which moves all. Collective.

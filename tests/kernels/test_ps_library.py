@@ -8,6 +8,7 @@ import pytest
 import hpcdist.ps as ps
 from hpcdist.errors import HpcdistError, PlanError, TableError
 from hpcdist.fluid.declared import tables as library
+from hpcdist.serving import Lookup
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +73,34 @@ def test_tables_are_saved_and_restored(tmp_path):
     assert (table.pull([1, 2, 3]) == after).all()
 
 
+def test_rows_come_and_go_as_a_policy_says(tmp_path):
+    policy = ps.RowPolicy(admit_after=2, until_admitted="zeros", expire_days=1)
+    facts = {"lr": 1.0, "initial": ps.Initial("constant", 5.0), "row_policy": policy}
+    table = ps.connect("t", 1, publish=tmp_path, **facts)
+    every, ones = [1, 2, 3], np.ones((2, 1), np.float32)
+    for ids in ([1, 2], [2, 3], [3, 1]):
+        table.push(ids, ones)
+    assert table.pull(every).ravel().tolist() == [4, 4, 4]
+    assert table.shrink() == {"t": 0}
+    for _ in range(2):
+        table.push([1, 4], ones)
+    assert table.shrink() == {"t": 0}
+    assert table.shrink() == {"t": 2}  # not seen on the last day
+    table.publish()
+    with Lookup(tmp_path, watch=False) as lookup:
+        assert lookup.pull("t", [*every, 4]).ravel().tolist() == [2, 0, 0, 4]
+    assert table.pull([*every, 4]).ravel().tolist() == [2, 0, 0, 4]
+
+
+def test_a_day_ends_between_steps_of_tables_with_a_policy():
+    one, two = ps.connect("one", 1), ps.connect("two", 1)
+    with pytest.raises(HpcdistError, match="no table has a policy"):
+        one.shrink()
+    one.push([1], np.ones((1, 1), np.float32))
+    with pytest.raises(TableError, match="shrink: 'one' was pushed in this step"):
+        two.shrink()
+
+
 def refusals(table):
     grad = np.ones((2, 3), np.float32)
     bad = grad.copy()
@@ -111,6 +140,11 @@ def test_wrong_ids_gradients_and_rates_are_refused():
         ({"max_staleness": 3}, 'max_staleness is for mode="async"'),
         ({"epsilom": 1.0}, "does not take epsilom"),
         ({"initial": 0.1}, "expected hpcdist.ps.Initial"),
+        ({"row_policy": 3}, r"row_policy: expected hpcdist.ps.RowPolicy\(...\), got 3"),
+        (
+            {"row_policy": ps.RowPolicy(score=ps.ClickScore(), shows=("show", "click"))},
+            "shows= takes numbers of shows and clicks from a Program",
+        ),
     ],
 )
 def test_tables_that_cannot_be_are_refused(arguments, message):

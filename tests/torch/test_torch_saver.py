@@ -14,8 +14,9 @@ import hpcdist as fluid
 import hpcdist.torch as ours
 from hpcdist.checkpoint import resume_state
 from hpcdist.comm.world import mpi_world
-from hpcdist.errors import CheckpointError
+from hpcdist.errors import CheckpointError, TableError
 from hpcdist.executor.position import here
+from hpcdist.serving import Lookup
 from hpcdist.torch import saver, tables
 
 pytestmark = pytest.mark.usefixtures("no_tables_yet")
@@ -46,6 +47,28 @@ class Learner:
         for name in ("tables", "dense", "rates"):
             self.objects[name].step()
         return loss.item()
+
+
+def test_days_end_and_versions_are_published_between_steps_of_tables(tmp_path):
+    if mpi_world().size > 1:
+        pytest.skip("several ranks need the launcher")
+    learner = Learner(1)
+    model = learner.objects["model"]
+    with pytest.raises(CheckpointError, match="no table has a policy"):
+        ours.shrink_tables(model)
+    publisher = ours.Publisher(tmp_path, model)
+    model(torch.arange(6)).sum().backward()
+    for call in (lambda: ours.shrink_tables(model), publisher.publish):
+        with pytest.raises(TableError, match="gradients of words have come .* between two steps"):
+            call()
+    learner.objects["tables"].step()
+    publisher.close()
+    with torch.no_grad(), Lookup(tmp_path, watch=False) as lookup:
+        rows = learner.words(torch.arange(6)).numpy()
+        np.testing.assert_array_equal(lookup.pull("words", np.arange(6)), rows)
+    for make in (ours.shrink_tables, lambda model: ours.Publisher(tmp_path, model)):
+        with pytest.raises(TableError, match="expected a model with tables.* a Linear without"):
+            make(nn.Linear(1, 1))
 
 
 def test_a_saver_restores_all_of_a_process_alone(tmp_path):

@@ -22,6 +22,7 @@ TWICE = {
     "Collective": "Fluid's in transpiler.collective and in incubate.fleet.collective",
     "DistributedStrategy": "Fluid's of servers and of collectives, and Paddle 2's of fleet",
     "EditDistance": "Fluid's in metrics and in evaluator",
+    "Publisher": "of tables for Fluid's scripts and for PyTorch's",
     "Saver": "of checkpoints for Fluid's scripts and for PyTorch's",
 }
 

@@ -20,12 +20,15 @@ from hpcdist.fluid.declared.facts import (
     TrainingMode,
     optimizer_of,
 )
+from hpcdist.ps.row_policy import RowPolicy
 
 MODES = ("sync", "async")
 KIND_OF = {kind.lower(): kind for kind in ROW_KINDS}
 
 
-def table_facts(name: object, width: object, rows: object, initial: object) -> TableFacts:
+def table_facts(
+    name: object, width: object, rows: object, initial: object, policy: object
+) -> TableFacts:
     """Return the facts of a table; TableError for what cannot be."""
     if not (isinstance(name, str) and name):
         raise TableError(f"name of a table: expected a text that is not empty, got {name!r}")
@@ -43,7 +46,22 @@ def table_facts(name: object, width: object, rows: object, initial: object) -> T
         )
     assert isinstance(width, (int, np.integer)), "checked above"
     most = int(rows) if isinstance(rows, (int, np.integer)) else -1
-    return TableFacts(name, int(width), most, None, initial)
+    kept = row_policy(f"table {name!r}: row_policy", policy, "hpcdist.ps.RowPolicy")
+    return TableFacts(name, int(width), most, None, initial, policy=kept)
+
+
+def row_policy(what: str, policy: object, made_by: str) -> RowPolicy | None:
+    """Return the policy that a script without a Program gives; TableError if it cannot be one."""
+    if policy is None:
+        return None
+    if not isinstance(policy, RowPolicy):
+        raise TableError(f"{what}: expected {made_by}(...), got {policy!r}")
+    if policy.shows:
+        raise TableError(
+            f"{what}: shows= takes numbers of shows and clicks from a Program's variables: leave "
+            "it out, a step that looks an id up counts as one show"
+        )
+    return policy
 
 
 def optimizer_facts(

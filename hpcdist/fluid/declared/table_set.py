@@ -277,6 +277,11 @@ class TableSet:
         self._publisher.publish(self.steps)
         self._publisher.wait()
 
+    def shrink(self) -> dict[str, int]:
+        """Forget rows that have expired; return how many, by table. Collective."""
+        self._between_steps("shrink")
+        return checkpoint.shrink_tables(self._program, scope=self._scope)
+
     def _between_steps(self, what: str) -> None:
         self.settle()
         if self._pushed:

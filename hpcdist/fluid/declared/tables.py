@@ -16,6 +16,7 @@ from hpcdist.fluid.declared import arguments as given
 from hpcdist.fluid.declared.facts import PUBLISH_EVERY, Initial
 from hpcdist.fluid.declared.servers import serve
 from hpcdist.fluid.declared.table_set import TableSet
+from hpcdist.ps.row_policy import RowPolicy
 
 UNIFORM = Initial("uniform", -0.1, 0.1)
 
@@ -124,6 +125,16 @@ class Table:
         """
         self._open("publish").publish()
 
+    def shrink(self) -> dict[str, int]:
+        """End a day of these tables: forget rows that have expired by their ``row_policy``.
+
+        Returns how many rows each table with a policy has forgotten on all ranks together. Every
+        trainer calls this, between two steps. CheckpointError, on all, if none has a policy.
+
+        >>> table.shrink()["nodes"]  # doctest: +SKIP
+        """
+        return self._open("shrink").shrink()
+
     def close(self) -> None:
         """Use the table no more; with the last one, servers may keep others. Every trainer.
 
@@ -165,6 +176,7 @@ def connect(
     lr: float = 0.01,
     rows: int | None = None,
     initial: Initial = UNIFORM,
+    row_policy: RowPolicy | None = None,
     l2_decay: float = 0.0,
     mode: str = "sync",
     max_staleness: int | None = None,
@@ -176,7 +188,8 @@ def connect(
 
     ``optimizer``: "sgd", "momentum", "adagrad", "adam" or "ftrl", with ``arguments`` of its own,
     such as ``epsilon``; ``rows``: the greatest number of different ids, None: any; ``initial``: the
-    first values of a row. In ``mode`` "async", with servers, ``max_staleness`` is how many steps a
+    first values of a row; ``row_policy``: which ids get a row, and which rows are forgotten. In
+    ``mode`` "async", with servers, ``max_staleness`` is how many steps a
     trainer may be ahead of the slowest. ``publish``: a directory to which a version of the table is
     written every ``publish_every`` steps, for `hpcdist.serving.Lookup`. Every trainer connects the
     same tables before the first pull or push; a server serves in here, and its script ends. The
@@ -186,7 +199,7 @@ def connect(
     >>> table = hpcdist.ps.connect("nodes", 16, optimizer="adagrad", lr=0.1)  # doctest: +SKIP
     """
     _be_a_trainer()
-    facts = given.table_facts(name, width, rows, initial)
+    facts = given.table_facts(name, width, rows, initial, row_policy)
     moved_by = given.optimizer_facts(name, optimizer, l2_decay, arguments)
     rate, how = given.learning_rate(name, lr), given.training_mode(mode, max_staleness)
     tables = _open.tables
