@@ -36,7 +36,7 @@ def _built() -> Any:
         both = paddle2.stack([largest, s])
         scaled = paddle2.multiply(fluid.layers.reduce_mean(scores, [1]), largest)
         total = paddle2.sum(scaled)
-        fluid.optimizer.Adam(0.1).minimize(loss)
+        fluid.optimizer.SGD(0.1).minimize(loss)
     return main, startup, [loss, share, area, largest, both, total]
 
 

@@ -259,7 +259,8 @@ def _weighted_start(op: Operator, block: Block) -> list[Operator]:
     if not op.attrs["shape"]:
         one = block.create_var(f"{out}@OF_ONE", shape=(1,), dtype=block.var(out).dtype)
         starts[0].outputs["Out"] = [one.name]
-        given = {"X": [one.name]}, {"Out": [out]}, {"shape": [], **role}
+        # Without LOSS: what starts there is scaled, once.
+        given = {"X": [one.name]}, {"Out": [out]}, {"shape": [], ROLE_ATTR: int(OpRole.BACKWARD)}
         starts.append(Operator(block, "reshape2", *given))
     return starts
 
