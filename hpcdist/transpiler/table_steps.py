@@ -56,7 +56,9 @@ def trainer_steps(program: Program, plan: Plan) -> Program:
         fetch = next(op for op in dropped if op.type == "prefetch")
         _insert(block, _pull(block, pulled, create=bool(pushed)), fetch)
     if pushed:
-        _insert(block, _push(block, pushed), [op for op in dropped if op.type == "send"][-1])
+        last = [op for op in dropped if op.type == "send"][-1]
+        for new_op in _push(block, pushed):
+            _insert(block, new_op, last)
     _drop(block, dropped)
     return new
 
@@ -143,10 +145,11 @@ def _fuse_updates(
         sources, names = gradient_of(block, table)
         pushed += sources
         absent |= names
-    push = _push(block, pushed)
+    *spread, push = _push(block, pushed)
     push.inputs["LearningRate"] = [table.learning_rate for table in trained]
     push.attrs["tables"] = tuple(trained)
-    _insert(block, push, max(updates, key=block.ops.index))
+    for new in (*spread, push):
+        _insert(block, new, max(updates, key=block.ops.index))
     _drop(block, [*updates, *(op for op in block.ops if _writes(op, absent))])
 
 
@@ -163,13 +166,31 @@ def _pull(block: Block, pulled: Sequence[LookUp], *, create: bool) -> Operator:
     return Operator(block, "pull_sparse", {"Ids": ids}, {"Out": rows}, attrs)
 
 
-def _push(block: Block, pushed: Sequence[LookUp]) -> Operator:
+def _push(block: Block, pushed: Sequence[LookUp]) -> list[Operator]:
+    """Return the push, behind operators that give each id of a sequence its shows and clicks."""
     attrs = {"lookups": tuple(pushed), ROLE_ATTR: int(OpRole.RPC)}
     slots = {"Ids": [p.ids for p in pushed], "Grads": [p.rows for p in pushed]}
-    shows = [shows_of(block, look_up) for look_up in pushed]
+    spread: dict[str, Operator] = {}
+    shows = [
+        tuple(_of_each_id(block, name, look_up.ids, spread) for name in shows_of(block, look_up))
+        for look_up in pushed
+    ]
     attrs["shows"] = tuple(shows)  # by look-up: the names of its shows and clicks
     slots["Shows"] = [name for pair in shows for name in pair]
-    return Operator(block, "push_sparse", slots, {}, attrs)
+    return [*spread.values(), Operator(block, "push_sparse", slots, {}, attrs)]
+
+
+def _of_each_id(block: Block, name: str, ids: str, spread: dict[str, Operator]) -> str:
+    """Return the variable that repeats numbers of examples for the ids of their sequences."""
+    if not block.var(ids).lod_level:
+        return name
+    new = f"{name}@OF@{ids}"
+    if new not in spread:
+        block.create_var(new, shape=[-1, 1], dtype=block.vars[name].dtype, lod_level=1)
+        attrs = {ROLE_ATTR: int(OpRole.RPC)}
+        slots = {"X": [name], "Y": [ids]}
+        spread[new] = Operator(block, "sequence_expand_as", slots, {"Out": [new]}, attrs)
+    return new
 
 
 def shows_of(block: Block, look_up: LookUp) -> tuple[str, ...]:
@@ -179,11 +200,11 @@ def shows_of(block: Block, look_up: LookUp) -> tuple[str, ...]:
     """
     policy = policy_of(block.var(look_up.table))
     shows = (policy is not None and policy.shows) or ()
-    if shows and block.var(look_up.ids).lod_level:
+    if shows and (block.var(look_up.ids).lod_level or 0) > 1:
         raise PlanError(
-            f"table {look_up.table!r}: shows and clicks are of examples with equally many ids "
-            f"each, and {look_up.ids!r} has sequences: leave shows out; each look-up then counts "
-            "as one show"
+            f"table {look_up.table!r}: shows and clicks are of examples, which have ids or a "
+            f"sequence of them each, and {look_up.ids!r} has sequences of sequences: leave shows "
+            "out; a step that looks an id up then counts as one show"
         )
     for name in shows:
         var = block.vars.get(name)

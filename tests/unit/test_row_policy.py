@@ -75,11 +75,37 @@ def test_shows_need_their_variables_and_ids_of_equal_number():
     for names, lod_level, told in [
         (("show", "clk"), 0, "expected 'clk' to be a variable .*no such variable"),
         (("pair", "show"), 0, r"expected 'pair' .*got shape \[-1, 2\]"),
-        (("show", "show"), 1, "'ids' has sequences"),
+        (("show", "show"), 2, "'ids' has sequences of sequences"),
         (("show", "show"), 0, "6 ids are looked up for 4 numbers of shows"),
     ]:
         with pytest.raises(HpcdistError, match=told):
             build(names, lod_level)
+
+
+def test_each_id_of_a_sequence_has_its_example_s_shows_and_clicks():
+    """Sequences of no, one and several ids; one id in two of them, and twice in one."""
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+        ids = fluid.layers.data("ids", [1], dtype="int64", lod_level=1)
+        for name in ("show", "click"):
+            fluid.layers.data(name, [1])
+        policy = RowPolicy(score=ClickScore(), shows=("show", "click"))
+        attr = fluid.ParamAttr("t", row_policy=policy)
+        rows = fluid.layers.embedding(ids, [-1, 3], True, True, param_attr=attr)
+        pooled = fluid.layers.sequence_pool(rows, "sum")
+        fluid.optimizer.SGD(0.1).minimize(fluid.layers.mean(pooled))
+        main, startup = fluid.default_main_program(), fluid.default_startup_program()
+        exe, scope = fluid.Executor(), fluid.Scope()
+        exe.run(startup, scope=scope)
+        for lengths, ids in ([[3, 0, 1, 2], [5, 6, 5, 6, 7, 8]], [[1, 1, 0, 0], [8, 9]]):
+            feed = {
+                "ids": fluid.create_lod_tensor(np.array(ids)[:, None], [lengths]),
+                "show": np.array([[1], [10], [100], [1000]], np.float32),
+                "click": np.array([[0], [1], [2], [3]], np.float32),
+            }
+            exe.run(main, feed=feed, scope=scope)
+    table = scope.find_var("t").value
+    known = table.metadata(np.arange(5, 10)).view(np.float32)[:, 3:]
+    assert known.tolist() == [[2, 0], [101, 2], [1000, 3], [1001, 3], [10, 1]]
 
 
 def test_a_policy_travels_as_json():

@@ -13,15 +13,15 @@ from hpcdist.comm.base import Array
 class WideRows:
     """Rows [n, width] of a look-up, and memory [n, width + 2] in which they travel.
 
-    ``shows``: shows and clicks, each [examples]; none if rows are only looked up. Each example has
-    the same number of ids.
+    ``shows``: shows and clicks, each [examples] or [n]; none if rows are only looked up. Examples
+    that are fewer than ids have the same number of them.
     """
 
     def __init__(self, table: str, values: Array, shows: Sequence[Array]) -> None:
         self.rows = np.zeros((len(values), values.shape[1] + 2), np.float32)
         self._values, self._shows = values, shows
         for counts in shows:
-            if not len(counts) or len(values) % len(counts):
+            if len(values) % len(counts) if len(counts) else len(values):
                 raise TableError(
                     f"table {table!r}: {len(values)} ids are looked up for {len(counts)} numbers "
                     "of shows or clicks: expected as many ids for each example"
@@ -35,4 +35,4 @@ class WideRows:
         """Copy the values, shows and clicks to the rows."""
         self.rows[:, :-2] = self._values
         for column, counts in enumerate(self._shows, self._values.shape[1]):
-            self.rows[:, column] = np.repeat(counts, len(self.rows) // len(counts))
+            self.rows[:, column] = np.repeat(counts, len(self.rows) // max(1, len(counts)))
