@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -61,3 +62,46 @@ def test_values_without_dimensions_are_those_of_one_process(trainers: int, serve
             for value, number in zip(values, expected):
                 assert value.shape == number.shape
                 np.testing.assert_allclose(value, number, 1e-5)
+
+
+WRAPPED: dict[str, Callable[[], Any]] = {
+    "plain": lambda: fluid.optimizer.SGD(0.5),
+    "merged": lambda: fluid.optimizer.GradientMergeOptimizer(fluid.optimizer.SGD(0.5), 2),
+    "scaled": lambda: fluid.contrib.mixed_precision.decorate(fluid.optimizer.SGD(0.5)),
+    "bfloat16": lambda: fluid.contrib.mixed_precision.decorate_bf16(fluid.optimizer.SGD(0.5)),
+    "clipped": lambda: fluid.optimizer.SGD(
+        0.5, grad_clip=fluid.clip.GradientClipByGlobalNorm(0.01)
+    ),
+}
+
+
+def _losses(optimizer: str, shape: list[int]) -> Callable[[], list[float]]:
+    main, startup = fluid.Program(), fluid.Program()
+    main.random_seed = startup.random_seed = 5
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        x = fluid.data("x", [None, 3])
+        loss = paddle2.mean(fluid.layers.square(fluid.layers.fc(x, 2)))
+        loss = paddle2.reshape(loss, shape) if shape else loss
+        WRAPPED[optimizer]().minimize(loss)
+
+    def script() -> list[float]:
+        exe, scope = fluid.Executor(), Scope()
+        exe.run(startup, scope=scope)
+        fed = {"x": FEED["x"]}
+        steps = [exe.run(main, feed=fed, fetch_list=[loss], scope=scope)[0] for _ in range(5)]
+        exe.close()
+        return [step.item() for step in steps]
+
+    return script
+
+
+@pytest.mark.parametrize("optimizer", WRAPPED)
+def test_a_loss_without_dimensions_trains_as_one_that_has_some(optimizer: str) -> None:
+    wanted = _losses(optimizer, [1])()
+    assert wanted[0] > wanted[4]
+    np.testing.assert_allclose(_losses(optimizer, [])(), wanted, rtol=1e-6)
+    with ranks_as_threads() as run:
+        with_one, without = (
+            run(2, 0, [_losses(optimizer, shape) for _ in range(2)]) for shape in ([1], [])
+        )
+    np.testing.assert_allclose(without, with_one, rtol=1e-6)
