@@ -12,6 +12,7 @@ from hpcdist import fleet as module
 from hpcdist.errors import DataError, FleetError, HpcdistError
 from hpcdist.fleet import DistributedStrategy
 from hpcdist.fluid.compat import aspaddle
+from hpcdist.fluid.fleet import Fleet
 from hpcdist.fluid.fleet.role_maker import PaddleCloudRoleMaker, Role, UserDefinedRoleMaker
 from hpcdist.fluid.fleet.strategy import GeoStrategy
 from hpcdist.fluid.multi_slot import InMemoryDataset, QueueDataset
@@ -110,7 +111,11 @@ def test_settings_of_tables_that_change_nothing_are_kept():
     [
         ("t.table_clas", "x", "has no field 'table_clas'; did you mean 'table_class'"),
         ("t.table_class", "SSDSparseTable", "servers' memory: MemorySparseTable, got 'SSDSparseT"),
-        ("t.accessor.accessor_class", "CtrCommonAccessor", "not counted by shows and clicks"),
+        ("t.accessor.accessor_class", "CtrCommonAccessor", "without shows and clicks: SparseAcc"),
+        ("t.accessor.embedx_threshold", 10, "their whole width from the first look-up: 0, got 10"),
+        ("t.accessor.ctr_accessor_param.base_threshold", 1.5, "models hold all rows"),
+        ("t.accessor.ctr_accessor_param.show_scale", True, "not divided by shows: False, got True"),
+        ("t.accessor.ctr_accessor_param.click_coeff", "1", "click_coeff: expected a finite number"),
         ("t.accessor.embed_sgd_param.name", "StdAdaGradSGDRule", "by the optimizer that minimizes"),
         ("u.shard_num", 1, "names begin with 'table_parameters.t.', got 'table_parameters.u.sha"),
     ],
@@ -118,6 +123,56 @@ def test_settings_of_tables_that_change_nothing_are_kept():
 def test_settings_that_would_change_a_table_are_refused(name, value, told):
     with pytest.raises(FleetError, match=told):
         DistributedStrategy().sparse_table_configs = {"t": {f"table_parameters.{name}": value}}
+
+
+def made_table(paddle, field, settings, *, collective, entry=True):
+    """Return the table ``t`` that a strategy with these settings makes, in a process alone."""
+    for name in ("show", "click"):
+        paddle.static.data(name, [None, 1])
+    ids = paddle.static.data("ids", [None, 1], "int64")
+    entry = paddle.distributed.ShowClickEntry("show", "click") if entry else None
+    attr = paddle.ParamAttr(name="t")
+    rows = paddle.static.nn.sparse_embedding(ids, [9, 3], entry=entry, param_attr=attr)
+    strategy = DistributedStrategy()
+    setattr(strategy, field, {"t": settings})
+    fleet = Fleet()
+    fleet.init(is_collective=collective)
+    optimizer = fleet.distributed_optimizer(fluid.optimizer.SGD(1.0), strategy)
+    optimizer.minimize(fluid.layers.mean(rows))
+    fluid.Executor().run(fluid.default_startup_program())
+    return fluid.global_scope().find_var("t").value
+
+
+ACCESSOR = "table_parameters.t.accessor."
+COUNTS = ACCESSOR + "ctr_accessor_param."
+
+
+@pytest.mark.parametrize("collective", [False, True])
+@pytest.mark.parametrize(
+    ("field", "settings"),
+    [
+        (
+            "sparse_table_configs",
+            {
+                COUNTS + "click_coeff": 3.0,
+                COUNTS + "delete_threshold": 0.5,
+                COUNTS + "show_scale": False,
+                ACCESSOR + "embedx_threshold": 0,
+            },
+        ),
+        ("fleet_desc_configs", {"sparse_click_coeff": 3.0, "sparse_delete_threshold": 0.5}),
+    ],
+)
+def test_coefficients_of_scores_are_those_of_a_tables_policy(paddle, field, settings, collective):
+    table = made_table(paddle, field, settings, collective=collective)
+    assert table.policy.score == fluid.ClickScore(click_coeff=3.0, delete_threshold=0.5)
+    assert table.policy.shows == ("show", "click")
+
+
+def test_coefficients_of_scores_need_a_table_that_has_one(paddle):
+    settings = {COUNTS + "click_coeff": 3.0}
+    with pytest.raises(FleetError, match="make 't' with entry=ShowClickEntry"):
+        made_table(paddle, "sparse_table_configs", settings, collective=False, entry=False)
 
 
 def test_a_tables_description_is_checked_too():

@@ -31,6 +31,7 @@ from hpcdist.fluid.fleet.optimizer import DistributedOptimizer
 from hpcdist.fluid.fleet.role_maker import PaddleCloudRoleMaker, Role, RoleMakerBase
 from hpcdist.fluid.fleet.strategy import DistributedStrategy
 from hpcdist.fluid.fleet.strategy_v2 import DistributedStrategy as DistributedStrategyV2
+from hpcdist.fluid.fleet.table_settings import set_scores
 from hpcdist.fluid.optimizer import AnyOptimizer, Optimizer, OptimizerWrapper
 from hpcdist.graph.program import Program, program_of
 from hpcdist.graph.variable import Variable
@@ -163,7 +164,8 @@ class Fleet(FleetRoles):
         if self._collective:
             settings = collective_settings(strategy)
             return DistributedOptimizer(
-                settings.exchanged(optimizer), lambda loss: self._plan_collective(loss, settings)
+                settings.exchanged(optimizer),
+                lambda loss: self._plan_collective(loss, settings, strategy),
             )
         chosen = checked_strategy(strategy)
         if not isinstance(strategy, DistributedStrategyV2):
@@ -174,6 +176,7 @@ class Fleet(FleetRoles):
 
         def distribute(loss: Variable) -> None:
             origin = program_of(loss)
+            set_scores(origin, strategy)
             self._plan(origin, chosen)
             origin._fleet_opt.update(options)
             if self.is_worker():  # fleet 2's scripts call init_worker after the startup program
@@ -181,8 +184,11 @@ class Fleet(FleetRoles):
 
         return DistributedOptimizer(strategy.wrapped(optimizer), distribute)
 
-    def _plan_collective(self, loss: Variable, settings: CollectiveSettings) -> None:
+    def _plan_collective(
+        self, loss: Variable, settings: CollectiveSettings, strategy: object
+    ) -> None:
         origin = program_of(loss)
+        set_scores(origin, strategy)
         startup = origin.startup
         assert startup is not None, "minimize sets it"
         untouched = origin.clone()

@@ -1,34 +1,43 @@
 """Settings of sparse tables in a DistributedStrategy: which are there, which change anything.
 
-Rows of a table are trained here by the optimizer that minimizes the loss, and stay until the job
-ends. Settings of how Paddle stores rows are kept, and without effect; what would train, keep or
-save other rows is refused.
+Rows of a table are trained here by the optimizer that minimizes the loss. Settings of how Paddle
+stores rows are kept, and without effect; coefficients of scores become those of the table's policy;
+what would train, keep or save other rows is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 from hpcdist.base.checks import no_field
-from hpcdist.base.errors import FleetError, FleetTypeError
+from hpcdist.base.errors import FleetError, FleetTypeError, TableError
 from hpcdist.fluid.fleet.collective_settings import refuse
+from hpcdist.graph.program import Program
+from hpcdist.graph.variable import Parameter
+from hpcdist.ps.row_policy import ClickScore, RowPolicy
 
 TABLE_FIELDS = ("sparse_table_configs", "fleet_desc_configs")
 
 _BY_OPTIMIZER = "rows are updated by the optimizer that minimizes the loss"
-_FOREVER = "rows are not counted by shows and clicks, nor dropped, while the job runs"
+_IN_MEMORY = "tables lie in the servers' memory"
+_ALL_SAVED = "models hold all rows"
+_WHOLE = "rows have their whole width from the first look-up"
+_SCORES = tuple(field.name for field in fields(ClickScore))  # mean the same there
 _RULE = ("learning_rate", "initial_range", "weight_bounds")
 _RULES = {
     "naive": _RULE,
     "adagrad": (*_RULE, "initial_g2sum"),
     "adam": (*_RULE, "beta1_decay_rate", "beta2_decay_rate", "ada_epsilon"),
 }
-_COUNTS = """
-    nonclk_coeff click_coeff base_threshold delta_threshold delta_keep_days show_click_decay_rate
-    delete_threshold delete_after_unseen_days ssd_unseenday_threshold show_scale zero_init
-    load_filter_slots save_filter_slots
-"""
+_OTHER_COUNTS = {
+    **dict.fromkeys(("base_threshold", "delta_threshold", "delta_keep_days"), _ALL_SAVED),
+    "ssd_unseenday_threshold": _IN_MEMORY,
+    "show_scale": "gradients are not divided by shows: False",
+    "zero_init": "rows begin as their initializer says",
+    **dict.fromkeys(("load_filter_slots", "save_filter_slots"), _ALL_SAVED),
+}
 # By their paths below table_parameters.<table>; the value says why a setting is refused.
 _STORED: dict[str, str | None] = dict.fromkeys(
     (
@@ -48,10 +57,11 @@ _STORED: dict[str, str | None] = dict.fromkeys(
 )
 _SETTINGS: dict[str, str | None] = {
     **_STORED,
-    "table_class": "tables lie in the servers' memory: MemorySparseTable",
-    "accessor.accessor_class": f"{_FOREVER}: SparseAccessor",
-    "accessor.embedx_threshold": _FOREVER,
-    **{f"accessor.ctr_accessor_param.{name}": _FOREVER for name in _COUNTS.split()},
+    "table_class": f"{_IN_MEMORY}: MemorySparseTable",
+    "accessor.accessor_class": "rows are pulled without shows and clicks: SparseAccessor",
+    "accessor.embedx_threshold": f"{_WHOLE}: 0",
+    **{f"accessor.ctr_accessor_param.{name}": None for name in _SCORES},
+    **{f"accessor.ctr_accessor_param.{name}": why for name, why in _OTHER_COUNTS.items()},
     **{
         f"accessor.table_accessor_save_param.{name}": "tables are saved as they are"
         for name in ("num", "param", "converter", "deconverter")
@@ -66,14 +76,18 @@ _SETTINGS: dict[str, str | None] = {
         for name in ("nodeid_slot", "feature_learning_rate")
     },
 }
-_AS_HERE = {"table_class": "MemorySparseTable", "accessor.accessor_class": "SparseAccessor"}
+_AS_HERE = {
+    "table_class": "MemorySparseTable",
+    "accessor.accessor_class": "SparseAccessor",
+    "accessor.embedx_threshold": 0,
+    "accessor.ctr_accessor_param.show_scale": False,
+}
 # fleet_desc_configs has the same by names of its own: a table's settings in one flat dict.
 _DESC = """
     accessor_class learning_rate initial_g2sum initial_range weight_bounds embedx_threshold
-    nonclk_coeff click_coeff base_threshold delta_threshold delta_keep_days
-    delete_after_unseen_days show_click_decay_rate delete_threshold converter deconverter
-    beta1_decay_rate beta2_decay_rate ada_epsilon optimizer ssd_unseenday_threshold
-    load_filter_slots save_filter_slots
+    base_threshold delta_threshold delta_keep_days converter deconverter beta1_decay_rate
+    beta2_decay_rate ada_epsilon optimizer ssd_unseenday_threshold load_filter_slots
+    save_filter_slots
 """
 _DESC_OF_PARTS = """
     optimizer learning_rate weight_bounds initial_range initial_g2sum beta1_decay_rate
@@ -92,7 +106,8 @@ _DESC_SETTINGS: dict[str, str | None] = {
         )
     ),
     "sparse_table_class": _SETTINGS["table_class"],
-    **{f"sparse_{name}": f"{_FOREVER}, and {_BY_OPTIMIZER}" for name in _DESC.split()},
+    **{f"sparse_{name}": f"{_WHOLE}, {_BY_OPTIMIZER}, {_ALL_SAVED}" for name in _DESC.split()},
+    **{f"sparse_{name}": None for name in _SCORES},
     **{
         f"{part}_sparse_{name}": _BY_OPTIMIZER
         for part in ("embed", "embedx")
@@ -101,7 +116,8 @@ _DESC_SETTINGS: dict[str, str | None] = {
     "feature_learning_rate": "there are no graph tables",
     "nodeid_slot": "there are no graph tables",
 }
-_DESC_AS_HERE = {"sparse_table_class": "DownpourSparseTable"}
+_DESC_AS_HERE = {"sparse_table_class": "DownpourSparseTable", "sparse_embedx_threshold": 0}
+_NOT_HERE = tuple(("fleet_desc_configs", name) for name in ("dense_table", "datanorm_table"))
 
 
 def check_tables(field: str, configs: Any) -> None:
@@ -119,7 +135,7 @@ def check_tables(field: str, configs: Any) -> None:
             continue  # Paddle reads tables only, of all that such a dict may hold
         if not isinstance(values, dict):
             raise FleetTypeError(f"{field}[{table!r}]: expected a dict, got {values!r}")
-        if described and table in ("dense_table", "datanorm_table"):
+        if (field, table) in _NOT_HERE:
             continue
         for shown, name, value in _named(field, table, values, described):
             if name not in settings:
@@ -127,6 +143,52 @@ def check_tables(field: str, configs: Any) -> None:
             instead = settings[name]
             if instead is not None and value != as_here.get(name):
                 raise refuse(f"{field}[{table!r}][{shown!r}]", f"{instead}, got {value!r}")
+        _score(field, table, ClickScore(), values)
+
+
+def set_scores(main: Program, strategy: object) -> None:
+    """Give the policies of a Program's tables the coefficients of scores that a strategy names.
+
+    FleetError for a table that counts neither shows nor clicks.
+    """
+    startup = main.startup
+    assert startup is not None, "minimize sets it"
+    for field in TABLE_FIELDS:
+        for table, values in getattr(strategy, field, {}).items():
+            if not isinstance(values, dict) or (field, table) in _NOT_HERE:
+                continue
+            if not _coefficients(field, table, values):
+                continue
+            counted = False
+            for program in (main, startup):
+                var = program.global_block().vars.get(table)
+                policy = var.row_policy if isinstance(var, Parameter) else None
+                if isinstance(var, Parameter) and isinstance(policy, RowPolicy) and policy.score:
+                    score = _score(field, table, policy.score, values)
+                    var.row_policy = replace(policy, score=score)
+                    counted = True
+            if not counted:
+                raise FleetError(
+                    f"{field}[{table!r}]: coefficients of scores are for tables that count shows "
+                    f"and clicks: make {table!r} with entry=ShowClickEntry(show, click), or "
+                    "row_policy=RowPolicy(score=ClickScore())"
+                )
+
+
+def _coefficients(field: str, table: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the coefficients of a score among a table's settings, by `ClickScore`'s names."""
+    described = field == "fleet_desc_configs"
+    prefix = "sparse_" if described else "accessor.ctr_accessor_param."
+    named = ((name, value) for _, name, value in _named(field, table, values, described))
+    given = {name.removeprefix(prefix): value for name, value in named if name.startswith(prefix)}
+    return {name: value for name, value in given.items() if name in _SCORES}
+
+
+def _score(field: str, table: str, score: ClickScore, values: Mapping[str, Any]) -> ClickScore:
+    try:
+        return replace(score, **_coefficients(field, table, values))
+    except TableError as error:
+        raise FleetError(f"{field}[{table!r}]: {error}") from None
 
 
 def _named(
