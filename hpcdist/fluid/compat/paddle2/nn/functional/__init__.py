@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hpcdist.fluid.compat.paddle2.nn.functional import activation, common, conv, loss, pooling
+from hpcdist.fluid.compat.paddle2.nn.functional import (
+    activation,
+    common,
+    conv,
+    likelihood,
+    loss,
+    pooling,
+    vision,
+)
 
-_MODULES = (activation, common, conv, loss, pooling)
+_MODULES = (activation, common, conv, likelihood, loss, pooling, vision)
 for _module in _MODULES:
     globals().update({name: getattr(_module, name) for name in _module.__all__})
 

@@ -1,4 +1,4 @@
-"""Pools: of images [n, channels, height, width], and of rows as images of width 1."""
+"""Pools: of images [n, channels, height, width], rows as images of width 1, and volumes."""
 
 from __future__ import annotations
 
@@ -72,6 +72,63 @@ def avg_pool2d(
         exclusive=exclusive,
         data_format=data_format,
     )
+
+
+@_function
+def max_pool3d(
+    x: Variable,
+    kernel_size: Sizes,
+    stride: Sizes = None,
+    padding: Any = 0,
+    return_mask: bool = False,
+    ceil_mode: bool = False,
+    data_format: str = "NCDHW",
+    name: str | None = None,
+) -> Variable:
+    """Return the greatest elements of windows of volumes."""
+    _no_mask("max_pool3d", return_mask)
+    step = kernel_size if stride is None else stride
+    rest = {"ceil_mode": ceil_mode, "name": name, "data_format": data_format}
+    return layers.pool3d(x, kernel_size, "max", step, padding, **rest)
+
+
+@_function
+def avg_pool3d(
+    x: Variable,
+    kernel_size: Sizes,
+    stride: Sizes = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    exclusive: bool = True,
+    divisor_override: float | None = None,
+    data_format: str = "NCDHW",
+    name: str | None = None,
+) -> Variable:
+    """Return the means of windows of volumes; exclusive: padding does not count."""
+    if divisor_override is not None:
+        raise GraphError(f"{_MODULE}.avg_pool3d: divisor_override is not there: scale the result")
+    step = kernel_size if stride is None else stride
+    rest = {"ceil_mode": ceil_mode, "name": name, "data_format": data_format}
+    return layers.pool3d(x, kernel_size, "avg", step, padding, exclusive=exclusive, **rest)
+
+
+@_function
+def adaptive_avg_pool3d(
+    x: Variable, output_size: Any, data_format: str = "NCDHW", name: str | None = None
+) -> Variable:
+    """Return means over as many windows of volumes as ``output_size`` says."""
+    if data_format != "NCDHW":
+        raise GraphError(f"{_MODULE}.adaptive_avg_pool3d: only NCDHW: transpose x")
+    return layers.adaptive_pool3d(x, output_size, "avg", name=name)
+
+
+@_function
+def adaptive_max_pool3d(
+    x: Variable, output_size: Any, return_mask: bool = False, name: str | None = None
+) -> Variable:
+    """Return the greatest elements of as many windows of volumes as ``output_size`` says."""
+    _no_mask("adaptive_max_pool3d", return_mask)
+    return layers.adaptive_pool3d(x, output_size, "max", name=name)
 
 
 def _of_rows(pool: Any, x: Variable, sizes: Any, steps: Any, padding: Any, **rest: Any) -> Variable:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from hpcdist.base.errors import GraphError
+from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import declare
 from hpcdist.fluid.compat.paddle2.nn import functional
 from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer, number_from
@@ -12,7 +14,16 @@ from hpcdist.fluid.initializer import Constant
 from hpcdist.fluid.layers.helper import LayerHelper
 from hpcdist.fluid.layers.param_attr import ParamAttr
 
-__all__ = ["BatchNorm", "BatchNorm1D", "BatchNorm2D", "BatchNorm3D", "GroupNorm", "LayerNorm"]
+_INSTANCES = ("InstanceNorm1D", "InstanceNorm2D", "InstanceNorm3D")
+__all__ = [
+    "BatchNorm",
+    "BatchNorm1D",
+    "BatchNorm2D",
+    "BatchNorm3D",
+    "GroupNorm",
+    "LayerNorm",
+    *_INSTANCES,
+]
 
 
 class LayerNorm(Layer):
@@ -161,3 +172,44 @@ class BatchNorm(BatchNorm1D):
         """Append the normalization and the activation."""
         out = super().forward(input)
         return getattr(functional, self._act)(out) if self._act else out
+
+
+class InstanceNorm1D(Layer):
+    """Normalize each channel of each sample by itself, then scale and shift it."""
+
+    def __init__(
+        self,
+        num_features: int,
+        epsilon: float = 1e-5,
+        momentum: float = 0.9,
+        weight_attr: Any = None,
+        bias_attr: Any = None,
+        data_format: str = "NCHW",
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        if weight_attr is False or bias_attr is False or not data_format.startswith("NC"):
+            raise GraphError(
+                f"paddle.nn.{type(self).__name__}: only with scale and bias, and channels first"
+            )
+        size = [number_from(f"{type(self).__name__}: num_features", num_features)]
+        self._epsilon = epsilon
+        self.scale = self.create_parameter(size, weight_attr, default_initializer=Constant(1.0))
+        self.bias = self.create_parameter(size, bias_attr, is_bias=True)
+
+    def forward(self, input: Any) -> Any:
+        """Append the normalization: of images, in which other dimensions are in one row."""
+        image = layers.reshape(input, [0, 0, -1, 1])
+        inputs = {"X": image, "Scale": self.scale, "Bias": self.bias}
+        outputs = dict.fromkeys(("Y", "SavedMean", "SavedVariance"), input.dtype)
+        helper, attrs = LayerHelper("instance_norm"), {"epsilon": self._epsilon}
+        out = helper.apply_all("instance_norm", inputs, outputs, attrs, constant=list(outputs)[1:])
+        return layers.reshape(out[0], [0, 0, *input.shape[2:]])
+
+
+class InstanceNorm2D(InstanceNorm1D):
+    """The same, of images."""
+
+
+class InstanceNorm3D(InstanceNorm1D):
+    """The same, of volumes."""

@@ -1,0 +1,77 @@
+"""Losses that are negative logarithms of likelihoods."""
+
+from __future__ import annotations
+
+import math
+
+from hpcdist.fluid import layers
+from hpcdist.fluid.compat.paddle2 import declare, reductions
+from hpcdist.fluid.compat.paddle2.nn.functional.loss import reduced
+from hpcdist.fluid.compat.paddle2.tensor import DECLARED
+from hpcdist.graph.variable import Variable
+
+_function = declare.composed("paddle.nn.functional")
+
+
+@_function
+def multi_label_soft_margin_loss(
+    input: Variable,
+    label: Variable,
+    weight: Variable | None = None,
+    reduction: str = "mean",
+    name: str | None = None,
+) -> Variable:
+    """Return the mean over the labels 0 or 1 of each row of -log of their chances."""
+    losses = label * layers.logsigmoid(input) + (1.0 - label) * layers.logsigmoid(-input)
+    losses = losses if weight is None else losses * weight
+    of_rows = reductions.mean(-losses, -1)  # type: ignore[attr-defined]
+    return reduced("multi_label_soft_margin_loss", of_rows, reduction)
+
+
+@_function
+def poisson_nll_loss(
+    input: Variable,
+    label: Variable,
+    log_input: bool = True,
+    full: bool = False,
+    epsilon: float = 1e-8,
+    reduction: str = "mean",
+    name: str | None = None,
+) -> Variable:
+    """Return input - label log(input), input being exp(input) with log_input.
+
+    full: with Stirling's approximation of log(label!) where the label is above 1.
+    """
+    if log_input:
+        losses = layers.exp(input) - label * input
+    else:
+        losses = input - label * layers.log(input + epsilon)
+    if full:
+        safe = layers.elementwise_max(label, DECLARED["full_like"](label, 1.0))
+        more = safe * layers.log(safe) - safe + 0.5 * layers.log(safe * (2.0 * math.pi))
+        losses = losses + more * (label > 1.0).astype(input.dtype)
+    return reduced("poisson_nll_loss", losses, reduction)
+
+
+@_function
+def gaussian_nll_loss(
+    input: Variable,
+    label: Variable,
+    variance: Variable,
+    full: bool = False,
+    epsilon: float = 1e-6,
+    reduction: str = "mean",
+    name: str | None = None,
+) -> Variable:
+    """Return (log(variance) + (input - label)^2 / variance) / 2, variance being at least epsilon.
+
+    full: with log(2 pi) / 2.
+    """
+    spread = layers.clip(variance, epsilon, 3.4028234e38)
+    losses = 0.5 * (layers.log(spread) + layers.square(input - label) / spread)
+    return reduced(
+        "gaussian_nll_loss", losses + 0.5 * math.log(2.0 * math.pi) if full else losses, reduction
+    )
+
+
+__all__ = declare.public(globals())
