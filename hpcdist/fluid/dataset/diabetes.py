@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from hpcdist.fluid.dataset.bundled import load
+from hpcdist.fluid.dataset.bundled import numbers
 from hpcdist.fluid.dataset.samples import (
     regression_reader,
     spread_normalised,
@@ -41,7 +41,8 @@ def test() -> Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]:
 def _reader(
     part: Callable[[int], slice],
 ) -> Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]:
-    features, target = load("diabetes", scaled=False)
+    features = numbers("diabetes_data_raw.csv.gz")
+    (target,) = numbers("diabetes_target.csv.gz").T
     return regression_reader(
         spread_normalised(features), target / TARGET_SCALE, part(len(features))
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from hpcdist.fluid.dataset.bundled import load
+from hpcdist.fluid.dataset.bundled import numbers
 from hpcdist.fluid.dataset.samples import image_reader, test_rows, train_rows
 
 __all__ = ["available", "feature_num", "test", "train"]
@@ -30,6 +30,7 @@ def test() -> Callable[[], Iterator[tuple[np.ndarray, int]]]:
 
 
 def _reader(part: Callable[[int], slice]) -> Callable[[], Iterator[tuple[np.ndarray, int]]]:
-    images, labels = load("digits")  # grey levels 0..16
+    digits = numbers("digits.csv.gz", ",")
+    images, labels = digits[:, :-1], digits[:, -1].astype(int)  # grey levels 0..16
     rows = part(len(images))
     return image_reader(images[rows], labels[rows], lambda x: x / 8.0 - 1.0)
