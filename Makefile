@@ -60,6 +60,8 @@ export MPIR_CVAR_ENABLE_HEAVY_YIELD := 1
 # One thread per rank: the ranks are the parallelism here.
 export OMP_NUM_THREADS ?= 1
 # The environment's own packages and no role left over from another job.
+# Each rank would compile some hundred modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 unexport PYTHONPATH PYTHONHOME PADDLE_TRAINING_ROLE TRAINING_ROLE PADDLE_TRAINER_ID
 unexport PADDLE_PSERVER_IPS PADDLE_PSERVERS_IP_PORT_LIST PADDLE_CURRENT_ENDPOINT
 unexport HPCDIST_PSERVERS HPCDIST_ROLE_MAP
@@ -143,7 +145,7 @@ rest: $(READY)
 TORCH_READY := $(VENV)/.ready-torch
 test-torch: memory $(TORCH_READY)
 	@rm -rf $(RESULTS)-torch
-	@$(call pytest,$(RESULTS)-torch/alone,-m 'not mpi' tests/torch)
+	@$(call pytest,$(RESULTS)-torch/alone,-n $(WORKERS) -m 'not mpi' tests/torch)
 	@for n in $(RANKS); do \
 	  { $(call pytest,$(RESULTS)-torch/ranks-$$n,-m mpi --expect-ranks $$n tests/torch,$(MPIRUN) -n $$n); } || \
 	    { echo "make: the tests of $$n ranks FAILED" >&2; exit 1; }; \
