@@ -137,9 +137,9 @@ def test_a_job_whose_last_trainer_exits_behind_its_last_step_does_not_end_with_0
 @needs_tolerance
 def test_what_fails_before_the_script_ends_the_job(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, tempfile\n"
-        "def gettempdir(): raise FileNotFoundError('No usable temporary directory')\n"
-        "if os.environ.get('OMPI_COMM_WORLD_RANK') == '1': tempfile.gettempdir = gettempdir\n"
+        "import os, sys\n"
+        "def fails(*_): raise FileNotFoundError('no file without a name')\n"
+        "if os.environ.get('OMPI_COMM_WORLD_RANK') == '1': os.memfd_create = fails\n"
     )
     path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     ended = Job(tmp_path, "", "--quiet", ranks=2, tolerant=True, env={"PYTHONPATH": path}).end()
@@ -147,7 +147,7 @@ def test_what_fails_before_the_script_ends_the_job(tmp_path):
     # A watcher beside rank 0 may see it end, too.
     assert all("rank 1" in message for message in ended.messages)
     assert any("failed before its script" in message for message in ended.messages)
-    assert "FileNotFoundError: No usable temporary directory" in ended.err
+    assert "FileNotFoundError: no file without a name" in ended.err
 
 
 @needs_tolerance
