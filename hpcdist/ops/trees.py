@@ -13,7 +13,7 @@ from hpcdist.graph.rows import by_row, not_on_rows
 from hpcdist.ops.common import define_with_grad, in_sequence
 from hpcdist.ops.host_loops import run_on_host
 from hpcdist.ops.loss.labels import range_check
-from hpcdist.ops.random.counter import Draws, filler, key_of, part_of
+from hpcdist.ops.random.counter import Draws, SameDraws, filler, key_of, part_of
 from hpcdist.ops.types import Array, ArrayModule, Call, Operands
 
 
@@ -155,7 +155,7 @@ def _sample_bind(
     def loop(inputs: Operands, outputs: Operands) -> None:
         x, travel, layer = inputs
         ids, nodes = x.reshape(-1), layer.reshape(-1)
-        words = filler(np, part_of(np.empty((len(ids), count)), None, None), key, state)()
+        words = filler(np, part_of(np.empty((len(ids), count)), None, None), key, draws)()
         drawn = words.reshape(len(ids), count)
         results = [np.zeros((len(ids), width), np.int64) for _ in range(3)]
         for row, leaf in enumerate(ids):
@@ -178,7 +178,7 @@ def _sample_bind(
                 target[...] = result
 
     width = sum(neg_samples_num_list) + output_positive * len(neg_samples_num_list)
-    key = key_of(seed, state.name)
+    key, draws = key_of(seed, state.name), SameDraws(state.name) if seed else state
     run = run_on_host(xp, loop, (x, travel, layer), (out, labels, mask))
     return in_sequence(check, run)
 

@@ -33,8 +33,17 @@ def dense() -> list[Any]:
 
 def seeded() -> list[Any]:
     x, y = layers.data("x", [6]), layers.data("y", [1])
-    guess = layers.fc(layers.dropout(layers.fc(x, 9), 0.4, seed=5), 1)
-    return [layers.mean(layers.square_error_cost(guess, y)), *_masks("dropout")]
+    hidden = layers.dropout(layers.fc(x, 9), 0.4, seed=5)
+    column = layers.sampling_id(layers.softmax(hidden), seed=6)
+    label = layers.cast(layers.scale(layers.abs(y), 9.9), "int64")
+    chances = [(k + 1) / 55 for k in range(10)]
+    how = [("uniform", None), ("log_uniform", None), ("custom_dist", chances)]
+    costs = [
+        layers.nce(hidden, label, 10, num_neg_samples=3, seed=7, sampler=name, custom_dist=dist)
+        for name, dist in how
+    ]
+    loss = layers.mean(layers.square_error_cost(layers.fc(hidden, 1), y))
+    return [loss + layers.mean(layers.sum(costs)), column, *_masks("dropout")]
 
 
 def ragged() -> list[Any]:
@@ -136,7 +145,7 @@ def check(net: Callable[[], list[Any]], trainers: int, servers: int, place: Any 
 def test_trainers_of_shared_batches_draw_what_one_process_draws(name, trainers, servers):
     if name == "seeded":
         with alone():
-            masks = [mask[:1] for _, mask in train(seeded)]
+            masks = [fetched[-1][:1] for fetched in train(seeded)]
         np.testing.assert_array_equal(masks[0], masks[1], err_msg="Fluid's: the same in every step")
     check(NETS[name], trainers, servers)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import count
+from typing import Any
+
 import numpy as np
 
 from hpcdist.base.errors import GraphError
@@ -12,6 +15,7 @@ from hpcdist.ops.embedding.run_kernels import add_at
 from hpcdist.ops.loss.labels import range_check
 from hpcdist.ops.loss.sampled_softmax import FAR, LOG_UNIFORM, chance, log_uniform
 from hpcdist.ops.random.counter import Draw, Draws, filler, key_of, part_of
+from hpcdist.ops.random.samplers import SeededWords, log_uniform_classes
 from hpcdist.ops.types import ArrayModule, Call, Metas
 
 _SL_ATTRS = {
@@ -67,12 +71,18 @@ def _sl_bind(
     classes, trues = logits.shape[1], labels.shape[1]
     part = part_of(np.empty(2 * num_samples + 16), None, None)
     words = filler(np, part, key_of(seed, state.name), state)
+    stream = SeededWords(seed)
     check = range_check(xp, labels, classes, "sample_logits", "classes")
 
     def draw() -> None:
-        numbers, tries = _different(
-            lambda: log_uniform(np, words(), classes + 1, classes), num_samples
-        )
+        begin = count(step=part.size)
+
+        def some() -> Any:
+            if seed:  # Fluid's, the same in every run
+                return log_uniform_classes(stream(next(begin), part.size), classes + 1, classes)
+            return log_uniform(np, words(), classes + 1, classes)
+
+        numbers, tries = _different(some, num_samples)
         samples[:, :trues] = labels
         samples[:, trues:] = xp.asarray(numbers)
         one = chance(xp, samples, classes + 1, LOG_UNIFORM, None)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any, TypeAlias
 
 from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta, define
@@ -13,7 +14,14 @@ from hpcdist.graph.rows import Applied, OfRows, by_row, each_row
 from hpcdist.ops.common import define_with_grad, same
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.loss.labels import range_check
-from hpcdist.ops.random.counter import Draws, filler, key_of, part_of
+from hpcdist.ops.random.counter import BatchPart, Draw, Draws, filler, key_of, part_of
+from hpcdist.ops.random.samplers import (
+    SeededPairs,
+    SeededWords,
+    copied,
+    log_uniform_classes,
+    uniform_classes,
+)
 from hpcdist.ops.types import ArrayModule, Call, DeviceArray, Kernel, Metas
 
 UNIFORM, LOG_UNIFORM, CUSTOM = range(3)
@@ -96,19 +104,20 @@ def _drawing(
     many = trues.shape[1]
     negatives = classes[:, many:]
     part = part_of(negatives, rows, None)
-    words = filler(xp, part, key_of(seed, stream or state.name), state)
+    if seed:
+        numbers = _seeded(xp, part, num_total_classes, sampler, seed)
+    else:
+        key = key_of(seed, stream or state.name)
+        numbers = _counted(xp, filler(xp, part, key, state), num_total_classes, sampler)
     check = range_check(xp, label, num_total_classes, "nce", "classes")
     custom = xp.asarray(custom_neg_classes, classes.dtype)
 
     def draw() -> DeviceArray:
-        drawn = words().reshape(negatives.shape)
-        if sampler == LOG_UNIFORM:
-            return log_uniform(xp, drawn, num_total_classes, max(num_total_classes - 1, 1))
-        places = (drawn * (num_total_classes * 2.0**-32)).astype("int64")
-        if sampler == UNIFORM:
-            return places
-        aside = words().reshape(negatives.shape) * 2.0**-32 > alias_chances[places]
-        return xp.where(aside & (alias[places] >= 0), alias[places], places)
+        drawn, aside = numbers()
+        if sampler == CUSTOM:
+            moved = (aside > alias_chances[drawn]) & (alias[drawn] >= 0)
+            drawn = xp.where(moved, alias[drawn], drawn)
+        return drawn.reshape(negatives.shape)
 
     def run() -> None:
         check()
@@ -116,6 +125,44 @@ def _drawing(
         negatives[...] = custom if custom_neg_classes else draw()
 
     return run
+
+
+Drawn: TypeAlias = tuple[DeviceArray, Any]  # int64 classes; chances, if CUSTOM
+
+
+def _counted(xp: ArrayModule, words: Draw, count: int, sampler: int) -> Callable[[], Drawn]:
+    """Return the function that draws other classes in every run."""
+
+    def draw() -> Drawn:
+        if sampler == LOG_UNIFORM:
+            return log_uniform(xp, words(), count, max(count - 1, 1)), None
+        drawn = (words() * (count * 2.0**-32)).astype("int64")
+        return drawn, words() * 2.0**-32 if sampler == CUSTOM else None
+
+    return draw
+
+
+def _seeded(
+    xp: ArrayModule, part: BatchPart, count: int, sampler: int, seed: int
+) -> Callable[[], Drawn]:
+    """Return the function that draws Fluid's classes, the same in every run."""
+    if sampler == CUSTOM:
+        pairs = SeededPairs(seed, count)
+
+        def draw() -> Drawn:
+            places, asides = pairs(part.skipped(), part.size)
+            return copied(xp, places), copied(xp, asides)
+
+        return draw
+    stream = SeededWords(seed)
+
+    def drawn() -> Drawn:
+        words = stream(part.skipped(), part.size)
+        if sampler == LOG_UNIFORM:
+            return copied(xp, log_uniform_classes(words, count, max(count - 1, 1))), None
+        return copied(xp, uniform_classes(words, count)), None
+
+    return drawn
 
 
 def _nce_bind(

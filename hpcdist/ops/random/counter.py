@@ -42,6 +42,14 @@ class Draws:
         return self.count - 1
 
 
+class SameDraws(Draws):
+    """Those of an operator with a seed, which draws the same numbers in every run, as in Fluid."""
+
+    def next(self) -> int:
+        """Return 0: every run is the first."""
+        return 0
+
+
 def key_of(seed: int, operator) -> tuple[int, int]:
     """Return the key of an operator; seed 0 stands for the job's (HPCDIST_SEED)."""
     seed = seed or settings.SEED.read()

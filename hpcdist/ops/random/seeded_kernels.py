@@ -27,6 +27,17 @@ def uniform(state, low, high, out):
 
 
 @jit
+def integers(state, span, out):
+    """Fill with numbers below ``span``, as libstdc++ makes them: those left over are not used."""
+    scale = max((MODULUS - 2) // span, 1)
+    for i in range(len(out)):
+        state = state * MULTIPLIER % MODULUS
+        while state - 1 >= span * scale:
+            state = state * MULTIPLIER % MODULUS
+        out[i] = (state - 1) // scale
+
+
+@jit
 def uniform_of(words, low, high):
     """Return u (high - low) + low for u from the upper 24 bits of each word, so below 1."""
     out = np.empty(len(words), np.float32)

@@ -9,13 +9,16 @@ from functools import partial
 
 import numpy as np
 
+from hpcdist.base.device import assign
 from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Given, Meta, define
 from hpcdist.graph.rows import Applied, How, OfRows, by_row, constant, not_on_rows
 from hpcdist.graph.sequence_rows import by_row_of_sequence
 from hpcdist.ops.common import define_with_grad, open_shape, same
-from hpcdist.ops.random.counter import Draw, Draws, filler, key_of, part_of
-from hpcdist.ops.types import Array, ArrayModule, Call, Metas, Operands
+from hpcdist.ops.random.counter import Draw, Draws, SameDraws, filler, key_of, part_of
+from hpcdist.ops.random.samplers import MOST, copied, integers
+from hpcdist.ops.random.seeded import start_of, uniform
+from hpcdist.ops.types import Array, ArrayModule, Call, DeviceArray, Metas, Operands
 
 
 # -- made of nothing -------------------------------------------------------------------------------
@@ -82,12 +85,16 @@ define(
 
 
 def _words(xp: ArrayModule, like, rows, seed: int, state: Draws) -> Draw:
-    return filler(xp, part_of(like, rows, None), key_of(seed, state.name), state)
+    draws = SameDraws(state.name) if seed else state
+    return filler(xp, part_of(like, rows, None), key_of(seed, state.name), draws)
 
 
 def _randint_bind(
     xp: ArrayModule, out, shape, low: int, high: int, dtype: str, seed: int, state: Draws
 ) -> Call:
+    if seed > 0 and high - low <= MOST:
+        drawn = integers(seed, low, high, out.size).astype(dtype).reshape(out.shape)
+        return partial(assign, out, drawn)
     words = _words(xp, out, None, seed, state)
     # The upper bits of a product: as many words for each number, but for one part in 2^32.
     spread = float(high - low) * 2.0**-32
@@ -140,10 +147,15 @@ define(
 def _sampling_id_bind(
     xp: ArrayModule, x, rows, out, min: float, max: float, seed: int, state: Draws
 ) -> Call:
-    words = _words(xp, out, rows, seed, state)
+    words, part = _words(xp, out, rows, seed, state), part_of(out, rows, None)
+
+    def numbers() -> DeviceArray:
+        if seed:
+            return copied(xp, uniform(start_of(seed), part.skipped(), out.size, min, max))
+        return words() * ((max - min) * 2.0**-32) + min
 
     def run() -> None:
-        drawn = (words() * ((max - min) * 2.0**-32) + min).reshape(-1, 1)
+        drawn = numbers().reshape(-1, 1)
         out[...] = xp.minimum((xp.cumsum(x, axis=1) <= drawn).sum(1), x.shape[1] - 1)
 
     return run
@@ -172,9 +184,9 @@ def _random_crop_bind(
 ) -> Call:
     count = len(shape)
     samples, pieces = x.reshape(-1, *x.shape[-count:]), out.reshape(-1, *shape)
-    words = _words(
-        np, np.empty((len(out), len(pieces) // max(len(out), 1), count)), rows, startup_seed, state
-    )
+    each = np.empty((len(out), len(pieces) // max(len(out), 1), count))
+    key = key_of(startup_seed, state.name)  # other pieces in every run, also with a seed
+    words = filler(np, part_of(each, rows, None), key, state)
     room = np.array([a - b + 1 for a, b in zip(x.shape[-count:], shape)])
 
     def run() -> None:
