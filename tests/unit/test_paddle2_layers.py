@@ -212,3 +212,34 @@ def test_trainers_share_the_places_of_a_data_set(paddle):
         for rank in (0, 1)
     ]
     assert parts == [[[0, 1], [4, 5], [8]], [[2, 3], [6, 7], [9]]]
+
+
+# By which scripts fetch, and configurations name what is saved for inference: 2.6.2's.
+NAMES = {
+    "F.sigmoid(x)": "sigmoid_0.tmp_0",
+    "F.softmax(x)": "softmax_0.tmp_0",
+    "paddle.clip(x, 0.0, 1.0)": "clip_0.tmp_0",
+    "paddle.slice(x, [1], [0], [1])": "slice_0.tmp_0",
+    "paddle.concat([x, x], 1)": "concat_0.tmp_0",
+    "paddle.mean(x)": "mean_0.tmp_0",
+    "paddle.sum(x)": "sum_0.tmp_0",
+    "paddle.argmax(x, axis=1)": "argmax_0.tmp_0",
+    "paddle.argmin(x, axis=1)": "argmin_0.tmp_0",
+    "paddle.sort(x)": "sort_0.tmp_0",
+    "paddle.numel(x)": "numel_0.tmp_0",
+    "paddle.flatten(x)": "flatten_0.tmp_0",
+    "paddle.tile(x, [2, 1])": "tile_0.tmp_0",
+    "paddle.expand(x, [4, 3])": "expand_0.tmp_0",
+    "paddle.ones_like(x)": "full_like_0.tmp_0",
+    "paddle.static.auc(x[:, :2], y)[0]": "auc_0.tmp_0",
+    "F.layer_norm(x, 3)": "layer_norm_0.tmp_2",
+    "paddle.nn.BatchNorm1D(3)(x)": "batch_norm_0.tmp_2",
+    "paddle.nn.Linear(3, 2)(x)": "linear_1.tmp_1",
+}
+
+
+@pytest.mark.parametrize("expression", NAMES)
+def test_results_have_the_names_that_scripts_fetch_by(paddle, expression):
+    known = {"paddle": paddle, "F": paddle.nn.functional}
+    x, y = paddle.static.data("x", [4, 3]), paddle.static.data("y", [4, 1], "int64")
+    assert eval(expression, known, {"x": x, "y": y}).name == NAMES[expression]

@@ -83,15 +83,15 @@ DECLARED = declare.functions(
     scatter(x, index, updates, overwrite: bool = True)   scatter X=x Ids=index Updates=updates overwrite=overwrite
     scatter_nd_add(x, index, updates)           scatter_nd_add X=x Index=index Updates=updates
     argsort(x, axis: int = -1, descending: bool = False)   argsort X=x axis=axis descending=descending -> Indices
-    sort(x, axis: int = -1, descending: bool = False)   argsort X=x axis=axis descending=descending -> Out
+    sort(x, axis: int = -1, descending: bool = False)   argsort X=x axis=axis descending=descending -> Out as sort
     shape(input)                                shape Input=input
-    numel(x)                                    size Input=x -> Out[] as size
+    numel(x)                                    size Input=x -> Out[] as numel
     is_empty(x)                                 is_empty X=x -> Out[]
     shard_index(input, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1)   shard_index X=input index_num=index_num nshards=nshards shard_id=shard_id ignore_value=ignore_value
 
     # like another
     zeros_like(x, dtype: dtype = None)          fill_any_like X=x value=0.0 dtype=dtype as zeros_like
-    ones_like(x, dtype: dtype = None)           fill_any_like X=x value=1.0 dtype=dtype as ones_like
+    ones_like(x, dtype: dtype = None)           fill_any_like X=x value=1.0 dtype=dtype as full_like
     full_like(x, fill_value: float, dtype: dtype = None)   fill_any_like X=x value=fill_value dtype=dtype as full_like
     """,
 )

@@ -110,7 +110,9 @@ def _arg(
 ) -> Variable:
     of = layers.reshape(x, [-1]) if axis is None else x
     attrs = {"axis": -1 if axis is None else axis, "keepdims": keepdim, "dtype": canonical(dtype)}
-    place = LayerHelper(type, name).apply(type, {"X": of}, attrs, dtype=dtype, stop_gradient=True)
+    place = LayerHelper(type.replace("_", ""), name).apply(
+        type, {"X": of}, attrs, dtype=dtype, stop_gradient=True
+    )
     return scalar(place) if len(of.shape) == 1 and not keepdim else place
 
 

@@ -63,7 +63,9 @@ def flatten(
     if any(d < 0 for d in behind) and extent == -1:
         raise GraphError(f"paddle.flatten: {x.shape} leaves two extents unknown: use reshape")
     shape = [*before, extent, *behind]
-    return layers.reshape(x, shape, name=name)
+    outputs = dict.fromkeys(("Out", "XShape"), x.dtype)
+    helper, attrs = LayerHelper("flatten", name), {"shape": shape}
+    return helper.apply_all("reshape2", {"X": x}, outputs, attrs, constant=("XShape",))[0]
 
 
 @_function
@@ -76,7 +78,8 @@ def tile(x: Variable, repeat_times: Extents, name: str | None = None) -> Variabl
     if missing > 0:
         x = layers.unsqueeze(x, list(range(missing)))
     whole = [1] * max(-missing, 0) + times
-    return append("expand", {"X": x}, name, expand_times=whole)
+    attrs = {"expand_times": whole}
+    return LayerHelper("tile", name).apply("expand", {"X": x}, attrs, dtype=x.dtype)
 
 
 @_function
@@ -101,7 +104,7 @@ def expand(x: Variable, shape: Extents, name: str | None = None) -> Variable:
     if any(have == -1 and want not in (-1, 1) for have, want in zip(x.shape, wanted)):
         full = [want if want != -1 else 1 for want in wanted]
         return x + creation.zeros(full, x.dtype)
-    return LayerHelper("expand_v2", name).apply(
+    return LayerHelper("expand", name).apply(
         "expand", {"X": x}, {"expand_times": times}, dtype=x.dtype
     )
 

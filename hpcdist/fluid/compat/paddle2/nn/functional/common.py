@@ -155,14 +155,13 @@ def batch_norm(
         "use_global_stats": fixed,
     }
     parts = {"Scale": weight, "Bias": bias, "Mean": running_mean, "Variance": running_var}
-    out = helper.new_var(x.dtype)
     outputs = {
-        "Y": out,
-        "MeanOut": running_mean,
-        "VarianceOut": running_var,
         "SavedMean": helper.new_var(x.dtype, stop_gradient=True),
         "SavedVariance": helper.new_var(x.dtype, stop_gradient=True),
+        "MeanOut": running_mean,
+        "VarianceOut": running_var,
     }
+    out = outputs["Y"] = helper.new_var(x.dtype)
     helper.append_op("batch_norm", {"X": x, **parts}, outputs, attrs)
     return out
 
@@ -185,8 +184,8 @@ def layer_norm(
     helper = LayerHelper("layer_norm", name)
     attrs = {"epsilon": epsilon, "begin_norm_axis": len(x.shape) - len(shape)}
     inputs = present(X=x, Scale=weight, Bias=bias)
-    outputs = dict.fromkeys(("Y", "Mean", "Variance"), x.dtype)
-    return helper.apply_all("layer_norm", inputs, outputs, attrs, constant=("Mean", "Variance"))[0]
+    outputs = dict.fromkeys(("Mean", "Variance", "Y"), x.dtype)
+    return helper.apply_all("layer_norm", inputs, outputs, attrs, constant=("Mean", "Variance"))[2]
 
 
 @_function
