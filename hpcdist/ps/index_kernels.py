@@ -265,6 +265,14 @@ def ask_for_entry(entry, directory, segments):
     prefetch(_first_line(entry, directory, segments)[0])
 
 
+@inlined
+def ask_behind_full(entry, directory, segments):
+    """Ask for the line behind an entry's, if that is full: `remove_entry` looks there too."""
+    line, segment = _first_line(entry, directory, segments)
+    if _is_full(line):
+        prefetch(_next_line(line, segments[segment, ADDRESS], segments[segment, LINES]))
+
+
 @jit
 def entry_of(h, record, directory, segments, chunks, layout):
     """Return the entry of a record that the index has; ``h``: its mixed id."""

@@ -17,7 +17,13 @@ from numba import float32, int64, uint32, uint64
 
 from hpcdist.base.jit import inlined, jit
 from hpcdist.ps.batch_kernels import owner_of
-from hpcdist.ps.index_kernels import ask_for_entry, entry_of, record_at, remove_entry
+from hpcdist.ps.index_kernels import (
+    ask_behind_full,
+    ask_for_entry,
+    entry_of,
+    record_at,
+    remove_entry,
+)
 from hpcdist.ps.raw_memory import bit_length, bits_of, float32_at, prefetch, uint32_at, uint64_at
 from hpcdist.ps.row_values import mixed, unmixed
 
@@ -264,5 +270,7 @@ def forget_least(
                 written += 1
         for i in range(count):
             ask_for_entry(places[2 * int64(chosen[i]) + 1], directory, segments)
+        for i in range(count):
+            ask_behind_full(places[2 * int64(chosen[i]) + 1], directory, segments)
         for i in range(count):
             _leave(part, int64(chosen[i]), parts, book, directory, segments, chunks, layout)

@@ -309,7 +309,10 @@ class PolicyTable(SparseTable):
                 return
             part = int(owners_of(ids[at : at + 1], self.parts)[0])
             before = self._places[part]
-            places = np.empty((8 + len(before) * 9 // 8, 2), np.uint64)
+            room, most = 16 + len(before) * 5 // 4, int(self._quotas[part]) * 17 // 16
+            if len(before) < most < room:
+                room = most  # what a part with a budget has in the end
+            places = np.empty((room, 2), np.uint64)
             places[: len(before)] = before
             self._places[part] = places
             self._parts[part, [lists.LIST, lists.ROOM]] = places.ctypes.data, len(places)
