@@ -91,6 +91,16 @@ def test_strings_are_written_as_they_are(monkeypatch, capsys):
         written(MultiSlotDataGenerator(), "1\n", monkeypatch, capsys)
 
 
+def test_a_string_is_a_value_only_if_fluid_writes_it_as_one(monkeypatch, capsys):
+    class Strings(MultiSlotStringDataGenerator):
+        def generate_sample(self, line):
+            return lambda: iter([[("words", ["3", "14"]), ("label", line.strip())]])
+
+    assert written(Strings(), "1\n", monkeypatch, capsys) == "2 3 14 1 1\n"
+    with pytest.raises(DataError, match="'label': expected a list of at least one value, got '12'"):
+        written(Strings(), "12\n", monkeypatch, capsys)  # Fluid writes the values 1 and 2
+
+
 def test_a_pipe_command_of_a_script_under_as_paddle_finds_paddle(tmp_path):
     reader = tmp_path / "reader.py"
     reader.write_text(
