@@ -34,6 +34,8 @@ def paddle():
 
 @pytest.mark.parametrize("expression", functions.expressions())
 def test_what_paddle_2_6_computes(paddle, expression):
+    if "pool3d" in expression.lower():
+        pytest.importorskip("torch")  # which computes them
     expected = EXPECTED[expression]
     found = functions.evaluated(paddle, expression, ARRAYS)
     close = {"rtol": 1e-4, "atol": 3e-6}
