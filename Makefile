@@ -145,7 +145,7 @@ rest: $(READY)
 TORCH_READY := $(VENV)/.ready-torch
 test-torch: memory $(TORCH_READY)
 	@rm -rf $(RESULTS)-torch
-	@$(call pytest,$(RESULTS)-torch/alone,-n $(WORKERS) -m 'not mpi' tests/torch)
+	@$(call pytest,$(RESULTS)-torch/alone,-n $(WORKERS) --dist worksteal -m 'not mpi' tests/torch)
 	@for n in $(RANKS); do \
 	  { $(call pytest,$(RESULTS)-torch/ranks-$$n,-m mpi --expect-ranks $$n tests/torch,$(MPIRUN) -n $$n); } || \
 	    { echo "make: the tests of $$n ranks FAILED" >&2; exit 1; }; \
