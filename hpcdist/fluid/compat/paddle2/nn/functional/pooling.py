@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hpcdist.base.errors import GraphError
@@ -12,6 +13,24 @@ from hpcdist.graph.variable import Variable
 
 _MODULE = "paddle.nn.functional"
 _function = declare.composed(_MODULE)
+
+
+def _pool(
+    pool: Callable[..., Variable],
+    x: Variable,
+    kind: str,
+    size: Sizes,
+    stride: Sizes,
+    padding: Any,
+    **rest: Any,
+) -> Variable:
+    """Append Fluid's pooling; windows step by their size unless ``stride`` is given."""
+    return pool(x, size, kind, size if stride is None else stride, padding, **rest)
+
+
+def _no_divisor(name: str, divisor: float | None) -> None:
+    if divisor is not None:
+        raise GraphError(f"{_MODULE}.{name}: divisor_override is not there: scale the result")
 
 
 def _no_mask(where: str, return_mask: bool) -> None:
@@ -32,17 +51,8 @@ def max_pool2d(
 ) -> Variable:
     """Return the greatest elements of windows, which step by their size unless stride is given."""
     _no_mask("max_pool2d", return_mask)
-    step = kernel_size if stride is None else stride
-    return layers.pool2d(
-        x,
-        kernel_size,
-        "max",
-        step,
-        padding,
-        ceil_mode=ceil_mode,
-        name=name,
-        data_format=data_format,
-    )
+    rest = {"ceil_mode": ceil_mode, "name": name, "data_format": data_format}
+    return _pool(layers.pool2d, x, "max", kernel_size, stride, padding, **rest)
 
 
 @_function
@@ -58,20 +68,14 @@ def avg_pool2d(
     name: str | None = None,
 ) -> Variable:
     """Return the means of windows; exclusive: padding does not count."""
-    if divisor_override is not None:
-        raise GraphError(f"{_MODULE}.avg_pool2d: divisor_override is not there: scale the result")
-    step = kernel_size if stride is None else stride
-    return layers.pool2d(
-        x,
-        kernel_size,
-        "avg",
-        step,
-        padding,
-        ceil_mode=ceil_mode,
-        name=name,
-        exclusive=exclusive,
-        data_format=data_format,
-    )
+    _no_divisor("avg_pool2d", divisor_override)
+    rest = {
+        "exclusive": exclusive,
+        "ceil_mode": ceil_mode,
+        "name": name,
+        "data_format": data_format,
+    }
+    return _pool(layers.pool2d, x, "avg", kernel_size, stride, padding, **rest)
 
 
 @_function
@@ -87,9 +91,8 @@ def max_pool3d(
 ) -> Variable:
     """Return the greatest elements of windows of volumes."""
     _no_mask("max_pool3d", return_mask)
-    step = kernel_size if stride is None else stride
     rest = {"ceil_mode": ceil_mode, "name": name, "data_format": data_format}
-    return layers.pool3d(x, kernel_size, "max", step, padding, **rest)
+    return _pool(layers.pool3d, x, "max", kernel_size, stride, padding, **rest)
 
 
 @_function
@@ -105,11 +108,14 @@ def avg_pool3d(
     name: str | None = None,
 ) -> Variable:
     """Return the means of windows of volumes; exclusive: padding does not count."""
-    if divisor_override is not None:
-        raise GraphError(f"{_MODULE}.avg_pool3d: divisor_override is not there: scale the result")
-    step = kernel_size if stride is None else stride
-    rest = {"ceil_mode": ceil_mode, "name": name, "data_format": data_format}
-    return layers.pool3d(x, kernel_size, "avg", step, padding, exclusive=exclusive, **rest)
+    _no_divisor("avg_pool3d", divisor_override)
+    rest = {
+        "exclusive": exclusive,
+        "ceil_mode": ceil_mode,
+        "name": name,
+        "data_format": data_format,
+    }
+    return _pool(layers.pool3d, x, "avg", kernel_size, stride, padding, **rest)
 
 
 @_function

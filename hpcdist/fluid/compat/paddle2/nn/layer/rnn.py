@@ -175,51 +175,38 @@ class _Stacked(LayerList):
         return list(zip(*(layers.unstack(state, 0) for state in initial_states)))
 
 
-class GRU(_Stacked):
+class _Gated(_Stacked):
+    """Layers of cells that have no activation to choose."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        direction: str = "forward",
+        time_major: bool = False,
+        dropout: float = 0.0,
+        weight_ih_attr: Any = None,
+        weight_hh_attr: Any = None,
+        bias_ih_attr: Any = None,
+        bias_hh_attr: Any = None,
+        name: str | None = None,
+    ) -> None:
+        sizes = input_size, hidden_size, num_layers, direction, time_major, dropout
+        super().__init__(*sizes, weight_ih_attr, weight_hh_attr, bias_ih_attr, bias_hh_attr)
+
+
+class GRU(_Gated):
     """Layers of GRUCells."""
 
     cell = GRUCell
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        direction: str = "forward",
-        time_major: bool = False,
-        dropout: float = 0.0,
-        weight_ih_attr: Any = None,
-        weight_hh_attr: Any = None,
-        bias_ih_attr: Any = None,
-        bias_hh_attr: Any = None,
-        name: str | None = None,
-    ) -> None:
-        sizes = input_size, hidden_size, num_layers, direction, time_major, dropout
-        super().__init__(*sizes, weight_ih_attr, weight_hh_attr, bias_ih_attr, bias_hh_attr)
 
-
-class LSTM(_Stacked):
+class LSTM(_Gated):
     """Layers of LSTMCells; states are (hidden, cell)."""
 
     cell = LSTMCell
     states = 2
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        direction: str = "forward",
-        time_major: bool = False,
-        dropout: float = 0.0,
-        weight_ih_attr: Any = None,
-        weight_hh_attr: Any = None,
-        bias_ih_attr: Any = None,
-        bias_hh_attr: Any = None,
-        name: str | None = None,
-    ) -> None:
-        sizes = input_size, hidden_size, num_layers, direction, time_major, dropout
-        super().__init__(*sizes, weight_ih_attr, weight_hh_attr, bias_ih_attr, bias_hh_attr)
 
 
 class SimpleRNN(_Stacked):
