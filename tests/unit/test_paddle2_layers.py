@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -243,3 +244,25 @@ def test_results_have_the_names_that_scripts_fetch_by(paddle, expression):
     known = {"paddle": paddle, "F": paddle.nn.functional}
     x, y = paddle.static.data("x", [4, 3]), paddle.static.data("y", [4, 1], "int64")
     assert eval(expression, known, {"x": x, "y": y}).name == NAMES[expression]
+
+
+# What Paddle 2.6.2 makes of each: every parameter and running mean is of the default type.
+MADE = """
+    Linear(3, 4)                            Embedding(3, 4)              Bilinear(3, 4, 2)
+    Conv1D(2, 3, 1)                         Conv2DTranspose(2, 3, 1)     PReLU()
+    BatchNorm1D(4)                          LayerNorm(8)                 GroupNorm(2, 6)
+    InstanceNorm2D(6)                       GRU(3, 4)                    LSTMCell(3, 4)
+    TransformerEncoderLayer(4, 2, 8)        BatchNorm(4,dtype='float64')
+"""
+
+
+@pytest.mark.parametrize("layer", re.findall(r"\w+\(.*?\)(?=\s)", MADE))
+def test_layers_have_parameters_of_the_default_type(paddle, layer):
+    paddle.set_default_dtype("float64")
+    try:
+        state = eval(f"paddle.nn.{layer}").state_dict()
+        kept_as_said = paddle.nn.BatchNorm(4).weight.dtype
+    finally:
+        paddle.set_default_dtype("float32")
+    assert state and {variable.dtype for variable in state.values()} == {"float64"}
+    assert (kept_as_said, paddle.nn.Linear(3, 4).weight.dtype) == ("float32", "float32")

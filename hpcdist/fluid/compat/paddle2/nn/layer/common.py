@@ -60,7 +60,7 @@ class Linear(Layer):
     def extra_repr(self) -> str:
         """Return the sizes."""
         rows, columns = self.weight.shape
-        return f"in_features={rows}, out_features={columns}, dtype=float32"
+        return f"in_features={rows}, out_features={columns}, dtype={self._dtype}"
 
 
 class Embedding(Layer):

@@ -14,6 +14,7 @@ import numpy as np
 from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.executor.scope import global_scope
 from hpcdist.fluid.compat.paddle2 import declare
+from hpcdist.fluid.compat.paddle2.creation import get_default_dtype
 from hpcdist.fluid.layers.helper import LayerHelper
 from hpcdist.graph import names
 from hpcdist.graph.dtypes import canonical
@@ -66,7 +67,8 @@ class Layer:
     """Base of layers: a Parameter, a Layer or a persistable Variable set as attribute is kept.
 
     Its parameters are made in the default Programs when the layer is; ``linear_0.w_0`` and the
-    like, by the class and the count of layers so far. Calling it runs ``forward``, which appends
+    like, by the class and the count of layers so far; of ``dtype``, by default what
+    `paddle.set_default_dtype` says. Calling it runs ``forward``, which appends
     operators to the default main Program; a layer that is called twice shares its parameters.
     """
 
@@ -75,7 +77,7 @@ class Layer:
         if cls.__module__.startswith(_PACKAGE) and "__init__" in vars(cls):
             cls.__init__ = _checked(cls.__init__)  # type: ignore[method-assign]
 
-    def __init__(self, name_scope: str | None = None, dtype: Any = "float32") -> None:
+    def __init__(self, name_scope: str | None = None, dtype: Any = None) -> None:
         kept = self.__dict__
         kept["_parameters"] = OrderedDict()
         kept["_buffers"] = OrderedDict()
@@ -83,7 +85,7 @@ class Layer:
         self.training = True
         key = snake_case(type(self).__name__) if name_scope is None else name_scope
         self._full_name = names.generate(key)
-        self._dtype = dtype
+        self._dtype = get_default_dtype() if dtype is None else canonical(dtype)
         self._not_persistable: set[str] = set()
         self._before: list[Hook] = []
         self._after: list[Hook] = []

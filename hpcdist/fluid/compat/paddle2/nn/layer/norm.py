@@ -8,6 +8,7 @@ from typing import Any
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import declare
+from hpcdist.fluid.compat.paddle2.creation import get_default_dtype
 from hpcdist.fluid.compat.paddle2.nn import functional
 from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer, number_from
 from hpcdist.fluid.initializer import Constant
@@ -91,7 +92,7 @@ class BatchNorm1D(Layer):
         use_global_stats: bool | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(dtype=self._element_type())
         size = [number_from(f"{type(self).__name__}: num_features", num_features)]
         self._momentum, self._epsilon = momentum, epsilon
         self._data_format, self._use_global_stats = data_format, use_global_stats
@@ -99,6 +100,11 @@ class BatchNorm1D(Layer):
         self.weight = self.create_parameter(size, weight_attr, default_initializer=ones)
         self.bias = self.create_parameter(size, bias_attr, is_bias=True)
         self._moving(size)
+
+    def _element_type(self) -> str:
+        """Return that of all parameters: moments of half floats are kept in floats."""
+        default = get_default_dtype()
+        return "float32" if default == "float16" else default
 
     def _moving(self, size: list[int], mean: Any = None, variance: Any = None) -> None:
         for attribute, name, value in (("_mean", mean, 0.0), ("_variance", variance, 1.0)):
@@ -153,6 +159,7 @@ class BatchNorm(BatchNorm1D):
         trainable_statistics: bool = False,
     ) -> None:
         self.__dict__["_names"] = (moving_mean_name, moving_variance_name)
+        self.__dict__["_kind"] = "float32" if dtype == "float16" else dtype
         super().__init__(
             num_channels,
             momentum,
@@ -164,6 +171,9 @@ class BatchNorm(BatchNorm1D):
         )
         self._act = act
         self.training = not is_test
+
+    def _element_type(self) -> str:
+        return str(self.__dict__["_kind"])
 
     def _moving(self, size: list[int], mean: Any = None, variance: Any = None) -> None:
         super()._moving(size, *self.__dict__["_names"])
