@@ -5,7 +5,8 @@
 
 One JSON line for each model (``models/rank/dnn``, ...; by default all that have a config.yaml and a
 static_model.py): how far the fetched values of ten steps are apart, or which of the two failed, and
-how. ``--jobs`` compares 2 servers and 2 trainers, and 2 ranks, with one process of hpcdist. The
+how. ``--jobs`` compares 2 servers and 2 trainers, and 2 ranks, with one process of hpcdist, with
+``--double`` in float64: what is rounded only is less than 1e-12 apart then. The
 exit status is 1 if hpcdist fails where the reference runs, or differs by more than 1e-4.
 """
 
@@ -84,13 +85,15 @@ def compare(
 JOBS = {"servers": ["-n", "4"], "ranks": ["-n", "2"]}
 
 
-def compare_jobs(model: str, clone: Path, limit_s: float, folder: Path) -> Iterator[dict[str, Any]]:
+def compare_jobs(
+    model: str, clone: Path, limit_s: float, folder: Path, more: list[str]
+) -> Iterator[dict[str, Any]]:
     """Train a model by one process and by jobs; yield what to say of each."""
     of = folder / model.replace("/", "_")
     hpcdist = [sys.executable, "-m", "hpcdist", "--quiet", "--as-paddle"]
     script = [str(TRAIN), f"{model}/config.yaml", str(STEPS), f"{of}.job"]
     alone = Path(f"{of}.alone.npz")
-    options = [*OPTIONS.get(model, []), "--job"]
+    options = [*OPTIONS.get(model, []), "--job", *more]
     error = trained([*hpcdist, *script, str(alone), "--first", *options], clone, limit_s)
     if error:
         yield {"model": model, "job": "alone", "hpcdist": error}
@@ -115,6 +118,7 @@ def main() -> int:
     parser.add_argument("--paddlerec", type=Path, required=True, help="a clone of PaddleRec")
     parser.add_argument("--reference", help="a Python that has Paddle 2.6.2")
     parser.add_argument("--jobs", action="store_true", help="compare jobs with one process")
+    parser.add_argument("--double", action="store_true", help="jobs in float64")
     parser.add_argument("--keep", type=Path, help="a folder that keeps the reference's results")
     parser.add_argument("--limit", type=float, default=300, help="seconds for each run")
     parser.add_argument("models", nargs="*")
@@ -126,7 +130,7 @@ def main() -> int:
         folder = options.keep.resolve() if options.keep else Path(temporary)
         for model in options.models or models_of(options.paddlerec):
             results: Iterable[dict[str, Any]] = (
-                compare_jobs(model, clone, options.limit, folder)
+                compare_jobs(model, clone, options.limit, folder, ["--double"] * options.double)
                 if options.jobs
                 else [compare(model, clone, options.reference, options.limit, folder)]
             )

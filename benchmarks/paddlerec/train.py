@@ -13,6 +13,7 @@ begin with one value everywhere get drawn ones: their gradients would be 0 but f
 which Adam makes as large as any. ``--batch=8`` replaces the batch size, for the same reason: batch
 normalization makes +1 and -1 of two rows, whatever they are. ``--sgd`` replaces Adam, where biases
 are followed by batch normalization: their gradients are 0 but for rounding errors, too.
+``--double`` computes in float64 what the model has in float32: rounding then is 1e9 times less.
 """
 
 import os
@@ -33,6 +34,26 @@ def nothing_drawn():
     paddle.multinomial = lambda x, num_samples=1, *args, **kwargs: paddle.arange(1, num_samples + 1)
     paddle.nn.Dropout.forward = lambda self, x: x
     paddle.nn.functional.dropout = lambda x, *args, **kwargs: x
+
+
+def floats():
+    """Return the element type that stands for float32."""
+    return "float64" if "--double" in sys.argv else "float32"
+
+
+def in_doubles():
+    """Let parameters, data and casts be float64 where they would be float32."""
+    paddle.set_default_dtype(floats())
+    data, cast = paddle.static.data, paddle.cast
+    wide = {"float32": "float64", paddle.float32: "float64"}
+    paddle.static.data = lambda name, shape, dtype="float32", lod_level=0: data(
+        name, shape, wide.get(dtype, dtype), lod_level
+    )
+    create = paddle.create_parameter
+    paddle.create_parameter = lambda shape, dtype, *args, **options: create(
+        shape, wide.get(dtype, dtype), *args, **options
+    )
+    paddle.cast = lambda x, dtype: cast(x, wide.get(dtype, dtype))
 
 
 def model(config_path):
@@ -78,7 +99,7 @@ def start(program, values_path, first):
             missing, more = kept - set(tensors), set(tensors) - kept
             raise SystemExit(f"parameters: missing {sorted(missing)}, more {sorted(more)}")
         for name, tensor in tensors.items():
-            tensor.set(values[name].astype("float32"), paddle.CPUPlace())
+            tensor.set(values[name].astype(floats()), paddle.CPUPlace())
 
 
 def start_job(exe, program, prefix, first):
@@ -88,7 +109,7 @@ def start_job(exe, program, prefix, first):
         return
     for parameter in program.all_parameters():
         tensor = paddle.static.global_scope().find_var(parameter.name).get_tensor()
-        tensor.set(apart(np.array(tensor)).astype("float32"), paddle.CPUPlace())
+        tensor.set(apart(np.array(tensor)).astype(floats()), paddle.CPUPlace())
     paddle.static.save(program, prefix)
 
 
@@ -101,6 +122,8 @@ def main():
     paddle.enable_static()
     paddle.seed(12345)
     nothing_drawn()
+    if "--double" in sys.argv:
+        in_doubles()
     config, static_model, inputs, fetches = model(config_path)
     for word in sys.argv:
         if word.startswith("--batch="):
@@ -119,7 +142,10 @@ def main():
     names = [variable.name for variable in inputs]
     fetched = []
     for batch in loader(config, static_model, place)():
-        feed = dict(zip(names, batch))
+        feed = {
+            name: value.astype(floats()) if value.dtype == np.float32 else value
+            for name, value in zip(names, map(np.asarray, batch))
+        }
         fetched.append(exe.run(program, feed=feed, fetch_list=list(fetches.values())))
         if len(fetched) == int(steps):
             break
