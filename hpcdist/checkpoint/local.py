@@ -86,7 +86,8 @@ class Content:
                 return piece.name
         for table in self._tables:
             for first in range(0, len(table), LOADED_ROWS):
-                _, rows, state = table.export(first, first + LOADED_ROWS)
+                _, *kept = table.export(first, first + LOADED_ROWS)
+                rows, state = table.decoded(*kept)
                 if not (_finite(rows) and _finite(state)):
                     return table.name
         return None
@@ -303,9 +304,8 @@ def load_table(source: Source, table: SparseTable, server: int, servers: int) ->
     """
     checkpoint, parts = _parts_of(source, table)
     table.clear()
-    if isinstance(table, PolicyTable):
-        clocks = [part.clock for _, part in parts if part.clock]
-        table.step, table.day = map(max, zip((0, 0), *clocks))
+    clocks = [part.clock for _, part in parts if part.clock]
+    table.step, table.day = map(max, zip((0, 0), *clocks))
     try:
         for part, ids, rows, state, metadata in _rows_of_server(checkpoint, parts, server, servers):
             values = adapted(table, parts[0][1], ids, rows, state)
@@ -351,18 +351,15 @@ def _rows_of_server(
         begin, end = stretch(part.begins, server, servers)
         for first in range(begin, end, LOADED_ROWS):
             last = min(first + LOADED_ROWS, end)
-            ids = np.empty(last - first, np.int64)
-            rows = np.empty((last - first, part.dim), np.float32)
-            state = np.empty((last - first, part.state_width), np.float32)
-            file = checkpoint.files[home]
-            jobs = file.jobs(f"{part.path}/ids", first, last, ids)
-            jobs += file.jobs(f"{part.path}/rows", first, last, rows)
-            if part.state_width:
-                jobs += file.jobs(f"{part.path}/state", first, last, state)
-            metadata = np.empty((last - first, len(part.metadata)), np.uint32)
-            if part.metadata:
-                jobs += file.jobs(f"{part.path}/metadata", first, last, metadata)
+            file, count = checkpoint.files[home], last - first
+            read: dict[str, np.ndarray]
+            read = {"state": np.empty((count, 0), np.float32), "metadata": np.empty((count, 0))}
+            read |= {n: np.empty((count, *s[1:]), dtype) for n, dtype, s in part.datasets}
+            jobs = []
+            for name, _, _ in part.datasets:
+                jobs += file.jobs(f"{part.path}/{name}", first, last, read[name])
             run(jobs)
+            ids, rows, state, metadata = (read[n] for n in ("ids", "rows", "state", "metadata"))
             check_order(part, first, ids, file.name)
             local = owners_of(ids, servers) == server
             yield part, ids[local], rows[local], state[local], metadata[local]

@@ -134,10 +134,17 @@ def _add_table(file: Any, manifest: Manifest, name: str) -> None:
 def _members(table: TablePart) -> Iterator[tuple[str, str, str, slice | None]]:
     """Yield (name, dataset, dtype, columns) of what makes up a table."""
     yield "ids", "ids", "int64", None
-    yield "rows", "rows", "float32", slice(0, table.dim)
     names = [str(n) for n in table.facts.get("state_names", [])]
+    if table.row_bytes:
+        yield "rows", "rows", "uint8", slice(0, table.row_bytes)
+        if names:
+            yield "state", "state", "uint8", slice(0, table.state_bytes)
+        names = []
+    else:
+        yield "rows", "rows", "float32", slice(0, table.dim)
+    width = table.state_width // max(1, len(names))
     for i, name in enumerate(names):
-        yield name, "state", "float32", slice(i * table.dim, (i + 1) * table.dim)
+        yield name, "state", "float32", slice(i * width, (i + 1) * width)
     if table.metadata:
         yield "metadata", "metadata", "uint32", slice(0, len(table.metadata))
 

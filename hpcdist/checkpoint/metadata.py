@@ -84,7 +84,8 @@ class TablePart:
     bucket b of 1024, ``begins[1024]`` the number of rows. ``shared`` are the numbers that all rows
     of the writer share; ``facts`` say what a row is, as the table does. ``state`` is there if
     the optimizer has some. Tables with a policy have ``metadata`` of their rows, in columns of
-    these names, and a ``clock``: their step and day.
+    these names, and a ``clock``: their step and day. If ``row_bytes`` is not 0, rows and state are
+    bytes, so many of each, as the fact ``storage`` says (`ps.row_storage`).
     """
 
     name: str
@@ -96,6 +97,8 @@ class TablePart:
     facts: Mapping[str, Any]
     metadata: tuple[str, ...] = ()
     clock: tuple[int, ...] = ()
+    row_bytes: int = 0
+    state_bytes: int = 0
 
     @property
     def count(self) -> int:
@@ -105,9 +108,14 @@ class TablePart:
     @property
     def datasets(self) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
         """(name, dtype, shape) of what stands below ``path``."""
-        described = [("ids", "int64", (self.count,)), ("rows", "float32", (self.count, self.dim))]
+        dtype = "uint8" if self.row_bytes else "float32"
+        described = [
+            ("ids", "int64", (self.count,)),
+            ("rows", dtype, (self.count, self.row_bytes or self.dim)),
+        ]
         if self.state_width:
-            described.append(("state", "float32", (self.count, self.state_width)))
+            width = self.state_bytes if self.row_bytes else self.state_width
+            described.append(("state", dtype, (self.count, width)))
         if self.metadata:
             described.append(("metadata", "uint32", (self.count, len(self.metadata))))
         return tuple(described)
@@ -204,10 +212,12 @@ def _check(facts: Part | Manifest) -> None:
             or any(low > high for low, high in pairwise(table.begins))
         ):
             raise ValueError(f"table {table.name!r}: its buckets are out of order")
-        if len(table.clock) != (2 if table.metadata else 0) or max(table.clock, default=0) >> 32:
+        timed = table.metadata or table.row_bytes
+        if len(table.clock) != (2 if timed else 0) or max(table.clock, default=0) >> 32:
             raise ValueError(f"table {table.name!r}: its clock is {table.clock}")
         _check_array((table.count, table.dim), "float32")
         _check_array((table.count, table.state_width), "float32")
+        _check_array((table.count, table.row_bytes + table.state_bytes), "uint8")
     if isinstance(facts, Part):
         if not facts.writer.isprintable():
             raise ValueError(f"writer {facts.writer!r}")

@@ -13,6 +13,7 @@ import numpy as np
 
 from hpcdist.base.replaced import write_whole
 from hpcdist.checkpoint.background import Background
+from hpcdist.checkpoint.rows import STORAGE, facts_of
 from hpcdist.ps.batch import sort_by_mix
 from hpcdist.ps.changes import Changed, Changes
 from hpcdist.ps.table import SparseTable
@@ -121,7 +122,9 @@ def _all_ids(table: SparseTable) -> np.ndarray:
 
 
 def _kind_of(table: SparseTable) -> TableKind:
-    return TableKind(table.dim, int(table.seed), asdict(table.without_row))
+    beginning = {k: v for k, v in facts_of(table).items() if k == STORAGE}
+    beginning |= asdict(table.without_row)
+    return TableKind(table.dim, int(table.seed), beginning)
 
 
 def _write(path: Path, rows: Mapping[str, TableRows], kinds: Mapping[str, TableKind]) -> None:

@@ -7,18 +7,19 @@ the server of a row, so each server's rows are contiguous in every run, for any 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from hpcdist.base.division import ceil_div
-from hpcdist.base.errors import CheckpointError
+from hpcdist.base.errors import CheckpointError, TableError
 from hpcdist.checkpoint.layout import BUCKETS, path_of
 from hpcdist.checkpoint.metadata import TablePart
 from hpcdist.ps.batch import owners_of, sort_by_mix
 from hpcdist.ps.policy_table import PolicyTable
+from hpcdist.ps.row_storage import RowStorage
 from hpcdist.ps.table import SparseTable
 from hpcdist.transpiler.table_metadata import DECAYS
 
@@ -26,6 +27,8 @@ logger = logging.getLogger("hpcdist.checkpoint")
 SORTED = 1 << 16  # the bits that rows are sorted by
 RUN_BYTES = 256 << 20
 EXPORTED_ROWS = 1 << 16  # rows whose ids are asked for at a time
+STORAGE = "storage"  # a fact of rows that are not kept in float32
+_FLOAT32 = RowStorage().to_plain()
 ORDER, BY_MIX = "order", "mix"  # a fact of runs that are sorted by all bits
 
 
@@ -39,8 +42,7 @@ def runs_of(table: SparseTable, run_bytes: int = RUN_BYTES) -> Iterator[tuple[Ta
 
 
 def _runs_of(table: SparseTable, run_bytes: int) -> Iterator[tuple[TablePart, Any]]:
-    row_bytes = 8 + 4 * (table.dim + table.optimizer.state_width(table.dim))
-    step = max(1, run_bytes // row_bytes)
+    step = max(1, run_bytes // (8 + table.row_bytes + table.state_bytes))
     for number, first in enumerate(range(0, max(1, len(table)), step)):
         ids, rows, state = table.export(first, min(first + step, len(table)))
         keys = owners_of(ids, SORTED).astype(np.uint16)
@@ -51,7 +53,7 @@ def _runs_of(table: SparseTable, run_bytes: int) -> Iterator[tuple[TablePart, An
             table.name,
             f"{path_of(table.name)}/{number}",
             table.dim,
-            state.shape[1],
+            table.state_width,
             begins,
             tuple(float(s) for s in table.shared),
             facts_of(table),
@@ -59,6 +61,9 @@ def _runs_of(table: SparseTable, run_bytes: int) -> Iterator[tuple[TablePart, An
         arrays = [ids[order], rows[order]]
         if part.state_width:
             arrays.append(state[order])
+        if rows.dtype == np.uint8:
+            part = replace(part, row_bytes=table.row_bytes, state_bytes=table.state_bytes)
+            part = replace(part, clock=(table.step, table.day))
         if isinstance(table, PolicyTable):
             clock = table.step, table.day
             part = replace(part, metadata=table.policy.metadata, clock=clock)
@@ -112,12 +117,41 @@ class _RowsOf:
 def facts_of(table: SparseTable) -> dict[str, Any]:
     """Return the layout of a table's rows; tables of equal layouts can exchange rows."""
     moved = asdict(table.optimizer)
+    kept = table.storage.to_plain()
     return {
         "optimizer": {k: v for k, v in moved.items() if v or k not in DECAYS},
         "initializer": asdict(table.initializer),
         "seed": int(table.seed),
         "state_names": list(table.optimizer.state_names),
+        **({} if kept == _FLOAT32 else {STORAGE: kept}),
     }
+
+
+def storage_of(facts: Mapping[str, Any]) -> RowStorage | None:
+    """Return how rows with these facts are kept, None: in float32."""
+    return RowStorage.from_plain(facts[STORAGE]) if STORAGE in facts else None
+
+
+def _kept(part: TablePart) -> RowStorage | None:
+    return storage_of(part.facts) if part.row_bytes else None
+
+
+def decoded(part: TablePart, rows: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return saved rows and state in float32. CheckpointError for bytes that no rows have."""
+    if not part.row_bytes:
+        return rows, state
+    columns = len(part.facts.get("state_names", ())) or 1
+    widths = (part.state_width // columns,) * (columns if part.state_width else 0)
+    try:
+        stored = _kept(part)
+        if stored is None or (part.row_bytes, part.state_bytes) != (
+            stored.row_bytes(part.dim),
+            stored.state_bytes(widths),
+        ):
+            raise TableError(f"{part.row_bytes} and {part.state_bytes} bytes of a row and state")
+    except (TableError, AttributeError) as error:
+        raise CheckpointError(f"table {part.name!r}: malformed facts: {error}") from None
+    return stored.rows_of(rows, part.dim), stored.state_of(state, widths)
 
 
 def stretch(begins: tuple[int, ...], server: int, servers: int) -> tuple[int, int]:
@@ -153,7 +187,11 @@ def check_fits(table: SparseTable, part: TablePart, file: str) -> None:
         )
     ours = facts_of(table)
     for fact, saved in part.facts.items():
-        if fact in ours and not _alike(fact, ours[fact], saved, file, table.name):
+        if (
+            fact in ours
+            and fact != STORAGE
+            and not _alike(fact, ours[fact], saved, file, table.name)
+        ):
             raise CheckpointError(
                 f"{file}: table {table.name!r} was saved with {fact} {saved}, the program has "
                 f"{ours[fact]}: "
@@ -212,6 +250,8 @@ def adapted(
     state: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return rows and state as a table has them; what was not saved is as of new rows."""
+    if not (_has_state(table, part) and table.storage.same_bytes(_kept(part))):
+        rows, state = decoded(part, rows, state)
     if part.dim != table.dim:
         saved, rows = rows, np.empty((len(ids), table.dim), np.float32)
         table.read(ids, rows)

@@ -17,7 +17,7 @@ from hpcdist.checkpoint.checkpoint import Checkpoint
 from hpcdist.checkpoint.layout import damaged
 from hpcdist.checkpoint.metadata import Stored, TablePart
 from hpcdist.checkpoint.read import StoredFile
-from hpcdist.checkpoint.rows import BY_MIX, ORDER
+from hpcdist.checkpoint.rows import BY_MIX, ORDER, storage_of
 from hpcdist.ps.batch import owners_of
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 
@@ -154,7 +154,8 @@ def _beginning(part: TablePart, file: str) -> SparseTable:
     try:
         initializer = typed(RowInitializer, part.facts["initializer"])
         seed = typed(int, part.facts["seed"])
-        return SparseTable(part.name, part.dim, RowOptimizer("sgd"), initializer, seed)
+        facts = part.name, part.dim, RowOptimizer("sgd"), initializer, seed
+        return SparseTable(*facts, storage=storage_of(part.facts))
     except (KeyError, ValueError, TableError) as error:
         raise CheckpointError(
             f"{file}: malformed facts of table {part.name!r} ({error!r})"

@@ -122,7 +122,8 @@ def _show_checkpoint(console: Console, checkpoint: Checkpoint) -> None:
             groups = [(h, t) for h, t in zip(facts.table_homes, facts.tables) if t.name == name]
             first, count = groups[0][1], sum(t.count for _, t in groups)
             optimizer = _kind(first.facts.get("optimizer"))
-            size = decimal(count * (8 + 4 * (first.dim + first.state_width)))
+            row = first.row_bytes + first.state_bytes or 4 * (first.dim + first.state_width)
+            size = decimal(count * (8 + row))
             holders = _numbers({h for h, _ in groups})
             rows.add_row(plain(name), plain(optimizer), str(count), str(first.dim), size, holders)
         console.print(rows)

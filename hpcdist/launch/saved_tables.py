@@ -14,6 +14,7 @@ from hpcdist.base.nearest import did_you_mean
 from hpcdist.checkpoint.checkpoint import Checkpoint, latest, steps
 from hpcdist.checkpoint.layout import MANIFEST
 from hpcdist.checkpoint.local import table_parts
+from hpcdist.checkpoint.rows import decoded
 from hpcdist.serving.files import PUBLICATION
 from hpcdist.serving.lookup import Lookup
 from hpcdist.serving.members import NAME
@@ -114,14 +115,16 @@ def _saved(checkpoint: Checkpoint, name: str) -> SavedTable:
             for first in range(0, part.count, PIECE):
                 last = min(first + PIECE, part.count)
                 ids = np.empty(last - first, np.int64)
-                rows = np.empty((last - first, part.dim), np.float32)
+                dtype = np.uint8 if part.row_bytes else np.float32
+                rows = np.empty((last - first, part.row_bytes or part.dim), dtype)
                 file = checkpoint.files[home]
                 for job in [
                     *file.jobs(f"{part.path}/ids", first, last, ids),
                     *file.jobs(f"{part.path}/rows", first, last, rows),
                 ]:
                     job()
-                yield homes.index(home), ids, rows
+                no_state = np.empty((len(rows), part.state_bytes), np.uint8)
+                yield homes.index(home), ids, decoded(part, rows, no_state)[0]
 
     count = sum(part.count for _, part in parts)
     return SavedTable(name, parts[0][1].dim, count, len(homes), pieces)

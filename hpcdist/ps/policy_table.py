@@ -10,7 +10,9 @@ from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
 from hpcdist.ps.batch import ids_of_parts, owners_of
 from hpcdist.ps.row_policy import FRACTION, SKETCH_ROWS, RowPolicy, check_servers
+from hpcdist.ps.row_storage import RowStorage
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable, single
+from hpcdist.ps.table_arguments import check_values, checked_ids
 
 _SGD, _ZEROS = RowOptimizer("sgd"), RowInitializer("constant", 0.0)
 _NO_EXPIRY = -1e30  # a score that none is below
@@ -43,7 +45,8 @@ class PolicyTable(SparseTable):
 
         self.policy, self._kernels, self._lists = policy, policy_kernels, part_kernels
         self._words = part_kernels.KEPT + len(policy.metadata)
-        self._at = 4 * (1 + dim + optimizer.state_width(dim))
+        stored = policy.storage or RowStorage()
+        self._at = 4 + stored.record_bytes(dim, optimizer.state_widths(dim))
         self.bound = policy.rows_for(self._at + 4 * self._words)
         self.parts = policy.parts_for(self.bound)
         if self.bound < self.parts and (policy.budget_rows or policy.budget_bytes):
@@ -78,7 +81,7 @@ class PolicyTable(SparseTable):
         self._quotas = shares + (np.arange(self.parts) < self.bound % self.parts)
         # Another one than initial values follow from.
         self._key = np.uint64(seed % (1 << 64) ^ _CHANCE)
-        super().__init__(name, dim, optimizer, initializer, seed, dict_size)
+        super().__init__(name, dim, optimizer, initializer, seed, dict_size, storage=policy.storage)
 
     @property
     def companions(self) -> tuple[SparseTable, ...]:
@@ -107,7 +110,7 @@ class PolicyTable(SparseTable):
 
     def clear(self) -> None:
         super().clear()
-        self.step = self.day = 0
+        self.day = 0
         self._parts = np.zeros((self.parts, 5), np.int64)
         self._places = [np.empty((0, 2), np.uint64)] * self.parts
         for table in self.companions:
@@ -120,7 +123,7 @@ class PolicyTable(SparseTable):
         """
         if not self.policy.shows:
             return super().pull(ids, out, create=False)
-        self._check_values(out, (len(ids), self.sent_width), "out")
+        check_values(self.name, out, (len(ids), self.sent_width), "out")
         rows = np.empty((len(ids), self.dim), np.float32)
         super().pull(ids, rows, create=False)
         out[:, : self.dim], out[:, self.dim :] = rows, 0
@@ -128,9 +131,13 @@ class PolicyTable(SparseTable):
     def _pull(self, ids: Array, out: Array, *, create: bool) -> int:
         if self.policy.until_admitted == "initial":
             return super()._pull(ids, out, create=False)
-        ids = self._checked_ids(ids, "pull")
-        self._check_values(out, (len(ids), self.dim), "out")
-        self._kernels.read_or_zeros(self._locate(ids, create=False), out)
+        ids = checked_ids(self.name, ids, "pull")
+        check_values(self.name, out, (len(ids), self.dim), "out")
+        records = self._locate(ids, create=False)
+        if self._packed is not None:
+            self._packed.read(ids, records, out, zeros=True)
+        else:
+            self._kernels.read_or_zeros(records, out)
         return len(ids)
 
     def push(
@@ -147,8 +154,8 @@ class PolicyTable(SparseTable):
         grads: float32 [n, sent_width]. Each id counts as looked up once. Gradients of ids without a
         row are dropped.
         """
-        ids = self._checked_ids(ids, "push")
-        self._check_values(grads, (len(ids), self.sent_width), "grads")
+        ids = checked_ids(self.name, ids, "push")
+        check_values(self.name, grads, (len(ids), self.sent_width), "grads")
         self._check_shows(ids, grads)
         rows = np.require(grads[:, : self.dim], requirements=["C", "A", "W"])
         self._check_finite(ids, rows, learning_rate, scale)
@@ -206,7 +213,9 @@ class PolicyTable(SparseTable):
 
     def metadata(self, ids: Array) -> Array:
         """Return uint32 [n, columns] as `RowPolicy.metadata` names them; zeros without a row."""
-        return self._metadata_at(self._locate(self._checked_ids(ids, "metadata"), create=False))
+        return self._metadata_at(
+            self._locate(checked_ids(self.name, ids, "metadata"), create=False)
+        )
 
     def load(self, ids: Array, rows: Array, state: Array, metadata: Array | None = None) -> None:
         """Set rows, state and ``metadata``; without it rows count as looked up once, just now."""

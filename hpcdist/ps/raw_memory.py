@@ -31,6 +31,9 @@ def _view(dtype: Any) -> Any:
 
 uint64_at = _view(types.uint64)
 uint32_at = _view(types.uint32)
+uint16_at = _view(types.uint16)
+int16_at = _view(types.int16)
+int8_at = _view(types.int8)
 float32_at = _view(types.float32)
 
 
@@ -82,6 +85,16 @@ def bits_of(typing: Any, number: Any) -> Any:
         return builder.bitcast(arguments[0], _INT32)
 
     return types.uint32(types.float32), generate
+
+
+@intrinsic
+def float_of(typing: Any, bits: Any) -> Any:
+    """Return the float32 of a uint32's bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.uint32), generate
 
 
 def _find_in_line(shift: int) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 from hpcdist.base.errors import TableError
 from hpcdist.base.plain_data import typed
 from hpcdist.comm.base import Array
+from hpcdist.ps.row_storage import RowStorage
 
 # What is kept with each row, uint32; the last two hold float32, and only tables with a score have
 # them.
@@ -71,7 +72,7 @@ class ClickScore:
 
 @dataclass(frozen=True)
 class RowPolicy:
-    """Which ids of a table get a row, and which rows it forgets.
+    """Which ids of a table get a row, which rows it forgets, and how it keeps them.
 
     Admission: an id gets its row in the ``admit_after``-th step that looks it up, at however many
     places and on however many trainers, and only if a hash of the id and the table's seed chooses
@@ -94,6 +95,12 @@ class RowPolicy:
 
     ``shows``: the names of two variables of a Program, [batch, 1], that say how many shows and
     clicks each example counts for.
+
+    ``rows``: "float32", "float16", "bfloat16" or "int8", with a scale for each row; ``state``, of
+    the optimizer: "float32" or "float16". Updates are computed in float32, then rounded once:
+    rows, as ``rounding`` says, to the "nearest" number, or "stochastic"ally: up or down by a chance
+    that makes it right on average (default "": rows in int8, and state in float16 always). The
+    chance is a function of the table's seed, the id and the table's step.
     """
 
     admit_after: int = 1
@@ -110,6 +117,9 @@ class RowPolicy:
     score: ClickScore | None = None
     shows: tuple[str, str] | None = None
     parts: int = 0
+    rows: str = "float32"
+    state: str = "float32"
+    rounding: str = ""
 
     def __post_init__(self) -> None:
         for name in _WHOLE_NUMBERS:
@@ -148,6 +158,7 @@ class RowPolicy:
             )
 
     def _check_together(self) -> None:
+        RowStorage(self.rows, self.state, self.rounding)
         if self.budget_rows and self.budget_bytes:
             raise TableError("RowPolicy: give budget_rows or budget_bytes, not both")
         if self.keep and not (self.budget_rows or self.budget_bytes):
@@ -169,6 +180,19 @@ class RowPolicy:
                     f"RowPolicy: {name} {bound}: expected at least as many as parts, "
                     f"{self.parts_for(bound)}"
                 )
+
+    @property
+    def storage(self) -> RowStorage | None:
+        """How rows and state are kept; None: both in float32."""
+        if self.rows == self.state == "float32":
+            return None
+        return RowStorage(self.rows, self.state, self.rounding)
+
+    @property
+    def is_storage(self) -> bool:
+        """Whether it only says how rows are kept: all ids have one, and none is forgotten."""
+        kept = {name: getattr(self, name) for name in ("rows", "state", "rounding")}
+        return self.storage is not None and self == RowPolicy(**kept)
 
     @property
     def metadata(self) -> tuple[str, ...]:

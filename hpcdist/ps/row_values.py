@@ -55,7 +55,7 @@ def _scrambled(x):
 
 
 @jit
-def _random_bits(low, high, j):
+def random_bits(low, high, j):
     """Return the 32 random bits of element ``j`` of the row whose key has these two halves."""
     return _scrambled(uint32(_scrambled(uint32(low + uint32(uint32(j) * _STEP32))) ^ high))
 
@@ -109,11 +109,11 @@ def write_initial(address, dim, h, seed_key, kind, a, b):
         begin, span = float32(a), float32(b - a)
         for j in range(dim):
             # 24 bits: the float between 0 and 1 is exact.
-            part = int32(_random_bits(low, high, j) >> uint32(8))
+            part = int32(random_bits(low, high, j) >> uint32(8))
             values[j] = begin + float32(part) * float32(2.0**-24) * span
     else:
         for j in range(dim):
-            p = (float64(_random_bits(low, high, j)) + 0.5) * 2.0**-32
+            p = (float64(random_bits(low, high, j)) + 0.5) * 2.0**-32
             if kind == TRUNCATED_NORMAL:
                 p = _BELOW + p * _WITHIN
             values[j] = float32(a + b * normal_quantile(p))

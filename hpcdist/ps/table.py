@@ -12,9 +12,12 @@ import numpy as np
 from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
 from hpcdist.ps.changes import Changes
+from hpcdist.ps.row_storage import RowStorage
+from hpcdist.ps.table_arguments import check_values, checked_ids, plain
 from hpcdist.ps.table_metadata import RowInitializer, RowOptimizer, TableStatistics
 
 PIECE = 2048  # rows that are looked for, then moved
+_FLOAT32 = RowStorage()
 
 __all__ = ["RowInitializer", "RowOptimizer", "SparseTable", "TableStatistics", "single"]
 
@@ -23,10 +26,12 @@ class SparseTable:
     """Rows of ``dim`` float32 with their optimizer state, found by id.
 
     A new row's values follow from ``seed`` and its id alone. ``dict_size`` is how many ids fit at
-    most (None: as many as memory). ``shared`` holds the optimizer's ``shared_names``, float32.
+    most (None: as many as memory). ``shared`` holds the optimizer's ``shared_names``, float32;
+    ``step`` counts pushes. ``storage`` says how rows and state are kept, None: in float32.
     """
 
     _words = 0  # uint32 that a table with a policy keeps with each row
+    day = 0  # how often a table with a policy has forgotten what has expired
 
     def __init__(
         self,
@@ -36,6 +41,8 @@ class SparseTable:
         initializer: RowInitializer,
         seed: int,
         dict_size: int | None = None,
+        *,
+        storage: RowStorage | None = None,
     ) -> None:
         if dim < 1:
             raise TableError(f"table {name!r}: a row has at least one element, got dim {dim}")
@@ -49,16 +56,28 @@ class SparseTable:
         self.shared = np.zeros(len(optimizer.shared_names), np.float32)
         self.changes: Changes | None = None  # once the table is published
         self._width = optimizer.state_width(dim)
-        stride = 4 * (1 + dim + self._width + self._words)
+        self.storage = storage or _FLOAT32
+        widths = optimizer.state_widths(dim)
+        self.row_bytes = self.storage.row_bytes(dim)
+        self.state_bytes = self.storage.state_bytes(widths)
+        stride = 4 + self.storage.record_bytes(dim, widths) + 4 * self._words
         self._new_memory = functools.partial(TableMemory, name, stride)
         self.clear()
         self._index, self._rows = index_kernels, row_kernels
         self._move = row_kernels.PASSES[optimizer.formula]
+        self._packed = None
+        if storage is not None:
+            from hpcdist.ps.packed_rows import PackedRows
+
+            self._packed = PackedRows(storage, dim, optimizer, initializer, seed)
+        width, start, first = dim, initializer, optimizer.first_state
+        if self._packed is not None:  # it begins rows: the index makes records of zeros
+            width, start, first = 0, RowInitializer("constant", 0.0), 0.0
         self._beginning = (  # what the kernels take to begin a row
-            np.array([dim, self._memory.shift, self._memory.stride, 4 * self._words]),
+            np.array([width, self._memory.shift, self._memory.stride, 4 * self._words]),
             np.uint64(row_values.mixed(np.int64(seed))),
-            row_values.KINDS[initializer.kind],
-            np.array([initializer.a, initializer.b, optimizer.first_state]),
+            row_values.KINDS[start.kind],
+            np.array([start.a, start.b, first]),
         )
         self._constants = np.array(optimizer.constants, np.float32)
         self._pulled = self._pushed = 0
@@ -70,6 +89,7 @@ class SparseTable:
     def clear(self) -> None:
         """Forget all rows, and what they share: the table is as it was made."""
         self._memory = self._new_memory()
+        self.step = 0
         begin = (n.removesuffix("_power") for n in self.optimizer.shared_names)
         self.shared[...] = [getattr(self.optimizer, name) for name in begin]
         if self.changes is not None:
@@ -89,16 +109,19 @@ class SparseTable:
         self._pull(ids, out, create=False)
 
     def _pull(self, ids: Array, out: Array, *, create: bool) -> int:
-        ids = self._checked_ids(ids, "pull")
-        self._check_values(out, (len(ids), self.dim), "out")
+        ids = checked_ids(self.name, ids, "pull")
+        check_values(self.name, out, (len(ids), self.dim), "out")
         if not (out.flags.c_contiguous and out.flags.writeable):
             raise TableError(f"table {self.name!r}, pull: out must be C-contiguous and writable")
         if create:
             self._check_room(ids)
         address, before = out.ctypes.data, len(self)
-        self._until_done(
-            len(ids), lambda at, *table: self._index.pull(ids, at, create, address, *table)
-        )
+        if self._packed is not None:
+            self._packed.read(ids, self._locate(ids, create), out, zeros=False)
+        else:
+            self._until_done(
+                len(ids), lambda at, *table: self._index.pull(ids, at, create, address, *table)
+            )
         if len(self) > before:
             self._changed(ids)
         return len(ids)
@@ -119,12 +142,13 @@ class SparseTable:
         also without ids. Raises TableError, and changes nothing, if ids are malformed or do not
         fit, or if a gradient is not finite.
         """
-        ids = self._checked_ids(ids, "push")
-        self._check_values(grads, (len(ids), self.dim), "grads")
-        grads = _plain(grads)
+        ids = checked_ids(self.name, ids, "push")
+        check_values(self.name, grads, (len(ids), self.dim), "grads")
+        grads = plain(grads)
         self._check_finite(ids, grads, learning_rate, scale)
         self._check_room(ids)
         merged = self._merged(ids) if repeats else single(ids)
+        self.step += 1
         self._step(*merged, grads, learning_rate, scale)
         self._pushed += len(ids)
 
@@ -146,24 +170,27 @@ class SparseTable:
         for begin in range(0, len(unique), PIECE):
             # A piece at a time: its records are still in the cache when they are moved.
             part = slice(begin, begin + PIECE)
-            records = self._locate(unique[part])
+            records = kept = self._locate(unique[part])
+            if self._packed is not None:
+                records = self._packed.unpack(kept)
             moving = grads, firsts[part], following, *facts
             if self.optimizer.l1_decay or self.optimizer.l2_decay:
                 moving = self._decayed(records, *moving)
             self._move(records, *moving)
+            if self._packed is not None:
+                self._packed.pack(unique[part], kept, self.step)
         self._changed(unique)
 
     def export(self, start_row: int, stop_row: int) -> tuple[Array, Array, Array]:
         """Return (ids int64 [m], rows [m, dim], state [m, state_width]) of part of the table.
 
         Rows are numbered from 0 to ``len(table)``, in an order that stays as long as no row is
-        created.
+        created. Those of a table with a ``storage`` are as they are kept, uint8 [m, row_bytes], and
+        their state [m, state_bytes]; see `decoded`.
         """
         start_row = max(0, start_row)
         count = max(0, min(stop_row, len(self)) - start_row)
         ids, records = np.empty(count, np.int64), np.empty(count, np.int64)
-        rows = np.empty((count, self.dim), np.float32)
-        state = np.empty((count, self._width), np.float32)
         if count:
             ends = np.cumsum(self._memory.used_by_segment())
             segment = int(np.searchsorted(ends, start_row, side="right"))
@@ -177,20 +204,38 @@ class SparseTable:
                 self._memory.chunks,
                 self._beginning[0],
             )
-            self._rows.read_records(records, 0, self.dim, rows.ctypes.data)
-            self._rows.read_records(records, self.dim, self._width, state.ctypes.data)
+        if self._packed is not None:
+            return ids, *self._packed.export(records)
+        rows = np.empty((count, self.dim), np.float32)
+        state = np.empty((count, self._width), np.float32)
+        self._rows.read_records(records, 0, self.dim, rows.ctypes.data)
+        self._rows.read_records(records, self.dim, self._width, state.ctypes.data)
         return ids, rows, state
 
+    def decoded(self, rows: Array, state: Array) -> tuple[Array, Array]:
+        """Return rows and state, as `export` returns them, in float32."""
+        return (rows, state) if self._packed is None else self._packed.decoded(rows, state)
+
     def load(self, ids: Array, rows: Array, state: Array) -> None:
-        """Set rows and state, as `export` returns them; ids not seen before get their row."""
-        ids = self._checked_ids(ids, "load")
-        self._check_values(rows, (len(ids), self.dim), "rows")
-        self._check_values(state, (len(ids), self._width), "state")
+        """Set rows and state, as `export` returns them; ids not seen before get their row.
+
+        Both may be float32 in a table with a ``storage``, too: they are rounded as in this step.
+        """
+        ids = checked_ids(self.name, ids, "load")
+        if self._packed is not None and rows.dtype == np.uint8:
+            check_values(self.name, rows, (len(ids), self.row_bytes), "rows", np.uint8)
+            check_values(self.name, state, (len(ids), self.state_bytes), "state", np.uint8)
+        else:
+            check_values(self.name, rows, (len(ids), self.dim), "rows")
+            check_values(self.name, state, (len(ids), self._width), "state")
         self._check_room(ids)
         records = self._locate(ids)
-        rows, state = _plain(rows), _plain(state)
-        self._rows.write_records(records, 0, self.dim, rows.ctypes.data)
-        self._rows.write_records(records, self.dim, self._width, state.ctypes.data)
+        rows, state = plain(rows), plain(state)
+        if self._packed is not None:
+            self._packed.load(ids, records, rows, state, self.step)
+        else:
+            self._rows.write_records(records, 0, self.dim, rows.ctypes.data)
+            self._rows.write_records(records, self.dim, self._width, state.ctypes.data)
         self._changed(ids)
 
     @property
@@ -216,7 +261,7 @@ class SparseTable:
     @property
     def payload_bytes(self) -> int:
         """The bytes of ids, rows and their state."""
-        return len(self) * (8 + 4 * (self.dim + self._width))
+        return len(self) * (8 + self.row_bytes + self.state_bytes)
 
     @property
     def nbytes(self) -> int:
@@ -271,7 +316,18 @@ class SparseTable:
             memory.grow()
 
     def _locate(self, ids: Array, create: bool = True) -> Array:
-        """Return the addresses of the ids' records."""
+        """Return the addresses of the ids' records, 0 of those that have none and get none."""
+        if self._packed is None or not create:
+            return self._found(ids, create)
+        records = self._found(ids, create=False)
+        new = np.flatnonzero(records == 0)
+        if len(new):
+            ids = ids[new]
+            records[new] = made = self._found(ids, create=True)
+            self._packed.begin(ids, made)
+        return records
+
+    def _found(self, ids: Array, create: bool) -> Array:
         records = np.empty(len(ids), np.int64)
         locate: Any = self._index.locate
         self._until_done(
@@ -318,36 +374,7 @@ class SparseTable:
                 f"column {column}; none of the {len(ids)} rows of this push has been changed"
             )
 
-    def _checked_ids(self, ids: Array, operation: str) -> Array:
-        if not isinstance(ids, np.ndarray) or ids.dtype != np.int64 or ids.ndim != 1:
-            raise TableError(
-                f"table {self.name!r}, {operation}: expected ids int64 [n], got {_described(ids)}"
-            )
-        return _plain(ids)
-
-    def _check_values(self, values: Array, shape: tuple[int, int], quantity: str) -> None:
-        if (
-            not isinstance(values, np.ndarray)
-            or values.dtype != np.float32
-            or values.shape != shape
-        ):
-            raise TableError(
-                f"table {self.name!r}: expected {quantity} float32 {list(shape)}, "
-                f"got {_described(values)}"
-            )
-
 
 def single(ids: Array) -> tuple[Array, Array, Array]:
     """Like `SparseTable._merged`, for ids that are all different."""
     return ids, np.arange(len(ids), dtype=np.int32), np.full(len(ids), -1, np.int32)
-
-
-def _plain(values: Array) -> Array:
-    """Return the array as kernels are compiled for: contiguous, aligned, writable."""
-    return values if values.flags.carray else np.require(values, requirements=["C", "A", "W"])
-
-
-def _described(values: object) -> str:
-    if isinstance(values, np.ndarray):
-        return f"{values.dtype} {list(values.shape)}"
-    return f"{type(values).__name__} {values!r:.60}"

@@ -54,9 +54,13 @@ class RowOptimizer:
         """The columns of a row's state, in order; each is as wide as the row."""
         return STATE_NAMES[self.kind]
 
+    def state_widths(self, dim: int) -> tuple[int, ...]:
+        """Return how wide each column of the state of a row of ``dim`` elements is."""
+        return (dim,) * len(self.state_names)
+
     def state_width(self, dim: int) -> int:
         """Return how many float32 numbers of optimizer state a row of ``dim`` elements has."""
-        return len(self.state_names) * dim
+        return sum(self.state_widths(dim))
 
     @property
     def first_state(self) -> float:

@@ -77,17 +77,19 @@ class PublishedTable:
         rows[places] = new
 
     def _first_values(self, ids: Ids, out: Rows) -> None:
-        initializer = self.kind.initializer
-        if initializer.get("kind") == "constant":
+        initializer = dict(self.kind.initializer)
+        storage = initializer.pop("storage", None)  # of rows that are not kept in float32
+        if initializer.get("kind") == "constant" and storage is None:
             out[:] = initializer["a"]
             return
         if self._beginning is None:  # its kernels are numba's, which takes long to import
+            from hpcdist.ps.row_storage import RowStorage
             from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 
-            begin = typed(RowInitializer, dict(initializer))
-            self._beginning = SparseTable(
-                self.name, self.kind.width, RowOptimizer("sgd"), begin, self.kind.seed
-            )
+            begin = typed(RowInitializer, initializer)
+            facts = self.name, self.kind.width, RowOptimizer("sgd"), begin, self.kind.seed
+            kept = None if storage is None else RowStorage.from_plain(storage)
+            self._beginning = SparseTable(*facts, storage=kept)
         self._beginning.read(np.ascontiguousarray(ids), out)
 
     def ids(self) -> Ids:

@@ -16,6 +16,7 @@ import hpcdist.ps as ps
 from hpcdist.checkpoint import published_rows
 from hpcdist.errors import PublicationError, TableError
 from hpcdist.fluid.declared import tables as library
+from hpcdist.launch import main
 from hpcdist.ps.changes import Changes
 from hpcdist.ps.policy_table import PolicyTable
 from hpcdist.ps.row_policy import RowPolicy
@@ -294,3 +295,26 @@ def test_rows_that_a_policy_forgets_are_deleted_from_versions():
     assert there < {1, 2, 3, 4, 5, 6, 7}
     assert set(changed.touched.tolist()) == there
     assert set(changed.deleted.tolist()) == {1, 2, 3, 4, 5, 6, 7} - there
+
+
+def test_published_rows_and_a_checkpoint_s_are_those_that_training_looks_up(tmp_path, capsys):
+    policy = ps.RowPolicy(rows="int8", state="float16")
+    facts = {"lr": 0.5, "optimizer": "adam", "row_policy": policy, "initial": ps.Initial("normal")}
+    table = ps.connect("t", 6, publish=tmp_path / "published", **facts)
+    random = np.random.default_rng(3)
+    for _ in range(3):
+        ids = random.integers(0, 40, 30)
+        table.push(ids, random.normal(size=(30, 6)).astype(np.float32))
+    every = np.arange(60)  # also ids that have no row
+    rows = table.pull(every, create=False)
+    table.publish()
+    with Lookup(tmp_path / "published", watch=False) as lookup:
+        np.testing.assert_array_equal(lookup.pull("t", every), rows)
+    table.save(tmp_path / "saved")
+    table.close()
+    capsys.readouterr()
+    main.main(["table", "diff", str(tmp_path / "saved"), str(tmp_path / "published")])
+    assert "0 added, 0 deleted, 0 changed, 33 the same" in " ".join(capsys.readouterr().out.split())
+    table = ps.connect("t", 6, **facts)
+    assert table.restore(tmp_path / "saved") == 3
+    np.testing.assert_array_equal(table.pull(every, create=False), rows)

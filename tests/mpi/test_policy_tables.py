@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ FULL = fluid.RowPolicy(
     shows=("show", "click"),
     shrink_every=4,
 )
+BYTES: dict[str, Any] = {"rows": "int8", "state": "float16"}  # of one of the two tables
 
 
 def build(policy: Any) -> tuple[Any, ...]:
@@ -33,7 +35,7 @@ def build(policy: Any) -> tuple[Any, ...]:
         attr = fluid.ParamAttr("ctr", row_policy=policy)
         rows = fluid.embedding(ids, [-1, 4], True, True, None, attr)
         words = layers.data("words", [1], dtype="int64", lod_level=1)
-        attr = fluid.ParamAttr("words_table", row_policy=policy)
+        attr = fluid.ParamAttr("words_table", row_policy=policy and replace(policy, **BYTES))
         pooled = layers.sequence_pool(
             fluid.embedding(words, [-1, 4], True, True, None, attr), "sum"
         )

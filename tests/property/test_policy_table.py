@@ -29,6 +29,12 @@ OPTIMIZERS = [
     RowOptimizer("adagrad", initial_moment=0.1),
     RowOptimizer("adam", epsilon=1e-8),
 ]
+STORED = [
+    *[{}] * 3,
+    {"rows": "int8", "state": "float16"},
+    {"rows": "bfloat16", "rounding": "stochastic"},
+    {"rows": "float16"},
+]
 ENDS = [-(2**63), -1, 0, 2**63 - 1]
 IDS = st.one_of(st.sampled_from(ENDS), st.integers(1, 60))
 SCORES = st.builds(
@@ -60,6 +66,7 @@ def policies(draw: st.DrawFn) -> RowPolicy:
         score=score,
         shows=("show", "click") if score and draw(st.booleans()) else None,
         parts=6,
+        **draw(st.sampled_from(STORED)),
     )
 
 
@@ -142,7 +149,7 @@ class TablesAreDicts(RuleBasedStateMachine):
                 assert metadata_of([t.waiting for t in tables]) == waiting
             for table in tables:
                 ids, rows, state = table.export(0, len(table))
-                for row_id, row, columns in zip(ids.tolist(), rows, state):
+                for row_id, row, columns in zip(ids.tolist(), *table.decoded(rows, state)):
                     both = np.r_[row, columns]
                     np.testing.assert_array_equal(both, self.model.table.rows[row_id].reshape(-1))
 

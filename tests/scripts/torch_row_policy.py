@@ -15,7 +15,7 @@ from hpcdist.serving import Lookup
 
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
-policy = ours.RowPolicy(admit_after=2, until_admitted="zeros", expire_days=1)
+policy = ours.RowPolicy(admit_after=2, until_admitted="zeros", expire_days=1, rows="float16")
 rows = ours.Embedding(None, 1, name="rows", initial=ours.Initial("constant", 0.0), policy=policy)
 model = nn.parallel.DistributedDataParallel(nn.Sequential(rows, nn.Linear(1, 1, bias=False)))
 with torch.no_grad():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from hpcdist.ps.row_policy import RowPolicy
+from hpcdist.ps.row_storage import RowStorage
 from hpcdist.ps.table import RowInitializer, RowOptimizer
+from tests.support.stored_numbers import stored
 from tests.support.table_model import MASK, Model, mixed
 
 F = np.float32
@@ -46,7 +48,10 @@ class PolicyModel:
         seed: int,
         policy: RowPolicy,
     ) -> None:
-        self.table = Model(dim, optimizer, start, seed)
+        storage = policy.storage or RowStorage()
+        self.table = Model(
+            dim, optimizer, start, seed, lambda *row: stored(storage, row[0], seed, *row[1:])
+        )
         self.policy, self.seed, self.dim = policy, seed, dim
         self.seen: dict[int, Seen] = {}
         self.waiting: dict[int, Seen] = {}

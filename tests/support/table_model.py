@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from hpcdist.ps.table import RowInitializer, RowOptimizer
@@ -26,7 +28,10 @@ def scrambled(x: np.ndarray) -> np.ndarray:
 
 def random_bits(seed: int, row_id: int, dim: int) -> np.ndarray:
     """Return uint32 [dim]: a function of its arguments."""
-    key = mixed(mixed(row_id & MASK) ^ mixed(seed & MASK))
+    return bits_of_key(mixed(mixed(row_id & MASK) ^ mixed(seed & MASK)), dim)
+
+
+def bits_of_key(key: int, dim: int) -> np.ndarray:
     steps = np.arange(dim, dtype=np.uint32) * np.uint32(0x9E3779B9) + np.uint32(key & 0xFFFFFFFF)
     return scrambled(scrambled(steps) ^ np.uint32(key >> 32))
 
@@ -39,8 +44,17 @@ def uniform_row(seed: int, row_id: int, dim: int, low: float, high: float) -> np
 class Model:
     """The same interface as far as it is tested; uniform initial values only."""
 
-    def __init__(self, dim: int, optimizer: RowOptimizer, start: RowInitializer, seed: int) -> None:
+    def __init__(
+        self,
+        dim: int,
+        optimizer: RowOptimizer,
+        start: RowInitializer,
+        seed: int,
+        stored: Callable[[np.ndarray, int, int], np.ndarray] = lambda row, row_id, step: row,
+    ) -> None:
+        """``stored``: what is kept of a row [1 + number of states, dim] of an id in a step."""
         assert start.kind == "uniform"
+        self.stored, self.step = stored, 0
         self.dim, self.optimizer, self.start, self.seed = dim, optimizer, start, seed
         self.rows: dict[int, np.ndarray] = {}  # id -> [1 + number of states, dim]
         self.powers = [F(optimizer.beta1), F(optimizer.beta2)]
@@ -50,7 +64,7 @@ class Model:
         found[0] = uniform_row(self.seed, row_id, self.dim, self.start.a, self.start.b)
         if self.optimizer.kind == "adagrad":
             found[1] = self.optimizer.initial_moment
-        return found
+        return self.stored(found, row_id, 0)
 
     def pull(self, ids: np.ndarray, create: bool = True) -> np.ndarray:
         out = np.empty((len(ids), self.dim), F)
@@ -68,12 +82,14 @@ class Model:
         for row_id, g in zip(ids.tolist(), grads):
             merged[row_id] = merged[row_id] + g if row_id in merged else g
         self.pull(ids)
+        self.step += 1
         self.powers = [
             self.powers[0] * F(self.optimizer.beta1),
             self.powers[1] * F(self.optimizer.beta2),
         ]
         for row_id, g in merged.items():
             self._move(self.rows[row_id], g * F(scale), F(rate))
+            self.rows[row_id] = self.stored(self.rows[row_id], row_id, self.step)
 
     def _move(self, row: np.ndarray, g: np.ndarray, lr: np.float32) -> None:
         o, p = self.optimizer, row[0]

@@ -8,7 +8,9 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist.errors import HpcdistError
+from hpcdist.ps.policy_table import PolicyTable
 from hpcdist.ps.row_policy import ClickScore, RowPolicy, check_servers
+from hpcdist.ps.table import RowInitializer, RowOptimizer
 
 
 @pytest.mark.parametrize(
@@ -27,6 +29,10 @@ from hpcdist.ps.row_policy import ClickScore, RowPolicy, check_servers
         (lambda: RowPolicy(score=ClickScore(), shows="sc"), "names of two variables.*got 'sc'"),
         (lambda: RowPolicy(budget_rows=99, budget_bytes=9), "budget_rows or budget_bytes, not"),
         (lambda: RowPolicy(budget_rows=59), "budget_rows 59: expected at least as many as parts"),
+        (lambda: RowPolicy(rows="int4"), "rows: expected one of .*'int8'.*, got 'int4'"),
+        (lambda: RowPolicy(state="int8"), "state: expected one of .*, got 'int8'"),
+        (lambda: RowPolicy(rows="int8", rounding="up"), "rounding: expected one of .*got 'up'"),
+        (lambda: RowPolicy(rounding="nearest"), "'nearest' is for rows in float16, bfloat16 or"),
         (lambda: RowPolicy(sketch_bytes=1 << 20), "sketch_bytes is for tables with admit_after"),
         (lambda: RowPolicy(admit_after=2, sketch_bytes=99), "sketch_bytes 99: expected at least"),
         (lambda: ClickScore(click_coeff=math.inf), "click_coeff: expected a finite number"),
@@ -110,7 +116,7 @@ def test_each_id_of_a_sequence_has_its_example_s_shows_and_clicks():
 
 def test_a_policy_travels_as_json():
     policy = RowPolicy(
-        admit_after=3, score=ClickScore(delete_after_unseen_days=2), shows=("s", "c")
+        admit_after=3, score=ClickScore(delete_after_unseen_days=2), shows=("s", "c"), rows="int8"
     )
     assert RowPolicy.from_plain(json.loads(json.dumps(policy.to_plain()))) == policy
 
@@ -130,3 +136,22 @@ def test_scores_are_those_of_ctr_common_accessor():
 def test_large_tables_have_more_parts():
     assert [RowPolicy().parts_for(n) for n in (100, 840_000, 6_000_000)] == [60, 840, 5040]
     assert RowPolicy(parts=7).parts_for(100) == 7
+
+
+def test_a_budget_in_bytes_counts_what_rows_take():
+    """16 values with a moment each: 4 of the id, 16 of what is known, and values and state."""
+
+    def rows(**stored):
+        policy = RowPolicy(budget_bytes=10**6, **stored)
+        facts = RowOptimizer("adagrad"), RowInitializer("constant", 0.0), 1
+        return PolicyTable("t", 16, *facts, policy=policy).bound
+
+    assert rows() == 10**6 // (30 + 20 + 64 + 64)
+    assert rows(rows="float16") == 10**6 // (30 + 20 + 32 + 64)
+    assert rows(rows="int8", state="float16") == 10**6 // (30 + 20 + 20 + 36)
+
+
+def test_what_only_says_how_rows_are_kept_keeps_nothing_else():
+    assert RowPolicy(rows="bfloat16", rounding="stochastic").is_storage
+    assert not RowPolicy(rows="int8", expire_days=1).is_storage
+    assert not RowPolicy().is_storage

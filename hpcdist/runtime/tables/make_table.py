@@ -43,8 +43,8 @@ def make_table(table: ProgramTable, owner: int, owners: int) -> SparseTable:
         zlib.crc32(f"{seed}/{table.parameter}".encode()),
         table.dict_size,
     )
-    if table.policy is None:
-        made = SparseTable(*facts)
+    if table.policy is None or table.policy.is_storage:
+        made = SparseTable(*facts, storage=table.policy.storage if table.policy else None)
     else:
         made = PolicyTable(*facts, policy=table.policy)
         made.check_servers(owners)

@@ -1,0 +1,276 @@
+"""Rows that are not kept in float32: loops that read, make and write them.
+
+A record has the low half of its id, the values, the state (`row_storage`), each in whole words, and
+what a policy keeps. ``facts`` are (kind of values, width, whether values are rounded by chance,
+columns of state, their width, whether these are in float16, byte of the state in a record).
+Chance is a function of the table's seed, the id, the table's step and the element.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import float32, float64, int8, int16, int64, uint16, uint32, uint64
+
+from hpcdist.base.jit import inlined, jit
+from hpcdist.ps.raw_memory import (
+    bits_of,
+    copy_bytes,
+    float32_at,
+    float_of,
+    int8_at,
+    int16_at,
+    prefetch,
+    uint16_at,
+)
+from hpcdist.ps.row_values import mixed, random_bits, write_initial
+
+FLOAT32, FLOAT16, BFLOAT16, INT8 = range(4)
+AHEAD = 8  # records asked for before they are needed
+_16, _32 = uint32(16), uint64(32)
+_SIGN, _REST = uint32(0x8000), uint32(0x7FFFFFFF)
+_ONE = uint64(1)
+_MOST = float32(127)
+
+
+@inlined
+def _rounded(number, bits, noise, by_chance):
+    """Return a whole number without its lowest ``bits``, rounded: to even, or by ``noise``."""
+    mask = (_ONE << bits) - _ONE
+    if by_chance:
+        return (number + (uint64(noise) & mask)) >> bits
+    return (number + (mask >> _ONE) + ((number >> bits) & _ONE)) >> bits
+
+
+@jit
+def _half_of(value, noise, by_chance):
+    """Return the bits of a float32 rounded to float16: uint16."""
+    bits = bits_of(value)
+    sign = (bits >> _16) & _SIGN
+    size = uint64(bits & _REST)
+    if size >= uint64(0x7F800000):  # infinity, or no number
+        return uint16(sign | uint32(0x7C00 if size == uint64(0x7F800000) else 0x7E00))
+    if size >= uint64(0x38800000):
+        half = _rounded(size - uint64(0x38000000), uint64(13), noise, by_chance)
+        return uint16(sign | uint32(min(half, uint64(0x7C00))))
+    exponent = size >> uint64(23)
+    if exponent < uint64(94):  # less than 2^-32
+        return uint16(sign)
+    mantissa = (size & uint64(0x7FFFFF)) | uint64(0x800000)
+    return uint16(sign | uint32(_rounded(mantissa, uint64(126) - exponent, noise, by_chance)))
+
+
+@jit
+def _of_half(half):
+    """Return the float32 of a float16's bits."""
+    size = uint32(half) & uint32(0x7FFF)
+    bits = size << uint32(13)
+    if size >= uint32(0x7C00):
+        bits |= uint32(0x7F800000)
+        value = float_of(bits)
+    else:
+        value = float_of(bits) * float32(2.0**112)
+    return -value if uint32(half) & _SIGN else value
+
+
+@jit
+def _bfloat_of(value, noise, by_chance):
+    """Return the bits of a float32 rounded to bfloat16: uint16."""
+    bits = bits_of(value)
+    size = uint64(bits & _REST)
+    if size > uint64(0x7F800000):
+        return uint16((bits >> _16) | uint32(0x40))
+    rounded = min(_rounded(size, uint64(16), noise, by_chance), uint64(0x7F80))
+    return uint16(((bits >> _16) & _SIGN) | uint32(rounded))
+
+
+@jit
+def _to_int8(source, place, width, by_chance, low, high, first):
+    """Write a row as a scale and whole numbers; a row that is not finite becomes NaN."""
+    values, most, finite = float32_at(source), float32(0), True
+    for j in range(width):
+        size = abs(values[j])
+        finite &= size <= float32(3.4028235e38)
+        most = max(most, size)
+    scale = most / _MOST
+    if not finite:
+        scale = float32(np.nan)
+    float32_at(place)[0] = scale
+    whole = int8_at(place + 4)
+    divisor = float64(scale)
+    for j in range(width):
+        if scale > float32(0):
+            part = 0.5
+            if by_chance:
+                part = float64(random_bits(low, high, first + j)) * 2.0**-32
+            quotient = math.floor(float64(values[j]) / divisor + part)
+            whole[j] = int8(min(127.0, max(-127.0, quotient)))
+        else:
+            whole[j] = int8(0)
+
+
+@jit
+def _write_values(source, place, facts, key):
+    """Round ``width`` float32 to what is kept; ``key``: the chance of the row in this step."""
+    kind, width, by_chance = facts[0], facts[1], facts[2] != 0
+    low, high = uint32(key), uint32(key >> _32)
+    if kind == FLOAT32:
+        copy_bytes(place, source, 4 * width)
+    elif kind == INT8:
+        _to_int8(source, place, width, by_chance, low, high, 0)
+    else:
+        values, halves = float32_at(source), uint16_at(place)
+        for j in range(width):
+            noise = uint32(0)
+            if by_chance:
+                noise = random_bits(low, high, j)
+            if kind == FLOAT16:
+                halves[j] = _half_of(values[j], noise, by_chance)
+            else:
+                halves[j] = _bfloat_of(values[j], noise, by_chance)
+
+
+@jit
+def _read_values(place, target, facts):
+    kind, width = facts[0], facts[1]
+    out = float32_at(target)
+    if kind == FLOAT32:
+        copy_bytes(target, place, 4 * width)
+    elif kind == FLOAT16:
+        for j in range(width):
+            out[j] = _of_half(uint16_at(place)[j])
+    elif kind == BFLOAT16:
+        for j in range(width):
+            out[j] = float_of(uint32(uint16_at(place)[j]) << _16)
+    else:
+        scale = float32_at(place)[0]
+        for j in range(width):
+            out[j] = scale * float32(int8_at(place + 4)[j])
+
+
+@jit
+def _write_state(source, place, facts, key):
+    columns, width = facts[3], facts[4]
+    if not facts[5]:
+        copy_bytes(place, source, 4 * columns * width)
+        return
+    low, high = uint32(key), uint32(key >> _32)
+    for column in range(columns):
+        values, most = float32_at(source + 4 * column * width), uint32(0)
+        for j in range(width):
+            most = max(most, bits_of(values[j]) & _REST)
+        # The largest becomes 2^14 to 2^15.
+        exponent = int64(most >> uint32(23)) - 141
+        if most == uint32(0) or most >= uint32(0x7F800000):
+            exponent = int64(0)
+        begin = place + column * (2 + 2 * width)
+        int16_at(begin)[0] = int16(exponent)
+        factor = math.ldexp(1.0, -int(exponent))
+        for j in range(width):
+            noise = random_bits(low, high, facts[1] + column * width + j)
+            part = float32(float64(values[j]) * factor)
+            uint16_at(begin + 2)[j] = _half_of(part, noise, True)
+
+
+@jit
+def _read_state(place, target, facts):
+    columns, width = facts[3], facts[4]
+    if not facts[5]:
+        copy_bytes(target, place, 4 * columns * width)
+        return
+    out = float32_at(target)
+    for column in range(columns):
+        begin = place + column * (2 + 2 * width)
+        factor = math.ldexp(1.0, int64(int16_at(begin)[0]))
+        for j in range(width):
+            value = float64(_of_half(uint16_at(begin + 2)[j])) * factor
+            out[column * width + j] = float32(value)
+
+
+@inlined
+def _key(h, seed_key, step):
+    """Return the bits that decide the chance of the row with mixed id ``h`` in a step."""
+    return mixed(mixed(h ^ seed_key) ^ uint64(step))
+
+
+@inlined
+def _ask_ahead(records, i, state_at):
+    if i + AHEAD < len(records):
+        prefetch(records[i + AHEAD])
+        prefetch(records[i + AHEAD] + state_at)
+
+
+@jit
+def read(ids, records, zeros, out, facts, seed_key, kind, initial):
+    """Write rows float32 [n, width]; where there is no record what a new one begins with, or zeros.
+
+    kind, initial: as `index_kernels.locate` takes them.
+    """
+    width = facts[1]
+    scratch = np.empty(2 * width + 2, np.float32)
+    values = int64(scratch.ctypes.data)
+    kept = values + 4 * width
+    for i in range(len(records)):
+        _ask_ahead(records, i, 0)
+        target = int64(out.ctypes.data) + 4 * width * i
+        if records[i]:
+            _read_values(records[i] + 4, target, facts)
+        elif zeros:
+            out[i, :] = float32(0)
+        else:
+            h = mixed(ids[i])
+            write_initial(values, width, h, seed_key, kind, initial[0], initial[1])
+            _write_values(values, kept, facts, _key(h, seed_key, 0))
+            _read_values(kept, target, facts)
+
+
+@jit
+def begin(ids, records, facts, seed_key, kind, initial):
+    """Write the first values and the first state of new records."""
+    width, floats = facts[1], facts[3] * facts[4]
+    scratch = np.empty(width + floats, np.float32)
+    scratch[width:] = float32(initial[2])
+    values = int64(scratch.ctypes.data)
+    for i in range(len(records)):
+        h = mixed(ids[i])
+        write_initial(values, width, h, seed_key, kind, initial[0], initial[1])
+        key = _key(h, seed_key, 0)
+        _write_values(values, records[i] + 4, facts, key)
+        _write_state(values + 4 * width, records[i] + facts[6], facts, key)
+
+
+@jit
+def unpack(records, out, facts):
+    """Write values and state of records to rows of ``out``, float32 [n, 1 + floats of both]."""
+    for i in range(len(records)):
+        _ask_ahead(records, i, facts[6])
+        target = int64(out.ctypes.data) + 4 * (out.shape[1] * i + 1)
+        _read_values(records[i] + 4, target, facts)
+        _read_state(records[i] + facts[6], target + 4 * facts[1], facts)
+
+
+@jit
+def pack(ids, records, source, step, facts, seed_key):
+    """Round values and state in rows of ``source``, as `unpack` writes them, into records."""
+    for i in range(len(records)):
+        begin = int64(source.ctypes.data) + 4 * (source.shape[1] * i + 1)
+        key = _key(mixed(ids[i]), seed_key, step)
+        _write_values(begin, records[i] + 4, facts, key)
+        _write_state(begin + 4 * facts[1], records[i] + facts[6], facts, key)
+
+
+@jit
+def copy_out(records, at, out):
+    """Copy bytes from byte ``at`` of each record to the rows of ``out``, uint8 [n, bytes]."""
+    nbytes = out.shape[1]
+    for i in range(len(records)):
+        copy_bytes(int64(out.ctypes.data) + nbytes * i, records[i] + at, nbytes)
+
+
+@jit
+def copy_in(records, at, source):
+    """Copy the rows of ``source``, uint8 [n, bytes], to byte ``at`` of each record."""
+    nbytes = source.shape[1]
+    for i in range(len(records)):
+        copy_bytes(records[i] + at, int64(source.ctypes.data) + nbytes * i, nbytes)
