@@ -95,13 +95,15 @@ def gradient_steps(
         if not outputs:
             continue
         before = len(steps)
+        of_gradient = {grad_name(name): name for name in original.input_arg_names}
         for grad in lookup(op.type).grad(op, reached.__contains__):  # type: ignore[misc]
             step = Step(
                 grad.type, {s: list(n) for s, n in grad.inputs.items()}, _present(grad), grad.attrs
             )
             if not any(name != EMPTY for name in step.writes()):
                 continue
-            overwritten.check(original, reached)
+            if len(steps) == before:
+                overwritten.check(original, reached)
             step.inputs = overwritten.before(original, step.type, step.inputs)
             gradients = {grad_name(name) for name in op.output_arg_names}
             absent = gradients - {grad_name(n) for n in outputs}
@@ -118,11 +120,8 @@ def gradient_steps(
                     zeros = {"X": [forward]}, {"Out": [missing]}
                     steps.append(Step("fill_zeros_like", *zeros))
             steps.append(step)
-            written.update(step.writes())
-            differentiated = [
-                name for name in original.input_arg_names if grad_name(name) in step.writes()
-            ]
-            overwritten.note(original, differentiated)
+            written.update(writes := step.writes())
+            overwritten.note(original, [of_gradient[n] for n in writes if n in of_gradient])
         if len(steps) > before:
             _tell_of_lost(original, outputs, steps[before:])
     return steps

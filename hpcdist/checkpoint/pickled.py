@@ -136,6 +136,7 @@ class _Machine:
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
         self._called: dict[str, Any]
+        self._given: set[int] = set()  # the bytes that are an array
         self._called = {"array": self._array, "dtype": _DType, "bytes": self._encoded}
 
     def run(self) -> dict[str, np.ndarray]:
@@ -162,17 +163,25 @@ class _Machine:
             raise ValueError("it is truncated")
         self._left -= count
         data, self._at = self._window[self._at : self._at + count], self._at + count
-        if len(data) < count:
-            missing = count - len(data)
-            data += self._exactly(missing)
-            self._window, self._at = self._exactly(min(1 << 16, self._left)), 0
-        return data
+        return data if len(data) == count else self._behind(data, count).tobytes()
 
-    def _exactly(self, count: int) -> bytes:
-        out = bytearray(count)
-        if not read_into(self._file, memoryview(out)):
-            raise ValueError("it is truncated")
-        return bytes(out)
+    def _long(self, count: int) -> np.ndarray:
+        """Return the next bytes of the file, which may be many, in memory of their own."""
+        if count <= len(self._window) - self._at or count > self._left:
+            return np.frombuffer(self._take(count), np.uint8).copy()
+        self._left -= count
+        return self._behind(self._window[self._at :], count)
+
+    def _behind(self, begin: bytes, count: int) -> np.ndarray:
+        """Return ``count`` bytes that begin so, and fill the window with what follows them."""
+        out = np.empty(count, np.uint8)
+        out[: len(begin)] = np.frombuffer(begin, np.uint8)
+        window = bytearray(min(1 << 16, self._left))
+        for part in (out[len(begin) :].data, memoryview(window)):
+            if not read_into(self._file, part):
+                raise ValueError("it is truncated")
+        self._window, self._at = bytes(window), 0
+        return out
 
     def _number(self, form: str) -> int:
         return int(struct.unpack(form, self._take(struct.calcsize(form)))[0])
@@ -196,8 +205,8 @@ class _Machine:
             stack.append(int.from_bytes(self._take(self._number("<B")), "little", signed=True))
         elif code in _SIZED:
             encoding, form = _SIZED[code]
-            data = self._take(self._number(form))
-            stack.append(data.decode(encoding) if encoding else data)
+            count = self._number(form)
+            stack.append(self._take(count).decode(encoding) if encoding else self._long(count))
         elif code == 0x28:
             stack.append(_MARK)
         elif code == 0x74:  # TUPLE
@@ -270,11 +279,11 @@ class _Machine:
     def _array(*_: object) -> _Array:
         return _Array()
 
-    def _encoded(self, text: object, encoding: object) -> bytes:
+    def _encoded(self, text: object, encoding: object) -> np.ndarray:
         if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
             raise ValueError("malformed bytes")
         self._spend(len(text))
-        return text.encode("latin-1")
+        return _latin(text)
 
     def _spend(self, nbytes: int) -> None:
         """Raise ValueError if the same bytes of the file make more than three times the file."""
@@ -297,11 +306,17 @@ class _Machine:
             raise ValueError("a malformed shape")
         if not all(type(d) is int and 0 <= d < 1 << 48 for d in shape):
             raise ValueError(f"shape {shape!r:.80}")
-        raw = data.encode("latin-1") if isinstance(data, str) else data
-        if not isinstance(raw, bytes):
+        raw = _latin(data) if isinstance(data, str) else data
+        if not isinstance(raw, np.ndarray):
             raise ValueError("malformed array")
         self._spend(len(raw))
-        return np.frombuffer(raw, dtype).reshape(shape).copy()
+        raw = raw.copy() if id(raw) in self._given else raw
+        self._given.add(id(raw))
+        return raw.view(dtype).reshape(shape)
+
+
+def _latin(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("latin-1"), np.uint8).copy()
 
 
 def _items(state: object, count: int) -> tuple[Any, ...]:

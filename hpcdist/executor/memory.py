@@ -36,22 +36,22 @@ def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     Inference", 2020). Offsets are multiples of ALIGNMENT.
     """
     offsets = [0] * len(lifetimes)
-    placed: list[tuple[int, int, Lifetime]] = []  # (offset, end, lifetime), sorted by offset
+    placed = np.empty((4, len(lifetimes)), np.int64)  # sorted by the first row
     total = 0
-    for index in sorted(range(len(lifetimes)), key=lambda i: (-lifetimes[i].nbytes, i)):
+    order = sorted(range(len(lifetimes)), key=lambda i: (-lifetimes[i].nbytes, i))
+    for count, index in enumerate(order):
         life = lifetimes[index]
         size = aligned(life.nbytes)
-        offset = 0
-        for begin, end, other in placed:
-            if other.last < life.first or life.last < other.first:
-                continue
-            if begin - offset >= size:
-                break
-            offset = max(offset, end)
-        offsets[index] = offset
+        begins, ends, firsts, lasts = placed[:, :count]
+        beside = (firsts <= life.last) & (lasts >= life.first)
+        # Below which offsets all is taken, before each neighbour and behind the last one.
+        taken = np.maximum.accumulate(np.concatenate(([0], ends[beside])))
+        fits = np.flatnonzero(begins[beside] - taken[:-1] >= size)
+        offsets[index] = offset = int(taken[fits[0] if len(fits) else -1])
         total = max(total, offset + size)
-        placed.append((offset, offset + size, life))
-        placed.sort(key=lambda entry: entry[0])
+        place = int(np.searchsorted(begins, offset, side="right"))
+        placed[:, place + 1 : count + 1] = placed[:, place:count]
+        placed[:, place] = offset, offset + size, life.first, life.last
     return offsets, total
 
 

@@ -107,6 +107,15 @@ def test_a_program_takes_a_state(tmp_path):
         fluid.set_program_state(main, state)
 
 
+def test_arrays_that_a_file_names_twice_are_two(tmp_path):
+    rows = np.arange(40_000, dtype=np.float32).reshape(200, 200)
+    (tmp_path / "m.pdparams").write_bytes(pickle.dumps({"a": rows, "b": rows, "c": rows[:2]}))
+    state = read_state(tmp_path / "m.pdparams")
+    state["a"][0] = -1
+    np.testing.assert_array_equal(state["b"], rows)
+    np.testing.assert_array_equal(state["c"], rows[:2])
+
+
 def state_of(main):
     scope = fluid.global_scope()
     names = [v.name for v in main.list_vars() if v.persistable]

@@ -62,7 +62,7 @@ def _bind(
     if not (seed or stream or full_size):
         return _bind_unseeded(draw, out, None, state, a)
     state_of_stream = start_of(seed or job_seed(stream))
-    return partial(_fill, out, lambda size: draw(state_of_stream, int(offset), size, **a))
+    return partial(_fill, out, partial(draw, state_of_stream, int(offset), **a))
 
 
 def _bind_unseeded(draw: Callable[..., np.ndarray], out, rows, draws: Draws, attrs) -> Call:
@@ -72,12 +72,14 @@ def _bind_unseeded(draw: Callable[..., np.ndarray], out, rows, draws: Draws, att
     words = filler(np, part_of(out, rows, None), key_of(0, draws.name), draws)
     if draw is uniform:
         low, high = np.float32(attrs["min"]), np.float32(attrs["max"])
-        return partial(_fill, out, lambda size: seeded_kernels.uniform_of(words(), low, high))
+        return partial(_fill, out, lambda size, into: seeded_kernels.uniform_of(words(), low, high))
     bound = 2.0 if draw is truncated_normal else np.inf
     mean, std = attrs["mean"], attrs["std"]
-    return partial(
-        _fill, out, lambda size: seeded_kernels.normal_of(words().copy(), words(), mean, std, bound)
-    )
+
+    def drawn(size: int, into: object) -> np.ndarray:
+        return seeded_kernels.normal_of(words().copy(), words(), mean, std, bound)
+
+    return partial(_fill, out, drawn)
 
 
 def _bind_like(
@@ -86,41 +88,52 @@ def _bind_like(
     if not seed:
         return _bind_unseeded(draw, out, rows, state, a)
     part, start = part_of(out, rows, None), start_of(seed)
-    return partial(_fill, out, lambda size: draw(start, part.skipped(), size, **a))
+    return partial(_fill, out, lambda size, into: draw(start, part.skipped(), size, into=into, **a))
 
 
-def _fill(out, drawn: Callable[[int], np.ndarray]) -> None:
+def _fill(out, drawn: Callable[..., np.ndarray]) -> None:
     host = out if isinstance(out, np.ndarray) else np.empty(out.shape, out.dtype)
-    host[...] = drawn(host.size).reshape(host.shape)
+    in_place = host.dtype == np.float32 and host.flags.c_contiguous
+    into = host.reshape(-1) if in_place else None
+    values = drawn(host.size, into=into)
+    if values is not into:
+        host[...] = values.reshape(host.shape)
     if host is not out:
         upload(out, host)
 
 
-def uniform(state: int, offset: int, size: int, min: float, max: float, **_) -> np.ndarray:
-    """Draw float32 values from [min, max]; ``offset`` values are skipped first."""
+def uniform(
+    state: int, offset: int, size: int, min: float, max: float, into=None, **_
+) -> np.ndarray:
+    """Draw float32 values from [min, max]; ``offset`` values are skipped first.
+
+    ``into``: the array that they are written into and that is returned, by default a new one.
+    """
     from hpcdist.ops.random import seeded_kernels
 
-    out = np.empty(size, np.float32)
+    out = np.empty(size, np.float32) if into is None else into
     seeded_kernels.uniform(jump(state, offset), np.float32(min), np.float32(max), out)
     return out
 
 
-def normal(state: int, offset: int, size: int, mean: float, std: float, **_) -> np.ndarray:
+def normal(
+    state: int, offset: int, size: int, mean: float, std: float, into=None, **_
+) -> np.ndarray:
     """Draw normal float32 values. How far to skip depends on the values: it starts at the first."""
     from hpcdist.ops.random import seeded_kernels
 
-    out = np.empty(size, np.float32)
+    out = np.empty(size, np.float32) if into is None else into
     seeded_kernels.normal(state, offset, np.float32(mean), np.float32(std), out)
     return out
 
 
 def truncated_normal(
-    state: int, offset: int, size: int, mean: float, std: float, **_
+    state: int, offset: int, size: int, mean: float, std: float, into=None, **_
 ) -> np.ndarray:
     """Draw normal float32 values within two standard deviations."""
     from hpcdist.ops.random import seeded_kernels
 
-    out = np.empty(size, np.float32)
+    out = np.empty(size, np.float32) if into is None else into
     first = jump(state, offset)
     seeded_kernels.truncated_normal(first, np.float32(mean), np.float32(std), out)
     return out

@@ -163,13 +163,14 @@ class RowTreatment:
 
     def _asks_beyond_rows(self, op: Operator) -> bool:
         """Return whether this takes extents of a shape that are the same for all rows."""
+        places = [slot for slot in op.inputs if slot != "Input" and op.inputs[slot]]
+        if places or list(op.attrs["axes"]) != [0] or op.attrs["starts"][0] <= 0:
+            return False
         var = op.block.find_var(op.input("Input")[0])
         producer = None if var is None else var.op
         if producer is None or producer.type != "shape":
             return False
-        places = [slot for slot in op.inputs if slot != "Input" and op.inputs[slot]]
-        apart = self.of(producer.input("Input")[0]).how in (How.SAME, How.ROWS, How.RAGGED)
-        return apart and not places and list(op.attrs["axes"]) == [0] and op.attrs["starts"][0] > 0
+        return self.of(producer.input("Input")[0]).how in (How.SAME, How.ROWS, How.RAGGED)
 
     def _is_backward(self, op: Operator) -> bool:
         # What is computed again is of the rows what it was at first.
