@@ -20,7 +20,6 @@ from hpcdist.checkpoint.local_shards import program_of_job, tables_of
 from hpcdist.checkpoint.published_rows import PublishedRows, PublishOrder, facts_path, failure_path
 from hpcdist.checkpoint.ranks import PATIENCE, peers_here, together
 from hpcdist.checkpoint.serving import PUBLISH
-from hpcdist.executor.control import Peers
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.program import Program
 from hpcdist.serving.compaction import drop_before, drop_unnamed
@@ -91,10 +90,11 @@ class Publisher:
         if self.is_due(self._steps):
             self.publish()
 
-    def publish(self, step: int | None = None) -> bool:
+    def publish(self, step: int | None = None, *, base: bool = False) -> bool:
         """Begin to publish a version now; return False if the one before is still being written.
 
-        Every trainer calls this, between two steps. ``step``: as of `after_step`.
+        Every trainer calls this, between two steps. ``step``: as of `after_step`. ``base``: all
+        rows, whether or not a base is due.
         """
         self._steps = self._steps if step is None else step
         peers = peers_here()
@@ -105,7 +105,7 @@ class Publisher:
 
         def decide() -> Any:
             peers.settle(program)
-            return self._next_order(peers) if first else None
+            return self._next_order(base) if first else None
 
         plain = together(peers, decide)[0]
         if plain is None:
@@ -151,7 +151,7 @@ class Publisher:
 
     # -- trainer 0 --
 
-    def _next_order(self, peers: Peers) -> dict[str, Any] | None:
+    def _next_order(self, base: bool) -> dict[str, Any] | None:
         """Return the order of the next version; None while one is being written, or none can be."""
         if self._background.busy:
             return None
@@ -163,7 +163,7 @@ class Publisher:
             self._say(f"{self._directory}: {error.strerror}")
             return None
         last = self._last
-        base = last is None or self._since_base + 1 >= self._base_every
+        base = base or last is None or self._since_base + 1 >= self._base_every
         sequence = self._first if last is None else last.sequence + 1
         committed = -1 if last is None else last.sequence
         attempt = secrets.token_hex(8)

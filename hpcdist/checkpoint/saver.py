@@ -7,7 +7,7 @@ import math
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcdist.base import settings
 from hpcdist.base.errors import CheckpointError, NotFiniteError
@@ -23,6 +23,9 @@ from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program, default_main_program
 from hpcdist.transpiler.plan import trainer_plan
+
+if TYPE_CHECKING:
+    from hpcdist.checkpoint.publisher import Publisher
 
 LOOK_S = 0.5  # how often trainers ask each other whether it is time to save, or to stop
 BEST = "best"  # the directory, below that of the others, of the best checkpoint
@@ -42,6 +45,8 @@ class Saver:
 
     Parameters, or their optimizer state, that hold NaN or infinity are not saved: the last finite
     checkpoint stays the latest.
+
+    With ``publish`` the tables are published, too, for `hpcdist.serving.Lookup`.
 
     Examples:
         >>> import tempfile
@@ -71,12 +76,15 @@ class Saver:
         compression: str | None = None,
         single_file: bool = False,
         scope: Scope | None = None,
+        publish: str | Path | None = None,
+        publish_every: int = 100,
     ) -> None:
         """``every``, ``every_s``: None saves only when asked, or warned.
 
         ``best``: whether the "min" or the "max" of a metric is the best. ``on_nan``: what not to
         save is followed by, a "warn"ing or the "end" of training, by a NotFiniteError; None: as
-        `--on-nan` says. The others are those of `save`.
+        `--on-nan` says. ``publish``: the directory of versions of the tables, ``publish_every``:
+        steps from one to the next. The others are those of `save`.
         """
         for name, value, fits, expected in (
             ("every", every, every is None or every >= 1, "at least 1 step"),
@@ -100,6 +108,7 @@ class Saver:
             "compression": compression,
             "single_file": single_file,
         }
+        self._publisher = None if publish is None else self._publisher_to(publish, publish_every)
         self._asks: bool | None = None  # whether trainers ask each other
         self._look_at = 1  # the step after which they do so next
         self._looked = (0, time.monotonic())
@@ -139,6 +148,8 @@ class Saver:
         checkpoint of a warning, CheckpointError if one could not be saved.
         """
         self.step += 1
+        if self._publisher is not None:
+            self._publisher.after_step(self.step)
         stop, due = self._agreed_now()
         if stop:
             self.save(extra)
@@ -164,11 +175,43 @@ class Saver:
         self._best = self._sign * value
         return True
 
+    def publish_base(self) -> None:
+        """Publish all rows now, when the version before is complete. Every trainer calls this.
+
+        CheckpointError if nothing is published: see ``publish``.
+        """
+        if self._publisher is None:
+            raise CheckpointError("publish_base: say where to: Saver(..., publish='published')")
+        self._publisher.wait()
+        self._publisher.publish(self.step, base=True)
+
     def close(self, extra: object = None) -> None:
-        """Save what has been trained since the last save; wait until all is on disk."""
+        """Save what has been trained since the last save; wait until all is on disk.
+
+        What has changed since the last version is published.
+        """
         if self.step > self._saved[0]:
             self.save(extra)
+        if self._publisher is not None:
+            self._publisher.close(self.step)
         wait()
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the checkpoints."""
+        return self._dirname
+
+    @property
+    def publishes(self) -> bool:
+        """Whether versions of the tables are published."""
+        return self._publisher is not None
+
+    def _publisher_to(self, dirname: str | Path, every: int) -> Publisher:
+        from hpcdist.checkpoint.publisher import Publisher  # few jobs publish
+
+        return Publisher(
+            dirname, every=every, main_program=self._program, scope=self._common["scope"]
+        )
 
     def _save(self, directory: Path, keep: int, extra: object, *, asynchronous: bool) -> bool:
         """Save; tell whether that was done: NaN and infinity are not saved."""

@@ -67,12 +67,12 @@ class Publisher(checkpoint.Publisher):
             )
         super().__init__(dirname, every=every, base_every=base_every, scope=Scope())
 
-    def publish(self, step: int | None = None) -> bool:
+    def publish(self, step: int | None = None, *, base: bool = False) -> bool:
         """Begin to publish a version now; see the base class. TableError within a step."""
         assert self._scope is not None, "it was given"
         _between_steps(self._of, "publish")
         self._program = declared(self._of, self._scope)
-        return super().publish(step)
+        return super().publish(step, base=base)
 
 
 def shrink_tables(model: nn.Module | torch.optim.Optimizer) -> dict[str, int]:

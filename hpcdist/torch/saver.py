@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import xxhash
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler
 
 from hpcdist import checkpoint, runtime
-from hpcdist.base.errors import CheckpointError, HpcdistError, NotFiniteError
+from hpcdist.base.errors import CheckpointError, NotFiniteError
 from hpcdist.base.plain_data import typed
 from hpcdist.checkpoint import Checkpoint, Restored, latest
 from hpcdist.checkpoint.layout import MANIFEST
@@ -31,7 +30,7 @@ from hpcdist.executor.scope import Scope
 from hpcdist.fluid.declared.facts import rate_name
 from hpcdist.graph.program import Program
 from hpcdist.torch.job import job
-from hpcdist.torch.models import declared, needs_launcher, tables_of
+from hpcdist.torch.models import Publisher, declared, needs_launcher, tables_of
 from hpcdist.torch.states import (
     AS_THEY_ARE,
     SavedTensor,
@@ -40,6 +39,8 @@ from hpcdist.torch.states import (
     as_tensor,
     check_fits,
     check_has_state,
+    digest_of,
+    encoded,
     individually,
     load_state,
     not_finite,
@@ -48,6 +49,7 @@ from hpcdist.torch.states import (
     state_from,
     state_of,
     tables_in,
+    take,
 )
 from hpcdist.torch.tables import Tables, all_in_use, open_tables
 
@@ -69,7 +71,7 @@ class Saver(checkpoint.Saver):
     """
 
     def __init__(self, dirname: str | Path, objects: Mapping[str, Any], **options: Any) -> None:
-        """``options``: every, every_s, keep, best, on_nan, compression, single_file.
+        """``options``: every, every_s, keep, best, on_nan, compression, single_file, publish, ...
 
         CheckpointError for what has no ``state_dict``, and for a table that is in no module.
         """
@@ -135,12 +137,12 @@ class Saver(checkpoint.Saver):
 
         def check() -> None:
             for name, obj in self._objects.items():
-                _take(f"{path}: {name!r}", check_fits, obj, states[name])
+                take(f"{path}: {name!r}", check_fits, obj, states[name])
 
         def load() -> None:
             for name, obj in self._objects.items():
                 state = put_together(states[name], lambda of: as_tensor(arrays[of.name], of))
-                _take(f"{path}: {name!r}", load_state, obj, state)
+                take(f"{path}: {name!r}", load_state, obj, state)
 
         _on_all_trainers(check)
         arrays = {name: np.empty(*array_type(tensor)) for name, tensor in tensors.items()}
@@ -176,6 +178,12 @@ class Saver(checkpoint.Saver):
                 "have been read, a job that resumes leaves it out; begin at saver.step instead",
                 " or ".join(map(repr, others)),
             )
+
+    def _publisher_to(self, dirname: str | Path, every: int) -> Publisher:
+        having = [obj for obj in self._objects.values() if any(t.names for t in tables_of([obj]))]
+        if not having:
+            raise CheckpointError("publish: none of the objects has a table")
+        return Publisher(dirname, having[0], every=every)
 
     def _gather(self) -> None:
         """Put all states into the scope. Collective. NotFiniteError as `checkpoint.save`'s."""
@@ -238,7 +246,7 @@ class Saver(checkpoint.Saver):
         wrong = (n for n in looked_at if n not in self._infinite and not_finite(tensors[n]))
         return {
             "objects": objects,
-            "digests": {name: _digest(array) for name, array in arrays.items()},
+            "digests": {name: digest_of(array) for name, array in arrays.items()},
             "not_finite": next(wrong, None),
         }
 
@@ -382,23 +390,3 @@ def _check(record: _JobStates, checkpoint: Checkpoint) -> None:
             saved = checkpoint.saved(variable)
             if tensor.name == STATES or (saved.shape, saved.dtype) != array_type(tensor):
                 raise ValueError(f"{variable!r:.80} is {saved.dtype}{list(saved.shape)}")
-
-
-def _take(name: str, call: Callable[[str, Any, Any], None], obj: Any, state: Any) -> None:
-    """Load a state into an object; CheckpointError for whatever exception that raises."""
-    try:
-        call(name, obj, state)
-    except HpcdistError:
-        raise
-    except Exception as error:
-        raise CheckpointError(f"{name} cannot load its saved state: {error!r}") from error
-
-
-def _digest(array: np.ndarray) -> list[str]:
-    """Return an array's type and the digest of its values."""
-    return [f"{array.dtype}{list(array.shape)}", xxhash.xxh3_64_hexdigest(array.data)]
-
-
-def encoded(record: object) -> np.ndarray:
-    """Return plain data as bytes of JSON, shape [n], uint8."""
-    return np.frombuffer(bytearray(json.dumps(record).encode()), np.uint8)

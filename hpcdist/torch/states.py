@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -10,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from hpcdist.base.errors import CheckpointError
+from hpcdist.base.errors import CheckpointError, HpcdistError
 from hpcdist.base.plain_data import MAX_INTEGER, typed
 from hpcdist.torch.embedding import TableModule, dense_state_dict
 
@@ -271,3 +273,23 @@ def _dtype(name: str) -> torch.dtype:
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name!r:.80} is not a dtype")
     return dtype
+
+
+def take(name: str, call: Callable[[str, Any, Any], None], obj: Any, state: Any) -> None:
+    """Load a state into an object; CheckpointError for whatever exception that raises."""
+    try:
+        call(name, obj, state)
+    except HpcdistError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"{name} cannot load its saved state: {error!r}") from error
+
+
+def digest_of(array: np.ndarray) -> list[str]:
+    """Return an array's type and the digest of its values."""
+    return [f"{array.dtype}{list(array.shape)}", xxhash.xxh3_64_hexdigest(array.data)]
+
+
+def encoded(record: object) -> np.ndarray:
+    """Return plain data as bytes of JSON, shape [n], uint8."""
+    return np.frombuffer(bytearray(json.dumps(record).encode()), np.uint8)
