@@ -7,7 +7,14 @@ import pytest
 
 from hpcdist.errors import DataError
 from hpcdist.fluid.multi_slot.global_shuffle import shuffled_among
-from hpcdist.fluid.multi_slot.samples import Samples, SampleSlot, concatenated, shuffled
+from hpcdist.fluid.multi_slot.samples import (
+    Samples,
+    SampleSlot,
+    batches,
+    concatenated,
+    shuffled,
+    with_as_many_batches,
+)
 from hpcdist.fluid.multi_slot.text import samples_of
 from hpcdist.multi_slot import global_shuffle
 from tests.support.multi_slot_files import dataset, write
@@ -84,6 +91,25 @@ def test_shuffles_keep_samples_whole_and_follow_from_the_seed(tmp_path, shuffle,
     assert shuffled() == first
     monkeypatch.setenv("HPCDIST_SEED", "7")
     assert shuffled() != first
+
+
+@pytest.mark.parametrize(
+    ("count", "least", "size", "sizes"),
+    [
+        (9, 9, 4, [4, 4, 1]),
+        (9, 8, 4, [4, 5]),
+        (8, 8, 4, [4, 4]),
+        (8, 7, 4, [4, 4]),
+        (3, 2, 1, [1, 2]),
+        (1, 0, 1, [1]),
+    ],
+)
+def test_workers_have_as_many_batches_as_the_one_with_least_samples(count, least, size, sizes):
+    (samples,) = [concatenated(parsed("".join(f"1 1 2 0.5 {k} 1 {k}\n" for k in range(count))))]
+    parts = with_as_many_batches(samples, size, least)
+    fed = [np.ravel(b["label"]).tolist() for part, n in parts for b in batches(iter([part]), n)]
+    assert [len(labels) for labels in fed] == sizes
+    assert [label for labels in fed for label in labels] == list(range(count))
 
 
 def test_a_slot_is_shuffled_alone_to_see_what_it_tells(tmp_path):

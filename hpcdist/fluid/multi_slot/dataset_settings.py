@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from numbers import Integral
+from typing import Any, NoReturn
 
 from hpcdist.base.checks import Refused, no_key
-from hpcdist.base.errors import DataError
+from hpcdist.base.errors import DataError, DataNotImplementedError
 
 _METHODS = {
     "batch_size": "set_batch_size",
@@ -100,3 +101,15 @@ class DatasetSettings:
         if name.startswith("_set_") and name[1:] in dir(kind):
             return getattr(self, name[1:])
         raise AttributeError(f"{kind.__name__} has no {name!r}")
+
+
+def refuse(name: str, instead: str) -> NoReturn:
+    """Raise DataNotImplementedError: what to do in place of ``name``."""
+    raise DataNotImplementedError(f"{name}: {instead}")
+
+
+def at_least_one(name: str, number: int) -> int:
+    """Return a setting's number; DataError if it is below 1, or none."""
+    if not isinstance(number, Integral) or int(number) < 1:
+        raise DataError(f"{name}: expected at least 1, got {number}")
+    return int(number)

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from numbers import Integral
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +17,14 @@ from hpcdist.base.checks import Refused
 from hpcdist.base.errors import DataError, DataNotImplementedError
 from hpcdist.data.reader import buffered, xmap_readers
 from hpcdist.executor import control
-from hpcdist.fluid.multi_slot.dataset_settings import DatasetSettings
+from hpcdist.fluid.multi_slot.dataset_settings import DatasetSettings, at_least_one, refuse
 from hpcdist.fluid.multi_slot.descriptions import Message, written
-from hpcdist.fluid.multi_slot.global_shuffle import by_ids_among, check_agreed, shuffled_among
+from hpcdist.fluid.multi_slot.global_shuffle import (
+    by_ids_among,
+    check_agreed,
+    counts_of_all,
+    shuffled_among,
+)
 from hpcdist.fluid.multi_slot.merging import id_keys, merged
 from hpcdist.fluid.multi_slot.samples import (
     LINE_ID,
@@ -31,6 +37,7 @@ from hpcdist.fluid.multi_slot.samples import (
     shuffled,
     slot_of,
     slots_shuffled,
+    with_as_many_batches,
 )
 from hpcdist.graph.variable import Variable
 from hpcdist.trace.events import Count
@@ -77,7 +84,7 @@ class DatasetBase(DatasetSettings):
             raise DataError(f"set_filelist: expected a list of files, got {filelist!r:.80}")
         for name in filelist:
             if name.startswith(("hdfs:", "afs:")):
-                _refuse(
+                refuse(
                     f"set_filelist: {name}",
                     "mount the file system, or read with a pipe command ('hadoop fs -cat ...') "
                     "over files that hold names",
@@ -104,11 +111,11 @@ class DatasetBase(DatasetSettings):
 
     def set_batch_size(self, batch_size: int) -> None:
         """Set the number of samples in a batch."""
-        self._batch_size = _positive("set_batch_size", batch_size)
+        self._batch_size = at_least_one("set_batch_size", batch_size)
 
     def set_thread(self, thread_num: int) -> None:
         """Set how many files may be read at once."""
-        self._threads = _positive("set_thread", thread_num)
+        self._threads = at_least_one("set_thread", thread_num)
 
     def set_fea_eval(self, record_candidate_size: int, fea_eval: bool = True) -> None:
         """Allow `slots_shuffle`; all samples are its candidates, whatever their number."""
@@ -142,8 +149,13 @@ class DatasetBase(DatasetSettings):
     # -- reading -------------------------------------------------------------------------------
     def batches(self, drop_last: bool = False) -> Iterator[dict[str, Any]]:
         """Begin a pass: yield what the variables are fed in each step, read ahead by a thread."""
-        make = partial(batches, self._pieces(), self._batch_size or FLUIDS_BATCH_SIZE, drop_last)
-        return buffered(make, AHEAD, counted=Count.BATCHES_AHEAD)()
+        size = self._batch_size or FLUIDS_BATCH_SIZE
+        parts = [batches(pieces, n, drop_last) for pieces, n in self._parts(size, drop_last)]
+        return buffered(lambda: chain(*parts), AHEAD, counted=Count.BATCHES_AHEAD)()
+
+    def _parts(self, size: int, drop_last: bool) -> list[tuple[Iterator[Samples], int]]:
+        """Return the samples in parts that have no batch in common, with their batches' size."""
+        return [(self._pieces(), size)]
 
     def _pieces(self) -> Iterator[Samples]:
         """Return all samples, some at a time."""
@@ -178,7 +190,8 @@ class InMemoryDataset(DatasetBase):
     """Samples that are loaded once, and may be shuffled, here or over all workers.
 
     As in Fluid zeros of ragged slots are left out; of a slot that has nothing else one is kept.
-    Shuffles follow from HPCDIST_SEED and how many there have been.
+    Shuffles follow from HPCDIST_SEED and how many there have been: ``shuffles``, which a job that
+    goes on may set.
     """
 
     _feed = "MultiSlotInMemoryDataFeed"
@@ -194,20 +207,21 @@ class InMemoryDataset(DatasetBase):
         super().__init__()
         self._samples: Samples | None = None
         self._loading: Future[Samples] | None = None
-        self._shuffles = 0
+        self.shuffles = 0
+        self._least = 0  # samples that a worker has, since all shuffled together
         self._has_ids = self._has_contents = False
         self._merge_size: int | None = None  # None: samples are not merged
 
     # -- loading -------------------------------------------------------------------------------
     def load_into_memory(self, is_shuffle: bool = False) -> None:
         """Read all files, as many at once as there are threads; then shuffle them if asked."""
-        self._samples = self._load(self._threads)
+        self._samples, self._least = self._load(self._threads), 0
         if is_shuffle:
             self.local_shuffle()
 
     def preload_into_memory(self, thread_num: int | None = None) -> None:
         """Begin to read all files while the script continues; `wait_preload_done` ends it."""
-        threads = self._threads if thread_num is None else _positive("thread_num", thread_num)
+        threads = self._threads if thread_num is None else at_least_one("thread_num", thread_num)
         pool = ThreadPoolExecutor(1, "hpcdist-preload")
         self._loading = pool.submit(self._load, threads)
         pool.shutdown(wait=False)
@@ -217,7 +231,7 @@ class InMemoryDataset(DatasetBase):
         if self._loading is None:
             raise DataError("wait_preload_done: call preload_into_memory first")
         loading, self._loading = self._loading, None
-        self._samples = loading.result()
+        self._samples, self._least = loading.result(), 0
 
     def release_memory(self) -> None:
         """Forget the samples."""
@@ -226,7 +240,7 @@ class InMemoryDataset(DatasetBase):
     def set_feed_type(self, data_feed_type: str) -> None:
         """Accept Fluid's name for multi-slot text, and refuse others."""
         if data_feed_type != self._feed:
-            _refuse("set_feed_type", "write multi-slot text, in the pipe command")
+            refuse("set_feed_type", "write multi-slot text, in the pipe command")
 
     def set_parse_ins_id(self, parse_ins_id: bool) -> None:
         """Declare that each line begins with an id, as ``1 id``."""
@@ -242,12 +256,12 @@ class InMemoryDataset(DatasetBase):
     def set_parse_logkey(self, parse_logkey: bool) -> None:
         """Refuse lines that begin with keys of page views."""
         if parse_logkey:
-            _refuse("set_parse_logkey", "leave keys of lines out, in the pipe command")
+            refuse("set_parse_logkey", "leave keys of lines out, in the pipe command")
 
     def set_enable_pv_merge(self, enable_pv_merge: bool) -> None:
         """Refuse to join samples to page views."""
         if enable_pv_merge:
-            _refuse("set_enable_pv_merge", "join samples before, or in the pipe command")
+            refuse("set_enable_pv_merge", "join samples before, or in the pipe command")
 
     def set_merge_by_lineid(self, merge_size: int = 2) -> None:
         """Make the next `global_shuffle` merge lines of one id into one sample; see `merged`.
@@ -286,6 +300,10 @@ class InMemoryDataset(DatasetBase):
     def _pieces(self) -> Iterator[Samples]:
         return iter([self._loaded()])
 
+    def _parts(self, size: int, drop_last: bool) -> list[tuple[Iterator[Samples], int]]:
+        parts = with_as_many_batches(self._loaded(), size, 0 if drop_last else self._least)
+        return [(iter([part]), n) for part, n in parts]
+
     # -- shuffling -----------------------------------------------------------------------------
     def slots_shuffle(self, slots: Sequence[str]) -> None:
         """Shuffle some slots' values among the samples of this process: how much do they tell?"""
@@ -317,7 +335,7 @@ class InMemoryDataset(DatasetBase):
             if peers is not None:
                 settled = {
                     "HPCDIST_SEED": settings.SEED.read(),
-                    "the number of its shuffles, with this one,": self._shuffles,
+                    "the number of its shuffles, with this one,": self.shuffles,
                     "what set_merge_by_lineid has to merge (-1: nothing)": (
                         -1 if merge_size is None else merge_size
                     ),
@@ -334,26 +352,28 @@ class InMemoryDataset(DatasetBase):
             return shuffled_among(peers.group, samples, random, peers.deadline_s)
 
         self._shuffle(shuffle)
+        counts = self._counts(peers)
+        self._least = min(counts)
 
     def _shuffle(self, shuffled: Callable[[Samples, np.random.Generator], Samples]) -> None:
         """Shuffle the samples, which ``shuffled`` uses up: where it fails, none are left."""
         loaded, self._samples = self._loaded(), None
         used_up = Samples(loaded.slots, [*loaded.columns])  # a loop may still be reading the others
         del loaded
-        self._shuffles += 1
+        self.shuffles += 1
         self._samples = shuffled(
-            used_up, np.random.default_rng([settings.SEED.read(), self._shuffles])
+            used_up, np.random.default_rng([settings.SEED.read(), self.shuffles])
         )
 
     # -- sizes ---------------------------------------------------------------------------------
     def get_memory_data_size(self, fleet: Any = None) -> int:
         """Return the number of samples in memory; with ``fleet`` those of all workers."""
+        return sum(self._counts(None if fleet is None else _peers()))
+
+    def _counts(self, peers: control.Peers | None) -> list[int]:
+        """Return how many samples each worker has; without peers this one."""
         count = 0 if self._samples is None else len(self._samples)
-        peers = None if fleet is None else _peers()
-        if peers is None:
-            return count
-        counts = peers.group.allgather_bytes(count.to_bytes(8, "little"), peers.deadline_s)
-        return sum(int.from_bytes(data, "little") for data in counts)
+        return [count] if peers is None else counts_of_all(peers.group, count, peers.deadline_s)
 
     def get_shuffle_data_size(self, fleet: Any = None) -> int:
         """Return the number of samples that were shuffled; with ``fleet`` of all workers."""
@@ -377,13 +397,3 @@ def _peers() -> control.Peers | None:
     job = control.installed()
     peers = None if job is None else job.peers()
     return peers if peers is not None and peers.trainers > 1 else None
-
-
-def _refuse(name: str, instead: str) -> NoReturn:
-    raise DataNotImplementedError(f"{name}: {instead}")
-
-
-def _positive(name: str, number: int) -> int:
-    if not isinstance(number, Integral) or int(number) < 1:
-        raise DataError(f"{name}: expected at least 1, got {number}")
-    return int(number)

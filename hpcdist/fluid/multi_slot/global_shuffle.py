@@ -46,6 +46,12 @@ def check_agreed(trainers: Transport, settled: Mapping[str, int], deadline_s: fl
                 )
 
 
+def counts_of_all(trainers: Transport, count: int, deadline_s: float) -> list[int]:
+    """Return how many samples each trainer has; here they are ``count``. Collective."""
+    gathered = trainers.allgather_bytes(count.to_bytes(8, "little"), deadline_s, AWAITED)
+    return [int.from_bytes(data, "little") for data in gathered]
+
+
 def shuffled_among(
     trainers: Transport, samples: Samples, random: np.random.Generator, deadline_s: float
 ) -> Samples:

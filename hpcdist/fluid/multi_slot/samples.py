@@ -183,6 +183,19 @@ def no_samples(slots: Sequence[SampleSlot]) -> Samples:
     return Samples(slots, [Column(np.empty(0, slot.dtype), offsets) for slot in slots])
 
 
+def with_as_many_batches(samples: Samples, size: int, least: int) -> list[tuple[Samples, int]]:
+    """Return the samples in parts, with their batches' size: as many as ``least`` samples fill.
+
+    Trainers that share all samples equally have some one more: where that would be a batch more,
+    the last one is in the batch before.
+    """
+    count = len(samples)
+    if not least or -(-count // size) <= -(-least // size):
+        return [(samples, size)]
+    last = count - size - 1
+    return [(samples.part(0, last), size), (samples.part(last, count), size + 1)]
+
+
 def batches(
     pieces: Iterator[Samples], size: int, drop_last: bool = False
 ) -> Iterator[dict[str, Any]]:
