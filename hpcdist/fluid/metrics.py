@@ -225,6 +225,11 @@ class Auc(MetricBase):
         for counts, of_class in ((self._stat_pos, truth != 0), (self._stat_neg, truth == 0)):
             counts += np.bincount(at[of_class.reshape(-1)], minlength=len(counts))
 
+    @property
+    def counts(self) -> np.ndarray:
+        """The counts of positives and of negatives by score, int64 [2, num_thresholds + 1]."""
+        return np.stack([self._stat_pos, self._stat_neg])
+
     def eval(self) -> float:
         """Return the area, 0 while one class is missing."""
         return area(self._stat_pos, self._stat_neg, self._curve)

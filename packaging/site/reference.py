@@ -27,6 +27,7 @@ MODULES = {
     "io": ("hpcdist.io", "fluid.io"),
     "data": ("hpcdist.data", "hpcdist.data"),
     "checkpoint": ("hpcdist.checkpoint", "hpcdist.checkpoint"),
+    "online": ("hpcdist.online", "online"),
     "fleet": ("hpcdist.fleet", "hpcdist.fleet"),
     "transpiler": ("hpcdist.transpiler", "hpcdist.transpiler"),
     "ps": ("hpcdist.ps", "hpcdist.ps"),

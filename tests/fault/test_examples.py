@@ -87,6 +87,19 @@ def test_ranks_find_what_one_process_finds(tmp_path, data, script, options, rank
     assert found[0][-1] > least
 
 
+def test_a_job_reports_the_days_that_one_process_reports(tmp_path):
+    script, found = (ROOT / "examples/daily_clicks.py").read_text(), []
+    for ranks, options in ((1, ()), (2, ("--pservers", "1"))):
+        directory = tmp_path / str(ranks)
+        directory.mkdir()
+        args = ("--days", "1", "--rows", "600")
+        ended = Job(directory, script, "--quiet", *options, ranks=ranks, args=args).end()
+        assert ended.code == 0, ended.err
+        found.append([float(area) for area in NUMBER.findall(ended.out)])
+    assert len(found[0]) == 2
+    np.testing.assert_allclose(found[1], found[0], atol=2e-3)
+
+
 def test_the_first_page_prints_the_same_loss_however_it_is_started(tmp_path):
     source = re.search(r"```python\n(# train.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert source is not None

@@ -41,6 +41,7 @@ CREATORS = {
     "examples/avazu.py": "NamedTemporaryFile",
     "examples/clicks_from_parquet.py": "NamedTemporaryFile",
     "examples/criteo.py": "NamedTemporaryFile",
+    "examples/daily_clicks.py": "the directory that the command line names",
     "examples/deepfm.py": "NamedTemporaryFile",
     "examples/fleet_dataset.py": "in a TemporaryDirectory",
 }

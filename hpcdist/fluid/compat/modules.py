@@ -46,6 +46,7 @@ MOVED = {
         "metrics",
         "multi_slot",
         "nets",
+        "online",
         "optimizer",
         "regularizer",
     )},
