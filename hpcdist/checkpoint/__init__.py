@@ -7,10 +7,10 @@ from hpcdist.checkpoint.restore import Restored, restore
 from hpcdist.checkpoint.resume_state import Resumable, resumable
 from hpcdist.checkpoint.save import busy, save, wait
 from hpcdist.checkpoint.saver import Saver
-from hpcdist.checkpoint.shrink import shrink_tables
 
 if TYPE_CHECKING:
     from hpcdist.checkpoint.publisher import Publisher
+    from hpcdist.checkpoint.shrink import shrink_tables
 
 __all__ = [
     "Checkpoint",
@@ -33,4 +33,8 @@ def __getattr__(name: str) -> Any:
         from hpcdist.checkpoint.publisher import Publisher
 
         return Publisher
+    if name == "shrink_tables":
+        from hpcdist.checkpoint.shrink import shrink_tables
+
+        return shrink_tables
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -34,7 +34,7 @@ from hpcdist.executor.scope import Scope
 from hpcdist.ps.batch import owners_of
 from hpcdist.ps.policy_table import PolicyTable
 from hpcdist.ps.table import SparseTable
-from hpcdist.transpiler.plan import Plan
+from hpcdist.transpiler.plan import ProgramPlan
 
 Runs = Callable[[SparseTable], Iterator[tuple[TablePart, Any]]]
 COPIED_BYTES = 16 << 20  # of an array that one thread copies in a row
@@ -202,7 +202,7 @@ def _jobs_for(checkpoint: Source, variable: LocalPiece, out: np.ndarray) -> Any:
     return checkpoint.jobs(piece.name, piece.begin, piece.end, out)
 
 
-def counted(source: Source, variable: LocalPiece, plan: Plan | None) -> LocalPiece:
+def counted(source: Source, variable: LocalPiece, plan: ProgramPlan | None) -> LocalPiece:
     """Return a schedule's restored step counts; asynchronous trainers count otherwise.
 
     Each holds its part of the number of the next step, which servers add up; elsewhere the counter

@@ -37,7 +37,6 @@ from hpcdist.checkpoint.sources import Source
 from hpcdist.executor.control import Peers
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.merging import merged_steps
-from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.op_role import MERGE_COUNTER
 from hpcdist.graph.program import Program
@@ -45,6 +44,7 @@ from hpcdist.graph.variable import Variable
 from hpcdist.ops.optimize.dgc import COUNTER
 from hpcdist.ps.table import SparseTable
 from hpcdist.trace.events import EventKind
+from hpcdist.trace.position import here
 from hpcdist.trace.recorder import recorder
 from hpcdist.transpiler.compressed import compressed_updates
 from hpcdist.transpiler.hybrid import served_plan

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcdist.base.errors import CheckpointError
 from hpcdist.executor.executor import Executor
-from hpcdist.executor.position import here
+from hpcdist.trace.position import here
 
 WORDS = 624  # of the state of a Mersenne twister, and the last position in it
 _NONE = type(None)

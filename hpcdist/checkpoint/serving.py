@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,22 +34,24 @@ from hpcdist.checkpoint.local_shards import (
 from hpcdist.checkpoint.manifest import part_name
 from hpcdist.checkpoint.one_file import check_possible, write_together
 from hpcdist.checkpoint.partial import FittingShards, fitting
-from hpcdist.checkpoint.published_rows import PublishedRows, PublishOrder
 from hpcdist.checkpoint.recent import note
 from hpcdist.checkpoint.rows import inference_runs
 from hpcdist.checkpoint.sources import Source, open_saved
 from hpcdist.comm.base import Transport
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
+from hpcdist.ps.messages import ASSIGN
 from hpcdist.ps.policy_table import PolicyTable
 from hpcdist.ps.table import SparseTable
 from hpcdist.transpiler.pserver import server_plan
+
+if TYPE_CHECKING:
+    from hpcdist.checkpoint.published_rows import PublishedRows
 
 MAX_WORDS = 10_000  # bytes of why a part could not be written
 SILENT = "{}: cannot be written: the log of its writer says why"
 SAVE, CHECK, LOAD, LIST, FINITE = "save", "check", "load", "list", "finite"
 PUBLISH = "publish"  # rows that have changed
-ASSIGN = "assign"  # numbers, such as a learning rate
 SHRINK = "shrink"
 
 
@@ -79,7 +81,7 @@ class ServerStore:
         self._group = group
         self._memory: dict[str, np.ndarray] = {}
         self._background = Background()
-        self._published = PublishedRows(self._index, servers)
+        self._published: PublishedRows | None = None  # once it is asked to publish
 
     def answer(self, request: Any) -> Any:
         """Do what trainer 0 asks for, and return the answer."""
@@ -103,7 +105,8 @@ class ServerStore:
     def close(self) -> None:
         """Wait for what is still being written; trainer 0 has word of what fails."""
         self._background.result()
-        self._published.close()
+        if self._published is not None:
+            self._published.close()
 
     def _save(
         self,
@@ -182,6 +185,10 @@ class ServerStore:
 
     def _publish(self, order: Mapping[str, Any]) -> bool:
         """Begin to write rows that have changed; return whether it must be a base instead."""
+        from hpcdist.checkpoint.published_rows import PublishedRows, PublishOrder
+
+        if self._published is None:
+            self._published = PublishedRows(self._index, self._servers)
         return self._published.begin(self._tables(None), PublishOrder(**order))
 
     def _assign(self, values: Mapping[str, float]) -> None:

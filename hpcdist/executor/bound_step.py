@@ -14,12 +14,12 @@ from hpcdist.base.fetched import FetchedArray, as_fetched
 from hpcdist.executor import control
 from hpcdist.executor.forms import Form
 from hpcdist.executor.observer import StepObserver
-from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
 from hpcdist.ops.by_torch import Kernels
+from hpcdist.trace.position import here
 from hpcdist.trace.recorder import recorder
 
 JOINED_AFTER = 8  # steps: then it pays to join their calls

@@ -12,7 +12,6 @@ from hpcdist.executor.fitting import Fitting
 from hpcdist.executor.interpret import Interpreter
 from hpcdist.executor.loop_runs import join_loops
 from hpcdist.executor.nan_watch import with_checks
-from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.lod_tensor import LoDTensor
@@ -21,6 +20,7 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Call
 from hpcdist.graph.values import TensorArray
 from hpcdist.trace.events import EventKind
+from hpcdist.trace.position import here
 from hpcdist.trace.recorder import recorder
 
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from hpcdist.base.errors import DataError, FeedError
 from hpcdist.executor.compiled_program import CompiledProgram
-from hpcdist.executor.position import here
 from hpcdist.graph.operator import as_names
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.trace.events import Cause, EventKind
+from hpcdist.trace.position import here
 from hpcdist.trace.recorder import recorder
 
 logger = logging.getLogger("hpcdist.executor")

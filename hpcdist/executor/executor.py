@@ -20,7 +20,6 @@ from hpcdist.executor.fed import as_host, declared, fed_metas, plain, ragged_key
 from hpcdist.executor.forms import Form, Forms, Key, rows_of
 from hpcdist.executor.merging import MergedSteps
 from hpcdist.executor.observer import StepObserver
-from hpcdist.executor.position import here
 from hpcdist.executor.prepared import PreparedStep
 from hpcdist.executor.pruned import PrunedPrograms, fetch_names_and_updates
 from hpcdist.executor.reading import feed_ahead, sources, with_read
@@ -29,6 +28,7 @@ from hpcdist.executor.states import OperatorStates
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.program import Program, ProgramCache, default_main_program
+from hpcdist.trace.position import here
 from hpcdist.trace.recorder import recorder
 
 _CLOSED = "this Executor was closed with close(); make a new one"

@@ -18,7 +18,6 @@ from hpcdist.executor.described import described
 from hpcdist.executor.fed import fed_metas, of_other_extents
 from hpcdist.executor.measured import MeasuredKernels
 from hpcdist.executor.pool import Pool
-from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
 from hpcdist.executor.states import OperatorStates
 from hpcdist.executor.untrained import NOTICED_AT, untrained
@@ -26,6 +25,7 @@ from hpcdist.graph.lod import Lod
 from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.ops.by_torch import MEASURED, Kernels
+from hpcdist.trace.position import here
 from hpcdist.trace.recorder import recorder
 
 logger = logging.getLogger("hpcdist")

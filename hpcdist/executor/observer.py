@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from hpcdist.executor.nan_watch import NanWatch
-from hpcdist.executor.position import here
 from hpcdist.trace.events import EventKind
 from hpcdist.trace.metric_log import metric_log
+from hpcdist.trace.position import here
 from hpcdist.trace.recorder import recorder
 
 _FEED, _FETCH, _STEP, _RUN = map(recorder.name, ("feed", "fetch", "step", "run"))

@@ -10,9 +10,9 @@ import numpy as np
 from hpcdist.base.errors import EOFException, FeedError
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.fed import plain
-from hpcdist.executor.position import here
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.variable import BatchSource, Variable
+from hpcdist.trace.position import here
 
 _data: ProgramCache[list[Variable]] = ProgramCache()
 

@@ -16,13 +16,13 @@ from hpcdist.base.errors import LaunchError, TraceError
 from hpcdist.comm.clock_offset import ClockOffset, drift_between
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.progress import waiting_cause
-from hpcdist.executor.position import here
 from hpcdist.launch import status_writer
 from hpcdist.launch.options import Options
 from hpcdist.launch.status_writer import Watch
 from hpcdist.launch.words import counted
 from hpcdist.trace import chrome, files, rates, status
 from hpcdist.trace.files import RankOfJob, RankRecording
+from hpcdist.trace.position import here
 from hpcdist.trace.recorder import MIB, recorder
 
 ASKS = signal.SIGRTMIN  # kill -RTMIN PID: write what is recorded, and continue

@@ -17,7 +17,6 @@ from hpcdist import runtime
 from hpcdist.base import settings
 from hpcdist.base.signals import forget_children, hold_warning
 from hpcdist.checkpoint import preemption
-from hpcdist.executor.position import here
 from hpcdist.fluid.compat import aspaddle, one_element
 from hpcdist.launch import (
     logs,
@@ -28,6 +27,7 @@ from hpcdist.launch import (
 from hpcdist.launch.logs import Output
 from hpcdist.launch.options import Options
 from hpcdist.launch.script_arguments import ScriptArguments
+from hpcdist.trace.position import here
 
 
 def code_of_script(options: Options) -> int:
@@ -62,11 +62,13 @@ def run_script(chosen: Options) -> None:
     settings.SEED.write(chosen.seed)
     settings.DENSE.write(chosen.dense)
     if chosen.as_torchrun:
+        if runtime.is_server():
+            from hpcdist.fluid.declared.servers import serve
+
+            serve()
+            return
         from hpcdist.torch import registration  # an optional extra, and seconds to import
 
-        if runtime.is_server():
-            registration.serve()
-            return
         registration.stand_in()
     else:
         random.seed(chosen.seed)

@@ -13,7 +13,6 @@ from hpcdist.base.errors import LaunchError, MetricError, TraceError
 from hpcdist.base.extras import install_command
 from hpcdist.comm.process_manager import slurm_job
 from hpcdist.comm.progress import waiting_cause
-from hpcdist.executor.position import here
 from hpcdist.launch import logs
 from hpcdist.launch.doctor.stale_files import sees_all
 from hpcdist.launch.options import Options
@@ -21,6 +20,7 @@ from hpcdist.trace import prometheus, status, tensorboard
 from hpcdist.trace.files import RankOfJob
 from hpcdist.trace.metric_files import CsvLines, JsonLines, MetricWriter
 from hpcdist.trace.metric_log import metric_log
+from hpcdist.trace.position import here
 from hpcdist.trace.recorder import recorder, resident
 from hpcdist.trace.status import JobStatus, RankStatus, Waits
 

@@ -13,7 +13,7 @@ from hpcdist.base.nearest import did_you_mean
 
 _LIBRARY = {
     **dict.fromkeys(("Push", "Table", "connect", "mean", "rank", "size"), "fluid.declared.tables"),
-    "Initial": "fluid.declared.facts",
+    "Initial": "ps.facts",
     **dict.fromkeys(("ClickScore", "RowPolicy"), "ps.row_policy"),
 }
 __all__ = sorted(_LIBRARY)

@@ -34,6 +34,8 @@ VALUE_TAG = 3  # server to trainer: the values asked for by READ or PULL, in the
 VERDICT_TAG = 5  # server to trainer: the answer to DIED, which may come between other answers
 ROWS_TAG = 4  # trainer to server: the ids of a PULL, the rows and values of a PUSH
 
+ASSIGN = "assign"  # what a request of CHECKPOINT does: set numbers, such as a learning rate
+
 
 class MessageKind(IntEnum):
     """What a control message asks or answers."""

@@ -9,13 +9,13 @@ from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster, Ranks
 from hpcdist.comm.progress import waiting_for
 from hpcdist.executor import control
-from hpcdist.executor.position import here
 from hpcdist.ops.normalization.sync_batch_norm import OPS
 from hpcdist.ps.table import TableStatistics
 from hpcdist.runtime.job.failure_policy import FailurePolicy, OnFailure
 from hpcdist.runtime.job.job import Job
 from hpcdist.runtime.job.standalone import Standalone
 from hpcdist.runtime.tables.pull_push import TABLE_OPS
+from hpcdist.trace.position import here
 
 _job: Job | None = None
 _tell_left: Callable[[Sequence[int]], None] | None = None

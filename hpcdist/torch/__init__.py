@@ -20,7 +20,7 @@ if found < OLDEST:
         f"{install_command('torch')}"
     )
 
-from hpcdist.fluid.declared.facts import Initial  # noqa: E402
+from hpcdist.ps.facts import Initial  # noqa: E402
 from hpcdist.torch.embedding import Embedding, EmbeddingBag, dense_state_dict  # noqa: E402
 from hpcdist.torch.models import Publisher, drop_tables, shrink_tables  # noqa: E402
 from hpcdist.torch.registration import register  # noqa: E402

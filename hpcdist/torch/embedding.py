@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
-from hpcdist.fluid.declared.arguments import row_policy
-from hpcdist.fluid.declared.facts import Initial, TableFacts
+from hpcdist.ps.arguments import row_policy
+from hpcdist.ps.facts import Initial, TableFacts
 from hpcdist.ps.row_policy import RowPolicy
 from hpcdist.torch.tables import open_tables
 

@@ -28,7 +28,6 @@ from hpcdist.comm.process_manager import launched_size
 from hpcdist.comm.progress import threads_per_rank
 from hpcdist.comm.ulfm import UlfmTransport
 from hpcdist.comm.world import mpi_world
-from hpcdist.fluid.declared.servers import serve
 from hpcdist.torch import steps
 from hpcdist.torch.connections import Connections
 from hpcdist.torch.rank_process import RankProcess
@@ -192,6 +191,8 @@ def _begin(within_s: float | None) -> TorchJob:
             "--pservers P train.py"
         )
     if runtime.is_server():
+        from hpcdist.fluid.declared.servers import serve  # which runs a Program
+
         serve()
         raise SystemExit(0)  # the script is for trainers
     deadline_s = settings.RPC_DEADLINE.read() / 1000

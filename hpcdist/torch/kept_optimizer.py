@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hpcdist.base.errors import TableError
-from hpcdist.fluid.declared.facts import OptimizerFacts, TrainingMode, optimizer_of
+from hpcdist.ps.facts import OptimizerFacts, TrainingMode
 from hpcdist.torch.tables import Tables
 
 NUMBERS = ("betas", "eps", "momentum", "weight_decay")  # that scripts schedule, beside the rate
@@ -81,4 +81,4 @@ def check(facts: OptimizerFacts, lr: object, mode: TrainingMode, modes: Sequence
     if not (isinstance(lr, (int, float)) and math.isfinite(lr) and lr >= 0):
         raise TableError(f"lr: expected a number that is not negative, got {lr!r}")
     mode.check(modes)
-    optimizer_of(facts, lr)
+    facts.check()

@@ -12,8 +12,8 @@ from hpcdist import checkpoint, runtime
 from hpcdist.base.errors import CheckpointError, TableError
 from hpcdist.checkpoint.ranks import peers_here, together
 from hpcdist.executor.scope import Scope
-from hpcdist.fluid.declared.facts import PUBLISH_EVERY
 from hpcdist.graph.program import Program
+from hpcdist.ps.facts import PUBLISH_EVERY
 from hpcdist.torch.embedding import TableModule
 from hpcdist.torch.job import job
 from hpcdist.torch.kept_optimizer import KeptOptimizer

@@ -16,14 +16,12 @@ from torch.distributed.constants import default_pg_timeout
 
 from hpcdist.base import settings
 from hpcdist.base.errors import LaunchError
-from hpcdist.fluid.declared.servers import serve
 from hpcdist.torch import patches
 from hpcdist.torch.group_with_gpus import POSSIBLE, GroupWithGpus, by_nccl
 from hpcdist.torch.job import TorchJob, job, used
 from hpcdist.torch.process_group import MpiProcessGroup
 
 NAME, WITH_GPUS = "hpcdist", "hpcdist_nccl"
-__all__ = ["register", "serve", "stand_in"]
 _rank_process = os.getpid()  # others have been forked by it
 rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")  # hidden by a function
 

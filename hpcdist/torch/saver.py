@@ -25,10 +25,9 @@ from hpcdist.checkpoint.restore import SAVED
 from hpcdist.checkpoint.saver import BEST
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.executor import Executor
-from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
-from hpcdist.fluid.declared.facts import rate_name
 from hpcdist.graph.program import Program
+from hpcdist.ps.facts import rate_name
 from hpcdist.torch.job import job
 from hpcdist.torch.models import Publisher, declared, needs_launcher, tables_of
 from hpcdist.torch.states import (
@@ -52,6 +51,7 @@ from hpcdist.torch.states import (
     take,
 )
 from hpcdist.torch.tables import Tables, all_in_use, open_tables
+from hpcdist.trace.position import here
 
 STATES = "torch/states"  # the variable of plain data, as UTF-8
 TRAINED = (nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler)  # change in steps

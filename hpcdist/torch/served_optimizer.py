@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hpcdist.base.errors import TableError
-from hpcdist.fluid.declared.facts import MODES, OptimizerFacts, TrainingMode
+from hpcdist.ps.facts import MODES, OptimizerFacts, TrainingMode
 from hpcdist.torch.kept_optimizer import KeptOptimizer, check
 from hpcdist.torch.tables import open_tables
 

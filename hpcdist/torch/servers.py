@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import xxhash
 from torch import nn
 
+from hpcdist import runtime
 from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
-from hpcdist.fluid.declared.facts import Facts
-from hpcdist.fluid.declared.servers import DeclaredOnServers, deadline_s, tell_servers
 from hpcdist.ps.client import PsClient
+from hpcdist.ps.facts import Facts
 from hpcdist.ps.messages import VALUE_TAG
+from hpcdist.ps.plan import Plan
+from hpcdist.ps.slicing import Slice
 from hpcdist.runtime.job.job import Job
+from hpcdist.runtime.pserver.declared import DeclaredOnServers, deadline_s, tell_servers
 from hpcdist.runtime.pserver.geo_exchange import GeoExchange, GeoStep
-from hpcdist.transpiler.plan import Plan
-from hpcdist.transpiler.slicing import Slice
+
+if TYPE_CHECKING:
+    from hpcdist.graph.program import Program
 
 
 class Served(DeclaredOnServers):
@@ -39,10 +45,17 @@ class Served(DeclaredOnServers):
         self._read(job.current_client())
         self._geo: GeoExchange | None = None
         if self._plan.mode.geo:
-            local = job.adopt(self.program, GeoStep)
+            local = job.adopt(self._plan, GeoStep)
             self._connection, self._geo = local.connection, local.connect(values)
         else:
             self.connect({**self._blocks, **self._gradient_blocks()})
+
+    @cached_property
+    def program(self) -> Program:
+        """The Program whose variables checkpoints save: that of a trainer. Made on first use."""
+        from hpcdist.fluid.declared.programs import trainer_program_of
+
+        return trainer_program_of(self.facts, self.job)
 
     def read(self) -> None:
         """Overwrite parameters with the servers' present values."""
@@ -85,8 +98,8 @@ class Served(DeclaredOnServers):
 
         TableError for values, and for gradients, of which servers would make others than torch.
         """
-        moved_by = self._facts.optimizers[optimizer]
-        for dense in self._facts.dense:
+        moved_by = self.facts.optimizers[optimizer]
+        for dense in self.facts.dense:
             if dense.optimizer != optimizer:
                 continue
             name, parameter = dense.name, self._parameters[dense.name]
@@ -155,4 +168,7 @@ def _trace(parameter: nn.Parameter) -> tuple[int, int]:
 
 def announce(facts: Facts, parameters: Mapping[str, nn.Parameter]) -> Served:
     """Send the servers what to keep, and connect to them. Every trainer calls this."""
-    return Served(tell_servers(facts), facts, parameters)
+    job = runtime.current()
+    assert job is not None, "there are servers"
+    tell_servers(job, facts)
+    return Served(job, facts, parameters)

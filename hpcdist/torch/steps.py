@@ -13,9 +13,9 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from hpcdist.executor.position import here
 from hpcdist.torch.signature import Call
 from hpcdist.trace.events import EventKind
+from hpcdist.trace.position import here
 from hpcdist.trace.recorder import recorder
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from hpcdist.base.errors import TableError
-from hpcdist.fluid.declared.facts import ROW_KINDS, OptimizerFacts, TrainingMode
+from hpcdist.ps.facts import OptimizerFacts, TrainingMode
+from hpcdist.ps.optimizers import ROW_KINDS
 from hpcdist.torch.embedding import TableModule
 from hpcdist.torch.kept_optimizer import KeptOptimizer, check
 

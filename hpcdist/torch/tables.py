@@ -17,17 +17,16 @@ from torch import nn
 from hpcdist import runtime
 from hpcdist.base.errors import CommError, TableError
 from hpcdist.comm.base import Array, Transport
-from hpcdist.fluid.declared.facts import DenseFacts, Facts, OptimizerFacts, TableFacts, TrainingMode
 from hpcdist.ps.batch import TableSpec
+from hpcdist.ps.facts import DenseFacts, Facts, OptimizerFacts, TableFacts, TrainingMode
+from hpcdist.ps.planned_tables import make_table
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import TableClient
-from hpcdist.runtime.tables.make_table import make_table, spec_of
 from hpcdist.torch.embedding_exchange import Announced, EmbeddingExchange
 from hpcdist.torch.job import job
 from hpcdist.torch.look_ups import GivenGradients, LookUps
 from hpcdist.torch.servers import Served, announce
-from hpcdist.transpiler.table_metadata import read_tables, with_startup
 
 MANY = 4  # tables, whose exchanges one by one are worth a word
 
@@ -206,9 +205,8 @@ class Tables:
                     f"mode {self._mode.name!r} needs parameter servers: start the job with "
                     "--pservers P, or leave the mode out"
                 )
-            main, startup = facts.programs
-            tables = with_startup(read_tables(main), startup)
-            specs = tuple(map(spec_of, tables))
+            tables = facts.planned_tables
+            specs = tuple(table.spec for table in tables)
             made = [make_table(table, self.group.rank, self.group.size) for table in tables]
             self.local = {table.name: table for table in made}
             exchange = ShardedTables(self.group, specs, made, job().deadline_s)

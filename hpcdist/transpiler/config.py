@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any
 
 from hpcdist.base import settings
 from hpcdist.base.checks import Fields, integer
 from hpcdist.base.errors import PlanAssertionError, PlanAttributeError, PlanError, PlanTypeError
-from hpcdist.transpiler.dispatch import PSDispatcher, RoundRobin
+from hpcdist.ps.dispatch import PSDispatcher, RoundRobin
+from hpcdist.ps.slicing import SMALLEST_BLOCK
 
 MODES = ("pserver", "nccl2", "collective")
 DENSE = ("pserver", "collective")
-SMALLEST_BLOCK = 8192  # elements; Fluid refuses less
-
-
-class DistributedMode(IntEnum):
-    """How servers apply gradients: the ``distributed_mode`` of listen_and_serv."""
-
-    SYNC = 0
-    ASYNC = 1
-    HALF_ASYNC = 2
-    GEO = 3
 
 
 @dataclass

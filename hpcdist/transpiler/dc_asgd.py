@@ -9,18 +9,18 @@ from __future__ import annotations
 from hpcdist.graph.block import Block
 from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
-from hpcdist.transpiler.plan import Plan
+from hpcdist.transpiler.plan import ProgramPlan
 
 SENDER = "@TRAINER_ID@"  # int64 [1]: whose gradient an optimize block is run for
 _OUTPUTS = "tmp_dc_output"
 
 
-def backups(plan: Plan, name: str) -> tuple[str, ...]:
+def backups(plan: ProgramPlan, name: str) -> tuple[str, ...]:
     """Return the variables that hold a block as trainers 0, 1, ... last read it."""
     return tuple(f"{name}.trainer_{trainer}_bak" for trainer in range(plan.trainers))
 
 
-def declare_backups(home: Block, plan: Plan, endpoint: str) -> None:
+def declare_backups(home: Block, plan: ProgramPlan, endpoint: str) -> None:
     """Declare the backups of a server's blocks; the startup program copies the blocks into them."""
     for route, piece in plan.blocks_on(endpoint):
         for name in backups(plan, piece.name):
@@ -28,14 +28,14 @@ def declare_backups(home: Block, plan: Plan, endpoint: str) -> None:
             home.create_var(name, shape=piece.shape, dtype=route.dtype, persistable=True)
 
 
-def append_backup_init(home: Block, plan: Plan, endpoint: str) -> None:
+def append_backup_init(home: Block, plan: ProgramPlan, endpoint: str) -> None:
     """Append operators to a server's startup program that set backups to initial values."""
     for _, piece in plan.blocks_on(endpoint):
         for name in backups(plan, piece.name):
             home.add_op(_op(home, "assign", {"X": [piece.name]}, name))
 
 
-def compensate(block: Block, name: str, gradient: str, plan: Plan) -> str:
+def compensate(block: Block, name: str, gradient: str, plan: ProgramPlan) -> str:
     """Append what compensates the gradient of the parameter block ``name``; return the result."""
     variable = block.program.global_block().var(name)
     facts = {"shape": variable.shape, "dtype": variable.dtype}

@@ -13,9 +13,9 @@ from hpcdist.graph.distribution import VarsDistributed
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.program import Program, default_main_program, default_startup_program
 from hpcdist.graph.variable import Variable
+from hpcdist.ps.plan import DistributedMode, UpdateMode
 from hpcdist.transpiler.collective import rewrite_in_place
 from hpcdist.transpiler.config import (
-    DistributedMode,
     DistributeTranspilerConfig,
     ServerRuntimeConfig,
     check_config,
@@ -34,10 +34,10 @@ from hpcdist.transpiler.hybrid import (
     hybrid_trainer,
     tables_alone,
 )
-from hpcdist.transpiler.mode import UpdateMode, choose_mode
+from hpcdist.transpiler.mode import choose_mode
 from hpcdist.transpiler.own_rates import with_rates_scheduled
 from hpcdist.transpiler.placement_records import vars_distributed
-from hpcdist.transpiler.plan import Plan, constants_of, fingerprint, make_plan
+from hpcdist.transpiler.plan import ProgramPlan, constants_of, fingerprint, make_plan
 from hpcdist.transpiler.pserver import pserver_program
 from hpcdist.transpiler.startup import pserver_startup, trainer_startup
 from hpcdist.transpiler.table_metadata import with_startup
@@ -59,7 +59,7 @@ class DistributeTranspiler:
         self.config = DistributeTranspilerConfig() if config is None else config
         check_config(self.config)
         self.server_config = ServerRuntimeConfig()
-        self._plan: Plan | None = None
+        self._plan: ProgramPlan | None = None
         self._group: Group | None = None  # in place of a plan, where there are no servers
         self._main = Program()
         self._served = Program()  # the same, or what servers are to keep of it
@@ -221,20 +221,20 @@ class DistributeTranspiler:
     def _mode(self, config: DistributeTranspilerConfig, sync_mode: bool) -> UpdateMode:
         return choose_mode(config, sync_mode)
 
-    def _trainer(self, main: Program, plan: Plan) -> Program:
+    def _trainer(self, main: Program, plan: ProgramPlan) -> Program:
         if plan.mode.dense_summed:
             return hybrid_trainer(main, hybrid_group(plan, self.config.nccl_comm_num))
         return trainer_program(main, plan)
 
-    def _trainer_startup(self, startup: Program, main: Program, plan: Plan) -> Program:
+    def _trainer_startup(self, startup: Program, main: Program, plan: ProgramPlan) -> Program:
         if plan.mode.dense_summed:
             return hybrid_startup(startup, main, hybrid_group(plan, self.config.nccl_comm_num))
         return trainer_startup(startup, main, plan)
 
-    def _server(self, main: Program, plan: Plan, endpoint: str) -> Program:
+    def _server(self, main: Program, plan: ProgramPlan, endpoint: str) -> Program:
         return pserver_program(main, plan, endpoint, self.server_config)
 
-    def _planned(self, endpoint: str | None = None) -> Plan:
+    def _planned(self, endpoint: str | None = None) -> ProgramPlan:
         if self._group is not None:
             raise PlanError(f"mode {self._group.mode!r} has no parameter servers to ask for")
         if self._plan is None:

@@ -16,11 +16,11 @@ from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import program_of
+from hpcdist.ps.planned_tables import PlannedTable
 from hpcdist.transpiler.look_ups import at_once
-from hpcdist.transpiler.plan import Plan
+from hpcdist.transpiler.plan import ProgramPlan
 from hpcdist.transpiler.rpc import send_op
 from hpcdist.transpiler.table_metadata import (
-    ProgramTable,
     TableSteps,
     gradient_of,
     is_distributed_lookup,
@@ -39,7 +39,7 @@ class ServerTable:
     is its share of the table's size, -1 if that is not bounded.
     """
 
-    table: ProgramTable
+    table: PlannedTable
     height: int
     gradient: str
     received: tuple[str, ...]
@@ -51,7 +51,7 @@ class ServerTable:
 
 
 # -- the trainer -----------------------------------------------------------------------------------
-def fetch_rows(block: Block, plan: Plan) -> TableSteps:
+def fetch_rows(block: Block, plan: ProgramPlan) -> TableSteps:
     """Replace all look-ups by operators that ask every server once, for rows of all tables.
 
     Return what they look up.
@@ -91,7 +91,7 @@ def fetch_rows(block: Block, plan: Plan) -> TableSteps:
 
 
 def _ask_for(
-    block: Block, plan: Plan, number: int, lookups: Sequence[Operator]
+    block: Block, plan: ProgramPlan, number: int, lookups: Sequence[Operator]
 ) -> tuple[Operator, Operator]:
     """Return the operators that cut a table's ids by server, and place its rows."""
     ids = [op.input("Ids")[0] for op in lookups]
@@ -113,7 +113,7 @@ def _ask_for(
 
 
 def push_rows(
-    block: Block, plan: Plan, table: ProgramTable
+    block: Block, plan: ProgramPlan, table: PlannedTable
 ) -> tuple[Operator, Operator, TableSteps]:
     """Return the operators that cut a table's gradient by server and send it; not added.
 
@@ -139,7 +139,7 @@ def push_rows(
 
 # -- the server ------------------------------------------------------------------------------------
 def add_table(
-    home: Block, parent: int, plan: Plan, number: int, update_op: Operator, server: int
+    home: Block, parent: int, plan: ProgramPlan, number: int, update_op: Operator, server: int
 ) -> ServerTable:
     """Declare a server's part of a table and add its three blocks; ``update_op`` moves the whole.
 
@@ -191,14 +191,14 @@ def _declare_scalars(home: Block, update_op: Operator) -> None:
                 home.add_var(origin.var(name).copied_to(home))
 
 
-def rows_on_each(plan: Plan, table: ProgramTable) -> int:
+def rows_on_each(plan: ProgramPlan, table: PlannedTable) -> int:
     """Return each server's share of a table's size; -1 if that is not bounded."""
     return -1 if table.dict_size is None else math.ceil(table.dict_size / len(plan.endpoints))
 
 
-def _ids_name(plan: Plan, number: int, server: int) -> str:
+def _ids_name(plan: ProgramPlan, number: int, server: int) -> str:
     return f"prefetch_compress_in_tmp_{number * len(plan.endpoints) + server}"
 
 
-def _answered(plan: Plan, number: int, server: int) -> str:
+def _answered(plan: ProgramPlan, number: int, server: int) -> str:
     return f"prefetch_compress_out_tmp_{number * len(plan.endpoints) + server}"

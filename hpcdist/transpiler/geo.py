@@ -10,8 +10,9 @@ from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
+from hpcdist.ps.plan import Route
 from hpcdist.transpiler.config import ServerRuntimeConfig
-from hpcdist.transpiler.plan import Plan, Route
+from hpcdist.transpiler.plan import ProgramPlan
 from hpcdist.transpiler.program_roles import program_roles
 from hpcdist.transpiler.pserver import ServerBlock, ServerPlan, listen_op
 from hpcdist.transpiler.rpc import control_name, send_op
@@ -23,7 +24,7 @@ PARAM_INIT = "param_init"  # what the startup program "sends" once it has the pa
 _UNROUTED = ("127.0.0.1:6164",)  # epmap of a send in Fluid by default: the plan has the routes
 
 
-def geo_trainer(program: Program, plan: Plan) -> Program:
+def geo_trainer(program: Program, plan: ProgramPlan) -> Program:
     """Return the trainer's main program: the given one, and a ``send`` that ends the step.
 
     It names the ids looked up in sparse tables, and for each the table, in send_varnames.
@@ -48,7 +49,7 @@ def geo_trainer(program: Program, plan: Plan) -> Program:
     return new
 
 
-def geo_trainer_startup(startup: Program, plan: Plan) -> Program:
+def geo_trainer_startup(startup: Program, plan: ProgramPlan) -> Program:
     """Return the trainer's startup program: it receives all parameters, tables included."""
     new = startup.clone()
     block = new.global_block()
@@ -62,7 +63,7 @@ def geo_trainer_startup(startup: Program, plan: Plan) -> Program:
 
 
 def geo_server(
-    program: Program, plan: Plan, endpoint: str, threads: ServerRuntimeConfig
+    program: Program, plan: ProgramPlan, endpoint: str, threads: ServerRuntimeConfig
 ) -> Program:
     """Return a server's Program: a block for each parameter block adds the differences to it."""
     new = Program()
@@ -90,7 +91,7 @@ def geo_server(
     return new
 
 
-def vars_info(plan: Plan) -> dict[str, dict[str, list[str]]]:
+def vars_info(plan: ProgramPlan) -> dict[str, dict[str, list[str]]]:
     """Return the routes as Fluid's communicator takes them, everything a string."""
     return {
         route.parameter: {
@@ -108,7 +109,7 @@ def _declare_delta(block: Block, route: Route, name: str, shape: tuple[int, ...]
     return block.create_var(f"{name}.delta", shape=shape, dtype=route.dtype, type=kind).name
 
 
-def _lookups(block: Block, plan: Plan) -> list[Operator]:
+def _lookups(block: Block, plan: ProgramPlan) -> list[Operator]:
     """Return the look-ups in sparse tables."""
     tables = {route.parameter for route in plan.routes if route.sparse}
     return [op for op in block.ops if op.type in LOOKUPS and op.input("W")[0] in tables]

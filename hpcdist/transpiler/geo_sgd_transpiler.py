@@ -8,11 +8,12 @@ from hpcdist.base.errors import PlanError
 from hpcdist.graph.op_role import MERGED_STEPS
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
+from hpcdist.ps.plan import UpdateMode
 from hpcdist.transpiler.config import DistributeTranspilerConfig
 from hpcdist.transpiler.distribute_transpiler import DistributeTranspiler
 from hpcdist.transpiler.geo import geo_server, geo_trainer, geo_trainer_startup, vars_info
-from hpcdist.transpiler.mode import UpdateMode, geo_mode
-from hpcdist.transpiler.plan import Plan
+from hpcdist.transpiler.mode import geo_mode
+from hpcdist.transpiler.plan import ProgramPlan
 
 
 class GeoSgdTranspiler(DistributeTranspiler):
@@ -73,7 +74,7 @@ class GeoSgdTranspiler(DistributeTranspiler):
             raise PlanError("GEO mode is asynchronous: pass sync_mode=False to transpile()")
         return geo_mode(config)
 
-    def _trainer(self, main: Program, plan: Plan) -> Program:
+    def _trainer(self, main: Program, plan: ProgramPlan) -> Program:
         if any(MERGED_STEPS in op.attrs for op in main.global_block().ops):
             raise PlanError(
                 "GEO exchanges what updates have changed, once in several steps: leave gradient "
@@ -81,8 +82,8 @@ class GeoSgdTranspiler(DistributeTranspiler):
             )
         return geo_trainer(main, plan)
 
-    def _trainer_startup(self, startup: Program, main: Program, plan: Plan) -> Program:
+    def _trainer_startup(self, startup: Program, main: Program, plan: ProgramPlan) -> Program:
         return geo_trainer_startup(startup, plan)
 
-    def _server(self, main: Program, plan: Plan, endpoint: str) -> Program:
+    def _server(self, main: Program, plan: ProgramPlan, endpoint: str) -> Program:
         return geo_server(main, plan, endpoint, self.server_config)

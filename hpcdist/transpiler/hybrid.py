@@ -10,7 +10,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.transpiler.grad_allreduce import allreduce_gradients, collective_startup
 from hpcdist.transpiler.group import PLAIN, Group
-from hpcdist.transpiler.plan import Plan, trainer_plan
+from hpcdist.transpiler.plan import ProgramPlan, trainer_plan
 from hpcdist.transpiler.table_metadata import tables_looked_up
 
 
@@ -18,13 +18,13 @@ from hpcdist.transpiler.table_metadata import tables_looked_up
 class HybridGroup(Group):
     """Trainers that sum dense gradients; ``served`` is the plan of the tables that servers keep."""
 
-    served: Plan = field(kw_only=True)
+    served: ProgramPlan = field(kw_only=True)
 
     def fluid_fields(self) -> dict[str, object]:
         return self.served.fluid_fields()
 
 
-def hybrid_group(plan: Plan, rings: int) -> HybridGroup:
+def hybrid_group(plan: ProgramPlan, rings: int) -> HybridGroup:
     """Return the group of the trainers of a plan; ``rings`` communicators take turns."""
     names = tuple(f"trainer{k}" for k in range(plan.trainers))
     me = plan.trainer_id
@@ -40,7 +40,7 @@ def hybrid_group(plan: Plan, rings: int) -> HybridGroup:
     )
 
 
-def served_plan(program: Program) -> Plan | None:
+def served_plan(program: Program) -> ProgramPlan | None:
     """Return the plan of what servers keep for a trainer's Program; None if they keep nothing."""
     group = program.distribution
     return group.served if isinstance(group, HybridGroup) else trainer_plan(program)

@@ -2,52 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hpcdist.base.errors import PlanAssertionError, PlanError, PlanTypeError
-from hpcdist.transpiler.config import (
-    DistributedMode,
-    DistributeTranspilerConfig,
-    sums_dense,
-)
+from hpcdist.ps.plan import SYNCHRONOUS, DistributedMode, UpdateMode, asynchronous, geo
+from hpcdist.transpiler.config import DistributeTranspilerConfig, sums_dense
 
 SUMS = "with dense = 'collective' trainers sum gradients in every step"
-
-
-@dataclass(frozen=True)
-class UpdateMode:
-    """How gradients travel and how servers apply them.
-
-    ``distributed_mode`` is what servers are told. ``lockstep``: trainers run separate barriers
-    after sending and after receiving. ``averaged``: servers average over the trainers' gradients,
-    so each trainer's has a separate name. ``runtime_split``: full gradients and parameters
-    stand in send and recv, and the runtime's communicator cuts and joins them; ``joint``: its
-    threads meet at a barrier. ``dc_asgd``: servers compensate the delay of each gradient.
-    ``max_staleness``: how many steps ahead of the slowest a trainer may be, None any number.
-    ``push_every``: in GEO mode, after how many local steps differences are exchanged.
-    ``dense_summed``: parameters that are no distributed tables live on the trainers, which sum
-    their gradients; servers keep tables, whose rows' gradients come divided by the trainers.
-    """
-
-    distributed_mode: DistributedMode = DistributedMode.SYNC
-    lockstep: bool = True
-    averaged: bool = True
-    runtime_split: bool = False
-    joint: bool = False
-    dc_asgd: bool = False
-    push_every: int = 0
-    max_staleness: int | None = None
-    dense_summed: bool = False
-
-    @property
-    def synchronous(self) -> bool:
-        """Whether servers wait for all trainers before they answer."""
-        return self.distributed_mode == DistributedMode.SYNC
-
-    @property
-    def geo(self) -> bool:
-        """Whether trainers update by themselves and exchange differences."""
-        return self.distributed_mode == DistributedMode.GEO
 
 
 def choose_mode(config: DistributeTranspilerConfig, sync_mode: bool) -> UpdateMode:
@@ -77,13 +38,7 @@ def geo_mode(config: DistributeTranspilerConfig) -> UpdateMode:
         if getattr(config, name):
             raise PlanError(f"config.{name} has no meaning in GEO mode: set it to False")
     _unbounded(config)
-    return UpdateMode(
-        DistributedMode.GEO,
-        lockstep=False,
-        averaged=False,
-        runtime_split=True,
-        push_every=config.geo_sgd_need_push_nums,
-    )
+    return geo(config.geo_sgd_need_push_nums)
 
 
 def _sync(config: DistributeTranspilerConfig) -> UpdateMode:
@@ -97,7 +52,7 @@ def _sync(config: DistributeTranspilerConfig) -> UpdateMode:
                 f"config.{name} is for asynchronous training: pass sync_mode=False to transpile()"
             )
     _unbounded(config)
-    return UpdateMode()
+    return SYNCHRONOUS
 
 
 def _unbounded(config: DistributeTranspilerConfig) -> None:
@@ -124,12 +79,6 @@ def _async(config: DistributeTranspilerConfig) -> UpdateMode:
             )
         _unbounded(config)
         return UpdateMode(DistributedMode.SYNC, lockstep=False, runtime_split=True, joint=True)
-    return UpdateMode(
-        DistributedMode.ASYNC if split else DistributedMode.HALF_ASYNC,
-        lockstep=False,
-        averaged=False,
-        runtime_split=split,
-        joint=joint,
-        dc_asgd=config.enable_dc_asgd,
-        max_staleness=config.max_staleness,
+    return asynchronous(
+        split=split, joint=joint, dc_asgd=config.enable_dc_asgd, ahead=config.max_staleness
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hpcdist.graph.distribution import VarDistributed, VarsDistributed, VarStruct
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
-from hpcdist.transpiler.plan import Plan
+from hpcdist.transpiler.plan import ProgramPlan
 from hpcdist.transpiler.program_roles import program_roles
 from hpcdist.transpiler.pserver import Shard, shards_on
 
@@ -15,7 +15,7 @@ from hpcdist.transpiler.pserver import Shard, shards_on
 _NOT_STATE = {"Param", "Grad", "LearningRate", "Beta1Tensor", "Beta2Tensor"}
 
 
-def vars_distributed(program: Program, plan: Plan) -> VarsDistributed:
+def vars_distributed(program: Program, plan: ProgramPlan) -> VarsDistributed:
     """Return the records of a training program under a plan."""
     block = program.global_block()
     records = []

@@ -1,9 +1,8 @@
-"""The plan of a distributed training: which rows of which parameter live on which server."""
+"""The plan of a Program's distributed training: its parameters, cut and handed to servers."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,16 +19,15 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.ops.optimize.sparse_gradients import sparse_refusal
 from hpcdist.ops.optimize.update import UPDATES
+from hpcdist.ps.plan import Plan, PlannedParameter, Route, UpdateMode, placed
+from hpcdist.ps.planned_tables import PlannedTable
 from hpcdist.transpiler.config import DistributeTranspilerConfig, dispatcher_class
 from hpcdist.transpiler.counters import step_counter
 from hpcdist.transpiler.group import Participants
-from hpcdist.transpiler.mode import UpdateMode
 from hpcdist.transpiler.program_roles import ParameterUpdate, program_roles
 from hpcdist.transpiler.scheduled import ScheduledValue, scheduled_values
-from hpcdist.transpiler.slicing import Slice, slice_variables
 from hpcdist.transpiler.table_metadata import (
     LOOKUPS,
-    ProgramTable,
     TableSteps,
     is_distributed_lookup,
     read_tables,
@@ -39,64 +37,20 @@ from hpcdist.transpiler.unserved import refuse_other_order, refuse_uncut, refuse
 
 
 @dataclass(frozen=True)
-class Route:
-    """Where one parameter goes: its blocks and, one for each, the servers' endpoints.
+class ProgramPlan(Plan, ProgramDistribution):
+    """How a trainer's Programs are distributed.
 
-    ``sparse``: its gradient is SelectedRows; ``moved_whole``: its update also moves rows which that
-    does not list. ``remote``: trainers do not receive the parameter but ask servers for the rows
-    they look up.
-    """
-
-    parameter: str
-    gradient: str
-    shape: tuple[int, ...]
-    dtype: str
-    slices: tuple[Slice, ...]
-    endpoints: tuple[str, ...]
-    sparse: bool = False
-    remote: bool = False
-    moved_whole: bool = False
-
-    @property
-    def cut(self) -> bool:
-        """Whether the parameter is in more than one block."""
-        return len(self.slices) > 1
-
-    def on(self, endpoint: str) -> list[Slice]:
-        """Return the blocks that live on a server."""
-        return [s for s, held_by in zip(self.slices, self.endpoints) if held_by == endpoint]
-
-
-@dataclass(frozen=True)
-class Plan(ProgramDistribution):
-    """How a trainer's Programs are distributed: who takes part, and where parameters live.
-
-    ``routes`` has one for each parameter, in the order of its first update.
-
-    ``order`` are the positions of the routes in the order in which they were dispatched.
     ``counter`` is the step counter of a schedule whose steps the trainers count. ``constants`` are
     the (variable, value) that startup fills in beside parameters: learning rates, accumulators.
-    Distributed ``tables`` have no route, each of their rows has; ``table_steps`` says what this
-    Program pulls and pushes. ``startup``: this is the plan of a Program that initializes the
-    trainer.
-    Where several Programs train in ``turns``, these are the parameters that each of them moves, and
-    a trainer's Program is number ``turn`` of them; ``routes`` are those of all. ``scheduled`` are
-    learning rates and what their schedule computes, on the servers.
+    ``table_steps`` says what this Program pulls and pushes. ``startup``: this is the plan of a
+    Program that initializes the trainer. ``scheduled`` are learning rates and what their schedule
+    computes, on the servers.
     """
 
-    endpoints: tuple[str, ...]
-    trainers: int
-    trainer_id: int
-    current_endpoint: str
-    routes: tuple[Route, ...]
-    order: tuple[int, ...]
-    mode: UpdateMode
+    current_endpoint: str = ""
     counter: str | None = None
-    tables: tuple[ProgramTable, ...] = ()
     constants: tuple[tuple[str, float], ...] = ()
     startup: bool = False
-    turns: tuple[tuple[str, ...], ...] = ()
-    turn: int = 0
     scheduled: tuple[ScheduledValue, ...] = ()
     table_steps: TableSteps = field(default=TableSteps(), compare=False, repr=False)
 
@@ -117,72 +71,14 @@ class Plan(ProgramDistribution):
             return ()
         return tuple(f"{self.counter}.trainer_{trainer}" for trainer in range(self.trainers))
 
-    @property
-    def dispatched(self) -> list[Route]:
-        """The routes in the order of dispatch."""
-        return [self.routes[i] for i in self.order]
 
-    def blocks_on(self, endpoint: str) -> Iterator[tuple[Route, Slice]]:
-        """Yield the blocks of a server in the order of dispatch."""
-        for route in self.dispatched:
-            for piece in route.on(endpoint):
-                yield route, piece
-
-    def routes_of(self, turn: int) -> tuple[Route, ...]:
-        """Return the routes of the parameters that one of the Programs moves."""
-        if not self.turns:
-            return self.routes
-        return tuple(route for route in self.routes if route.parameter in self.turns[turn])
-
-    def of_this_turn(self) -> Plan:
-        """Return the plan of the parameters that a trainer's Program updates."""
-        if not self.turns:
-            return self
-        routes = self.routes_of(self.turn)
-        index = {route.parameter: i for i, route in enumerate(routes)}
-        order = tuple(index[r.parameter] for r in self.dispatched if r.parameter in index)
-        return replace(self, routes=routes, order=order)
-
-    @property
-    def updating(self) -> str:
-        """A server that updates something in every step of a trainer's Program."""
-        routes = self.of_this_turn().routes
-        return routes[0].endpoints[0] if routes else self.endpoints[0]
-
-    @property
-    def merged(self) -> bool:
-        """Whether servers have several trainers' gradients to average."""
-        return self.mode.averaged and self.trainers > 1
-
-    def received(self, gradient: str) -> tuple[str, ...]:
-        """Return the names under which a gradient block comes to its server."""
-        if not self.merged:
-            return (gradient,)
-        return tuple(f"{gradient}.trainer_{trainer}" for trainer in range(self.trainers))
-
-    def sent(self, route: Route) -> list[str]:
-        """Return the names under which this trainer's blocks of a gradient come to servers."""
-        whose = self.trainer_id if self.merged else 0
-        return [self.received(s.of(route.gradient))[whose] for s in route.slices]
-
-    def local_gradients(self, route: Route) -> list[str]:
-        """Return the names of a gradient's blocks in the trainer's program."""
-        if self.mode.lockstep:
-            return self.sent(route)
-        return [s.of(route.gradient) for s in route.slices]
-
-    def role_gradient(self, route: Route) -> str:
-        """Return the gradient that stands in op_role_var: renamed if it is sent in one piece."""
-        return route.gradient if route.cut else self.local_gradients(route)[0]
-
-
-def trainer_plan(program: Program) -> Plan | None:
+def trainer_plan(program: Program) -> ProgramPlan | None:
     """Return the plan of a Program that a trainer with servers runs; None of another."""
     plan = program.distribution
-    return plan if isinstance(plan, Plan) else None
+    return plan if isinstance(plan, ProgramPlan) else None
 
 
-def fingerprint(program: Program, plan: Plan) -> str:
+def fingerprint(program: Program, plan: ProgramPlan) -> str:
     """Return a digest that is equal on two ranks if they built the same program and plan."""
     shared = replace(plan, trainer_id=0, current_endpoint="")
     text = f"{exact_text(program)}\n{shared}\n{settings.KERNELS.read()}"
@@ -211,7 +107,7 @@ def make_plan(
     participants: Participants,
     config: DistributeTranspilerConfig,
     mode: UpdateMode,
-) -> Plan:
+) -> ProgramPlan:
     """Cut the parameters of a training program and hand their blocks to the servers."""
     roles = program_roles(program)
     if roles.averages and not mode.lockstep:
@@ -240,41 +136,37 @@ def make_plan(
                 f"config.enable_dc_asgd: the gradient of {var.name!r} is sparse, and its delay "
                 "cannot be compensated; use is_sparse=False for this table"
             )
-        slices = slice_variables([var], servers, config.min_block_size)
-        if len(slices) > 1 and not mode.geo:
+        route = PlannedParameter(
+            var.name,
+            update.gradient,
+            var.shape,
+            var.dtype,
+            sparse,
+            remote=sparse and var.name in remote and not mode.geo,
+            moved_whole=sparse and _moves_all(block, update),
+        ).cut(servers, config.min_block_size)
+        if route.cut and not mode.geo:
             refuse_uncut(block, update)
-        routes.append(
-            Route(
-                var.name,
-                update.gradient,
-                var.shape,
-                var.dtype,
-                slices,
-                (),
-                sparse,
-                remote=sparse and var.name in remote and not mode.geo,
-                moved_whole=sparse and _moves_all(block, update),
-            )
-        )
+        routes.append(route)
     order = list(range(len(routes)))
     if not config.slice_var_up:
         # Without cuts biases and weights would alternate and so be parted on an even number of
         # servers. This is the stream of np.random.seed and np.random.shuffle, as in Fluid.
         np.random.RandomState(program.random_seed).shuffle(order)
-    routes = _dispatch(program, routes, order, participants, config)
-    homes = {route.parameter: route.endpoints for route in routes}
+    placed_routes = _dispatch(program, routes, order, participants, config)
+    homes = {route.parameter: route.endpoints for route in placed_routes}
     refuse_partial_counts(program, [[e for p in turn for e in homes[p]] for turn in turns])
-    return Plan(
+    return ProgramPlan(
         participants.endpoints,
         participants.trainers,
         participants.trainer_id,
-        participants.current_endpoint,
-        tuple(routes),
+        placed_routes,
         tuple(order),
         mode,
-        None if mode.averaged or mode.geo else step_counter(program, roles.schedule),
         tables,
         turns=turns,
+        current_endpoint=participants.current_endpoint,
+        counter=None if mode.averaged or mode.geo else step_counter(program, roles.schedule),
         scheduled=scheduled_values(program, roles),
     )
 
@@ -285,7 +177,7 @@ def _dispatch(
     order: list[int],
     participants: Participants,
     config: DistributeTranspilerConfig,
-) -> list[Route]:
+) -> tuple[Route, ...]:
     block = program.global_block()
     blocks = [
         Variable(block, piece.name, shape=piece.shape, dtype=routes[i].dtype)
@@ -304,12 +196,7 @@ def _dispatch(
                 f"{kind}.dispatch gave {endpoint!r} for {var.name}, "
                 f"expected one of {', '.join(participants.endpoints)}"
             )
-    placed = list(routes)
-    remaining = iter(chosen)
-    for i in order:
-        endpoints = tuple(next(remaining) for _ in routes[i].slices)
-        placed[i] = replace(routes[i], endpoints=endpoints)
-    return placed
+    return placed(routes, order, chosen)
 
 
 def _moves_all(block: Block, update: ParameterUpdate) -> bool:
@@ -344,7 +231,7 @@ def is_remote_lookup(op: Operator) -> bool:
     return op.type in LOOKUPS and op.attrs.get("is_sparse", False) and not is_distributed_lookup(op)
 
 
-def _distributed_tables(program: Program, mode: UpdateMode) -> tuple[ProgramTable, ...]:
+def _distributed_tables(program: Program, mode: UpdateMode) -> tuple[PlannedTable, ...]:
     tables = read_tables(program)
     if tables and (mode.geo or mode.dc_asgd):
         raise PlanError(

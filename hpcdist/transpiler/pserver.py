@@ -12,6 +12,8 @@ from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, program_of
+from hpcdist.ps.plan import Route, UpdateMode
+from hpcdist.ps.slicing import Slice
 from hpcdist.transpiler.config import ServerRuntimeConfig
 from hpcdist.transpiler.dc_asgd import backups, compensate, declare_backups
 from hpcdist.transpiler.distributed_table import ServerTable, add_table
@@ -25,15 +27,13 @@ from hpcdist.transpiler.mean_gradient import (
     summing_ops,
     totals_of,
 )
-from hpcdist.transpiler.mode import UpdateMode
-from hpcdist.transpiler.plan import Plan, Route
+from hpcdist.transpiler.plan import ProgramPlan
 from hpcdist.transpiler.program_roles import (
     ON_SERVERS,
     ParameterUpdate,
     ProgramRoles,
     program_roles,
 )
-from hpcdist.transpiler.slicing import Slice
 from hpcdist.transpiler.trainer import rename_role_vars
 from hpcdist.transpiler.turns import TURN
 
@@ -67,7 +67,7 @@ class ServerPlan(ProgramDistribution):
     block, -1 if none: one, or one for each of the Programs that train in turns.
     """
 
-    plan: Plan
+    plan: ProgramPlan
     endpoint: str
     schedules: tuple[int, ...]
     blocks: tuple[ServerBlock, ...]
@@ -120,7 +120,9 @@ class Shard:
         return self.piece.shape if name in self.variables and shape == self.route.shape else shape
 
 
-def shards_on(program: Program, plan: Plan, roles: ProgramRoles, endpoint: str) -> list[Shard]:
+def shards_on(
+    program: Program, plan: ProgramPlan, roles: ProgramRoles, endpoint: str
+) -> list[Shard]:
     """Return a server's shards to update, in the order of the optimizer operators."""
     ops = program.global_block().ops
     routes = {route.parameter: route for route in plan.routes}
@@ -138,7 +140,7 @@ def shards_on(program: Program, plan: Plan, roles: ProgramRoles, endpoint: str) 
 
 
 def pserver_program(
-    program: Program, plan: Plan, endpoint: str, threads: ServerRuntimeConfig
+    program: Program, plan: ProgramPlan, endpoint: str, threads: ServerRuntimeConfig
 ) -> Program:
     """Return the Program of the server at ``endpoint``: listen_and_serv, a block per update.
 
@@ -192,7 +194,7 @@ def pserver_program(
     return new
 
 
-def _declare_arrivals(home: Block, plan: Plan, endpoint: str) -> list[str]:
+def _declare_arrivals(home: Block, plan: ProgramPlan, endpoint: str) -> list[str]:
     """Declare parameters and gradients; return the gradients that trainers send here."""
     arrivals: list[str] = []
     for route, piece in plan.blocks_on(endpoint):
@@ -253,7 +255,7 @@ def _add_update(
     new: Program,
     parent: int,
     program: Program,
-    plan: Plan,
+    plan: ProgramPlan,
     shard: Shard,
     parts: list[tuple[str, str]],
 ) -> ServerBlock:

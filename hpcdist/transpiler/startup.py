@@ -14,13 +14,13 @@ from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.ops.tensor.constant import VALUE_ATTRS
+from hpcdist.ps.planned_tables import PlannedTable
 from hpcdist.transpiler.dc_asgd import append_backup_init
 from hpcdist.transpiler.distributed_table import rows_on_each
-from hpcdist.transpiler.plan import Plan
+from hpcdist.transpiler.plan import ProgramPlan
 from hpcdist.transpiler.program_roles import program_roles
 from hpcdist.transpiler.pserver import Shard, shards_on
 from hpcdist.transpiler.rpc import control_name, rpc_op
-from hpcdist.transpiler.table_metadata import ProgramTable
 from hpcdist.transpiler.trainer import (
     concat_op,
     control_names_used,
@@ -32,7 +32,7 @@ FULL = "@WHOLE"  # after the name of what a server computes only to initialize i
 RANDOM = ("uniform_random", "gaussian_random", "truncated_gaussian_random")
 
 
-def trainer_startup(startup: Program, program: Program, plan: Plan) -> Program:
+def trainer_startup(startup: Program, program: Program, plan: ProgramPlan) -> Program:
     """Return the startup program of a trainer: it ends with receiving the servers' values.
 
     A sparse table is not initialized here: its rows are looked up on the servers.
@@ -53,7 +53,7 @@ def trainer_startup(startup: Program, program: Program, plan: Plan) -> Program:
     return new
 
 
-def receive_parameters(block: Block, plan: Plan, control: int) -> None:
+def receive_parameters(block: Block, plan: ProgramPlan, control: int) -> None:
     """Append what reads the servers' parameters; ``control`` numbers the barrier's output."""
     received = [route for route in plan.routes if not route.remote]
     for route in received:
@@ -81,7 +81,7 @@ def _fake_init(block: Block, table: str) -> None:
 
 
 def pserver_startup(
-    startup: Program, program: Program, plan: Plan, endpoint: str, server: Program
+    startup: Program, program: Program, plan: ProgramPlan, endpoint: str, server: Program
 ) -> Program:
     """Return the startup program of the server at ``endpoint``, whose main program is ``server``.
 
@@ -163,7 +163,7 @@ def _producers(op: Operator) -> list[Operator]:
 
 
 def _initialize_table(
-    op: Operator, home: Block, plan: Plan, table: ProgramTable, endpoint: str
+    op: Operator, home: Block, plan: ProgramPlan, table: PlannedTable, endpoint: str
 ) -> None:
     """Say how the rows of a server begin, in the form of Fluid; `table_steps` has what runs."""
     height = rows_on_each(plan, table)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from hpcdist.graph.program import Program
+from hpcdist.ps.planned_tables import PlannedTable
 from hpcdist.transpiler.adaptive_local_sgd import adaptive
 from hpcdist.transpiler.data_parallel import data_parallel
 from hpcdist.transpiler.group import group_of, required_group
-from hpcdist.transpiler.plan import Plan, trainer_plan
+from hpcdist.transpiler.plan import ProgramPlan, trainer_plan
 from hpcdist.transpiler.pserver import server_plan
 from hpcdist.transpiler.sharded_updates import sharded
 from hpcdist.transpiler.table_metadata import (
-    ProgramTable,
     is_distributed_lookup,
     read_tables,
     untrained_tables,
@@ -20,7 +20,7 @@ from hpcdist.transpiler.table_steps import lone_steps, trainer_steps
 from hpcdist.transpiler.trainer import reading_program
 
 
-def on_trainer(program: Program, plan: Plan | None) -> Program:
+def on_trainer(program: Program, plan: ProgramPlan | None) -> Program:
     """Return a trainer's Program with servers, once it trains by ``plan``: it pulls and pushes.
 
     A Program that neither trains nor was transpiled, such as a test, looks rows up on the servers.
@@ -65,7 +65,7 @@ def with_tables(program: Program, *, here: bool = True) -> Program:
     return lone_steps(program, tables, here=here) if tables or _looks_up(program) else program
 
 
-def _tables_of(program: Program) -> tuple[ProgramTable, ...]:
+def _tables_of(program: Program) -> tuple[PlannedTable, ...]:
     """Return the tables that a Program trains, or that a startup Program fills."""
     if program.trains:
         return _trained(program)
@@ -79,7 +79,7 @@ def _tables_of(program: Program) -> tuple[ProgramTable, ...]:
     )
 
 
-def _trained(program: Program) -> tuple[ProgramTable, ...]:
+def _trained(program: Program) -> tuple[PlannedTable, ...]:
     return read_tables(program) if _looks_up(program) else ()
 
 

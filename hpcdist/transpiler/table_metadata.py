@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from hpcdist.base.errors import PlanError
 from hpcdist.graph.block import Block, block_of
@@ -18,6 +18,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import declared_attrs, lookup
 from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.ps.planned_tables import Fill, PlannedTable
 from hpcdist.ps.row_policy import RowPolicy
 from hpcdist.ps.table_metadata import STATE_NAMES
 
@@ -26,60 +27,6 @@ OPTIMIZERS = tuple(STATE_NAMES)  # that move rows one by one
 DECAYS = ("l1_decay", "l2_decay")  # attributes of an update: a regularizer's coefficient
 GIVEN_ROWS = "given_rows"  # attribute of what fills a table: the rows that it begins with
 FILLS = ("fill_constant", "uniform_random", "gaussian_random", "truncated_gaussian_random")
-
-
-@dataclass(frozen=True)
-class Fill:
-    """How the startup Program fills a table: the type of operator, and its constants.
-
-    ``seed`` 0 stands for the job's. ``given``: rows that it begins with, see
-    `runtime.tables.given_rows`; the fill is of the others.
-    """
-
-    type: str
-    attrs: tuple[tuple[str, float], ...]
-    seed: int = 0
-    given: object = None
-
-
-@dataclass(frozen=True)
-class ProgramTable:
-    """A distributed table: its rows are moved by ``optimizer``, an operator's type.
-
-    ``attrs`` are that operator's; ``state`` are its accumulators that are shaped like the table,
-    ``first`` their values in new rows. ``padding`` is the id that stands for nothing, None if all
-    stand for something. ``fill`` says how new rows begin; it and ``first`` are not known before the
-    startup Program is read (`with_startup`). ``policy`` says which ids get rows, and which rows are
-    forgotten; None: all, and none.
-    """
-
-    parameter: str
-    gradient: str
-    shape: tuple[int, ...]
-    dtype: str
-    learning_rate: str
-    optimizer: str = "sgd"
-    attrs: tuple[tuple[str, Any], ...] = ()
-    state: tuple[str, ...] = ()
-    first: tuple[float, ...] = ()
-    padding: int | None = None
-    fill: Fill | None = None
-    policy: RowPolicy | None = None
-
-    @property
-    def width(self) -> int:
-        """The number of elements of a row."""
-        return self.shape[1]
-
-    @property
-    def dict_size(self) -> int | None:
-        """How many ids it is for; None: any number."""
-        return self.shape[0] if self.shape[0] >= 0 else None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What no rank has as an array: the table and its accumulators."""
-        return (self.parameter, *self.state)
 
 
 @dataclass(frozen=True)
@@ -150,7 +97,7 @@ def padding_in(table: str, lookups: Iterable[LookUp]) -> int | None:
     return next(iter(paddings), None)
 
 
-def gradient_of(block: Block, table: ProgramTable) -> tuple[tuple[LookUp, ...], frozenset[str]]:
+def gradient_of(block: Block, table: PlannedTable) -> tuple[tuple[LookUp, ...], frozenset[str]]:
     """Return where the gradient of a table comes from, and the variables that would hold it.
 
     It is formed by look-ups' gradient operators, and sums of them: PlanError if by others, or if
@@ -188,7 +135,7 @@ def refuse_reader(op: Operator, name: str) -> NoReturn:
     )
 
 
-def read_tables(program: Program) -> tuple[ProgramTable, ...]:
+def read_tables(program: Program) -> tuple[PlannedTable, ...]:
     """Return the distributed tables that a training Program trains, by name.
 
     PlanError for one that cannot be: not sparse, read by other operators, regularized, moved by an
@@ -201,7 +148,7 @@ def read_tables(program: Program) -> tuple[ProgramTable, ...]:
     return tuple(_read(program, name, lookups[name]) for name in sorted(lookups))
 
 
-def with_startup(tables: Sequence[ProgramTable], startup: Program) -> tuple[ProgramTable, ...]:
+def with_startup(tables: Sequence[PlannedTable], startup: Program) -> tuple[PlannedTable, ...]:
     """Return the tables with what the startup Program would fill them with."""
     fills = {
         name: op
@@ -219,12 +166,12 @@ def with_startup(tables: Sequence[ProgramTable], startup: Program) -> tuple[Prog
     )
 
 
-def untrained_tables(startup: Program) -> tuple[ProgramTable, ...]:
+def untrained_tables(startup: Program) -> tuple[PlannedTable, ...]:
     """Return the tables that a startup Program fills, for Programs that only look rows up."""
     filled = {name for op in startup.global_block().ops for name in op.output_arg_names}
     parameters = [v for v in startup.list_vars() if isinstance(v, Parameter) and v.is_distributed]
     tables = [
-        ProgramTable(v.name, "", v.shape, v.dtype, "", policy=policy_of(v))
+        PlannedTable(v.name, "", v.shape, v.dtype, "", policy=policy_of(v))
         for v in parameters
         if v.name in filled
     ]
@@ -234,7 +181,7 @@ def untrained_tables(startup: Program) -> tuple[ProgramTable, ...]:
 
 
 # -- reading ---------------------------------------------------------------------------------------
-def _read(program: Program, name: str, lookups: Sequence[Operator]) -> ProgramTable:
+def _read(program: Program, name: str, lookups: Sequence[Operator]) -> PlannedTable:
     prefix = f"table {name!r} has is_distributed=True"
     block = program.global_block()
     var = block.var(name)
@@ -273,7 +220,7 @@ def _check_dtype(var: Variable) -> None:
         )
 
 
-def _of_update(op: Operator, gradient: str, padding: int | None) -> ProgramTable:
+def _of_update(op: Operator, gradient: str, padding: int | None) -> PlannedTable:
     var = op.block.program.global_block().var(op.input("Param")[0])
     if op.type not in OPTIMIZERS:
         raise PlanError(
@@ -285,7 +232,7 @@ def _of_update(op: Operator, gradient: str, padding: int | None) -> ProgramTable
     shaped = [n for n in operands if block.var(n).shape == var.shape]
     attrs = declared_attrs(lookup(op.type), op.attrs)
     attrs |= {name: op.attrs[name] for name in DECAYS if name in op.attrs}
-    return ProgramTable(
+    return PlannedTable(
         var.name,
         gradient,
         var.shape,
@@ -321,7 +268,7 @@ def _is_lookup_grad(op: Operator) -> bool:
     return op.type != forward and forward in LOOKUPS and bool(op.attrs.get("is_distributed"))
 
 
-def _fill(table: ProgramTable, op: Operator | None) -> Fill:
+def _fill(table: PlannedTable, op: Operator | None) -> Fill:
     if op is None or op.type not in FILLS:
         filled_by = "nothing fills it" if op is None else f"got {op.type}"
         raise PlanError(

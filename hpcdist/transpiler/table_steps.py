@@ -16,10 +16,10 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.transpiler.plan import Plan, trainer_plan
+from hpcdist.ps.planned_tables import PlannedTable
+from hpcdist.transpiler.plan import ProgramPlan, trainer_plan
 from hpcdist.transpiler.table_metadata import (
     LookUp,
-    ProgramTable,
     gradient_of,
     is_distributed_lookup,
     look_up_of,
@@ -29,7 +29,7 @@ from hpcdist.transpiler.table_metadata import (
 )
 
 
-def trainer_steps(program: Program, plan: Plan) -> Program:
+def trainer_steps(program: Program, plan: ProgramPlan) -> Program:
     """Return a trainer's Program in place of its own, or of one that only looks rows up.
 
     That is the Program itself if it has nothing to do with tables.
@@ -63,7 +63,7 @@ def trainer_steps(program: Program, plan: Plan) -> Program:
     return new
 
 
-def lone_steps(program: Program, tables: Sequence[ProgramTable], *, here: bool = True) -> Program:
+def lone_steps(program: Program, tables: Sequence[PlannedTable], *, here: bool = True) -> Program:
     """Return a lone process's Program: a startup makes its tables, others use them.
 
     A server's startup makes its tables, too; that of a trainer that has these servers does not, for
@@ -134,7 +134,7 @@ def _ready(block: Block, op: Operator, first: int, rows: Collection[str]) -> boo
 
 
 def _fuse_updates(
-    block: Block, tables: Sequence[ProgramTable], updates: Sequence[Operator]
+    block: Block, tables: Sequence[PlannedTable], updates: Sequence[Operator]
 ) -> None:
     """Replace the gradients of look-ups, sums and updates of all tables by one push."""
     moved = {op.input("Param")[0] for op in updates}

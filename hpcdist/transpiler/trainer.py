@@ -11,15 +11,16 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.op_role import ROLE_ATTR, ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
+from hpcdist.ps.plan import Route
 from hpcdist.transpiler.distributed_table import fetch_rows, push_rows
 from hpcdist.transpiler.look_ups import at_once
-from hpcdist.transpiler.plan import Plan, Route, is_remote_lookup
+from hpcdist.transpiler.plan import ProgramPlan, is_remote_lookup
 from hpcdist.transpiler.program_roles import ProgramRoles, nested, program_roles
 from hpcdist.transpiler.rpc import control_name, rpc_op, send_op
 from hpcdist.transpiler.table_metadata import TableSteps
 
 
-def trainer_program(program: Program, plan: Plan) -> Program:
+def trainer_program(program: Program, plan: ProgramPlan) -> Program:
     """Return a trainer's Program in place of ``program``.
 
     Updates and schedules are gone; clipping stays. Behind the last operator that writes a gradient
@@ -51,7 +52,7 @@ def trainer_program(program: Program, plan: Plan) -> Program:
     return new
 
 
-def reading_program(program: Program, plan: Plan) -> Program:
+def reading_program(program: Program, plan: ProgramPlan) -> Program:
     """Return a trainer's Program in place of one that does not train, such as a test.
 
     Its look-ups in sparse tables go to the servers: this trainer holds no rows of them.
@@ -68,7 +69,7 @@ def reading_program(program: Program, plan: Plan) -> Program:
     return new
 
 
-def control_names_used(plan: Plan) -> int:
+def control_names_used(plan: ProgramPlan) -> int:
     """Return how many of these names the trainer's main program has: sends' and one barrier's."""
     return len(plan.routes) + len(plan.tables) + bool(plan.counters) + 1
 
@@ -79,7 +80,7 @@ def declare_parts(block: Block, route: Route, names: Sequence[str], **facts: Any
         block.create_var(name, shape=piece.shape, dtype=route.dtype, **facts)
 
 
-def _declare_blocks(block: Block, plan: Plan) -> None:
+def _declare_blocks(block: Block, plan: ProgramPlan) -> None:
     for route in plan.routes:
         if route.cut:
             declare_parts(block, route, [s.name for s in route.slices])
@@ -105,7 +106,7 @@ def rename_role_vars(op: Operator, new_names: Mapping[str, str]) -> None:
 
 
 def _insert_sends(
-    block: Block, plan: Plan, roles: ProgramRoles
+    block: Block, plan: ProgramPlan, roles: ProgramRoles
 ) -> tuple[dict[str, str], TableSteps]:
     """Put cuts and sends after the writers.
 
@@ -169,7 +170,7 @@ def _last_writer(last_writers: Mapping[str, int], name: str) -> int:
     return last_writers[name]
 
 
-def _append_receives(block: Block, plan: Plan, sent: Sequence[str]) -> None:
+def _append_receives(block: Block, plan: ProgramPlan, sent: Sequence[str]) -> None:
     """Receive the parameters between two barriers, once all servers have updated them."""
     barrier = _append_send_barrier(block, plan, sent)
     received = [route for route in plan.routes if not route.remote]
@@ -182,7 +183,7 @@ def _append_receives(block: Block, plan: Plan, sent: Sequence[str]) -> None:
             block.add_op(concat_op(block, route, OpRole.DIST))
 
 
-def _append_following(block: Block, plan: Plan, following: Sequence[Operator]) -> None:
+def _append_following(block: Block, plan: ProgramPlan, following: Sequence[Operator]) -> None:
     """Append what needs the received parameters, behind what it reads of the servers' schedule.
 
     Such as the counter of steps: it stays the servers', who have this step's value now.
@@ -197,7 +198,7 @@ def _append_following(block: Block, plan: Plan, following: Sequence[Operator]) -
         block.add_op(op)
 
 
-def _append_receives_as_sent(block: Block, plan: Plan, sent: Mapping[str, str]) -> None:
+def _append_receives_as_sent(block: Block, plan: ProgramPlan, sent: Mapping[str, str]) -> None:
     """Receive each parameter once its gradient is sent; tell the servers that a step is over."""
     sends = list(sent.values())
     if plan.counter is not None:
@@ -214,7 +215,7 @@ def _append_receives_as_sent(block: Block, plan: Plan, sent: Mapping[str, str]) 
             block.add_op(concat_op(block, route, OpRole.DIST))
 
 
-def _append_count(block: Block, plan: Plan, output: str) -> str:
+def _append_count(block: Block, plan: ProgramPlan, output: str) -> str:
     """Inform all servers that this trainer has made a step, for their schedules."""
     counter = plan.counters[plan.trainer_id]
     names = [counter] if plan.mode.runtime_split else []
@@ -226,7 +227,7 @@ def _append_count(block: Block, plan: Plan, output: str) -> str:
     return output
 
 
-def _append_send_barrier(block: Block, plan: Plan, sent: Sequence[str]) -> str:
+def _append_send_barrier(block: Block, plan: ProgramPlan, sent: Sequence[str]) -> str:
     barrier = control_name(len(sent))
     block.create_var(barrier, dtype="bool")
     facts = {"half_async": plan.mode.joint, **_all(plan)}
@@ -234,11 +235,11 @@ def _append_send_barrier(block: Block, plan: Plan, sent: Sequence[str]) -> str:
     return barrier
 
 
-def _all(plan: Plan) -> dict[str, Any]:
+def _all(plan: ProgramPlan) -> dict[str, Any]:
     return {"endpoints": list(plan.endpoints), "trainer_id": plan.trainer_id}
 
 
-def _recv(block: Block, plan: Plan, route: Route, after: str) -> Operator:
+def _recv(block: Block, plan: ProgramPlan, route: Route, after: str) -> Operator:
     blocks = [s.name for s in route.slices]
     split = plan.mode.runtime_split
     return rpc_op(
@@ -260,7 +261,7 @@ def concat_op(block: Block, route: Route, role: OpRole) -> Operator:
     return Operator(block, "concat", {"X": names}, {"Out": route.parameter}, attrs)
 
 
-def _look_up_remotely(block: Block, plan: Plan, begin: int = 0) -> bool:
+def _look_up_remotely(block: Block, plan: ProgramPlan, begin: int = 0) -> bool:
     """Replace all look-ups in a sparse table by one that asks the servers for the rows.
 
     It is at position ``begin`` or later. Tell whether there are any.

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpcdist.transpiler.slicing import slice_variables
+from hpcdist.ps.slicing import slice_variables
 from tests.golden.loader import golden
 
 CASES = golden("programs.json")["slice_variable"]

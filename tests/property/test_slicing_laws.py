@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdist.transpiler.slicing import slice_variables
+from hpcdist.ps.slicing import slice_variables
 
 SHAPES = st.lists(st.integers(1, 300), min_size=1, max_size=4).map(tuple)
 

@@ -12,14 +12,13 @@ pytest.importorskip("torch", reason="torch is not installed: pip install .[torch
 import torch
 
 from hpcdist.errors import CheckpointError, PlanError, TableError
-from hpcdist.fluid.declared.facts import (
+from hpcdist.ps.facts import (
     DenseFacts,
     Facts,
     Initial,
     OptimizerFacts,
     TableFacts,
     TrainingMode,
-    optimizer_of,
 )
 from hpcdist.torch import states
 
@@ -102,9 +101,9 @@ def test_numbers_that_are_not_finite_are_seen_in_every_dtype():
 
 def test_an_argument_that_an_optimizer_of_fluids_does_not_take_is_named_with_those_it_takes():
     with pytest.raises(PlanError, match="Adam does not take betas: its arguments are beta1, beta2"):
-        optimizer_of(OptimizerFacts("Adam", {"betas": 0.9}), 0.1)
+        OptimizerFacts("Adam", {"betas": 0.9}).check()
     with pytest.raises(PlanError, match="SGD does not take grad_clip: .* none but lr"):
-        optimizer_of(OptimizerFacts("SGD", {"grad_clip": 1.0}), 0.1)
+        OptimizerFacts("SGD", {"grad_clip": 1.0}).check()
 
 
 @pytest.mark.parametrize(
@@ -118,12 +117,12 @@ def test_an_argument_that_an_optimizer_of_fluids_does_not_take_is_named_with_tho
 )
 def test_an_argument_that_cannot_be_is_refused(kind, arguments, says):
     with pytest.raises(PlanError, match=re.escape(says)):
-        optimizer_of(OptimizerFacts(kind, arguments), 0.1)
+        OptimizerFacts(kind, arguments).check()
 
 
 def test_arguments_that_can_be():
     for kind, arguments in [("Ftrl", {"lr_power": -0.4}), ("Adam", {"lazy_mode": True})]:
-        optimizer_of(OptimizerFacts(kind, arguments, 1e-3), 0.1)
+        OptimizerFacts(kind, arguments, 1e-3).check()
 
 
 def test_first_values_that_cannot_be_are_refused():

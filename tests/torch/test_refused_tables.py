@@ -16,7 +16,7 @@ from torch import nn
 
 import hpcdist.torch as ours
 from hpcdist.errors import CommError, TableError
-from hpcdist.fluid.declared.facts import Initial
+from hpcdist.ps.facts import Initial
 from hpcdist.torch import tables
 from tests.torch.torch_ranks import rank_and_size, refused_when_forked
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 import hpcdist.torch as ours
-from hpcdist.fluid.declared.facts import Initial
+from hpcdist.ps.facts import Initial
 from hpcdist.torch import tables
 from tests.torch.torch_ranks import rank_and_size
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hpcdist.errors import CommError, SettingError
+from hpcdist.ps.plan import Route, UpdateMode
 from hpcdist.runtime.pserver.communicator import (
     Communicator,
     Settings,
@@ -20,8 +21,7 @@ from hpcdist.runtime.pserver.exchange_plan import refuse_unpushed
 from hpcdist.runtime.pserver.row_partition import RowCut
 from hpcdist.trace.events import Count
 from hpcdist.trace.recorder import recorder
-from hpcdist.transpiler.mode import UpdateMode
-from hpcdist.transpiler.plan import Plan, Route
+from hpcdist.transpiler.plan import ProgramPlan
 
 PREFIX = "FLAGS_communicator_"
 LIMIT_S = 60  # for what a thread does at once, unless the machine is busy
@@ -94,7 +94,7 @@ def test_delay_compensation_needs_every_answer_at_once():
 
 def test_a_sparse_gradient_whose_table_comes_back_whole_is_refused():
     route = Route("t", "t@GRAD", (4, 3), "float32", (), (), sparse=True)
-    plan = Plan(("ps0:1",), 1, 0, "ps0:1", (route,), (0,), UpdateMode())
+    plan = ProgramPlan(("ps0:1",), 1, 0, (route,), (0,), UpdateMode())
     with pytest.raises(CommError, match="table 't' has is_sparse=True"):
         refuse_unpushed(plan)
     refuse_unpushed(replace(plan, routes=(replace(route, remote=True),)))

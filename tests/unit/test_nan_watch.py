@@ -8,8 +8,8 @@ import pytest
 import hpcdist as fluid
 from hpcdist.errors import NotFiniteError
 from hpcdist.executor.nan_watch import NanWatch, with_checks
-from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
+from hpcdist.trace.position import here
 
 
 def train(values, fetch_all=False):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpcdist.transpiler.slicing import Slice, slice_variables
+from hpcdist.ps.slicing import Slice, slice_variables
 
 
 def cut(shape, servers, min_block_size=8192):

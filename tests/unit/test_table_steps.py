@@ -12,7 +12,7 @@ from hpcdist import layers, optimizer
 from hpcdist.errors import FeedError, GraphError, PlanError, TableError
 from hpcdist.executor import control
 from hpcdist.ps.table import SparseTable
-from hpcdist.transpiler.plan import Plan
+from hpcdist.transpiler.plan import ProgramPlan
 from hpcdist.transpiler.table_metadata import read_tables
 from hpcdist.transpiler.table_steps import lone_steps, trainer_steps
 from tests.support.transpiler import built, transpile
@@ -112,7 +112,7 @@ def test_programs_without_tables_are_run_as_they_are() -> None:
         optimizer.SGD(0.1).minimize(layers.mean(layers.fc(layers.data("x", [3]), 1)))
 
     program = transpile(built(build), 0, TWO, 2).get_trainer_program()
-    plan: Plan = program.distribution
+    plan: ProgramPlan = program.distribution
     assert trainer_steps(program, plan) is program
 
 

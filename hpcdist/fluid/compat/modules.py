@@ -101,7 +101,7 @@ ALIASES = {
     "hpcdist.transpiler.details": f"{_COMPAT}.program_code",
     "hpcdist.transpiler.details.checkport": f"{_COMPAT}.program_code",
     "hpcdist.transpiler.details.program_utils": f"{_COMPAT}.program_code",
-    "hpcdist.transpiler.ps_dispatcher": "hpcdist.transpiler.dispatch",
+    "hpcdist.transpiler.ps_dispatcher": "hpcdist.ps.dispatch",
     "hpcdist.layers.device": f"{_COMPAT}.device",
     "hpcdist.layers.metric_op": f"{_DOOR}.layers.metric",
     "hpcdist.layers.rnn": f"{_DOOR}.layers.recurrent",

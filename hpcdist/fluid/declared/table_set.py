@@ -15,17 +15,17 @@ from hpcdist.comm import loopback
 from hpcdist.comm.base import Array, Transport
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.executor import Executor
-from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
-from hpcdist.fluid.declared.facts import Facts, OptimizerFacts, Publishing, TableFacts, TrainingMode
-from hpcdist.fluid.declared.servers import DeclaredOnServers, deadline_s, tell_servers
+from hpcdist.fluid.declared.programs import trainer_program_of
 from hpcdist.graph.program import Program
 from hpcdist.ps.batch import LookupBatch, TableSpec
+from hpcdist.ps.facts import Facts, OptimizerFacts, Publishing, TableFacts, TrainingMode
+from hpcdist.ps.planned_tables import make_table
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import TableClient
-from hpcdist.runtime.tables.make_table import make_table, spec_of
-from hpcdist.transpiler.table_metadata import read_tables, with_startup
+from hpcdist.runtime.pserver.declared import DeclaredOnServers, deadline_s, tell_servers
+from hpcdist.trace.position import here
 
 ROWS_TAG = 4  # of the trainers' communicator for rows
 NO_IDS = np.empty(0, np.int64)
@@ -89,7 +89,10 @@ class TableSet:
         facts = self._facts()
         self._agree(facts)
         if runtime.server_count():
-            self._served = DeclaredOnServers(tell_servers(facts), facts)
+            job = runtime.current()
+            assert job is not None, "there are servers"
+            tell_servers(job, facts)
+            self._served = DeclaredOnServers(job, facts)
             self._served.connect()
             specs: tuple[TableSpec, ...] = self._served.specs
             self._exchange: TableClient | ShardedTables = self._served.client.tables
@@ -101,9 +104,8 @@ class TableSet:
                     "--pservers P, or leave the mode out"
                 )
             group = _trainers()
-            main, startup = facts.programs
-            tables = with_startup(read_tables(main), startup)
-            specs = tuple(map(spec_of, tables))
+            tables = facts.planned_tables
+            specs = tuple(table.spec for table in tables)
             self._local = [make_table(table, group.rank, group.size) for table in tables]
             self._exchange = ShardedTables(group, specs, self._local, deadline_s())
             owners = group.size
@@ -147,7 +149,7 @@ class TableSet:
     def _declared(self, facts: Facts) -> Program:
         """Return the Program whose variables checkpoints save."""
         if self._served is not None:
-            return self._served.program
+            return trainer_program_of(facts, self._served.job)
         program = Program()
         block = program.global_block()
         for table in self._local:

@@ -12,10 +12,9 @@ from hpcdist import runtime
 from hpcdist.base.errors import LaunchError, TableError
 from hpcdist.comm.base import Array
 from hpcdist.comm.process_manager import launched_size
-from hpcdist.fluid.declared import arguments as given
-from hpcdist.fluid.declared.facts import PUBLISH_EVERY, Initial
-from hpcdist.fluid.declared.servers import serve
 from hpcdist.fluid.declared.table_set import TableSet
+from hpcdist.ps import arguments as given
+from hpcdist.ps.facts import PUBLISH_EVERY, Initial
 from hpcdist.ps.row_policy import RowPolicy
 
 UNIFORM = Initial("uniform", -0.1, 0.1)
@@ -281,5 +280,7 @@ def _be_a_trainer() -> None:
             "[--pservers P] script.py"
         )
     if runtime.is_server():
+        from hpcdist.fluid.declared.servers import serve  # and what executes Programs
+
         serve()
         raise SystemExit(0)

@@ -23,7 +23,6 @@ from hpcdist.checkpoint.sources import open_saved
 from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.control import Peers
 from hpcdist.executor.merging import begin_to_merge
-from hpcdist.executor.position import here
 from hpcdist.executor.scope import global_scope
 from hpcdist.fluid.io.selection import (
     Predicate,
@@ -33,7 +32,8 @@ from hpcdist.fluid.io.selection import (
     is_persistable,
 )
 from hpcdist.graph.program import Program
-from hpcdist.transpiler.plan import Plan, trainer_plan
+from hpcdist.trace.position import here
+from hpcdist.transpiler.plan import ProgramPlan, trainer_plan
 from hpcdist.transpiler.pserver import server_plan
 from hpcdist.transpiler.sharded_updates import not_here
 
@@ -74,7 +74,7 @@ def load_vars(
     with open_saved(directory, filename, names) as source:
         if served is not None:
             pieces = [h for h in pieces_of_server(program, scope) if h.local in names]
-            plan: Plan | None = served.plan
+            plan: ProgramPlan | None = served.plan
         else:
             pieces = wanted(source, chosen, scope, frozenset(not_here(program)))
             sums = left_to_first(program, peers_here().trainer)

@@ -14,8 +14,8 @@ from xxhash import xxh3_64_intdigest
 
 from hpcdist.base.errors import FeedError
 from hpcdist.comm.base import Array
-from hpcdist.executor.position import here
 from hpcdist.graph.lod_tensor import LoDTensor
+from hpcdist.trace.position import here
 
 # Of a record: rows, digests of what was set and of the names, then one for each variable by name.
 WORDS = 64

@@ -11,7 +11,6 @@ from hpcdist.comm.base import Transport
 from hpcdist.comm.collective import RankGroup
 from hpcdist.comm.split_allgather import SplitAllgather, split_allgather
 from hpcdist.executor.control import Binding, Fetched
-from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
@@ -19,6 +18,7 @@ from hpcdist.runtime.batches.check import ENDED, RECORD_BYTES, BatchCheck
 from hpcdist.runtime.batches.joined_fetch import NOTE_BYTES, JoinedFetch
 from hpcdist.runtime.batches.scatter import Division
 from hpcdist.runtime.job.membership import Membership
+from hpcdist.trace.position import here
 
 
 class BatchRounds:

@@ -15,13 +15,13 @@ from hpcdist.comm.reducer import BucketReducer
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
 from hpcdist.executor.memory import adjacent, nbytes_of
-from hpcdist.executor.position import here
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import program_of
 from hpcdist.graph.registry import Call, Meta
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.runtime.staging import in_order
+from hpcdist.trace.position import here
 from hpcdist.transpiler.group import Group, group_of
 
 

@@ -21,7 +21,6 @@ from hpcdist.comm.host_collective import HostCollective
 from hpcdist.comm.progress import while_waiting
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
-from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.printing import exact_text
@@ -47,6 +46,7 @@ from hpcdist.runtime.collective.trainers_tables import TrainersTables
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.staging import in_order
 from hpcdist.runtime.tables.pull_push import TABLE_OPS
+from hpcdist.trace.position import here
 from hpcdist.transpiler.adaptive_local_sgd import steps_of
 from hpcdist.transpiler.collective import rewritten
 from hpcdist.transpiler.data_parallel import RUNNING, check_counts_rows, without_data

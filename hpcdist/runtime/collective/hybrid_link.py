@@ -8,20 +8,20 @@ from hpcdist.base.errors import GraphError, HpcdistError, PlanError
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.executor.control import Binding
-from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Call
 from hpcdist.ps.client import PsClient
+from hpcdist.ps.plan import Plan
 from hpcdist.runtime.collective.collective_link import CollectiveLink
 from hpcdist.runtime.collective.sum_checks import check_counts
 from hpcdist.runtime.pserver.connection import ServerConnection
 from hpcdist.runtime.pserver.transpiled_for import PlainScript
-from hpcdist.runtime.tables.make_table import specs_of
 from hpcdist.runtime.tables.pull_push import bind_steps
+from hpcdist.trace.position import here
 from hpcdist.transpiler.hybrid import served_plan
-from hpcdist.transpiler.plan import Plan
+from hpcdist.transpiler.plan import ProgramPlan
 from hpcdist.transpiler.substitute import in_group
 from hpcdist.transpiler.table_metadata import tables_looked_up
 
@@ -34,7 +34,7 @@ class ServedTables:
     def __init__(self, connection: ServerConnection, servers: int) -> None:
         self._connection = connection
         self._servers = servers
-        self.plan: Plan | None = None  # once a Program has told it
+        self.plan: ProgramPlan | None = None  # once a Program has told it
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> dict[int, Call]:
         """Return the calls of operators of tables in a step, by their id.
@@ -53,7 +53,7 @@ class ServedTables:
         if any(op.type == "push_sparse" for op in ops):
             self._connection.connect(self.plan, binding.arrays.__getitem__, [])
         exchange = self._connection.current
-        tables = specs_of(self.plan)
+        tables = self.plan.specs
         return bind_steps(ops, binding, tables, self._servers, lambda: exchange().tables)
 
 
@@ -141,7 +141,7 @@ class HybridLink(CollectiveLink):
         client = self._connection.client
         if client is not None and self._served.plan is not None:
             here.doing = "waiting for the servers' tables"
-            client.tables.settle(specs_of(self._served.plan))
+            client.tables.settle(self._served.plan.specs)
             here.doing = ""
         return super().settle(program)
 

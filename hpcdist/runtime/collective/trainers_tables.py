@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from hpcdist.comm.base import Transport
 from hpcdist.executor.control import Binding
-from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
 from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable
 from hpcdist.runtime.tables.pull_push import bind_local
+from hpcdist.trace.position import here
 
 
 class TrainersTables:

@@ -11,7 +11,7 @@ from hpcdist.checkpoint.recent import newest
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, TRAINER, Cluster
 from hpcdist.comm.ulfm import UlfmTransport
-from hpcdist.transpiler.plan import Plan
+from hpcdist.ps.plan import Plan
 
 OnFailure: TypeAlias = Literal["end", "continue"]
 

@@ -11,19 +11,19 @@ from weakref import WeakSet
 
 from hpcdist.base import settings
 from hpcdist.base.errors import HpcdistError, PlanError
-from hpcdist.checkpoint.serving import ASSIGN
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster, Ranks
 from hpcdist.executor.analysis import is_control
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding, Control, Feed, Settled, SharedFetch
-from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.registry import Meta
 from hpcdist.ops.random.counter import draw_as_reader
 from hpcdist.ps.client import PsClient
+from hpcdist.ps.messages import ASSIGN
+from hpcdist.ps.plan import Plan
 from hpcdist.ps.table import TableStatistics
 from hpcdist.runtime.batches.global_moments import bind_moments, is_synchronized
 from hpcdist.runtime.batches.shared_batches import Batches
@@ -40,7 +40,8 @@ from hpcdist.runtime.pipeline.pipeline_link import PipelineLink
 from hpcdist.runtime.pipeline.stage_steps import StageSteps
 from hpcdist.runtime.pserver.connection import Adopted, ServerConnection
 from hpcdist.runtime.tables.make_table import bind_make
-from hpcdist.transpiler.plan import Plan, trainer_plan
+from hpcdist.trace.position import here
+from hpcdist.transpiler.plan import trainer_plan
 
 
 class Job(Control):
@@ -226,10 +227,8 @@ class Job(Control):
         """The transport of all trainers, on a trainer."""
         return self._trainers
 
-    def adopt(
-        self, program: Program, protocol: Callable[[Plan, ServerConnection], Adopted]
-    ) -> Adopted:
-        """Return the protocol by which a trainer exchanges by itself what its Program says.
+    def adopt(self, plan: Plan, protocol: Callable[[Plan, ServerConnection], Adopted]) -> Adopted:
+        """Return the protocol by which a trainer exchanges by itself what is planned.
 
         As torch's do; it is told when checkpoints are made, and when the job ends.
         """
@@ -237,8 +236,7 @@ class Job(Control):
             raise HpcdistError(f"rank {self.transport.rank} has no servers to connect to")
         self.decisions += 1
         self._batch_steps.by_script = True  # though random numbers stay the script's own
-        self._substitutes.put(program, self._link.substitute(program))
-        return self._link.adopt(program, protocol)
+        return self._link.adopt(plan, protocol)
 
     def leave_servers(self) -> None:
         """End what `adopt` has begun: servers may serve another Program. On every trainer."""

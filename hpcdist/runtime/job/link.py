@@ -9,11 +9,11 @@ from hpcdist.executor.control import NetworkOperators
 from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.graph.program import Program
 from hpcdist.ps.client import PsClient
+from hpcdist.ps.plan import Plan
 from hpcdist.ps.table import SparseTable
 from hpcdist.runtime.job.membership import Settle
 from hpcdist.runtime.pserver.connection import Adopted, ServerConnection
 from hpcdist.runtime.pserver.scheduled_fetch import ScheduledFetch
-from hpcdist.transpiler.plan import Plan
 
 
 class Link(NetworkOperators):
@@ -44,10 +44,8 @@ class Link(NetworkOperators):
             "trainers that have more batches continue by themselves"
         )
 
-    def adopt(
-        self, program: Program, protocol: Callable[[Plan, ServerConnection], Adopted]
-    ) -> Adopted:
-        """Return the protocol of a Program's steps, whose messages travel without running it."""
+    def adopt(self, plan: Plan, protocol: Callable[[Plan, ServerConnection], Adopted]) -> Adopted:
+        """Return the protocol of a plan's steps, whose messages travel without a Program."""
         raise NotImplementedError
 
     def leave_servers(self) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 
 from hpcdist.base.errors import CommError, FeedError
 from hpcdist.comm.base import Transport, ranks_that_differ
-from hpcdist.executor.position import here
 from hpcdist.runtime.batches.check import RECORD_BYTES, BatchCheck
+from hpcdist.trace.position import here
 
 
 class Meeting:

@@ -14,7 +14,6 @@ from hpcdist.base.errors import FeedError
 from hpcdist.executor.analysis import reads
 from hpcdist.executor.control import Feed, SharedFetch
 from hpcdist.executor.fed import as_host, fed_metas
-from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.pipeline import of_micro_batch
@@ -25,6 +24,7 @@ from hpcdist.runtime.batches.scatter import samples_of
 from hpcdist.runtime.job.set_values import SetValues
 from hpcdist.runtime.pipeline.micro_batches import MicroBatch, joined, packed, unpacked
 from hpcdist.runtime.pipeline.pipeline_link import PipelineLink
+from hpcdist.trace.position import here
 from hpcdist.transpiler.pipeline_plan import ALL
 
 logger = logging.getLogger("hpcdist")

@@ -11,10 +11,10 @@ from hpcdist.base.device import assign, on_host
 from hpcdist.comm.base import Request, Transport
 from hpcdist.comm.progress import waits_for_ranks
 from hpcdist.executor.control import Binding
-from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.pipeline import MICRO
 from hpcdist.graph.registry import Call
+from hpcdist.trace.position import here
 
 
 class Transfers:

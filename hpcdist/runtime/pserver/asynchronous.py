@@ -8,6 +8,7 @@ from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
 from hpcdist.ps.client import PsClient
+from hpcdist.runtime.pserver.bound_steps import staged
 from hpcdist.runtime.pserver.synchronous import Synchronous, bind_sends, sender
 from hpcdist.runtime.staging import in_order
 
@@ -18,7 +19,7 @@ class Asynchronous(Synchronous):
     """No barriers stand in the Program: every exchange is numbered, and answered by itself."""
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
-        staging = self.connection.staging(binding)
+        staging = staged(self.connection, binding)
         client, parameters = self.connect(binding, staging)
         calls, unsent = bind_sends(ops, self.plan, client, staging, binding.arrays)
         last = max(i for i, op in enumerate(ops) if op.type in ENDS)

@@ -14,22 +14,22 @@ from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
 from hpcdist.ops.embedding.selected_rows import SelectedRows
+from hpcdist.runtime.pserver.bound_steps import BoundSteps, staged
 from hpcdist.runtime.pserver.communicator import Communicator, check_answered, read_settings
-from hpcdist.runtime.pserver.connection import StepProtocol
 from hpcdist.runtime.pserver.row_partition import cuts_of
 from hpcdist.runtime.staging import in_order
 
 ENDS = ("send", "send_barrier", "recv")  # the last of these ends a step
 
 
-class CommunicatorStep(StepProtocol):
+class CommunicatorStep(BoundSteps):
     """Gradients are queued and merged; parameters are taken over between two steps."""
 
     _communicator: Communicator | None = None
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
         arrays, cuts = binding.arrays, cuts_of(self.plan)
-        staging = self.connection.staging(binding)
+        staging = staged(self.connection, binding)
         trained = {c.parameter: staging.host(c.parameter) for c in cuts if c.parameters}
         communicator = self._communicator or self._new_communicator(trained)
         client = self.connection.connect(

@@ -10,12 +10,9 @@ import numpy as np
 from hpcdist.base.errors import CommError
 from hpcdist.comm.base import Array, Transport
 from hpcdist.comm.cluster import Cluster
-from hpcdist.executor.control import Binding
-from hpcdist.executor.position import here
-from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import Call
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.packet_exchange import ServerArrays, ServerPackets
+from hpcdist.ps.plan import Plan
 from hpcdist.runtime.pserver.exchange_plan import (
     STALENESS,
     STEP,
@@ -24,9 +21,7 @@ from hpcdist.runtime.pserver.exchange_plan import (
     exchanges_of_this_turn,
     refuse_unpushed,
 )
-from hpcdist.runtime.staging import Staging
-from hpcdist.runtime.tables.make_table import specs_of
-from hpcdist.transpiler.plan import Plan
+from hpcdist.trace.position import here
 
 
 class ServerConnection:
@@ -47,15 +42,11 @@ class ServerConnection:
         # Sent where exchanges are numbered: the number of this one, and the steps merged in it.
         self.step = np.array([0, 1], np.int64)
         self.staleness = {e: np.zeros(2, np.int64) for e in cluster.endpoints}
-        self._copies: dict[str, Array] = {}  # host copies of device arrays
+        self.copies: dict[str, Array] = {}  # host copies of device arrays
 
     def current(self) -> PsClient:
         """Return the current client of the servers: before the first step it can only ask."""
         return self.client or self.reader
-
-    def staging(self, binding: Binding) -> Staging:
-        """Return a Program's arrays as messages see them."""
-        return Staging(binding.arrays, binding.backend, self._copies)
 
     def connect(
         self, plan: Plan, array_of: Callable[[str], Array], trained: Sequence[Array]
@@ -99,7 +90,7 @@ class ServerConnection:
             exchange.gradients,
             exchange.parameters,
             exchange.pushed,
-            specs_of(plan),
+            plan.specs,
             gradient_arrays=gradients | {STEP.name: self.step},
             parameter_arrays=parameters | {STALENESS: self.staleness[exchange.endpoint]},
         )
@@ -118,24 +109,16 @@ class ServerConnection:
 def _packets(plan: Plan, exchange: ServerExchange) -> ServerPackets:
     """Return the packets that trainer and server must agree on."""
     return ServerPackets(
-        exchange.endpoint, exchange.gradients, exchange.parameters, exchange.pushed, specs_of(plan)
+        exchange.endpoint, exchange.gradients, exchange.parameters, exchange.pushed, plan.specs
     )
 
 
 class StepProtocol:
-    """What the network operators of a trainer's step do; there is a class for each mode."""
+    """How a trainer exchanges with the servers in steps and between them; by mode."""
 
     def __init__(self, plan: Plan, connection: ServerConnection) -> None:
         self.plan = plan
         self.connection = connection
-
-    def contiguous(self) -> list[list[str]]:
-        """Return the names that must be adjacent because they travel in one message."""
-        return []
-
-    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
-        """Return each network operator's call in a step; None where another one does it."""
-        raise NotImplementedError
 
     def settle(self) -> None:
         """Send what is queued or not yet exchanged, between two steps."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from hpcdist.base.errors import CommError
 from hpcdist.ps.packets import Packet, VarSpec, plan_packets, twin_packets
-from hpcdist.transpiler.plan import Plan, Route
+from hpcdist.ps.plan import Plan, Route
 
 # Asynchronous trainers number their exchanges, and say how many steps are merged in each; the
 # answer says how stale what they had read was.

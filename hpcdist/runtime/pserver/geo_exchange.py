@@ -7,7 +7,6 @@ trainer's z is its y bit for bit, so x never changes: that is local training.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,14 +14,12 @@ import numpy as np
 
 from hpcdist.base.errors import CommError
 from hpcdist.comm.base import Array
-from hpcdist.executor.control import Binding
-from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import Call
 from hpcdist.ps.client import PsClient
+from hpcdist.ps.plan import Plan, Route
 from hpcdist.runtime.pserver.connection import StepProtocol
 from hpcdist.runtime.pserver.exchange_plan import delta_of
-from hpcdist.runtime.staging import Staging, in_order, rebound
-from hpcdist.transpiler.plan import Plan, Route
+
+Copy = Callable[[], object]  # of parameters, from a device or to it
 
 
 class GeoExchange:
@@ -61,10 +58,10 @@ class GeoExchange:
                 self.pieces[delta_of(piece.name)] = self._delta[route.parameter][rows]
                 self.pieces[piece.name] = self._landing[route.parameter][rows]
         self._client: PsClient | None = None
-        self._down: Call | None = None
-        self._up: Call | None = None
+        self._down: Copy | None = None
+        self._up: Copy | None = None
 
-    def attach(self, client: PsClient, down: Call | None, up: Call | None) -> None:
+    def attach(self, client: PsClient, down: Copy | None, up: Copy | None) -> None:
         """Exchange through ``client``; ``down`` and ``up`` copy parameters from and to a device."""
         self._client, self._down, self._up = client, down, up
 
@@ -185,20 +182,11 @@ class GeoStep(StepProtocol):
     _geo: GeoExchange | None = None
     _restored: dict[str, Array] | None = None  # what the servers had loaded
 
-    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
-        staging = self.connection.staging(binding)
-        names = [route.parameter for route in self.plan.routes]
-        down, up = staging.down(names), staging.up(names)
-        trained = {name: staging.host(name) for name in names}
-        if down is not None and self._geo is None:
-            down()
-        geo = self.connect(trained, down, up)
-        (signal,) = (op for op in ops if op.type == "send")
-        end = _bind_end(geo, signal, binding)
-        return [end if op is signal else None for op in ops]
-
     def connect(
-        self, trained: Mapping[str, Array], down: Call | None = None, up: Call | None = None
+        self,
+        trained: Mapping[str, Array],
+        down: Copy | None = None,
+        up: Copy | None = None,
     ) -> GeoExchange:
         """Connect at the first step, and return what ends each: `GeoExchange.end_step`."""
         geo = self._geo or GeoExchange(self.plan, trained, self.connection.step, self._restored)
@@ -226,17 +214,3 @@ class GeoStep(StepProtocol):
 
     def _values_on_servers(self) -> dict[str, Array]:
         return values_on_servers(self.plan, self.connection.current().read)
-
-
-def _bind_end(geo: GeoExchange, signal: Operator, binding: Binding) -> Call:
-    """Return the call that ends a trainer's step: ``signal`` names the ids it looked up."""
-
-    def make() -> Call | None:
-        staging = Staging(binding.arrays, binding.backend, {})
-        looked_up: dict[str, list[np.ndarray]] = {}
-        for ids, table in zip(signal.input("X"), signal.attrs["send_varnames"]):
-            looked_up.setdefault(table, []).append(staging.host(ids))
-        end = functools.partial(geo.end_step, looked_up)
-        return in_order(staging.down(signal.input("X")), end)
-
-    return rebound(binding, make)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpcdist.ps.plan import Plan
 from hpcdist.runtime.pserver.exchange_plan import is_pushed, keys_of
-from hpcdist.transpiler.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from hpcdist.executor.merging import merge_counter
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
 from hpcdist.ps.client import PsClient
-from hpcdist.transpiler.plan import Plan, Route
+from hpcdist.ps.plan import Route
+from hpcdist.transpiler.plan import ProgramPlan
 from hpcdist.transpiler.scheduled import ScheduledValue
 
 
@@ -26,7 +27,9 @@ class ScheduledFetch:
     something in this step has the values of this step: those that one process fetches.
     """
 
-    def __init__(self, program: Program, plan: Plan | None, client: Callable[[], PsClient]) -> None:
+    def __init__(
+        self, program: Program, plan: ProgramPlan | None, client: Callable[[], PsClient]
+    ) -> None:
         """``program`` is what the trainer runs, to train by ``plan`` if there is one.
 
         ``client`` returns what talks to the servers.
@@ -82,7 +85,7 @@ class ScheduledFetch:
         return complete
 
 
-def install_first_values(plan: Plan, scope: Scope) -> None:
+def install_first_values(plan: ProgramPlan, scope: Scope) -> None:
     """Set in ``scope`` the readers of values that start on servers alone: rates, accumulators."""
     if plan.mode.geo:
         return
@@ -104,7 +107,7 @@ def install_first_values(plan: Plan, scope: Scope) -> None:
             )
 
 
-def install_table_readers(plan: Plan, scope: Scope, client: Callable[[], PsClient]) -> None:
+def install_table_readers(plan: ProgramPlan, scope: Scope, client: Callable[[], PsClient]) -> None:
     """Set in ``scope`` readers of sparse tables, which fetch rows from the servers.
 
     They have those of this step until this trainer sends again: in lockstep only.
@@ -121,7 +124,7 @@ def install_table_readers(plan: Plan, scope: Scope, client: Callable[[], PsClien
             scope.var_or_new(route.parameter).elsewhere = functools.partial(read, route)
 
 
-def _why_not(program: Program, plan: Plan) -> str:
+def _why_not(program: Program, plan: ProgramPlan) -> str:
     """Return why what servers have is not what one process would fetch; empty if it is."""
     if not plan.mode.lockstep:
         return (

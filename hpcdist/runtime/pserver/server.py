@@ -18,7 +18,6 @@ from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.compile import steps_of
 from hpcdist.executor.control import Binding
 from hpcdist.executor.executor import Executor
-from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Call
@@ -42,7 +41,8 @@ from hpcdist.runtime.pserver.serving import AsynchronousServing, Serving
 from hpcdist.runtime.pserver.staged_updates import StagedUpdates, servers_with_blocks
 from hpcdist.runtime.pserver.transpiled_for import transpiled_for
 from hpcdist.runtime.pserver.update_watch import UpdateWatch
-from hpcdist.runtime.tables.make_table import server_table, specs_of
+from hpcdist.runtime.tables.make_table import server_table
+from hpcdist.trace.position import here
 from hpcdist.transpiler.pserver import ServerPlan, server_plan
 from hpcdist.transpiler.substitute import on_server
 
@@ -218,7 +218,7 @@ class Server(Link):
             exchange.gradients,
             exchange.parameters,
             exchange.pushed,
-            specs_of(plan.plan),
+            plan.plan.specs,
         )
         return PsServer(
             self._transport,

@@ -14,11 +14,11 @@ import numpy as np
 from hpcdist.comm.base import Transport
 from hpcdist.executor.compile import steps_of
 from hpcdist.executor.control import Binding
-from hpcdist.executor.position import here
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
 from hpcdist.ops.common import in_sequence
+from hpcdist.trace.position import here
 from hpcdist.transpiler.mean_gradient import STAGE, ServerSums
 
 Merge = Callable[[tuple[int, ...]], Any]  # contributors -> mean gradient; None: it has no rows

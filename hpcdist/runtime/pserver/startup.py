@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.executor.control import Binding
-from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
+from hpcdist.ps.plan import Plan
+from hpcdist.runtime.pserver.bound_steps import staged
 from hpcdist.runtime.pserver.connection import ServerConnection
 from hpcdist.runtime.staging import in_order
-from hpcdist.transpiler.plan import Plan
+from hpcdist.trace.position import here
 
 
 def bind_startup(
@@ -21,7 +22,7 @@ def bind_startup(
 
     The operators name what this Program needs: a test Program may need some parameters only.
     """
-    staging = connection.staging(binding)
+    staging = staged(connection, binding)
     named = {name for op in ops if op.type == "recv" for name in op.output("Out")}
     by_endpoint: dict[str, dict[str, Any]] = {}
     for route in plan.routes:

@@ -12,7 +12,8 @@ from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
 from hpcdist.ps.client import PsClient
-from hpcdist.runtime.pserver.connection import StepProtocol
+from hpcdist.ps.plan import Plan
+from hpcdist.runtime.pserver.bound_steps import BoundSteps, staged
 from hpcdist.runtime.pserver.exchange_plan import (
     contiguous_groups,
     exchanges_of_this_turn,
@@ -20,17 +21,16 @@ from hpcdist.runtime.pserver.exchange_plan import (
     keys_of,
 )
 from hpcdist.runtime.staging import Staging, in_order
-from hpcdist.transpiler.plan import Plan
 
 
-class Synchronous(StepProtocol):
+class Synchronous(BoundSteps):
     """Barriers stand in the Program: after the sends, and where parameters are received."""
 
     def contiguous(self) -> list[list[str]]:
         return contiguous_groups(exchanges_of_this_turn(self.plan))
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
-        staging = self.connection.staging(binding)
+        staging = staged(self.connection, binding)
         client, parameters = self.connect(binding, staging)
         scheduled = {value.name for value in self.plan.scheduled}
         calls, _ = bind_sends(ops, self.plan, client, staging, binding.arrays)

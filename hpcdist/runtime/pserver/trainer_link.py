@@ -21,12 +21,14 @@ from hpcdist.graph.program import Program, ProgramCache, program_of
 from hpcdist.graph.registry import Call, Meta
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.death_consensus import Witness
+from hpcdist.ps.plan import Plan, UpdateMode
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.pserver.asynchronous import Asynchronous
+from hpcdist.runtime.pserver.bound_steps import BoundSteps
 from hpcdist.runtime.pserver.communicator_step import CommunicatorStep
 from hpcdist.runtime.pserver.connection import Adopted, ServerConnection, StepProtocol
 from hpcdist.runtime.pserver.exchange_plan import STALENESS, refuse_unpushed
-from hpcdist.runtime.pserver.geo_exchange import GeoStep
+from hpcdist.runtime.pserver.geo_steps import BoundGeo
 from hpcdist.runtime.pserver.scheduled_fetch import (
     ScheduledFetch,
     install_first_values,
@@ -36,11 +38,9 @@ from hpcdist.runtime.pserver.startup import bind_startup
 from hpcdist.runtime.pserver.synchronous import Synchronous
 from hpcdist.runtime.pserver.transpiled_for import PlainScript, trainer_programs
 from hpcdist.runtime.staging import in_order
-from hpcdist.runtime.tables.make_table import specs_of
 from hpcdist.runtime.tables.pull_push import RowExchange, bind_steps
 from hpcdist.runtime.tables.remote_lookup import bind_lookup
-from hpcdist.transpiler.mode import UpdateMode
-from hpcdist.transpiler.plan import Plan, trainer_plan
+from hpcdist.transpiler.plan import ProgramPlan, trainer_plan
 from hpcdist.transpiler.substitute import on_trainer
 
 SENDS = ("send", "push_sparse")  # a Program with none of them only looks rows up
@@ -61,7 +61,7 @@ class TrainerLink(Link):
         self._cluster = cluster
         self._trainer_id = trainer_id
         self._learn = learn
-        self._plan: Plan | None = None  # once it runs its part of a Program
+        self._plan: ProgramPlan | None = None  # once it runs its part of a Program
         self._connect = functools.partial(
             ServerConnection, transport, cluster, trainer_id, deadline_s
         )
@@ -119,7 +119,7 @@ class TrainerLink(Link):
             self.scheduled(program_of(ops[0])).install_readers(binding.scope)
             calls = self._protocol_of(plan).bind(ops, binding)
         ahead = not plan.mode.averaged
-        tables = specs_of(plan), len(self._cluster.servers), self._tables
+        tables = plan.specs, len(self._cluster.servers), self._tables
         pulls_and_pushes = bind_steps(ops, binding, *tables, ahead=ahead)
         if any(AFTER_UPDATES in op.attrs for op in ops[0].block.ops):
             calls[0] = in_order(functools.partial(_refuse_averages, binding.scope), calls[0])
@@ -129,12 +129,9 @@ class TrainerLink(Link):
                 calls[i] = bind_lookup(self.current_client, op, binding)
         return calls
 
-    def adopt(
-        self, program: Program, protocol: Callable[[Plan, ServerConnection], Adopted]
-    ) -> Adopted:
-        """Return the protocol of a Program's steps, whose messages travel without running it."""
-        plan = trainer_plan(program)
-        assert plan is not None, "a transpiled Program has one"
+    def adopt(self, plan: Plan, protocol: Callable[[Plan, ServerConnection], Adopted]) -> Adopted:
+        """Return the protocol of a plan's steps, whose messages travel without a Program."""
+        self._learn(plan)
         adopted = protocol(plan, self._connection)
         self._protocols[plan.turn] = adopted
         return adopted
@@ -210,24 +207,29 @@ class TrainerLink(Link):
         """Forget rows asked for ahead; with GEO, note what the servers have loaded."""
         self.current_client().tables.restored += 1
         plan = trainer_plan(program)
-        if plan is not None:
-            self._protocol_of(plan).resume()
+        if plan is None:
+            return
+        protocol = self._protocols.get(plan.turn)
+        if protocol is None or isinstance(protocol, BoundSteps):  # others are of no Program
+            protocol = self._protocol_of(plan)
+        protocol.resume()
 
     # -- inside ------------------------------------------------------------------------------
     def _tables(self) -> RowExchange:
         return self.current_client().tables
 
-    def _protocol_of(self, plan: Plan) -> StepProtocol:
+    def _protocol_of(self, plan: ProgramPlan) -> BoundSteps:
         protocol = self._protocols.get(plan.turn)
-        if protocol is None or protocol.plan != plan:
-            protocol = self._protocols[plan.turn] = protocol_of(plan.mode)(plan, self._connection)
+        if not isinstance(protocol, BoundSteps) or protocol.plan != plan:
+            protocol = protocol_of(plan.mode)(plan, self._connection)
+            self._protocols[plan.turn] = protocol
         return protocol
 
 
-def protocol_of(mode: UpdateMode) -> type[StepProtocol]:
+def protocol_of(mode: UpdateMode) -> type[BoundSteps]:
     """Return the protocol of the network operators in this mode."""
     if mode.geo:
-        return GeoStep
+        return BoundGeo
     if mode.runtime_split:
         return CommunicatorStep
     return Synchronous if mode.synchronous else Asynchronous
@@ -242,11 +244,11 @@ def _refuse_averages(scope: Scope) -> None:
         )
 
 
-def _trains(ops: Sequence[Operator], plan: Plan) -> bool:
+def _trains(ops: Sequence[Operator], plan: ProgramPlan) -> bool:
     return not plan.startup and any(op.type in SENDS for op in ops)
 
 
-def _plan_of(op: Operator) -> Plan:
+def _plan_of(op: Operator) -> ProgramPlan:
     """Return the plan of the Program of a network operator; CommError if it carries none."""
     plan = trainer_plan(program_of(op))
     if plan is None:

@@ -10,11 +10,12 @@ from hpcdist.base.errors import PlanError
 from hpcdist.comm.cluster import Cluster
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program
+from hpcdist.ps.plan import Plan
 from hpcdist.transpiler import DistributeTranspiler
 from hpcdist.transpiler.config import sums_dense
 from hpcdist.transpiler.mean_gradient import of_mean_gradient
 from hpcdist.transpiler.own_rates import with_rates_scheduled
-from hpcdist.transpiler.plan import Plan, trainer_plan
+from hpcdist.transpiler.plan import trainer_plan
 from hpcdist.transpiler.trainer import trainer_program
 from hpcdist.transpiler.turns import joined, why_not_in_turns
 

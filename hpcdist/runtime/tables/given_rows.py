@@ -45,6 +45,28 @@ class GivenRows:
         size = os.path.getsize(self.path) if self.path else 0
         return f"GivenRows({self.path!r}, {size} bytes, {digest.hexdigest()[:16]})"
 
+    def load(self, table: SparseTable, owner: int, owners: int) -> None:
+        """Put those given rows into a new table that live on this one of its ``owners``.
+
+        TableError for an id that is given twice, or more rows than the table may have.
+        """
+        for ids, rows in self.pieces(table.dim):
+            if not np.isfinite(rows).all():
+                bad = ids[np.flatnonzero(~np.isfinite(rows).all(axis=1))[0]]
+                raise TableError(
+                    f"table {table.name!r}: the vector given for id {bad} is not finite"
+                )
+            here = np.flatnonzero(owners_of(ids, owners) == owner)
+            before, mine = len(table), np.ascontiguousarray(ids[here])
+            state = np.full((len(mine), table.state_width), table.optimizer.first_state, np.float32)
+            table.load(mine, np.ascontiguousarray(rows[here]), state)
+            if len(table) != before + len(mine):
+                values, counts = np.unique(mine, return_counts=True)
+                twice = (
+                    values[np.argmax(counts)] if counts.max() > 1 else "among those of earlier rows"
+                )
+                raise TableError(f"table {table.name!r}: two vectors are given for one id, {twice}")
+
     def pieces(self, width: int) -> Pieces:
         """Yield all rows in order; DataError for one that is not of ``width`` finite numbers."""
         if self.ids is None or self.rows is None:
@@ -90,25 +112,6 @@ class GivenRows:
             raise DataError(
                 f"{where}: {text!r} is not an id: pass vocabulary={{word: id}} for files of words"
             ) from None
-
-
-def load_given(table: SparseTable, given: GivenRows, owner: int, owners: int) -> None:
-    """Put those given rows into a new table that live on this one of its ``owners``.
-
-    TableError for an id that is given twice, or more rows than the table may have.
-    """
-    for ids, rows in given.pieces(table.dim):
-        if not np.isfinite(rows).all():
-            bad = ids[np.flatnonzero(~np.isfinite(rows).all(axis=1))[0]]
-            raise TableError(f"table {table.name!r}: the vector given for id {bad} is not finite")
-        here = np.flatnonzero(owners_of(ids, owners) == owner)
-        before, mine = len(table), np.ascontiguousarray(ids[here])
-        state = np.full((len(mine), table.state_width), table.optimizer.first_state, np.float32)
-        table.load(mine, np.ascontiguousarray(rows[here]), state)
-        if len(table) != before + len(mine):
-            values, counts = np.unique(mine, return_counts=True)
-            twice = values[np.argmax(counts)] if counts.max() > 1 else "among those of earlier rows"
-            raise TableError(f"table {table.name!r}: two vectors are given for one id, {twice}")
 
 
 def _check_header(where: str, fields: list[bytes], width: int) -> None:

@@ -13,9 +13,10 @@ from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
 from hpcdist.ps.batch import LookupBatch, TableSpec
+from hpcdist.ps.planned_tables import check_moves
 from hpcdist.ps.table import SparseTable
 from hpcdist.runtime.staging import Staging, in_order, rebound
-from hpcdist.runtime.tables.make_table import bind_make, check_moves, server_table
+from hpcdist.runtime.tables.make_table import bind_make, server_table
 from hpcdist.runtime.tables.prefetch import coming
 from hpcdist.runtime.tables.wide_rows import WideRows
 from hpcdist.transpiler.table_metadata import padding_in

@@ -11,15 +11,14 @@ from hpcdist.base.checks import integer
 from hpcdist.base.errors import TableError
 from hpcdist.base.nearest import did_you_mean
 from hpcdist.comm.base import Array
-from hpcdist.fluid.declared.facts import (
-    ROW_KINDS,
+from hpcdist.ps.facts import (
     Initial,
     OptimizerFacts,
     Publishing,
     TableFacts,
     TrainingMode,
-    optimizer_of,
 )
+from hpcdist.ps.optimizers import ROW_KINDS
 from hpcdist.ps.row_policy import RowPolicy
 
 MODES = ("sync", "async")
@@ -77,7 +76,7 @@ def optimizer_facts(
     if known == "Adam":
         arguments = {"lazy_mode": True, **arguments}  # only the rows of a step move
     facts = OptimizerFacts(known, arguments, l2_decay)
-    optimizer_of(facts, 0.0)  # refuses arguments that it does not take
+    facts.check()  # refuses arguments that it does not take
     return facts
 
 

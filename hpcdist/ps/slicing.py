@@ -10,6 +10,8 @@ from typing import Protocol
 from hpcdist.base.division import ceil_div
 from hpcdist.base.errors import PlanError
 
+SMALLEST_BLOCK = 8192  # elements; Fluid refuses less
+
 
 class Shaped(Protocol):
     """Anything with a name and a shape."""
