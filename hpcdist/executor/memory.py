@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -110,7 +110,7 @@ def adopted(value: object, backend: Backend) -> Any:
     rows = backend.adopt(value.rows)
     if rows is value.rows:
         return value
-    return SelectedRows(rows, backend.adopt(value.value), value.height)
+    return replace(value, rows=rows, value=backend.adopt(value.value))
 
 
 def aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:

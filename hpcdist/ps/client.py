@@ -24,7 +24,7 @@ from hpcdist.ps.messages import (
 )
 from hpcdist.ps.packet_exchange import PacketExchange, ServerArrays, ServerPackets
 from hpcdist.ps.packets import VarSpec
-from hpcdist.ps.sparse_rpc import RowClient, RowRequest
+from hpcdist.ps.sparse_rpc import RowClient, RowRequest, SentRows
 from hpcdist.ps.table_rpc import TableClient
 from hpcdist.ps.wire import post_message, receive_message
 from hpcdist.trace.events import Cause, waits_for_cause
@@ -114,9 +114,20 @@ class PsClient(PacketExchange):
         with self.turn:
             self._rows.pull(requests, self.step)
 
-    def push_rows(self, endpoint: str, gradient: str, rows: Array, values: Array) -> None:
-        """Start sending one of the server's sparse gradients: int64 [n] rows, [n, width] values."""
-        self._rows.push(endpoint, gradient, rows, values, self.step)
+    def push_rows(
+        self,
+        endpoint: str,
+        gradient: str,
+        rows: Array,
+        values: Array,
+        *,
+        beside_rows: bool = False,
+    ) -> None:
+        """Start sending one of the server's sparse gradients: int64 [n] rows, [n, width] values.
+
+        ``beside_rows``: whether this trainer's gradient has rows, here or on another server.
+        """
+        self._rows.push(endpoint, gradient, SentRows(rows, values, beside_rows), self.step)
         self._pushed.add((endpoint, gradient))
 
     def changed_rows(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,17 @@ class RowRequest:
     table: str
     ids: Array
     out: Array  # [n, width], C-contiguous
+
+
+class SentRows(NamedTuple):
+    """A server's part of a trainer's sparse gradient: ``rows`` int64 [n], ``values`` [n, ...].
+
+    ``beside_rows``: whether the gradient has rows, on this server or on another.
+    """
+
+    rows: Array
+    values: Array
+    beside_rows: bool = False
 
 
 class RowClient(RowExchangeClient):
@@ -65,12 +76,13 @@ class RowClient(RowExchangeClient):
             lambda: f"trainer {self._trainer}, step {step + 1}: waiting for rows of {tables}",
         )
 
-    def push(self, endpoint: str, gradient: str, rows: Array, values: Array, step: int) -> None:
+    def push(self, endpoint: str, gradient: str, sent: SentRows, step: int) -> None:
         """Start sending a sparse gradient, of which there may be no rows; it is copied first."""
-        rank = self._cluster.rank_of_endpoint(endpoint)
-        arrays = (np.array(rows), np.array(values)) if len(rows) else ()
+        rank, count = self._cluster.rank_of_endpoint(endpoint), len(sent.rows)
+        arrays = (np.array(sent.rows), np.array(sent.values)) if count else ()
         self._unfinished += arrays
-        self.sending += self._post(rank, MessageKind.PUSH, step, [gradient, len(rows)], arrays)
+        payload = [gradient, count, sent.beside_rows]
+        self.sending += self._post(rank, MessageKind.PUSH, step, payload, arrays)
 
     def changed(
         self, endpoint: str, table: str, gradient: str, like: Array, step: int
@@ -134,14 +146,14 @@ class RowServer(RowExchangeServer):
         self._changed = {
             spec.name: np.zeros((len(ranks), spec.shape[0]), bool) for spec in tables if tracked
         }
-        # gradients[name][k] is (rows, values) that trainer k sent in the step being merged.
-        self.gradients: dict[str, list[tuple[Array, Array]]] = {
-            spec.name: [_rows_like(spec, 0)] * len(ranks) for spec in tables
+        # gradients[name][k] is what trainer k sent in the step being merged.
+        self.gradients: dict[str, list[SentRows]] = {
+            spec.name: [SentRows(*_rows_like(spec, 0))] * len(ranks) for spec in tables
         }
 
     def take_push(self, trainer: int, payload: Any) -> str:
         """Receive the arrays that a PUSH announces; return the name of the gradient."""
-        name, count = _name_and_count(payload, MessageKind.PUSH)
+        name, count, beside_rows = _announced(payload, MessageKind.PUSH)
         spec = self._specs.get(name)
         if spec is None:
             raise CommError(
@@ -151,14 +163,14 @@ class RowServer(RowExchangeServer):
         if count:
             self._receive(trainer, ROWS_TAG, (rows, values), f"rows of {name}")
             _check_ids(name, rows, spec.shape[0], trainer)
-        self.gradients[name][trainer] = rows, values
+        self.gradients[name][trainer] = SentRows(rows, values, beside_rows)
         if name in self._changed:
             self._changed[name][:, rows] = True
         return name
 
     def take_pull(self, trainer: int, header: Header, payload: Any) -> None:
         """Receive the ids that a PULL announces; the answer goes out when the step allows it."""
-        table, count = _name_and_count(payload, MessageKind.PULL)
+        table, count, _ = _announced(payload, MessageKind.PULL)
         ids = np.empty(count, np.int64)
         self._receive(trainer, ROWS_TAG, (ids,), f"ids of {table}")
         if table not in self._arrays:
@@ -199,10 +211,12 @@ def _rows_like(like: VarSpec | Array, count: int) -> tuple[Array, Array]:
     return np.empty(count, np.int64), np.empty((count, *like.shape[1:]), like.dtype)
 
 
-def _name_and_count(payload: Any, kind: MessageKind) -> tuple[str, int]:
+def _announced(payload: Any, kind: MessageKind) -> tuple[str, int, bool]:
+    """Return the name and the number of rows that a message announces, and what a PUSH adds."""
     try:
-        name, count = payload
-        return str(name), int(count)
+        name, count, *more = payload
+        (beside_rows,) = more if kind is MessageKind.PUSH else (False,)
+        return str(name), int(count), bool(beside_rows)
     except (TypeError, ValueError) as error:
         raise CommError(f"malformed message: {kind.name} payload {payload!r}") from error
 

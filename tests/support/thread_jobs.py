@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,9 +15,18 @@ from hpcdist.errors import HpcdistError
 from hpcdist.executor import control, executor
 from hpcdist.executor.scope import Scope
 from hpcdist.runtime.job.job import Job
+from hpcdist.transpiler import plan
+from hpcdist.transpiler.slicing import Slice, slice_variables
 from tests.support.threads import LIMIT_S
 
+SMALLEST = 2  # elements of a block; users' have 8192
+
 Script = Callable[[], Any]  # runs a Program with `Executor.run`; every rank has its own
+
+
+def _small_slices(variables: Iterable[Any], servers: int, min_block_size: int) -> tuple[Slice, ...]:
+    """Cut parameters as small as those of tests, too: every server has a part of each."""
+    return slice_variables(variables, servers, SMALLEST)
 
 
 class _Own(threading.local):
@@ -82,6 +91,7 @@ def ranks_as_threads(**asked: Any) -> Iterator[Callable[[int, int, list[Script]]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(executor, "global_scope", lambda: own.scope)
+        patch.setattr(plan, "slice_variables", _small_slices)
         control.install(_OfThread(own))
         try:
             yield run

@@ -164,8 +164,8 @@ def computed():
 
 REFUSED = {
     "reads 'w', which is another parameter": {"term": another},
-    "servers hold parts of 'wide_w', but this computes with all of it": {"term": whole},
-    "parts of 'wide_w', but this fills as many rows as the parameter has": {"term": full},
+    "servers hold parts of '(wide_)?w', but this computes with all of it": {"term": whole},
+    "parts of '(wide_)?w', but this fills as many rows as the parameter has": {"term": full},
     "reads 'rate', which is fed": {"schedule": fed},
     "'reduce_mean_0.tmp_0', which trainers compute": {"schedule": computed},
 }

@@ -125,6 +125,7 @@ def _split_selected_rows_bind(
             out.rows, out.value = rows[: len(inside)], value[: len(inside)]
             xp.subtract(x.rows[inside], start, out=out.rows)
             xp.take(x.value, inside, axis=0, out=out.value)
+            out.beside_rows = x.moves
             start += height
 
     return run

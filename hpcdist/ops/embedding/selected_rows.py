@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,18 @@ class SelectedRows:
     """Rows of a table [height, ...]: ``value[i]`` belongs to row ``rows[i]``; the rest is zero.
 
     ``rows`` (int64 [n]) may repeat an index: its values add up. The arrays are numpy's or cupy's.
+    ``beside_rows``: this is a part of a gradient, and another part of it has rows.
     """
 
     rows: Array
     value: Array
     height: int
+    beside_rows: bool = False
+
+    @property
+    def moves(self) -> bool:
+        """Whether the whole gradient has rows: if not, no optimizer changes anything."""
+        return self.beside_rows or len(self.rows) > 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -36,11 +43,11 @@ class SelectedRows:
 
     def copy(self) -> SelectedRows:
         """Return a copy that shares no memory with this one."""
-        return SelectedRows(self.rows.copy(), self.value.copy(), self.height)
+        return replace(self, rows=self.rows.copy(), value=self.value.copy())
 
     def get(self) -> SelectedRows:
         """Return a copy in host memory of rows on a GPU."""
-        return SelectedRows(device.download(self.rows), device.download(self.value), self.height)
+        return replace(self, rows=device.download(self.rows), value=device.download(self.value))
 
     def merged(self) -> SelectedRows:
         """Return the same rows, each once, ascending; the values of repeats are summed."""

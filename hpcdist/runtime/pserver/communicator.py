@@ -277,7 +277,9 @@ class Communicator:
             cut.gradients, cut.endpoints, cut.starts, cut.starts[1:]
         ):
             local = np.flatnonzero((rows >= begin) & (rows < end))
-            self._connected.push_rows(endpoint, name, rows[local] - begin, values[local])
+            self._connected.push_rows(
+                endpoint, name, rows[local] - begin, values[local], beside_rows=len(rows) > 0
+            )
 
     def _receive(self) -> None:
         """Wait for the answers under way and keep them, if enough has been sent."""

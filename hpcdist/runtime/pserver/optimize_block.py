@@ -13,6 +13,7 @@ from hpcdist.base.errors import GraphError
 from hpcdist.executor.compile import steps_of
 from hpcdist.executor.control import Binding
 from hpcdist.graph.block import Block
+from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Call, declared_attrs, lookup
@@ -21,6 +22,7 @@ from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.optimize.operators import UPDATES
 from hpcdist.ops.optimize.operators import bind_update as fused_pass
 from hpcdist.ops.optimize.sparse_gradients import bind_sparse_update
+from hpcdist.ps.sparse_rpc import SentRows
 from hpcdist.runtime.pserver.staged_updates import StagedUpdates
 from hpcdist.transpiler.pserver import ServerBlock
 
@@ -118,30 +120,32 @@ def _fused(op: Operator, rows: Any, binding: Binding) -> Apply:
 
 def bind_sparse(
     block: OptimizeBlock,
-    sent: Sequence[Any],
+    sent: Sequence[SentRows],
     binding: Binding,
     staged: StagedUpdates | None = None,
 ) -> Apply:
     """Return the call that merges sparse gradients of a table and updates its rows.
 
-    ``sent[k]`` is the (rows, values) of trainer k. The merge lists all rows in trainer order, their
-    values times 1/contributors. If there are none, nothing changes, whatever the optimizer, unless
-    a regularizer makes all rows decay in every step.
+    ``sent[k]`` is what trainer k sent. The merge lists all rows in trainer order, their values
+    times 1/contributors. If there are none, here or on other servers, nothing changes, whatever the
+    optimizer, unless a regularizer makes all rows decay in every step.
     """
     height = len(array_of(binding, block.parameter))
     decays = any(_reads_only(op, block.parameter) for op in block.ops if not op.input("Param"))
 
     def mean(contributors: tuple[int, ...]) -> SelectedRows | None:
-        rows = np.concatenate([sent[k][0] for k in contributors])
-        values = np.concatenate([sent[k][1] for k in contributors])
-        if not (len(rows) or decays):
+        rows = np.concatenate([sent[k].rows for k in contributors])
+        values = np.concatenate([sent[k].values for k in contributors])
+        beside_rows = any(sent[k].beside_rows for k in contributors)
+        if not (len(rows) or beside_rows or decays):
             return None
         if len(contributors) > 1:
             values *= values.dtype.type(1.0 / len(contributors))
-        return SelectedRows(rows, values, height)
+        return SelectedRows(rows, values, height, beside_rows)
 
     if staged is not None:
-        return later(staged.add_sparse(block.block, block.gradient, block.ops, mean))
+        on = functools.partial(_ops_on, block)
+        return later(staged.add_sparse(block.block, block.gradient, on, mean))
     apply = _sparse_apply(block, binding)
 
     def update(contributors: tuple[int, ...]) -> None:
@@ -168,9 +172,34 @@ def _sparse_apply(block: OptimizeBlock, binding: Binding) -> Callable[[SelectedR
         return bind_sparse_update(binding.backend.xp, op.type, attrs, param, rate, state)
 
     def apply(merged: SelectedRows) -> None:
-        in_sequence(*steps_of(block.block, block.ops, binding, {block.gradient: merged}))()
+        ops, gradients = _ops_on(block, merged)
+        in_sequence(*steps_of(block.block, ops, binding, gradients))()
 
     return apply
+
+
+def _ops_on(
+    block: OptimizeBlock, merged: SelectedRows
+) -> tuple[Sequence[Operator], dict[str, SelectedRows]]:
+    """Return the operators to run on a merged gradient, and the sparse gradients that they read.
+
+    Where this server has none of the rows there is nothing to clip: the optimizer moves what moves
+    by itself, such as moments.
+    """
+    optimizer = next((op for op in block.ops if op.input("Param")), None)
+    if len(merged.rows) or optimizer is None:  # GEO's differences are only added
+        return block.ops, {block.gradient: merged}
+    (gradient,) = optimizer.input("Grad")
+    var = block.block.find_var(gradient)
+    if var is None or var.type != VarType.SELECTED_ROWS:  # regularized, in all rows
+        return block.ops, {block.gradient: merged}
+    of_gradient, kept = {block.gradient}, []
+    for op in block.ops:
+        if op is optimizer or of_gradient.isdisjoint(op.input_arg_names):
+            kept.append(op)
+        else:
+            of_gradient.update(op.output_arg_names)
+    return kept, {gradient: merged}
 
 
 def _optimizer_arrays(op: Operator, binding: Binding) -> tuple[Any, Any, list[Any]]:

@@ -21,6 +21,7 @@ from hpcdist.ops.common import in_sequence
 from hpcdist.trace.position import here
 from hpcdist.transpiler.mean_gradient import STAGE, ServerSums
 
+OpsOn = Callable[[Any], tuple[Sequence[Operator], Mapping[str, Any]]]  # a merged sparse gradient
 Merge = Callable[[tuple[int, ...]], Any]  # contributors -> mean gradient; None: it has no rows
 Update = Callable[[tuple[int, ...]], None]
 Stages = Sequence[Call]
@@ -56,13 +57,9 @@ class StagedUpdates:
         stages = self._compiled(block, ops, {gradient: merged})
         return self._added(gradient, mean, lambda rows: stages)
 
-    def add_sparse(
-        self, block: Block, gradient: str, ops: Sequence[Operator], mean: Merge
-    ) -> Update:
+    def add_sparse(self, block: Block, gradient: str, ops_on: OpsOn, mean: Merge) -> Update:
         """Take the operators of a table, compiled for every gradient: it has any number of rows."""
-        return self._added(
-            gradient, mean, lambda rows: self._compiled(block, ops, {gradient: rows})
-        )
+        return self._added(gradient, mean, lambda rows: self._compiled(block, *ops_on(rows)))
 
     def _added(self, gradient: str, mean: Merge, bound: Callable[[Any], Stages]) -> Update:
         self._merges[gradient], self._bound[gradient] = mean, bound

@@ -106,7 +106,7 @@ def bind_sends(
 def _push(client: PsClient, endpoint: str, key: str, gradient: Any) -> Call:
     def push() -> None:
         sent = gradient if isinstance(gradient.rows, np.ndarray) else gradient.get()
-        client.push_rows(endpoint, key, sent.rows, sent.value)
+        client.push_rows(endpoint, key, sent.rows, sent.value, beside_rows=sent.moves)
 
     return push
 

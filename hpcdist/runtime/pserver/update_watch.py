@@ -107,11 +107,11 @@ class _Values:
         self._sent = sent
 
     def __getitem__(self, trainer: int) -> Any:
-        return self._sent[trainer][1]
+        return self._sent[trainer].values
 
 
 def _pushed(sent: Sequence[Any], trainer: int) -> Sequence[Array]:
-    return [sent[trainer][1].reshape(-1)]
+    return [sent[trainer].values.reshape(-1)]
 
 
 def _flat(
