@@ -88,9 +88,9 @@ ALLREDUCE = Setting(
 SPARSE_ROWS = Setting(
     "HPCDIST_SPARSE_ROWS",
     Word("fluid", "exact"),
-    "fluid",
-    "exact: momentum and rmsprop use every row of an unsorted sparse gradient; fluid: as Fluid "
-    "1.8.5, which misses some rows",
+    "exact",
+    "exact: momentum and rmsprop use every row of a sparse gradient; fluid: as Fluid 1.8.5, which "
+    "misses some rows of an unsorted list, in one process and in scripts that transpile themselves",
 )
 DATA_HOME = Setting("HPCDIST_DATA_HOME", Text(), "", "first directory to look for data sets")
 CERTIFICATE = Setting(

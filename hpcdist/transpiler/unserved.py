@@ -7,10 +7,12 @@ from enum import IntEnum
 
 from hpcdist.base.errors import PlanError
 from hpcdist.graph.block import Block
+from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Parameter
+from hpcdist.ops.optimize.sparse_gradients import misses_rows
 from hpcdist.transpiler.dependences import Access, access_of, swapped
 from hpcdist.transpiler.mean_gradient import is_local
 from hpcdist.transpiler.program_roles import (
@@ -47,6 +49,25 @@ def refuse_unserved(program: Program, roles: ProgramRoles) -> None:
         for i in update.on_server:
             _refuse_trainer_values(block.ops[i], on_servers | updated, moved)
             updated.update(block.ops[i].output_arg_names)
+
+
+def refuse_missed_rows(mains: Sequence[Program]) -> None:
+    """Refuse updates that miss rows as Fluid's do: on ranks they would miss others.
+
+    Raises PlanError where HPCDIST_SPARSE_ROWS=fluid asks for that and a Program has such an update.
+    """
+    for op in nested([op for main in mains for op in main.global_block().ops]):
+        if not misses_rows(op.type):
+            continue
+        (parameter,), (gradient,) = op.input("Param"), op.input("Grad")
+        var = op.block.find_var(gradient)
+        if var is not None and var.type == VarType.SELECTED_ROWS:
+            raise PlanError(
+                f"{op.place} {op} would miss rows of {parameter!r}, as in Fluid 1.8.5: which ones "
+                "depends on the order of ids, so on ranks others than in one process; unset "
+                "HPCDIST_SPARSE_ROWS=fluid (all rows are used then, in one process too), or use "
+                "is_sparse=False"
+            )
 
 
 def _refuse_moving_parameters(block: Block, roles: ProgramRoles) -> None:

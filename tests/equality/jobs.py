@@ -192,7 +192,6 @@ def shift(got: Any, wanted: Any) -> float:
 def surroundings(choice: f.Choice) -> Iterator[Path]:
     """Set what a mode sets, and give a directory for checkpoints."""
     settings: Mapping[str, str] = {
-        "HPCDIST_SPARSE_ROWS": "exact",  # Fluid loses rows, by how ids are ordered and repeated
         **f.MODE.of(choice).settings,
         **f.KERNELS.of(choice),
     }

@@ -67,10 +67,7 @@ def train(exe: Any, program: Program, main: Program, steps: int, root: Path) -> 
     ],
 )
 @pytest.mark.parametrize("mode", ["asynchronous", "communicator", "half-asynchronous"])
-def test_several_trainers_end_as_one_process(
-    monkeypatch, tmp_path, mode, optimizer, table, clip, regularizer
-):
-    monkeypatch.setenv("HPCDIST_SPARSE_ROWS", "exact")
+def test_several_trainers_end_as_one_process(tmp_path, mode, optimizer, table, clip, regularizer):
     built = [build(optimizer, table, clip, regularizer) for _ in range(TRAINERS + SERVERS + 1)]
     endpoints = [f"ps{k}:6174" for k in range(SERVERS)]
 

@@ -20,9 +20,8 @@ def test_one_trainer_is_local_training(name):
 
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize("optimizer", ["momentum", "rmsprop"])
-def test_one_trainer_of_a_cut_table_is_local_training_if_no_row_is_lost(monkeypatch, optimizer):
-    """By default these lose rows as Fluid does: others, where a server has a part of the table."""
-    monkeypatch.setenv("HPCDIST_SPARSE_ROWS", "exact")
+def test_one_trainer_of_a_cut_table_is_local_training(optimizer):
+    """Where servers have a part of the table each, no row is lost either."""
     assert_local(RUNS["emb_sparse_sliced_sgd"]["setting"] | {"optimizer": optimizer})
 
 

@@ -59,12 +59,6 @@ def check(seed: int) -> str:
     return outcomes.pop()
 
 
-@pytest.fixture(autouse=True)
-def every_row_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fluid's Momentum loses rows of a sparse gradient, by how ids are ordered and repeated."""
-    monkeypatch.setenv("HPCDIST_SPARSE_ROWS", "exact")
-
-
 @pytest.mark.parametrize("first", _seeds()[::GROUP])
 def test_a_job_computes_what_one_process_computes_or_refuses(
     first: int, record_property: Any

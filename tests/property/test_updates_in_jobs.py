@@ -72,8 +72,7 @@ def check(choice: Choice, shapes: list[tuple[int, int]]) -> Counter[str]:
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_updates_of_jobs_are_those_of_one_process(group, monkeypatch):
-    monkeypatch.setenv("HPCDIST_SPARSE_ROWS", "exact")  # Fluid's Momentum loses rows of a table
+def test_updates_of_jobs_are_those_of_one_process(group):
     outcomes: Counter[str] = Counter()
     for number, choice in enumerate(_choices()):
         if number % GROUPS == group:

@@ -121,12 +121,6 @@ def check(make: Callable[[], Callable[[], Any]], shapes: Any = SHAPES) -> None:
                     np.testing.assert_allclose(got, value, rtol=NEAR, atol=NEAR, err_msg=where)
 
 
-@pytest.fixture(autouse=True)
-def every_row_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fluid's Momentum loses rows of a sparse gradient, by how ids are ordered and repeated."""
-    monkeypatch.setenv("HPCDIST_SPARSE_ROWS", "exact")
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_move_as_in_one_process_to_the_rounding_of_float64(name: str) -> None:
     shapes = SHAPES[:1] if name in ("adadelta", "lamb") else SHAPES  # not with servers, as in Fluid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -22,7 +23,8 @@ def bind_sparse_update(
     """Return the update of ``param`` by ``scale`` times a sparse gradient, of any number of rows.
 
     Arrays are read and written in place, as in `bind_update`. A gradient without rows changes
-    nothing, neither moments nor powers.
+    nothing, neither moments nor powers; a part of one that has rows elsewhere moves what is here as
+    rows that are not listed move.
     """
     moved = UPDATES[type].sparse(attrs)
     if moved is None:
@@ -34,7 +36,7 @@ def bind_sparse_update(
     moving = (_bind_all if moved == "all" else _bind_listed)(xp, type, attrs, param, rate, state)
 
     def apply(gradient: SelectedRows) -> None:
-        if len(gradient.rows):
+        if gradient.moves:
             advance()
             moving(_scaled(gradient, factor))
 
@@ -53,7 +55,7 @@ def sparse_refusal(type: str) -> str:
 def _scaled(gradient: SelectedRows, factor) -> SelectedRows:
     if factor == 1:
         return gradient
-    return SelectedRows(gradient.rows, gradient.value * factor, gradient.height)
+    return replace(gradient, value=gradient.value * factor)
 
 
 def _subtract_each(xp: ArrayModule, param, rate, factor, gradient: SelectedRows) -> None:
@@ -91,7 +93,7 @@ def _bind_all(xp: ArrayModule, type: str, attrs: Attrs, param, rate, state: Oper
     """Move every row of the table; those not listed by a gradient of zero."""
     dense = xp.zeros(param.shape, param.dtype)
     move = bind_update(xp, type, attrs, param, rate, state, dense[None])
-    merge = SelectedRows.totals if type == "adam" or _exact() else _totals_as_fluid
+    merge = _totals_as_fluid if misses_rows(type) else SelectedRows.totals
 
     def apply(gradient: SelectedRows) -> None:
         merged = merge(gradient)
@@ -118,15 +120,17 @@ def _bind_listed(xp: ArrayModule, type: str, attrs: Attrs, param, rate, state: O
 
 
 # -- Fluid's search ------------------------------------------------------------------------------
-def _exact() -> bool:
-    return settings.SPARSE_ROWS.read() == "exact"
+def misses_rows(type: str) -> bool:
+    """Return whether an optimizer is to miss the rows of unsorted lists that Fluid's misses."""
+    return type in ("momentum", "rmsprop") and settings.SPARSE_ROWS.read() == "fluid"
 
 
 def _totals_as_fluid(gradient: SelectedRows) -> SelectedRows:
     """Return the rows that Fluid's momentum and rmsprop see: some of an unsorted list are lost.
 
     Fluid 1.8.5 finds a row's gradient by binary search, in a list that it has sorted only if rows
-    repeat. The published losses contain that; HPCDIST_SPARSE_ROWS=exact uses every row instead.
+    repeat. Which rows are lost depends on their order, hence on how ranks divide a batch, so this
+    is computed only where HPCDIST_SPARSE_ROWS=fluid asks for Fluid's numbers.
     """
     totals = gradient.totals()
     if len(totals.rows) < len(gradient.rows):

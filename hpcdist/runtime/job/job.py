@@ -42,6 +42,7 @@ from hpcdist.runtime.pserver.connection import Adopted, ServerConnection
 from hpcdist.runtime.tables.make_table import bind_make
 from hpcdist.trace.position import here
 from hpcdist.transpiler.plan import trainer_plan
+from hpcdist.transpiler.unserved import refuse_missed_rows
 
 
 class Job(Control):
@@ -199,6 +200,8 @@ class Job(Control):
         On a server the script ends here.
         """
         trainers = len(self.cluster.trainers)
+        if trainers + len(self.cluster.servers) > 1:
+            refuse_missed_rows(mains)
         by_stages = isinstance(link, PipelineLink)
         shared = mains if by_stages else [self._batches.share(main, trainers) for main in mains]
         transpiled, first = link.transpiled(shared, startup)
