@@ -14,9 +14,9 @@ from hpcdist.comm.cluster import PSERVER, Cluster
 from hpcdist.errors import HpcdistError
 from hpcdist.executor import control, executor
 from hpcdist.executor.scope import Scope
+from hpcdist.ps import plan
+from hpcdist.ps.slicing import Slice, slice_variables
 from hpcdist.runtime.job.job import Job
-from hpcdist.transpiler import plan
-from hpcdist.transpiler.slicing import Slice, slice_variables
 from tests.support.threads import LIMIT_S
 
 SMALLEST = 2  # elements of a block; users' have 8192
