@@ -28,6 +28,15 @@ SORTED = 1 << 16  # the bits that rows are sorted by
 RUN_BYTES = 256 << 20
 EXPORTED_ROWS = 1 << 16  # rows whose ids are asked for at a time
 STORAGE = "storage"  # a fact of rows that are not kept in float32
+# Numbers that earlier checkpoints did not have, and what they are there.
+_UNSAID = {
+    **dict.fromkeys(DECAYS, 0.0),
+    "decay": 0.95,
+    "momentum": 0.0,
+    "centered": False,
+    "weight_decay": 0.01,
+    "row_wise": False,
+}
 _FLOAT32 = RowStorage().to_plain()
 ORDER, BY_MIX = "order", "mix"  # a fact of runs that are sorted by all bits
 
@@ -117,9 +126,10 @@ class _RowsOf:
 def facts_of(table: SparseTable) -> dict[str, Any]:
     """Return the layout of a table's rows; tables of equal layouts can exchange rows."""
     moved = asdict(table.optimizer)
+    del moved["weight_bounds"], moved["clip_norm"]  # of the policy, which may be another one
     kept = table.storage.to_plain()
     return {
-        "optimizer": {k: v for k, v in moved.items() if v or k not in DECAYS},
+        "optimizer": {k: v for k, v in moved.items() if k not in _UNSAID or v != _UNSAID[k]},
         "initializer": asdict(table.initializer),
         "seed": int(table.seed),
         "state_names": list(table.optimizer.state_names),

@@ -16,7 +16,7 @@ from hpcdist.base.checks import integer
 from hpcdist.base.errors import TableError
 from hpcdist.comm.cluster import Cluster
 from hpcdist.ps.dispatch import RoundRobin
-from hpcdist.ps.optimizers import check_optimizer, row_attributes
+from hpcdist.ps.optimizers import check_optimizer, row_attributes, type_of
 from hpcdist.ps.plan import (
     SYNCHRONOUS,
     Plan,
@@ -26,7 +26,7 @@ from hpcdist.ps.plan import (
     geo,
     placed,
 )
-from hpcdist.ps.planned_tables import Fill, PlannedTable
+from hpcdist.ps.planned_tables import Fill, PlannedTable, check_policy
 from hpcdist.ps.row_policy import RowPolicy
 from hpcdist.ps.slicing import SMALLEST_BLOCK
 from hpcdist.ps.table_metadata import RowInitializer
@@ -236,18 +236,20 @@ class Facts:
     def _planned(self, table: TableFacts) -> PlannedTable:
         moved_by = self.optimizers[table.optimizer]
         attributes = row_attributes(moved_by.kind, moved_by.arguments, moved_by.l2_decay)
-        return PlannedTable(
+        planned = PlannedTable(
             table.name,
             f"{table.name}@GRAD",
             (table.dict_size, table.width),
             "float32",
             rate_name(table.optimizer),
-            moved_by.kind.lower(),
+            type_of(moved_by.kind),
             tuple(sorted(attributes.items())),
             padding=table.padding,
             fill=table.initial.fill,
             policy=table.policy,
         )
+        check_policy(planned)
+        return planned
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -255,7 +257,7 @@ class Facts:
         numbers = {rate_name(k): float(rate) for k, rate in enumerate(self.rates)}
         for table in self.planned_tables:
             for name, value in table.attrs:
-                if name in ("beta1", "beta2"):
+                if name == "beta1" or (name == "beta2" and table.optimizer != "adamax"):
                     numbers[f"{table.parameter}_{name}_pow_acc_0"] = value
         return numbers
 

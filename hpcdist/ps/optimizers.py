@@ -27,17 +27,30 @@ KINDS: dict[str, dict[str, float | None]] = {
     "RMSProp": {"rho": 0.95, **_EPSILON, "momentum": 0.0, "centered": False},
     "Ftrl": {"l1": 0.0, "l2": 0.0, "lr_power": -0.5},
 }
-ROW_KINDS = tuple(kind for kind in KINDS if kind.lower() in STATE_NAMES)
+# Those that move rows of tables, but no parameters on servers.
+FOR_ROWS: dict[str, dict[str, float | None]] = {
+    "AdamW": {**_BETAS, "weight_decay": 0.01},
+    "Lamb": {"lamb_weight_decay": 0.01, **_BETAS, "epsilon": 1e-6},
+}
+_ARGUMENTS = {**KINDS, **FOR_ROWS}
+ROW_KINDS = (*(kind for kind in KINDS if kind.lower() in STATE_NAMES), *FOR_ROWS)
 BELOW_1 = ("beta1", "beta2")
 OF_ANY_SIGN = ("lr_power",)
-_OF_ROWS = {"momentum": "mu", "initial_accumulator_value": "initial_moment"}  # others: the same
+# The fields of a `RowOptimizer` that have other names; others have the same.
+_OF_ROWS = {
+    "Momentum": {"momentum": "mu"},
+    "Adagrad": {"initial_accumulator_value": "initial_moment"},
+    "RMSProp": {"rho": "decay"},
+    "AdamW": {"weight_decay": "rate_decay"},
+    "Lamb": {"lamb_weight_decay": "weight_decay"},
+}
 
 
 def check_optimizer(kind: str, arguments: Mapping[str, object], l2_decay: object) -> None:
     """Raise PlanError for an optimizer that is not there, or that takes other arguments."""
-    if kind not in KINDS:
+    if kind not in _ARGUMENTS:
         raise PlanError(f"servers have no optimizer {kind!r}: expected one of {', '.join(KINDS)}")
-    taken = KINDS[kind]
+    taken = _ARGUMENTS[kind]
     unknown = sorted(arguments.keys() - taken.keys())
     if unknown:  # torch's names are others
         raise PlanError(
@@ -63,14 +76,19 @@ def _check_argument(kind: str, name: str, value: object) -> None:
         raise PlanError(f"optimizer {kind}: {name}: expected no negative number, got {value!r}")
 
 
+def type_of(kind: str) -> str:
+    """Return the type of the operator that updates by an optimizer."""
+    return "adam" if kind == "AdamW" else kind.lower()
+
+
 def row_attributes(kind: str, arguments: Mapping[str, float], l2_decay: float) -> dict[str, float]:
     """Return the fields of the `RowOptimizer` that moves rows as this optimizer does."""
     known = {field.name for field in fields(RowOptimizer)}
-    given = {**KINDS[kind], **arguments}
-    named = {_OF_ROWS.get(name, name): (name, value) for name, value in given.items()}
+    given, fields_of = {**_ARGUMENTS[kind], **arguments}, _OF_ROWS.get(kind, {})
+    named = {fields_of.get(name, name): (name, value) for name, value in given.items()}
     attributes: dict[str, float] = {}
     for field, (name, value) in named.items():
         if field in known:
             assert value is not None, "it has been checked"
-            attributes[field] = bool(value) if KINDS[kind][name] is False else float(value)
+            attributes[field] = bool(value) if _ARGUMENTS[kind][name] is False else float(value)
     return attributes | ({"l2_decay": float(l2_decay)} if l2_decay else {})

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from hpcdist.base import settings
-from hpcdist.base.errors import GraphError
+from hpcdist.base.errors import GraphError, PlanError
 from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.policy_table import PolicyTable
 from hpcdist.ps.row_policy import RowPolicy
@@ -82,6 +82,16 @@ class PlannedTable:
         return TableSpec(self.parameter, self.width + shows, self.dict_size, self.padding)
 
 
+def check_policy(table: PlannedTable) -> None:
+    """Raise PlanError for a policy that what moves the table's rows cannot follow."""
+    if table.policy is not None and table.policy.row_wise and table.optimizer != "adagrad":
+        raise PlanError(
+            f"table {table.parameter!r} has is_distributed=True: RowPolicy(row_wise=True), one "
+            f"moment for a row, is for Adagrad, and {table.optimizer} is to move it: leave it out, "
+            "or use Adagrad"
+        )
+
+
 def make_table(table: PlannedTable, owner: int, owners: int) -> SparseTable:
     """Return the table that a startup Program describes, with those given rows that it owns.
 
@@ -99,7 +109,7 @@ def make_table(table: PlannedTable, owner: int, owners: int) -> SparseTable:
         zlib.crc32(f"{seed}/{table.parameter}".encode()),
         table.dict_size,
     )
-    if table.policy is None or table.policy.is_storage:
+    if table.policy is None or table.policy.keeps_all:
         made = SparseTable(*facts, storage=table.policy.storage if table.policy else None)
     else:
         made = PolicyTable(*facts, policy=table.policy)
@@ -112,6 +122,10 @@ def make_table(table: PlannedTable, owner: int, owners: int) -> SparseTable:
 def _optimizer(table: PlannedTable) -> RowOptimizer:
     fields = RowOptimizer.__dataclass_fields__
     attrs = {name: value for name, value in table.attrs if name in fields}
+    if table.policy is not None:
+        attrs["row_wise"] = table.policy.row_wise
+        attrs["clip_norm"] = float(table.policy.clip_norm)
+        attrs["weight_bounds"] = table.policy.weight_bounds
     if table.optimizer == "adagrad" and table.first:
         attrs["initial_moment"] = table.first[0]
     elif any(table.first):

@@ -8,10 +8,10 @@ of the rows of ``grads`` that ``firsts[u]`` and the chain of ``following`` list,
 from __future__ import annotations
 
 import numpy as np
-from numba import int64, uint64
+from numba import float32, int64, uint64
 
 from hpcdist.base.jit import as_tuple, inlined, jit
-from hpcdist.base.update_rules import RULES, adam_rate, elementwise
+from hpcdist.base.update_rules import RULES, elementwise, lamb_rate, lamb_rule
 from hpcdist.ps.raw_memory import copy_bytes, float32_at, prefetch
 from hpcdist.ps.row_values import mixed
 
@@ -152,13 +152,43 @@ def _ahead(records, u, floats):
 
 
 @jit
-def _plain_rate(rate, constants):
-    return rate
+def clip_rows(grads, limit):
+    """Scale those rows of ``grads`` down whose norm is above ``limit``."""
+    for u in range(len(grads)):
+        norm = np.sqrt(_squares(grads[u]))
+        if norm > limit:
+            for j in range(grads.shape[1]):
+                grads[u, j] = grads[u, j] * limit / norm
 
 
 @jit
-def _adam_rate(rate, constants):
-    return adam_rate(rate, constants[5], constants[6])  # the powers of beta
+def shrink_records(records, width, part):
+    """Take ``part`` of each value of records away."""
+    for i in range(len(records)):
+        values = float32_at(records[i] + 4)
+        for j in range(width):
+            values[j] = values[j] - values[j] * part
+
+
+@jit
+def bound_records(records, width, low, high):
+    """Raise values of records below ``low`` to it, and lower those above ``high``."""
+    for i in range(len(records)):
+        values = float32_at(records[i] + 4)
+        for j in range(width):
+            if values[j] < low:
+                values[j] = low
+            elif values[j] > high:
+                values[j] = high
+
+
+@jit
+def _squares(values):
+    """Return the sum of squares, in order."""
+    total = float32(0)
+    for j in range(len(values)):
+        total += values[j] * values[j]
+    return total
 
 
 @jit
@@ -176,18 +206,28 @@ def _two_states(place, nbytes):
     return float32_at(place), float32_at(place + nbytes)
 
 
-_STATES_AT = [_no_states, _one_state, _two_states]
+@jit
+def _three_states(place, nbytes):
+    return float32_at(place), float32_at(place + nbytes), float32_at(place + 2 * nbytes)
+
+
+_STATES_AT = [_no_states, _one_state, _two_states, _three_states]
+
+
+@jit
+def _plain_rate(rate):
+    return rate
 
 
 def _record_pass(name):
     """Return the pass that moves records by a rule."""
     rule = RULES[name]
     loop, constants, states_at = elementwise(rule), rule.constants, _STATES_AT[rule.states]
-    columns = 1 + rule.states
-    rate_of = _adam_rate if name == "adam" else _plain_rate
+    columns, powers, rate_of = 1 + rule.states, rule.powers, rule.rate or _plain_rate
 
     def move(records, grads, firsts, following, scale, rate, hyper):
-        rate, fixed = rate_of(rate, hyper), as_tuple(hyper, constants)
+        rate = rate_of(rate, *as_tuple(hyper[constants:], powers))
+        fixed = as_tuple(hyper, constants)
         width = grads.shape[1]
         sums = np.empty(width, np.float32)
         for u in range(len(records)):
@@ -200,7 +240,53 @@ def _record_pass(name):
     return jit(move)
 
 
+@jit
+def _row_wise_adagrad(records, grads, firsts, following, scale, rate, hyper):
+    width = grads.shape[1]
+    sums, g = np.empty(width, np.float32), np.empty(width, np.float32)
+    for u in range(len(records)):
+        _ahead(records, u, width + 1)
+        merged = float32_at(_gradient(u, grads, firsts, following, sums))
+        for j in range(width):
+            g[j] = merged[j] * scale
+        p = float32_at(records[u] + 4)
+        p[width] += _squares(g) / float32(width)
+        root = np.sqrt(p[width]) + hyper[0]
+        for j in range(width):
+            p[j] = p[j] - rate * g[j] / root
+
+
+@jit
+def _lamb(records, grads, firsts, following, scale, rate, hyper):
+    width = grads.shape[1]
+    sums, steps, before = (
+        np.empty(width, np.float32),
+        np.empty(width, np.float32),
+        np.empty(width, np.float32),
+    )
+    constants = as_tuple(hyper, 6)
+    for u in range(len(records)):
+        _ahead(records, u, 3 * width)
+        g = float32_at(_gradient(u, grads, firsts, following, sums))
+        place = records[u] + 4
+        p, m = float32_at(place), float32_at(place + 4 * width)
+        v = float32_at(place + 8 * width)
+        for j in range(width):
+            before[j] = p[j]
+            steps[j], m[j], v[j] = lamb_rule(p[j], g[j] * scale, m[j], v[j], *constants)
+        own = lamb_rate(rate, np.sqrt(_squares(before)), np.sqrt(_squares(steps)))
+        for j in range(width):
+            p[j] = p[j] - own * steps[j]
+
+
 PASSES = {
-    name: _record_pass(name)
-    for name in ("sgd", "momentum", "nesterov", "adagrad", "adam", "ftrl", "sqrt_ftrl")
+    **{
+        name: _record_pass(name)
+        for name in (
+            *("sgd", "momentum", "nesterov", "adagrad", "adam", "adamax"),
+            *("rmsprop", "centered_rmsprop", "ftrl", "sqrt_ftrl"),
+        )
+    },
+    "row_wise_adagrad": _row_wise_adagrad,
+    "lamb": _lamb,
 }

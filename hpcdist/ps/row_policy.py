@@ -53,7 +53,7 @@ class ClickScore:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+            if not _is_finite(value):
                 raise TableError(
                     f"ClickScore: {field.name}: expected a finite number, got {value!r}"
                 )
@@ -101,6 +101,11 @@ class RowPolicy:
     rows, as ``rounding`` says, to the "nearest" number, or "stochastic"ally: up or down by a chance
     that makes it right on average (default "": rows in int8, and state in float16 always). The
     chance is a function of the table's seed, the id and the table's step.
+
+    Updates: a gradient of a row whose norm is above ``clip_norm`` is scaled down to it (0: never).
+    Values that a step has moved are kept within ``weight_bounds``, (least, greatest), before they
+    are rounded. With ``row_wise`` Adagrad has one moment for a row, to which it adds the mean
+    square of the row's gradient.
     """
 
     admit_after: int = 1
@@ -120,6 +125,9 @@ class RowPolicy:
     rows: str = "float32"
     state: str = "float32"
     rounding: str = ""
+    clip_norm: float = 0.0
+    weight_bounds: tuple[float, float] | None = None
+    row_wise: bool = False
 
     def __post_init__(self) -> None:
         for name in _WHOLE_NUMBERS:
@@ -138,6 +146,7 @@ class RowPolicy:
         if self.score is not None and not isinstance(self.score, ClickScore):
             raise TableError(f"RowPolicy: score: expected a ClickScore, got {self.score!r}")
         self._check_shows()
+        self._check_moves()
         self._check_together()
 
     def _check_shows(self) -> None:
@@ -150,6 +159,27 @@ class RowPolicy:
                 f"{self.shows!r}"
             )
         object.__setattr__(self, "shows", tuple(names))
+
+    def _check_moves(self) -> None:
+        if not isinstance(self.row_wise, bool):
+            raise TableError(f"RowPolicy: row_wise: expected True or False, got {self.row_wise!r}")
+        if not _is_finite(self.clip_norm) or self.clip_norm < 0:
+            raise TableError(
+                f"RowPolicy: clip_norm: expected a number, 0 or more, got {self.clip_norm!r}"
+            )
+        bounds = self.weight_bounds
+        if bounds is None:
+            return
+        if not (
+            isinstance(bounds, (tuple, list))
+            and len(bounds) == 2
+            and all(map(_is_finite, bounds))
+            and bounds[0] < bounds[1]
+        ):
+            raise TableError(
+                f"RowPolicy: weight_bounds: expected two numbers, the least first, got {bounds!r}"
+            )
+        object.__setattr__(self, "weight_bounds", tuple(map(float, bounds)))
 
     def _one_of(self, name: str, choices: tuple[str, ...]) -> None:
         if getattr(self, name) not in choices:
@@ -189,10 +219,10 @@ class RowPolicy:
         return RowStorage(self.rows, self.state, self.rounding)
 
     @property
-    def is_storage(self) -> bool:
-        """Whether it only says how rows are kept: all ids have one, and none is forgotten."""
-        kept = {name: getattr(self, name) for name in ("rows", "state", "rounding")}
-        return self.storage is not None and self == RowPolicy(**kept)
+    def keeps_all(self) -> bool:
+        """Whether it only says how rows are kept and moved: all ids have one, none is forgotten."""
+        plain = {name: getattr(self, name) for name in _OF_ROWS}
+        return self != RowPolicy() and self == RowPolicy(**plain)
 
     @property
     def metadata(self) -> tuple[str, ...]:
@@ -254,6 +284,11 @@ class RowPolicy:
             raise TableError(f"malformed policy of rows: {error}") from None
 
 
+def _is_finite(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+_OF_ROWS = ("rows", "state", "rounding", "clip_norm", "weight_bounds", "row_wise")
 _WHOLE_NUMBERS = (
     *("admit_after", "waiting_ids", "sketch_bytes", "expire_steps", "expire_days"),
     *("shrink_every", "budget_rows", "budget_bytes", "parts"),

@@ -162,11 +162,13 @@ class SparseTable:
         scale: float,
     ) -> None:
         """Make one step of the optimizer with the merged gradients of ``unique``."""
-        constants = self._constants
-        if self.optimizer.kind == "adam":
-            self.shared *= np.array([self.optimizer.beta1, self.optimizer.beta2], np.float32)
-            constants = np.concatenate([constants, self.shared])
-        facts = np.float32(scale), np.float32(learning_rate), constants
+        moved, rate = self.optimizer, np.float32(learning_rate)
+        betas = np.array([moved.beta1, moved.beta2], np.float32)[: len(self.shared)]
+        if moved.kind == "adam":
+            self.shared *= betas
+        facts = np.float32(scale), rate, np.concatenate([self._constants, self.shared])
+        if moved.kind == "adamax":
+            self.shared *= betas
         for begin in range(0, len(unique), PIECE):
             # A piece at a time: its records are still in the cache when they are moved.
             part = slice(begin, begin + PIECE)
@@ -174,9 +176,15 @@ class SparseTable:
             if self._packed is not None:
                 records = self._packed.unpack(kept)
             moving = grads, firsts[part], following, *facts
-            if self.optimizer.l1_decay or self.optimizer.l2_decay:
-                moving = self._decayed(records, *moving)
+            if moved.decoupled_decay or moved.rate_decay:
+                taken = np.float32(moved.decoupled_decay) + rate * np.float32(moved.rate_decay)
+                self._rows.shrink_records(records, self.dim, taken)
+            if moved.changes_gradients:
+                moving = self._prepared(records, *moving)
             self._move(records, *moving)
+            if moved.weight_bounds is not None:
+                bounds = np.array(moved.weight_bounds, np.float32)
+                self._rows.bound_records(records, self.dim, bounds[0], bounds[1])
             if self._packed is not None:
                 self._packed.pack(unique[part], kept, self.step)
         self._changed(unique)
@@ -279,15 +287,17 @@ class SparseTable:
         if self.changes is not None:
             self.changes.touch(ids)
 
-    def _decayed(
+    def _prepared(
         self, records: Array, grads: Array, firsts: Array, following: Array, *facts: Any
     ) -> tuple[Any, ...]:
-        """Return the update of records, with the derivative of the penalty in their gradients."""
+        """Return the update of records, their gradients clipped, with the penalty's derivative."""
         scale, *rest = facts
         rows, merged = (np.empty((len(records), self.dim), np.float32) for _ in range(2))
         self._rows.read_records(records, 0, self.dim, rows.ctypes.data)
         self._rows.write_merged(grads, firsts, following, merged)
         merged *= scale
+        if self.optimizer.clip_norm:
+            self._rows.clip_rows(merged, np.float32(self.optimizer.clip_norm))
         merged += np.float32(self.optimizer.l2_decay) * rows
         merged += np.float32(self.optimizer.l1_decay) * np.sign(rows)
         _, firsts, following = single(records)
@@ -302,6 +312,9 @@ class SparseTable:
         _, firsts, following = self._merged(ids)
         one, constants = np.float32(1), np.zeros(8, np.float32)
         self._move(ids, rows, firsts, following, one, one, constants)
+        self._rows.clip_rows(rows, one)
+        self._rows.shrink_records(ids, self.dim, one)
+        self._rows.bound_records(ids, self.dim, one, one)
         self._memory.compile()
 
     def _until_done(self, count: int, run: Callable[..., int]) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from hpcdist.base.errors import TableError
 from hpcdist.ps.facts import MODES, OptimizerFacts, TrainingMode
+from hpcdist.ps.optimizers import FOR_ROWS
 from hpcdist.torch.kept_optimizer import KeptOptimizer, check
 from hpcdist.torch.tables import open_tables
 
@@ -58,6 +59,10 @@ class ServedOptimizer(KeptOptimizer):
             raise TableError(
                 'mode "geo": each trainer trains by itself, so give it an optimizer of torch\'s, '
                 f"such as torch.optim.{kind}(model.parameters(), ...)"
+            )
+        if isinstance(kind, str) and kind in FOR_ROWS:
+            raise TableError(
+                f"ServedOptimizer: {kind} moves rows of tables only (hpcdist.torch.TableOptimizer)"
             )
         if isinstance(kind, str):
             twin, facts = None, OptimizerFacts(kind, arguments, l2_decay)

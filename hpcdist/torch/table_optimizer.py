@@ -35,9 +35,10 @@ class TableOptimizer(KeptOptimizer):
     ) -> None:
         """``modules``: a model, whose tables these are, or some of its modules.
 
-        ``kind``: SGD, Momentum, Adagrad, Adam or Ftrl, with ``arguments`` of its own, such as
-        ``epsilon``. In mode "async", with servers, ``max_staleness`` is how many steps a trainer
-        may be ahead of the slowest. TableError, or PlanError, for what cannot be.
+        ``kind``: SGD, Momentum, Adagrad, Adam, AdamW, Adamax, RMSProp, Ftrl or Lamb, with
+        ``arguments`` of its own, such as ``epsilon``. In mode "async", with servers,
+        ``max_staleness`` is how many steps a trainer may be ahead of the slowest. TableError, or
+        PlanError, for what cannot be.
         """
         roots = [modules] if isinstance(modules, nn.Module) else list(modules)
         for module in roots:

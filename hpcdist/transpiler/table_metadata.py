@@ -18,13 +18,14 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import declared_attrs, lookup
 from hpcdist.graph.variable import Parameter, Variable
-from hpcdist.ps.planned_tables import Fill, PlannedTable
+from hpcdist.ps.planned_tables import Fill, PlannedTable, check_policy
 from hpcdist.ps.row_policy import RowPolicy
 from hpcdist.ps.table_metadata import STATE_NAMES
 
 LOOKUPS = ("lookup_table", "lookup_table_v2")
 OPTIMIZERS = tuple(STATE_NAMES)  # that move rows one by one
-DECAYS = ("l1_decay", "l2_decay")  # attributes of an update: a regularizer's coefficient
+# Attributes of an update: coefficients of a regularizer, and of decoupled decays.
+DECAYS = ("l1_decay", "l2_decay", "decoupled_decay", "rate_decay")
 GIVEN_ROWS = "given_rows"  # attribute of what fills a table: the rows that it begins with
 FILLS = ("fill_constant", "uniform_random", "gaussian_random", "truncated_gaussian_random")
 
@@ -232,7 +233,7 @@ def _of_update(op: Operator, gradient: str, padding: int | None) -> PlannedTable
     shaped = [n for n in operands if block.var(n).shape == var.shape]
     attrs = declared_attrs(lookup(op.type), op.attrs)
     attrs |= {name: op.attrs[name] for name in DECAYS if name in op.attrs}
-    return PlannedTable(
+    planned = PlannedTable(
         var.name,
         gradient,
         var.shape,
@@ -244,6 +245,8 @@ def _of_update(op: Operator, gradient: str, padding: int | None) -> PlannedTable
         padding=padding,
         policy=policy_of(var),
     )
+    check_policy(planned)
+    return planned
 
 
 def policy_of(var: Variable) -> RowPolicy | None:

@@ -30,7 +30,9 @@ def refuse_unserved(program: Program, roles: ProgramRoles) -> None:
     block = program.global_block()
     for update in roles.updates:
         kind = block.ops[update.optimizer].type
-        if kind not in OPTIMIZERS:
+        var = block.var(update.parameter)
+        of_rows = isinstance(var, Parameter) and var.is_distributed
+        if kind not in OPTIMIZERS and not of_rows:
             raise PlanError(f"Not supported optimizer for distributed training: {kind}")
     _refuse_counting_on_trainers(block, roles)
     served = {*roles.schedule, *(i for update in roles.updates for i in update.ops)}

@@ -55,3 +55,12 @@ def test_chances_of_half_precision_are_counted_beside_those_of_one_process(mode)
     """AUC counts chances by thousandths: bfloat16 moves them by some, and loses none."""
     outcome = compare({"metric": "AUC", "strategy": "bfloat16", "mode": mode})
     assert outcome.kind == EQUAL, outcome
+
+
+@pytest.mark.parametrize("optimizer", ["Adamax", "RMSProp", "centered RMSProp", "Lamb"])
+@pytest.mark.parametrize("mode", ["servers", "servers for tables"])
+def test_rows_move_by_more_optimizers(optimizer, mode):
+    """A power of Adamax counted in one process only; servers take Lamb for rows alone."""
+    outcome = compare({"optimizer": optimizer, "table": "distributed", "mode": mode})
+    dense = optimizer == "Lamb" and mode == "servers"
+    assert outcome.kind == (REFUSED if dense else EQUAL), outcome

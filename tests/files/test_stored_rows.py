@@ -22,7 +22,7 @@ EVERY = np.arange(1500)
 
 
 def table_of(policy):
-    if policy is None or policy.is_storage:
+    if policy is None or policy.keeps_all:
         return SparseTable(TABLE, 4, *FACTS, storage=policy and policy.storage)
     return PolicyTable(TABLE, 4, *FACTS, policy=policy)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
 import pytest
 
 import hpcdist.ps as ps
 from hpcdist.errors import HpcdistError, PlanError, TableError
 from hpcdist.fluid.declared import tables as library
+from hpcdist.ps.table import RowInitializer, RowOptimizer
 from hpcdist.serving import Lookup
+from tests.support.table_model import Model
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +103,64 @@ def test_a_day_ends_between_steps_of_tables_with_a_policy():
     one.push([1], np.ones((1, 1), np.float32))
     with pytest.raises(TableError, match="shrink: 'one' was pushed in this step"):
         two.shrink()
+
+
+@pytest.mark.parametrize(
+    ("said", "meant", "policy"),
+    [
+        (
+            {"optimizer": "adagrad", "epsilon": 0.1},
+            {"kind": "adagrad", "epsilon": 0.1, "row_wise": True, "clip_norm": 1.5},
+            ps.RowPolicy(row_wise=True, clip_norm=1.5),
+        ),
+        (
+            {"optimizer": "adamax", "beta1": 0.7},
+            {"kind": "adamax", "beta1": 0.7, "epsilon": 1e-8, "weight_bounds": (-0.1, 0.05)},
+            ps.RowPolicy(weight_bounds=(-0.1, 0.05)),
+        ),
+        (
+            {"optimizer": "rmsprop", "rho": 0.8, "momentum": 0.3, "l2_decay": 0.1},
+            {"kind": "rmsprop", "decay": 0.8, "momentum": 0.3, "l2_decay": 0.1},
+            None,
+        ),
+        (
+            {"optimizer": "rmsprop", "centered": True},
+            {"kind": "rmsprop", "centered": True, "decay": 0.95},
+            ps.RowPolicy(),
+        ),
+        (
+            {"optimizer": "adamw", "weight_decay": 0.2},
+            {"kind": "adam", "epsilon": 1e-8, "rate_decay": 0.2},
+            None,
+        ),
+        (
+            {"optimizer": "lamb", "lamb_weight_decay": 0.2},
+            {"kind": "lamb", "weight_decay": 0.2},
+            None,
+        ),
+    ],
+    ids=lambda words: words.get("optimizer", "") if isinstance(words, dict) else "",
+)
+def test_rows_move_by_the_formulas_of_optimizers(said, meant, policy):
+    """As numpy moves them: what is said in words of Fluid's reaches the table."""
+    initial = ps.Initial("uniform", -0.1, 0.1, seed=5)
+    table = ps.connect("t", 3, lr=0.5, initial=initial, row_policy=policy, **said)
+    seed = zlib.crc32(b"5/t")
+    model = Model(3, RowOptimizer(**meant), RowInitializer("uniform", -0.1, 0.1), seed)
+    random = np.random.default_rng(1)
+    for _ in range(4):
+        ids, grads = random.integers(0, 9, 12), random.normal(size=(12, 3)).astype(np.float32)
+        table.push(ids, grads)
+        model.push(ids, grads, 0.5)
+    every = np.arange(10)
+    rows = table.pull(every, create=False)
+    np.testing.assert_array_equal(rows, model.pull(every, create=False))
+
+
+def test_one_moment_for_a_row_is_for_adagrad():
+    table = ps.connect("t", 2, optimizer="adam", row_policy=ps.RowPolicy(row_wise=True))
+    with pytest.raises(PlanError, match="row_wise=True.*is for Adagrad, and adam is to move it"):
+        table.pull([1])
 
 
 def refusals(table):

@@ -126,8 +126,10 @@ class TestErrors:
     def test_what_a_table_cannot_be(self, table) -> None:
         with pytest.raises(TableError, match="dim 0"):
             table_of(dim=0)
-        with pytest.raises(TableError, match="'lamb'.*sgd, momentum, adagrad, adam, ftrl"):
-            RowOptimizer("lamb")
+        with pytest.raises(TableError, match="'lion'.*sgd, momentum, adagrad, adam, .*lamb"):
+            RowOptimizer("lion")
+        with pytest.raises(TableError, match="'adam': row_wise is for adagrad"):
+            RowOptimizer("adam", row_wise=True)
         with pytest.raises(TableError, match="'xavier'.*constant, uniform"):
             RowInitializer("xavier")
 

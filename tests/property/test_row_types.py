@@ -33,6 +33,11 @@ OPTIMIZERS = [
     RowOptimizer("adagrad", initial_moment=0.1),
     ADAM,
     RowOptimizer("ftrl", l1=0.1, l2=0.01),
+    RowOptimizer("adagrad", row_wise=True, clip_norm=0.7),
+    RowOptimizer("adamax", epsilon=1e-8, weight_bounds=(-0.3, 0.2)),
+    RowOptimizer("rmsprop", momentum=0.5, rate_decay=0.1),
+    RowOptimizer("rmsprop", centered=True, l2_decay=0.1),
+    RowOptimizer("lamb"),
 ]
 STORAGES = [
     RowStorage(rows, state, rounding)
@@ -91,8 +96,10 @@ def test_any_number_is_kept_as_numpy_rounds_it(storage, bits, step) -> None:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.formula)
 @pytest.mark.parametrize("storage", STORAGES, ids=lambda s: f"{s.rows}-{s.state}-{s.rounding}")
 def test_rows_of_any_type_are_a_dict_of_rounded_rows(storage, optimizer) -> None:
+    row_wise = {"row_wise": optimizer.row_wise}
     model = Model(
-        DIM, optimizer, START, SEED, lambda row, i, step: stored(storage, row, SEED, i, step)
+        *(DIM, optimizer, START, SEED),
+        lambda row, i, step: stored(storage, row, SEED, i, step, **row_wise),
     )
     random = np.random.default_rng(len(STORAGES))
     jobs = [made(storage, optimizer, servers) for servers in (1, 2, 3)]
@@ -119,7 +126,11 @@ def test_rows_of_any_type_are_a_dict_of_rounded_rows(storage, optimizer) -> None
         found = {}
         for table in tables:
             ids, *kept = table.export(0, len(table))
-            found |= dict(zip(ids.tolist(), np.hstack(table.decoded(*kept))))
+            found |= dict(zip(ids.tolist(), zip(*table.decoded(*kept))))
         assert found.keys() == model.rows.keys()
-        for row_id, row in found.items():
-            np.testing.assert_array_equal(row, model.rows[row_id].reshape(-1))
+        for row_id, (row, state) in found.items():
+            values, *columns = model.rows[row_id]
+            np.testing.assert_array_equal(row, values)
+            widths = optimizer.state_widths(DIM)
+            wanted = [column[:width] for column, width in zip(columns, widths)]
+            np.testing.assert_array_equal(state, np.concatenate([state[:0], *wanted]))

@@ -24,6 +24,11 @@ OPTIMIZERS = [
     RowOptimizer("adagrad", initial_moment=0.1),
     RowOptimizer("adam", epsilon=1e-8),
     RowOptimizer("ftrl", l1=0.1, l2=0.01),
+    RowOptimizer("adagrad", row_wise=True, initial_moment=0.1, clip_norm=0.7),
+    RowOptimizer("adamax", epsilon=1e-8, weight_bounds=(-0.3, 0.2)),
+    RowOptimizer("rmsprop", momentum=0.5, rate_decay=0.1),
+    RowOptimizer("rmsprop", centered=True, l1_decay=0.01, l2_decay=0.1, clip_norm=0.7),
+    RowOptimizer("lamb", decoupled_decay=0.1),
 ]
 
 
@@ -42,8 +47,10 @@ def calls(draw: st.DrawFn) -> list[tuple[str, np.ndarray, np.ndarray]]:
 def equal(table: SparseTable, model: Model) -> None:
     ids, rows, state = table.export(0, len(table))
     assert sorted(ids.tolist()) == sorted(model.rows)
+    shape = len(model.optimizer.state_names), model.dim
     for row_id, row, columns in zip(ids.tolist(), rows, state):
-        np.testing.assert_array_equal(np.r_[row, columns], model.rows[row_id].reshape(-1))
+        columns = np.repeat(columns, shape[0] * shape[1] // max(1, len(columns))).reshape(shape)
+        np.testing.assert_array_equal(np.vstack([row, columns]), model.rows[row_id])
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.formula)

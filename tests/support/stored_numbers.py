@@ -15,14 +15,25 @@ MOST = {"float16": 65504.0, "bfloat16": 2.0**128 - 2.0**120}
 LEAST = {"float16": -24, "bfloat16": -133}  # the power of two of the last digit of the least number
 
 
-def stored(storage: RowStorage, row: np.ndarray, seed: int, row_id: int, step: int) -> np.ndarray:
-    """Return a row [1 + columns of state, dim] as it is read again after ``step``."""
+def stored(
+    storage: RowStorage,
+    row: np.ndarray,
+    seed: int,
+    row_id: int,
+    step: int,
+    *,
+    row_wise: bool = False,
+) -> np.ndarray:
+    """Return a row [1 + columns of state, dim] as it is read again after ``step``.
+
+    ``row_wise``: state is one number for a row, which stands ``dim`` times.
+    """
     dim = row.shape[1]
     key = mixed(mixed(mixed(row_id & MASK) ^ mixed(seed & MASK)) ^ step)
     noise = bits_of_key(key, row.size).reshape(row.shape)
     kept = row.copy()
     kept[0] = _values(storage, row[0], noise[0])
-    if storage.halves(dim):
+    if storage.halves(1 if row_wise else dim):
         for k in range(1, len(row)):
             kept[k] = _scaled_halves(row[k], noise[k])
     return kept

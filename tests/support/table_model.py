@@ -41,6 +41,14 @@ def uniform_row(seed: int, row_id: int, dim: int, low: float, high: float) -> np
     return F(low) + part * F(high - low)
 
 
+def in_order(values: np.ndarray) -> np.float32:
+    """Return the sum of values, one after the other."""
+    total = F(0)
+    for value in values:
+        total += value
+    return total
+
+
 class Model:
     """The same interface as far as it is tested; uniform initial values only."""
 
@@ -60,6 +68,7 @@ class Model:
         self.powers = [F(optimizer.beta1), F(optimizer.beta2)]
 
     def initial(self, row_id: int) -> np.ndarray:
+        # One number for a row stands in a column of its width here.
         found = np.zeros((1 + len(self.optimizer.state_names), self.dim), F)
         found[0] = uniform_row(self.seed, row_id, self.dim, self.start.a, self.start.b)
         if self.optimizer.kind == "adagrad":
@@ -83,13 +92,26 @@ class Model:
             merged[row_id] = merged[row_id] + g if row_id in merged else g
         self.pull(ids)
         self.step += 1
+        self.before = self.powers
         self.powers = [
             self.powers[0] * F(self.optimizer.beta1),
             self.powers[1] * F(self.optimizer.beta2),
         ]
         for row_id, g in merged.items():
-            self._move(self.rows[row_id], g * F(scale), F(rate))
+            self._move_as_asked(self.rows[row_id], g * F(scale), F(rate))
             self.rows[row_id] = self.stored(self.rows[row_id], row_id, self.step)
+
+    def _move_as_asked(self, row: np.ndarray, g: np.ndarray, lr: np.float32) -> None:
+        o = self.optimizer
+        row[0] = row[0] - row[0] * (F(o.decoupled_decay) + lr * F(o.rate_decay))
+        norm = np.sqrt(in_order(g * g))
+        if o.clip_norm and norm > F(o.clip_norm):
+            g = g * F(o.clip_norm) / norm
+        if o.l1_decay or o.l2_decay:
+            g = g + F(o.l2_decay) * row[0] + F(o.l1_decay) * np.sign(row[0])
+        self._move(row, g, lr)
+        if o.weight_bounds:
+            row[0] = np.clip(row[0], *map(F, o.weight_bounds))
 
     def _move(self, row: np.ndarray, g: np.ndarray, lr: np.float32) -> None:
         o, p = self.optimizer, row[0]
@@ -98,6 +120,9 @@ class Model:
         elif o.kind == "momentum":
             row[1] = row[1] * F(o.mu) + g
             row[0] = p - (g + row[1] * F(o.mu)) * lr if o.use_nesterov else p - lr * row[1]
+        elif o.row_wise:
+            row[1] += in_order(g * g) / F(self.dim)
+            row[0] = p - lr * g / (np.sqrt(row[1]) + F(o.epsilon))
         elif o.kind == "adagrad":
             row[1] += g * g
             row[0] = p - lr * g / (np.sqrt(row[1]) + F(o.epsilon))
@@ -106,6 +131,26 @@ class Model:
             row[1] = F(o.beta1) * row[1] + (F(1) - F(o.beta1)) * g
             row[2] = F(o.beta2) * row[2] + (F(1) - F(o.beta2)) * g * g
             row[0] = p - rate * (row[1] / (np.sqrt(row[2]) + F(o.epsilon)))
+        elif o.kind == "adamax":
+            row[1] = F(o.beta1) * row[1] + (F(1) - F(o.beta1)) * g
+            row[2] = np.maximum(np.abs(g), F(o.beta2) * row[2] + F(o.epsilon))
+            row[0] = p - lr / (F(1) - self.before[0]) * (row[1] / row[2])
+        elif o.kind == "rmsprop":
+            row[2] = F(o.decay) * row[2] + (F(1) - F(o.decay)) * g * g
+            below = row[2]
+            if o.centered:
+                row[3] = F(o.decay) * row[3] + (F(1) - F(o.decay)) * g
+                below = row[2] - row[3] * row[3]
+            row[1] = F(o.momentum) * row[1] + lr * g / np.sqrt(below + F(o.epsilon))
+            row[0] = p - row[1]
+        elif o.kind == "lamb":
+            row[1] = F(o.beta1) * row[1] + (F(1) - F(o.beta1)) * g
+            row[2] = F(o.beta2) * row[2] + (F(1) - F(o.beta2)) * g * g
+            step = row[1] / (np.sqrt(row[2]) + F(o.epsilon)) + F(o.weight_decay) * p
+            norms = np.sqrt(in_order(p * p)), np.sqrt(in_order(step * step))
+            if min(norms) > 0:
+                lr = lr * norms[0] / norms[1]
+            row[0] = p - lr * step
         else:
             m = row[1] + g * g
             if o.lr_power == -0.5:

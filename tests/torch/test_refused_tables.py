@@ -110,9 +110,12 @@ def test_what_cannot_be_is_refused():
         next(ours.rows_ahead([1, 2], lambda item: {nn.Linear(2, 2): torch.tensor([item])}))
     with pytest.raises(TableError, match="expected modules, got a Parameter"):
         ours.TableOptimizer(nn.Linear(2, 2).parameters(), lr=0.1)
-    for kind in ("Lion", "RMSProp"):  # the second moves parameters on servers, not rows
-        with pytest.raises(TableError, match=f"no optimizer '{kind}': .* SGD, .*, Ftrl$"):
+    for kind in ("Lion", "Adadelta"):  # the second moves parameters on servers, not rows
+        with pytest.raises(TableError, match=f"no optimizer '{kind}': .* SGD, .*, Lamb$"):
             ours.TableOptimizer(module, kind, lr=0.1)
+    for kind in ("AdamW", "Lamb"):
+        with pytest.raises(TableError, match=f"{kind} moves rows of tables only"):
+            ours.ServedOptimizer(nn.Linear(2, 2), kind, lr=0.1)
     with pytest.raises(ValueError, match="optimizer Adagrad"):
         ours.TableOptimizer(module, "Adagrad", lr=0.1, beta1=0.9)
     with pytest.raises(TableError, match="has no optimizer"):

@@ -34,7 +34,11 @@ ROWS = {
     "Momentum": {"momentum": 1, "use_nesterov": 1},
     "Adagrad": {"initial_accumulator_value": 0.1},
     "Adam": {"lazy_mode": True, "beta1": 0.5},
+    "Adamax": {"beta2": 0.5},
+    "RMSProp": {"rho": 0.5, "momentum": 1, "centered": 1},
     "Ftrl": {"l1": 1},
+    "AdamW": {"weight_decay": 1, "epsilon": 1e-3},
+    "Lamb": {"lamb_weight_decay": 0},
 }
 MODES = (
     TrainingMode(),

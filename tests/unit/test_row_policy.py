@@ -33,6 +33,11 @@ from hpcdist.ps.table import RowInitializer, RowOptimizer
         (lambda: RowPolicy(state="int8"), "state: expected one of .*, got 'int8'"),
         (lambda: RowPolicy(rows="int8", rounding="up"), "rounding: expected one of .*got 'up'"),
         (lambda: RowPolicy(rounding="nearest"), "'nearest' is for rows in float16, bfloat16 or"),
+        (lambda: RowPolicy(row_wise=1), "row_wise: expected True or False, got 1"),
+        (lambda: RowPolicy(clip_norm=-1), "clip_norm: expected a number, 0 or more, got -1"),
+        (lambda: RowPolicy(weight_bounds=(1, -1)), "weight_bounds: expected two numbers, the leas"),
+        (lambda: RowPolicy(weight_bounds=(0, math.inf)), r"weight_bounds: .*got \(0, inf\)"),
+        (lambda: RowPolicy(weight_bounds=3), "weight_bounds: .*got 3"),
         (lambda: RowPolicy(sketch_bytes=1 << 20), "sketch_bytes is for tables with admit_after"),
         (lambda: RowPolicy(admit_after=2, sketch_bytes=99), "sketch_bytes 99: expected at least"),
         (lambda: ClickScore(click_coeff=math.inf), "click_coeff: expected a finite number"),
@@ -116,7 +121,13 @@ def test_each_id_of_a_sequence_has_its_example_s_shows_and_clicks():
 
 def test_a_policy_travels_as_json():
     policy = RowPolicy(
-        admit_after=3, score=ClickScore(delete_after_unseen_days=2), shows=("s", "c"), rows="int8"
+        admit_after=3,
+        score=ClickScore(delete_after_unseen_days=2),
+        shows=("s", "c"),
+        rows="int8",
+        weight_bounds=(-1, 1),
+        clip_norm=3,
+        row_wise=True,
     )
     assert RowPolicy.from_plain(json.loads(json.dumps(policy.to_plain()))) == policy
 
@@ -152,6 +163,6 @@ def test_a_budget_in_bytes_counts_what_rows_take():
 
 
 def test_what_only_says_how_rows_are_kept_keeps_nothing_else():
-    assert RowPolicy(rows="bfloat16", rounding="stochastic").is_storage
-    assert not RowPolicy(rows="int8", expire_days=1).is_storage
-    assert not RowPolicy().is_storage
+    assert RowPolicy(rows="bfloat16", rounding="stochastic").keeps_all
+    assert not RowPolicy(rows="int8", expire_days=1).keeps_all
+    assert not RowPolicy().keeps_all

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from hpcdist import initializer, layers, optimizer
+from hpcdist.contrib import extend_with_decoupled_weight_decay
 from hpcdist.errors import GraphTypeError
+from hpcdist.fluid.compat.paddle2.optimizer import AdamW
 from hpcdist.fluid.layers.param_attr import ParamAttr
 from hpcdist.graph import Program, default_main_program, program_guard
+from hpcdist.ps.row_policy import RowPolicy
 from hpcdist.regularizer import L2Decay, WeightDecayRegularizer
 from hpcdist.transpiler import GeoSgdTranspiler
 from hpcdist.transpiler.table_metadata import read_tables
@@ -160,10 +163,10 @@ def refused(build, **arguments):
 def test_what_a_distributed_table_cannot_do_is_refused():
     assert "is_sparse=True" in refused(two_look_ups(is_sparse=False))
     assert "DC-ASGD" in refused(None, config={"enable_dc_asgd": True}, **ASYNC)
-    for kind in (optimizer.Adamax, optimizer.RMSProp):
-        assert "expected one of sgd, momentum, adagrad, adam, ftrl" in refused(
-            two_look_ups(kind(0.1))
-        )
+    expected = "expected one of sgd, momentum, adagrad, adam, adamax, rmsprop, ftrl, lamb"
+    assert expected in refused(two_look_ups(optimizer.DecayedAdagrad(0.1)))
+    by_row = ParamAttr("table", row_policy=RowPolicy(row_wise=True))
+    assert "row_wise=True" in refused(two_look_ups(optimizer.Adam(0.1), param_attr=by_row))
     assert "float32" in refused(wide_rows)
     assert "different padding_idx" in refused(padded_otherwise)
     assert "reads the whole table" in refused(read_whole)
@@ -193,6 +196,27 @@ def test_a_regularizer_is_part_of_the_update_of_a_table():
 
     with pytest.raises(GraphTypeError, match="expected L1Decay or L2Decay"):
         built(by_no_rule)
+
+
+def test_a_decoupled_decay_is_part_of_the_update_of_a_table():
+    decaying = extend_with_decoupled_weight_decay(optimizer.Momentum)
+    adamw = AdamW(0.1, weight_decay=0.03)
+    for rule, name, coefficient in (
+        (decaying(0.02, learning_rate=0.1, momentum=0.9), "decoupled_decay", 0.02),
+        (adamw, "rate_decay", 0.03),
+    ):
+        main, _ = built(two_look_ups(rule))
+        (found,) = read_tables(main)
+        assert dict(found.attrs)[name] == coefficient
+        readers = {o.type for o in main.global_block().ops if found.parameter in o.input_arg_names}
+        assert readers == {"lookup_table", "lookup_table_grad", found.optimizer}
+
+    def by_a_variable():
+        rate = layers.fill_constant([1], "float32", 0.1)
+        two_look_ups(decaying(rate, learning_rate=0.1, momentum=0.9))()
+
+    with pytest.raises(GraphTypeError, match="the decay of its rows must be a number"):
+        built(by_a_variable)
 
 
 def test_geo_has_no_distributed_tables():

@@ -11,6 +11,7 @@ from typing import Any
 from hpcdist.autodiff.backward import append_backward
 from hpcdist.comm.cluster import Cluster
 from hpcdist.fluid import initializer, layers, optimizer
+from hpcdist.fluid.declared.table_optimizers import AdamW
 from hpcdist.fluid.layers.param_attr import ParamAttr
 from hpcdist.fluid.regularizer import L2Decay
 from hpcdist.graph import names
@@ -73,7 +74,7 @@ def trainer_program_of(facts: Facts, job: Job) -> Program:
 
 
 def _optimizer(facts: OptimizerFacts, rate: object) -> optimizer.Optimizer:
-    make: Callable[..., Any] = getattr(optimizer, facts.kind)
+    make: Callable[..., Any] = AdamW if facts.kind == "AdamW" else getattr(optimizer, facts.kind)
     decay = {"regularization": L2Decay(facts.l2_decay)} if facts.l2_decay else {}
     rule: optimizer.Optimizer = make(rate, **facts.arguments, **decay)
     return rule

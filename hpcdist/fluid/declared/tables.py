@@ -185,9 +185,10 @@ def connect(
 ) -> Table:
     """Return the table ``name``, of rows of ``width`` float32, for any int64 ids.
 
-    ``optimizer``: "sgd", "momentum", "adagrad", "adam" or "ftrl", with ``arguments`` of its own,
-    such as ``epsilon``; ``rows``: the greatest number of different ids, None: any; ``initial``: the
-    first values of a row; ``row_policy``: which ids get a row, and which rows are forgotten. In
+    ``optimizer``: "sgd", "momentum", "adagrad", "adam", "adamw", "adamax", "rmsprop", "ftrl" or
+    "lamb", with ``arguments`` of its own, such as ``epsilon``; ``rows``: the greatest number of
+    different ids, None: any; ``initial``: the first values of a row; ``row_policy``: which ids get
+    a row, which rows are forgotten, how they are kept. In
     ``mode`` "async", with servers, ``max_staleness`` is how many steps a
     trainer may be ahead of the slowest. ``publish``: a directory to which a version of the table is
     written every ``publish_every`` steps, for `hpcdist.serving.Lookup`. Every trainer connects the

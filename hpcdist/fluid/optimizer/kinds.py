@@ -202,6 +202,8 @@ class AdamaxOptimizer(Optimizer):
 
     def _finish(self, block: Block, pairs: ParamGrads) -> None:
         for param, grad in pairs:
+            if param.is_distributed:
+                continue  # the table counts its own steps
             power = self._persistent[program_of(param), "Beta1Pow", param.name]
             with program_of(param).role_guard(OpRole.OPTIMIZE, (param, grad)):
                 attrs = {"scale": self.attrs["beta1"]}
@@ -292,7 +294,8 @@ class AdadeltaOptimizer(Optimizer):
 
 
 class LambOptimizer(AdamOptimizer):
-    """Adam with a rate per layer (You et al., 2020). For one process: servers do not take it.
+    """Adam with a rate per layer (You et al., 2020). Servers take it for distributed tables only,
+    whose rows have a rate each.
 
     Examples:
         >>> fluid.optimizer.Lamb(learning_rate=0.001).type

@@ -151,6 +151,8 @@ class AdamW(extend_with_decoupled_weight_decay(_optimizer("Adam", *_OPTIMIZERS["
     """Adam that first takes ``learning_rate * weight_decay`` of each parameter, of every step's
     rate."""
 
+    decay_attr = "rate_decay"
+
     def __init__(
         self,
         learning_rate: Any = 0.001,
