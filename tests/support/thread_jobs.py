@@ -12,7 +12,7 @@ import pytest
 from hpcdist.comm import loopback, progress
 from hpcdist.comm.cluster import PSERVER, Cluster
 from hpcdist.errors import HpcdistError
-from hpcdist.executor import control, executor
+from hpcdist.executor import bound_step, control, executor
 from hpcdist.executor.scope import Scope
 from hpcdist.ps import plan
 from hpcdist.ps.slicing import Slice, slice_variables
@@ -92,6 +92,7 @@ def ranks_as_threads(**asked: Any) -> Iterator[Callable[[int, int, list[Script]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(executor, "global_scope", lambda: own.scope)
         patch.setattr(plan, "slice_variables", _small_slices)
+        patch.setattr(bound_step, "JOINED_AFTER", 1)
         control.install(_OfThread(own))
         try:
             yield run
