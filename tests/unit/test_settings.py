@@ -139,7 +139,7 @@ EXEMPT = (
     "base/settings.py",
     "comm/process_manager.py",
     "launch/fleetrun.py",  # hands all of it to mpirun
-    "notebook.py",  # the same
+    "launch/notebook.py",  # the same
 )
 
 

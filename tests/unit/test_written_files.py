@@ -32,7 +32,7 @@ CREATORS = {
     "hpcdist/launch/quiet_end.py": "/dev/null",
     "hpcdist/launch/slurm.py": "the file that the command line names",
     "hpcdist/launch/stuck_launcher.py": "the launcher's own standard error",
-    "hpcdist/notebook.py": "in a temporary folder",
+    "hpcdist/launch/notebook.py": "in a temporary folder",
     "hpcdist/serving/files.py": "a descriptor of `in_place_of`",
     "hpcdist/trace/chrome.py": "a descriptor of `in_place_of`",
     "hpcdist/trace/files.py": "a descriptor of `in_place_of`",

@@ -54,6 +54,7 @@ MOVED = {
     "hpcdist.columnar": "hpcdist.data.columnar",
     "hpcdist.errors": "hpcdist.base.errors",
     "hpcdist.lod_tensor": "hpcdist.graph.lod_tensor",
+    "hpcdist.notebook": "hpcdist.launch.notebook",
     "hpcdist.reader": "hpcdist.data.reader",
     "hpcdist.settings": "hpcdist.base.settings",
 }  # fmt: skip
