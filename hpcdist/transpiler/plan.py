@@ -33,7 +33,12 @@ from hpcdist.transpiler.table_metadata import (
     read_tables,
 )
 from hpcdist.transpiler.turns import refuse_partial_counts, turns_of
-from hpcdist.transpiler.unserved import refuse_other_order, refuse_uncut, refuse_unserved
+from hpcdist.transpiler.unserved import (
+    refuse_other_order,
+    refuse_uncut,
+    refuse_unserved,
+    warn_of_norms_of_parts,
+)
 
 
 @dataclass(frozen=True)
@@ -147,6 +152,7 @@ def make_plan(
         ).cut(servers, config.min_block_size)
         if route.cut and not mode.geo:
             refuse_uncut(block, update)
+            warn_of_norms_of_parts(block.ops[update.optimizer], update.parameter)
         routes.append(route)
     order = list(range(len(routes)))
     if not config.slice_var_up:

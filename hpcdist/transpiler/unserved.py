@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from enum import IntEnum
 
@@ -148,6 +149,17 @@ def refuse_uncut(block: Block, update: ParameterUpdate) -> None:
                 f"{op.place} {op}: servers hold parts of {update.parameter!r}, but this {reason}; "
                 "use one server, config.slice_var_up = False, or no servers"
             )
+
+
+def warn_of_norms_of_parts(op: Operator, parameter: str) -> None:
+    """Say that an optimizer takes norms of what each server has of a parameter, as in Fluid."""
+    if op.type == "lars_momentum":
+        warnings.warn(
+            f"{op.place} {op}: each server takes the norms over its own part of {parameter!r}, as "
+            "in Fluid, so results depend on the number of servers; set config.slice_var_up = "
+            "False, or let hpcdist transpile: then norms are over all of it, as in one process",
+            stacklevel=2,
+        )
 
 
 # -- the order of a step ---------------------------------------------------------------------------

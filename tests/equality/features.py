@@ -335,6 +335,10 @@ IMPOSSIBLE = [
         "trainers of a script that transpiles draw numbers of their own",
     ),
     Impossible(
+        {"mode": [mode for mode in TRANSPILED if mode != "GEO"], "optimizer": ["LarsMomentum"]},
+        "norms are over each server's part of a parameter, as in Fluid: a warning says so",
+    ),
+    Impossible(
         {"optimizer": ["Dpsgd"], "clip": ["by value", "by norm", "by global norm"]},
         "Dpsgd has a clip of its own, and takes no other",
     ),

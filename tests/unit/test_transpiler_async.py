@@ -321,3 +321,17 @@ def test_a_synchronous_transpile_averages_anyway():
     for endpoint in without.pserver_endpoints:
         got, want = (t.get_pserver_program(endpoint) for t in (with_it, without))
         assert str(got) == str(want)
+
+
+def lars():
+    return optimizer.LarsMomentum(learning_rate=0.1, momentum=0.9)
+
+
+def test_norms_of_parts_of_a_parameter_are_warned_of():
+    with pytest.warns(UserWarning, match="over its own part of 'fc_0.w_0'"):
+        asynchronous(lars)
+
+
+def test_norms_of_whole_parameters_are_as_in_one_process(recwarn):
+    asynchronous(lars, config={"slice_var_up": False})
+    assert not [w for w in recwarn if "its own part" in str(w.message)]
