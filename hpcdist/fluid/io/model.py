@@ -50,13 +50,14 @@ def save_inference_model(
     *,
     format: str | None = None,
     compression: str | None = None,
+    rewrite: Rewrite = list,
 ) -> list[str]:
     """Save what computes ``target_vars`` from what is fed; return the targets' names.
 
     The Program is stored as plain data in ``dirname/__model__``, an HDF5 file as well; if
     ``format="fluid"`` is said, as Fluid does, who can load it then; parameters as `save_vars`
-    stores them, under ``params_filename``. Of a job, trainer 0 saves;
-    other trainers that call this return when the files are there.
+    stores them, under ``params_filename``; ``rewrite``: see `program_desc.write_program`. Of a job,
+    trainer 0 saves; other trainers that call this return when the files are there.
     ``export_for_deployment`` changes nothing: what is saved can always be run.
 
     Examples:
@@ -82,6 +83,7 @@ def save_inference_model(
     params_name = params_filename or MANIFEST
     if model_path.name == params_name:
         raise CheckpointError(f"model_filename and params_filename are both {params_name!r}")
+    written = write_program(model, feeds, names, rewrite) if format == "fluid" else b""
     persistent = [var.name for var in model.list_vars() if is_persistable(var)]
     if not program_only:
         options: dict[str, Any] = {"format": format, "compression": compression}
@@ -92,7 +94,7 @@ def save_inference_model(
 
     def save() -> None:
         if format == "fluid":
-            write_bytes(model_path, write_program(model, feeds, names))
+            write_bytes(model_path, written)
             return
         extra = {"program": to_data(model), "feed": feeds, "fetch": names}
         target = model_path.parent, model_path.name
@@ -248,8 +250,10 @@ def pruned(
     names = []
     with program_guard(model, Program()):
         for number, target in enumerate(targets):
-            scaled = scale(block.var(target.name), 1.0, name=TARGET.format(number))
-            names.append(scaled.name)
+            result = block.var(target.name)
+            if result.dtype != "bool":
+                result = scale(result, 1.0, name=TARGET.format(number))
+            names.append(result.name)
     model.touch()
     return model, names
 

@@ -83,12 +83,15 @@ def read_program(data: bytes, file: str, rewrite: Rewrite = list) -> dict[str, A
         ) from None
 
 
-def write_program(program: Program, feeds: Sequence[str], fetches: Sequence[str]) -> bytes:
+def write_program(
+    program: Program, feeds: Sequence[str], fetches: Sequence[str], rewrite: Rewrite = list
+) -> bytes:
     """Return a Program as Fluid's ``__model__``, with operators that feed and fetch.
 
-    CheckpointError if it has what Fluid's format cannot say.
+    ``rewrite`` replaces operators in the messages of the blocks. CheckpointError if the Program has
+    what Fluid's format cannot say.
     """
-    blocks = _block_messages(program)
+    blocks = rewrite(_block_messages(program))
     for name, kind in (("feed", FEED), ("fetch", FETCH)):
         blocks[0]["vars"].append({"name": name, "type": {"type": kind}, "persistable": 1})
     first = [_end("feed", {"X": ["feed"]}, {"Out": [n]}, k) for k, n in enumerate(feeds)]
@@ -242,7 +245,10 @@ def _op_message(op: Operator) -> dict[str, Any]:
     defaults = lookup(op.type).attrs
     attrs = []
     for name, value in {**defaults, **op.attrs}.items():
-        none = value is None or (name == ROLE_VAR_ATTR and not value)
+        # Of an empty list nobody knows the type; readers have the same default.
+        empty = isinstance(value, (list, tuple)) and not value
+        none = value is None or (empty and not defaults.get(name, True))
+        none = none or (name == ROLE_VAR_ATTR and not value)
         if not none and name not in BOOKKEEPING:
             attrs.append({"name": name, **_attr_message(op, name, value, defaults.get(name))})
     return {

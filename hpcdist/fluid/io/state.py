@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +41,27 @@ logger = logging.getLogger("hpcdist.io")
 PARAMS, OPTIMIZER, MODEL = ".pdparams", ".pdopt", ".pdmodel"
 
 
-def save(program: Program, model_path: str, *, format: str | None = None) -> None:
+def save(
+    program: Program,
+    model_path: str,
+    *,
+    format: str | None = None,
+    of_none: Collection[str] = (),
+) -> None:
     """Save parameters (``model_path.pdparams``), all else that is kept (``.pdopt``), the program.
 
     In HDF5, each with its data beside it. With ``format="pickle"``, the default under
-    ``--as-paddle`` for what is no table, values as Fluid and Paddle 2.6.2 save and load them. Of a
-    job, trainer 0 saves, and takes from servers what only they have.
+    ``--as-paddle`` for what is no table, values as Fluid and Paddle 2.6.2 save and load them, those
+    of ``of_none`` without dimensions. Of a job, trainer 0 saves, and takes from servers what only
+    they have.
     """
     directory, name = _split(model_path)
     of_optimizer = _of_optimizer(program)
     kept = [var.name for var in get_program_persistable_vars(program)]
     how = "hdf5" if checked_format(format, None, program, kept) == "hdf5" else "pickle"
     # The optimizer's first: what is refused of it leaves nothing half saved.
-    save_vars(None, str(directory), program, of_optimizer, None, name + OPTIMIZER, format=how)
+    kept_beside = program, of_optimizer, None, name + OPTIMIZER
+    save_vars(None, str(directory), *kept_beside, format=how, of_none=of_none)
     save_vars(None, str(directory), program, None, is_parameter, name + PARAMS, format=how)
 
     def save_model() -> None:

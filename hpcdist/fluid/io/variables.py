@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +76,16 @@ def save_vars(
     *,
     format: str | None = None,
     compression: str | None = None,
+    of_none: Collection[str] = (),
 ) -> None:
     """Save variables: ``vars`` (Variables or names), or those that ``predicate`` chooses.
 
     In HDF5: ``dirname/manifest.h5``, or ``dirname/filename``, with the data beside it. With
     ``format="fluid"``, the default under ``--as-paddle``, as Fluid does: a file for each variable,
-    or all in ``filename``. ``format="pickle"``: arrays by name in ``filename``, as `save` writes.
-    Of a job, trainer 0 saves, and takes from servers what only they have; other trainers that call
-    this return when the files are there. All ranks of a pipeline must call it, for each keeps a
-    stage only.
+    or all in ``filename``. ``format="pickle"``: arrays by name in ``filename``, as `save` writes,
+    those of ``of_none`` without dimensions. Of a job, trainer 0 saves, and takes from servers what
+    only they have; other trainers that call this return when the files are there. All ranks of a
+    pipeline must call it, for each keeps a stage only.
     """
     program = checked_program("main_program", main_program)
     names = [v.name for v in chosen_variables(program, vars, predicate)]
@@ -109,7 +110,8 @@ def save_vars(
 
     def save() -> None:
         remote = _on_servers(peers, program)
-        _save(peers, program, names, remote, Path(dirname), filename, format, compression)
+        target = Path(dirname), filename
+        _save(peers, program, names, remote, *target, format, compression, of_none)
 
     saved_by_first(peers, Path(dirname), filename, save)
 
@@ -123,6 +125,7 @@ def _save(
     filename: str | None,
     format: str,
     compression: str | None,
+    of_none: Collection[str] = (),
 ) -> None:
     arrays = _values(peers, program, names, remote)
     if format == "fluid":
@@ -131,7 +134,8 @@ def _save(
     if format == "pickle":
         if filename is None:
             raise CheckpointError("format='pickle' writes one file: give its filename")
-        write_state(directory / filename, arrays)
+        shaped = {n: arrays[n].reshape(()) for n in of_none if n in arrays}
+        write_state(directory / filename, {**arrays, **shaped})
         return
     pieces, scope = _as_pieces(program, arrays)
     tables = [t for t in tables_of(program, global_scope()) if t.name in names]

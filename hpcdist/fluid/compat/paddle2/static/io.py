@@ -7,6 +7,7 @@ from typing import Any
 
 from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.fluid.compat.paddle2.static.operators import in_words_of_fluid
+from hpcdist.fluid.compat.paddle2.static.written import in_words_of_paddle
 from hpcdist.fluid.io import (
     is_belong_to_optimizer,
     is_parameter,
@@ -21,6 +22,7 @@ from hpcdist.fluid.io import (
 from hpcdist.fluid.io import model as fluid
 from hpcdist.graph.program import Program, program_of
 from hpcdist.graph.variable import Variable
+from hpcdist.transpiler.table_metadata import tables_looked_up
 
 MODEL, PARAMETERS = ".pdmodel", ".pdiparams"
 
@@ -35,7 +37,9 @@ def save(program: Program, model_path: str, protocol: int = 4, **configs: Any) -
         raise GraphError(f"paddle.static.save: protocol: expected 2, 3 or 4, got {protocol!r}")
     if configs:
         raise GraphTypeError(f"paddle.static.save: no parameter {sorted(configs)}")
-    state.save(program, model_path)
+    ops = program.global_block().ops
+    rates = {name for op in ops for name in op.inputs.get("LearningRate", [])}
+    state.save(program, model_path, of_none=rates)  # that have no dimension there
 
 
 def save_inference_model(
@@ -46,9 +50,15 @@ def save_inference_model(
     **kwargs: Any,
 ) -> None:
     """Save what computes ``fetch_vars`` from ``feed_vars``: files ``<path_prefix>.pdmodel`` and
-    ``.pdiparams``. ``program``: the one that is pruned, by default that of ``fetch_vars``."""
-    feeds, fetches = (_listed(one) for one in (feed_vars, fetch_vars))
+    ``.pdiparams``, as 2.6.2 does; with distributed tables, or ``format="hdf5"``, in HDF5.
+
+    ``program``: the one that is pruned, by default that of ``fetch_vars``. CheckpointError naming
+    an operator that 2.6.2 does not have.
+    """
+    feeds = [] if feed_vars in ([], ()) else _listed(feed_vars)
+    fetches = _listed(fetch_vars)
     program = kwargs.pop("program", None) or program_of(fetches[0])
+    format = kwargs.pop("format", "hdf5" if tables_looked_up(program) else "fluid")
     unknown = set(kwargs) - {"clip_extra", "legacy_format"}
     if unknown:
         raise GraphTypeError(f"paddle.static.save_inference_model: no parameter {sorted(unknown)}")
@@ -61,6 +71,8 @@ def save_inference_model(
         program,
         model_filename=path.name + MODEL,
         params_filename=path.name + PARAMETERS,
+        format=format,
+        rewrite=in_words_of_paddle,
     )
 
 

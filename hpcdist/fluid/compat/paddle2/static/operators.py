@@ -4,7 +4,8 @@ A line has the operator and the call that computes it, of a function of ``paddle
 ``paddle.nn.functional`` (``F``). Names in the call are slots and attributes of the operator (None
 for an empty list); ``axis / asvector`` is the attribute ``axis``, None where ``asvector`` holds; a
 keyword is a value that the attribute must have. Results are written to ``Out``, or to the slots
-after ``->``. ``same()`` is the operator as it is here, which knows no other value of the keywords.
+after ``->``. ``same()`` is the operator as it is here, which knows no other value of the keywords;
+``axis=dims``: what is ``axis`` there is ``dims`` here. `static.written` writes by these lines, too.
 """
 
 from __future__ import annotations
@@ -24,23 +25,31 @@ from hpcdist.graph.registry import defined
 from hpcdist.graph.variable import Variable
 
 _LINES = """
+    affine_grid               same(align_corners=True)
     arg_max                   paddle.argmax(X, axis / flatten, keepdims, dtype)
     arg_min                   paddle.argmin(X, axis / flatten, keepdims, dtype)
     allclose                  paddle.allclose(Input, Other, rtol, atol, equal_nan)
+    bitwise_and               same(axis=-1)
+    bitwise_or                same(axis=-1)
+    bitwise_xor               same(axis=-1)
     celu                      F.celu(X, alpha)
+    conv2d_transpose          same(output_padding=[])
+    conv3d_transpose          same(output_padding=[])
     cross                     paddle.cross(X, Y, dim)
     cumsum                    paddle.cumsum(X, axis / flatten, exclusive=False, reverse=False)
     diag_v2                   paddle.diag(X, offset, padding_value)
+    depthwise_conv2d_transpose  same(output_padding=[])
     dot                       paddle.dot(X, Y)
     einsum                    paddle.einsum(equation, *Operands)
     equal_all                 paddle.equal_all(X, Y)
     expand_as_v2              paddle.expand_as(X, Y)
     expand_v2                 paddle.expand(X, shape)
     expm1                     paddle.expm1(X)
-    flip                      paddle.flip(X, axis)
+    flip                      same(axis=dims)
     flatten_contiguous_range  paddle.flatten(X, start_axis, stop_axis)
     frobenius_norm            paddle.norm(X, 'fro', dim / reduce_all, keep_dim)
     gather                    paddle.gather(X, Index, axis)
+    grid_sampler              same(align_corners=True, mode='bilinear', padding_mode='zeros')
     isfinite_v2               paddle.isfinite(X)
     isinf_v2                  paddle.isinf(X)
     isnan_v2                  paddle.isnan(X)
@@ -50,10 +59,12 @@ _LINES = """
     log_softmax               F.log_softmax(X, axis)
     logsumexp                 paddle.logsumexp(X, axis / reduce_all, keepdim)
     masked_select             paddle.masked_select(X, Mask) -> Y
+    matmul                    same(head_number=1)
     matmul_v2                 paddle.matmul(X, Y, trans_x, trans_y)
     nll_loss                  F.nll_loss(X, Label, Weight, ignore_index, reduction)
     p_norm                    paddle.norm(X, porder, axis / asvector, keepdim)
     pad3d                     F.pad(X, paddings, mode, value, data_format)
+    prelu                     same(data_format='NCHW')
     reduce_all                paddle.all(X, dim / reduce_all, keep_dim)
     reduce_amax               paddle.amax(X, dim / reduce_all, keep_dim)
     reduce_amin               paddle.amin(X, dim / reduce_all, keep_dim)
@@ -63,23 +74,30 @@ _LINES = """
     reduce_min                paddle.min(X, dim / reduce_all, keep_dim)
     reduce_prod               paddle.prod(X, dim / reduce_all, keep_dim)
     reduce_sum                paddle.sum(X, dim / reduce_all, None, keep_dim)
-    roll                      paddle.roll(X, shifts, axis)
+    roi_align                 same(aligned=False)
+    roll                      same(axis=dims)
+    relu6                     same(threshold=6.0)
     silu                      F.silu(X)
     softmax_with_cross_entropy  same(use_softmax=True)
     softplus                  F.softplus(X, beta, threshold)
+    swish                     same(beta=1.0)
     take_along_axis           paddle.take_along_axis(Input, Index, Axis) -> Result
     tan                       paddle.tan(X)
     tile                      paddle.tile(X, repeat_times)
+    trace                     same(axis1=dim1, axis2=dim2)
     top_k_v2                  paddle.topk(X, k, axis, largest, sorted) -> Out Indices
     unbind                    paddle.unbind(X, axis)
     unique                    paddle.unique(X, False, True, True, axis, dtype) -> Out Index Counts
+    uniform_random            same(diag_num=0)
+    yolo_box                  same(iou_aware=False)
 """
 # Operators that are the same here but for a result of shape [1], by its slot, which has [] there.
-_RESULTS_OF_ONE = {
+RESULTS_OF_ONE = {
     "accuracy": "Accuracy", "auc": "AUC", "dist": "Out", "is_empty": "Out", "kldiv_loss": "Loss",
     "mean": "Out", "size": "Out", "slice": "Out", "strided_slice": "Out", "trace": "Out",
 }  # fmt: skip
 Data = dict[str, Any]  # of a block, a variable or an operator, as `program_data` says them
+_ABSENT = object()  # an attribute that the file does not say
 _MODULES = {"paddle": tensor, "F": functional}
 # Where an array of constants is, by its element type.
 _CONSTANTS = {
@@ -89,16 +107,17 @@ _CONSTANTS = {
 
 
 @dataclass(frozen=True)
-class _Call:
+class Call:
     """What a line says: the function, what it is given, and the slots of its results."""
 
     function: Any  # None: the operator as it is
     arguments: Sequence[ast.expr]
     fixed: Mapping[str, Any]  # attribute -> the value that it must have
+    renamed: Mapping[str, str]  # attribute there -> what it is here
     outputs: Sequence[str]
 
     @classmethod
-    def of(cls, text: str) -> _Call:
+    def of(cls, text: str) -> Call:
         """Parse what follows the operator in a line."""
         call, _, outputs = text.partition("->")
         node = ast.parse(call.strip(), mode="eval").body
@@ -107,8 +126,10 @@ class _Call:
         if isinstance(node.func, ast.Attribute):
             assert isinstance(node.func.value, ast.Name)
             function = getattr(_MODULES[node.func.value.id], node.func.attr)
-        fixed = {str(one.arg): ast.literal_eval(one.value) for one in node.keywords}
-        return cls(function, node.args, fixed, outputs.split() or ["Out"])
+        named = {str(one.arg): one.value for one in node.keywords}
+        renamed = {name: one.id for name, one in named.items() if isinstance(one, ast.Name)}
+        fixed = {n: ast.literal_eval(one) for n, one in named.items() if n not in renamed}
+        return cls(function, node.args, fixed, renamed, outputs.split() or ["Out"])
 
     def check(self, op: Data) -> None:
         """Raise ValueError for what the call does not take into account."""
@@ -129,6 +150,9 @@ class _Call:
                 values += inputs[node.value.id]
             else:
                 values.append(_argument(node, inputs, attrs))
+        while values and values[-1] is _ABSENT:  # the function has the default
+            values.pop()
+        values = [None if value is _ABSENT else value for value in values]
         found = self.function(*values)
         return list(found) if len(self.outputs) > 1 else [found]
 
@@ -144,13 +168,14 @@ def _argument(node: ast.expr, inputs: Mapping[str, list[Variable]], attrs: Any) 
     if node.id[0].isupper() and node.id not in attrs:
         given = inputs.get(node.id, [])
         return given[0] if given else None
-    return None if attrs.get(node.id) == [] else attrs.get(node.id)
+    return None if attrs.get(node.id) == [] else attrs.get(node.id, _ABSENT)
 
 
 @functools.cache
-def _calls() -> Mapping[str, _Call]:
+def calls() -> Mapping[str, Call]:
+    """Return the calls of the lines, by operator."""
     lines = (line.split(maxsplit=1) for line in _LINES.strip().splitlines())
-    return {operator: _Call.of(text) for operator, text in lines}
+    return {operator: Call.of(text) for operator, text in lines}
 
 
 def in_words_of_fluid(blocks: list[Data]) -> list[Data]:
@@ -162,7 +187,7 @@ def in_words_of_fluid(blocks: list[Data]) -> list[Data]:
         more: list[Data] = []
         for op in block["ops"]:
             _with_attributes(op, known)
-            call = _calls().get(op["type"])
+            call = calls().get(op["type"])
             if call is not None:
                 call.check(op)
             if call is not None and call.function is not None:
@@ -170,7 +195,7 @@ def in_words_of_fluid(blocks: list[Data]) -> list[Data]:
                 ops += made["ops"]
                 more += made["vars"]
             elif op["type"] in defined():
-                made = _of_no_dimensions(op, known)
+                made = _of_no_dimensions(_renamed_attributes(op, call), known)
                 ops += made["ops"]
                 more += made["vars"]
             else:
@@ -182,9 +207,14 @@ def in_words_of_fluid(blocks: list[Data]) -> list[Data]:
     return rewritten
 
 
+def _renamed_attributes(op: Data, call: Call | None) -> Data:
+    names = {} if call is None else call.renamed
+    return {**op, "attrs": {names.get(name, name): value for name, value in op["attrs"].items()}}
+
+
 def _of_no_dimensions(op: Data, known: Mapping[str, Data]) -> Data:
     """Return the operator, and what takes the dimension from results that have none in the file."""
-    slot = _RESULTS_OF_ONE.get(op["type"], "")
+    slot = RESULTS_OF_ONE.get(op["type"], "")
     for name in op["outputs"].get(slot, []):
         if not known[name]["shape"]:
             one = f"{name}/of_one"
@@ -210,7 +240,7 @@ def _with_attributes(op: Data, known: Mapping[str, Data]) -> None:
         attrs[name] = [kind(value) for value in attrs.pop("values")]
 
 
-def _composed(call: _Call, op: Data, known: Mapping[str, Data]) -> Data:
+def _composed(call: Call, op: Data, known: Mapping[str, Data]) -> Data:
     """Return the variables and operators that compute an operator of the table."""
     program = Program()
     block = program.global_block()
