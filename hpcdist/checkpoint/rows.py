@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from hpcdist.checkpoint.layout import BUCKETS, path_of
 from hpcdist.checkpoint.metadata import TablePart
 from hpcdist.ps.batch import owners_of, sort_by_mix
 from hpcdist.ps.policy_table import PolicyTable
+from hpcdist.ps.row_policy import DAY, SHOW
 from hpcdist.ps.row_storage import RowStorage
 from hpcdist.ps.table import SparseTable
 from hpcdist.transpiler.table_metadata import DECAYS
@@ -80,14 +81,40 @@ def _runs_of(table: SparseTable, run_bytes: int) -> Iterator[tuple[TablePart, An
         yield part, arrays
 
 
-def inference_runs(table: SparseTable) -> Iterator[tuple[TablePart, Any]]:
+@dataclass(frozen=True)
+class Choice:
+    """Which rows of a table that counts shows and clicks are saved to be looked up.
+
+    Those whose score is at least ``least_score``, that were looked up in the last ``days`` days.
+    """
+
+    least_score: float
+    days: float
+
+    def of(self, table: SparseTable, ids: np.ndarray) -> np.ndarray:
+        """Return the chosen ones of some ids of a table: all, if it counts no shows."""
+        if not isinstance(table, PolicyTable) or table.policy.score is None:
+            return ids
+        known = table.metadata(ids)
+        scores = table.policy.score.of(*known[:, SHOW:].copy().view(np.float32).T)
+        recent = table.day - known[:, DAY].astype(np.int64) <= self.days
+        return ids[(scores >= np.float32(self.least_score)) & recent]
+
+
+def inference_runs(
+    table: SparseTable, choices: Mapping[str, Choice] | None = None
+) -> Iterator[tuple[TablePart, Any]]:
     """Yield the one run of a table whose rows are looked up where they lie, without their state.
 
-    It is sorted by all bits of the ids' mix. Rows are made while they are written.
+    It is sorted by all bits of the ids' mix. Rows are made while they are written. ``choices`` by
+    the names of tables say which rows, of other tables all.
     """
-    ids = np.empty(len(table), np.int64)
+    pieces = [np.empty(0, np.int64)]
+    choice = (choices or {}).get(table.name)
     for first in range(0, len(table), EXPORTED_ROWS):
-        ids[first : first + EXPORTED_ROWS] = table.export(first, first + EXPORTED_ROWS)[0]
+        exported = table.export(first, min(first + EXPORTED_ROWS, len(table)))[0]
+        pieces.append(exported if choice is None else choice.of(table, exported))
+    ids = np.concatenate(pieces)
     sort_by_mix(ids)
     begins = np.searchsorted(owners_of(ids, BUCKETS), np.arange(BUCKETS + 1)).tolist()
     beginning = asdict(table.without_row)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from hpcdist.base.errors import CheckpointError
@@ -17,7 +19,7 @@ from hpcdist.checkpoint.attempt import (
 from hpcdist.checkpoint.local import Content, Label
 from hpcdist.checkpoint.local_shards import LocalPiece
 from hpcdist.checkpoint.manifest import check_names
-from hpcdist.checkpoint.rows import inference_runs
+from hpcdist.checkpoint.rows import Choice, inference_runs
 from hpcdist.checkpoint.trainer_shares import local_variables
 from hpcdist.executor.control import Peers
 from hpcdist.executor.scope import Scope, global_scope
@@ -75,10 +77,12 @@ def save_rows(
     scope: Scope,
     program: str,
     tables: Sequence[str],
+    choices: Mapping[str, Choice],
 ) -> None:
     """Save some variables, and the rows of ``tables`` from where they are, to be looked up there.
 
-    Trainer 0 alone calls this. The rows are the servers', if there are any, else this process's.
+    Trainer 0 alone calls this. The rows are the servers', if there are any, else this process's;
+    ``choices`` says which of them, by names of tables.
     """
     check_names([*(h.piece.name for h in variables), *tables])
     local_tables = [] if peers.servers else [_table(name) for name in tables]
@@ -87,8 +91,10 @@ def save_rows(
     path = target.path("trainer", 0, 1)
     awaited = [target.path("server", k, peers.servers) for k in range(peers.servers)]
     with attempting(target):
-        peers.ask({**request(target, label, None), "rows_of": list(tables)})
-        Content(variables, scope, local_tables, inference_runs).write(path, label)
+        chosen = {name: asdict(choice) for name, choice in choices.items()}
+        peers.ask({**request(target, label, None), "rows_of": list(tables), "choices": chosen})
+        runs = partial(inference_runs, choices=choices)
+        Content(variables, scope, local_tables, runs).write(path, label)
         complete(target, [*awaited, path], peers.deadline_s, (), None)
 
 

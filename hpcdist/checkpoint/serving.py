@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ from hpcdist.checkpoint.manifest import part_name
 from hpcdist.checkpoint.one_file import check_possible, write_together
 from hpcdist.checkpoint.partial import FittingShards, fitting
 from hpcdist.checkpoint.recent import note
-from hpcdist.checkpoint.rows import inference_runs
+from hpcdist.checkpoint.rows import Choice, inference_runs
 from hpcdist.checkpoint.sources import Source, open_saved
 from hpcdist.comm.base import Transport
 from hpcdist.executor.scope import Scope
@@ -119,13 +120,19 @@ class ServerStore:
         asynchronous: bool,
         single_file: bool,
         rows_of: Sequence[str] | None = None,
+        choices: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
-        """Write this server's part; with ``rows_of`` only rows of these tables, to be looked up."""
+        """Write this server's part; with ``rows_of`` only rows of these tables, to be looked up.
+
+        ``choices``: which ones, the fields of each table's `Choice`.
+        """
         note(directory)
         self._background.result()
         content = self._content()
         if rows_of is not None:
-            content = Content((), self._scope, self._tables(rows_of), inference_runs)
+            chosen = {name: Choice(**fields) for name, fields in (choices or {}).items()}
+            runs = partial(inference_runs, choices=chosen)
+            content = Content((), self._scope, self._tables(rows_of), runs)
         index = None if single_file else self._index
         path = Path(directory) / part_name("server", index, self._servers, attempt, manifest)
         label = Label(f"server {self._index}", step, program)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import h5py
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ import hpcdist as fluid
 from hpcdist.comm.cluster import PSERVER
 from hpcdist.fleet import DistributedStrategy, Fleet
 from hpcdist.fluid.fleet.role_maker import Role, UserDefinedRoleMaker
+from hpcdist.fluid.io import selection
 from hpcdist.graph import names
 from tests.support.fleet_net import in_one_process, net, own_programs, results, trained
 from tests.support.job import run_job
@@ -148,3 +150,50 @@ def test_servers_begin_with_a_model_that_was_saved_and_workers_load_one(mpi_tmp_
 
     found = results(run_job(2, 2, by_fleet_2(2, 2, synchronous, load)))[:2]
     assert [losses[0] for losses in found] == [t[0] for t in then]
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("format", ["hdf5", "fluid"])
+def test_models_hold_all_rows_or_those_that_are_shown_often(mpi_tmp_path, monkeypatch, format):
+    """``format``: what is saved in by default, "fluid" under --as-paddle, which holds no rows."""
+    monkeypatch.setattr(selection, "_default", format)  # private: as `save_as` sets it
+
+    def script(role, load=False):
+        fleet = begun(role, 1, 1)
+        with own_programs(), names.guard():
+            ids = fluid.data("ids", [None, 1], "int64")
+            attr = fluid.ParamAttr("t", row_policy=fluid.RowPolicy(score=fluid.ClickScore()))
+            rows = fluid.layers.embedding(ids, [-1, 2], True, True, param_attr=attr)
+            strategy = DistributedStrategy()
+            strategy.a_sync = False
+            accessor = "table_parameters.t.accessor.ctr_accessor_param."
+            strategy.sparse_table_configs = {"t": {accessor + "base_threshold": 0.15}}
+            optimizer = fluid.optimizer.SGD(1.0)
+            fleet.distributed_optimizer(optimizer, strategy).minimize(fluid.layers.mean(rows))
+            if fleet.is_server():
+                fleet.init_server()
+                fleet.run_server()
+                return "served"
+            exe, test = fluid.Executor(), fluid.default_main_program().clone(for_test=True)
+            exe.run(fluid.default_startup_program())
+            fleet.init_worker()
+            if load:
+                fleet.load_model(str(mpi_tmp_path / "all"))
+            else:
+                for fed in ([1, 1, 2], [1, 3], [1, 1]):
+                    exe.run(feed={"ids": np.array(fed)[:, None]})
+                fleet.save_persistables(exe, str(mpi_tmp_path / "all"), mode=3)
+                for mode in (0, 1, 2):
+                    where = str(mpi_tmp_path / f"mode-{mode}")
+                    fleet.save_inference_model(exe, where, ["ids"], [rows], mode=mode)
+            (found,) = exe.run(test, feed={"ids": np.array([[1], [2], [3]])}, fetch_list=[rows])
+            fleet.stop_worker()
+            return found.tolist()
+
+    trained_rows = results(run_job(1, 1, script))[0]
+    saved = {}
+    for name in ("all", "mode-0", "mode-1", "mode-2"):
+        with h5py.File(mpi_tmp_path / name / "manifest.h5") as file:
+            saved[name] = sorted(file["t/ids"][:].tolist())
+    assert saved == {"all": [1, 2, 3], "mode-0": [1, 2, 3], "mode-1": [1], "mode-2": [1]}
+    assert results(run_job(1, 1, lambda role: script(role, load=True)))[0] == trained_rows

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def clone(tmp_path):
-    for part in ("tools", "models/rank/dnn"):
+    for part in ("tools", "models/rank/dnn", "models/rank/slot_dnn"):
         shutil.copytree(Path(CLONE, part), tmp_path / part)
     (tmp_path / "model").mkdir()  # else each worker makes it that does not find it: a race
     text = (tmp_path / CONFIG).read_text()
@@ -41,14 +41,13 @@ def clone(tmp_path):
     return tmp_path
 
 
-def areas(clone):
+def run(directory, *command, ranks=4):
     ran = subprocess.run(
         [
-            *(MPIRUN, "-n", "4", sys.executable, "-m", "hpcdist", "--as-paddle"),
-            *("--pservers", "2", "--all-output"),
-            *("tools/static_ps_trainer.py", "-m", CONFIG, "-o", *OPTIONS),
+            *(MPIRUN, "-n", str(ranks), sys.executable, "-m", "hpcdist", "--as-paddle"),
+            *("--pservers", str(ranks // 2), "--all-output", *command),
         ],
-        cwd=clone,
+        cwd=directory,
         env=clean_environment() | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
@@ -56,7 +55,12 @@ def areas(clone):
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    (told,) = set(re.findall(r"train_result_dict: .*'auc': \[(.*?)\]", ran.stderr + ran.stdout))
+    return ran.stderr + ran.stdout
+
+
+def areas(clone):
+    told = run(clone, "tools/static_ps_trainer.py", "-m", CONFIG, "-o", *OPTIONS)
+    (told,) = set(re.findall(r"train_result_dict: .*'auc': \[(.*?)\]", told))
     return [float(number) for number in re.findall(r"0\.\d+", told)]
 
 
@@ -68,3 +72,31 @@ def test_a_trainer_of_paddlerec_runs_as_it_is(clone, mode):
     first, last = areas(clone)
     assert last > first  # the same 80 rows again
     assert (clone / "model" / "1" / "__model__").exists()
+
+
+@needs_mpirun
+def test_the_online_trainer_of_paddlerec_runs_as_it_is_and_goes_on(clone):
+    yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
+    directory = clone / "models/rank/slot_dnn"
+    for day in ("20190720", "20190721", "20190722"):
+        for split in ("0000", "0600", "1200", "1800"):
+            (directory / "data" / day / split).mkdir(parents=True)
+            shutil.copy(directory / "data/demo_10", directory / "data" / day / split)
+    config = yaml.safe_load((directory / "config_online.yaml").read_text())
+    accessor = config["table_parameters"]["embedding"]["accessor"]
+    del accessor["embed_sgd_param"], accessor["embedx_sgd_param"]
+    accessor["embedx_threshold"] = 0
+    runner = config["runner"]
+    runner |= {"split_interval": 360, "pipe_command": "python queuedataset_reader.py"}
+    config["hyper_parameters"]["layer_sizes"] = [16, 8]
+    told, trainer = [], "../../../tools/static_ps_online_trainer.py"
+    # Worker 0 leaves a barrier out where it makes a done-file: there must be one worker then.
+    for runner["end_day"], ranks in (("20190720", 2), ("20190721", 4)):
+        (directory / "config.yaml").write_text(yaml.safe_dump(config))
+        told.append(run(directory, trainer, "-m", "config.yaml", ranks=ranks))
+    assert "going to load model" not in told[0]
+    assert "going to load model output_model/20190721/0/" in told[1]
+    written = (directory / "output_model/donefile.txt").read_text().splitlines()
+    found = [line.split("\t")[:4:3] for line in written]
+    assert found == [["20190720", "1"], ["20190721", "-1"], ["20190721", "1"], ["20190722", "-1"]]
+    assert (directory / "output_model/20190722/base/__model__").exists()

@@ -113,7 +113,6 @@ def test_settings_of_tables_that_change_nothing_are_kept():
         ("t.table_class", "SSDSparseTable", "servers' memory: MemorySparseTable, got 'SSDSparseT"),
         ("t.accessor.accessor_class", "CtrCommonAccessor", "without shows and clicks: SparseAcc"),
         ("t.accessor.embedx_threshold", 10, "their whole width from the first look-up: 0, got 10"),
-        ("t.accessor.ctr_accessor_param.base_threshold", 1.5, "models hold all rows"),
         ("t.accessor.ctr_accessor_param.show_scale", True, "not divided by shows: False, got True"),
         ("t.accessor.ctr_accessor_param.click_coeff", "1", "click_coeff: expected a finite number"),
         ("t.accessor.embed_sgd_param.name", "StdAdaGradSGDRule", "by the optimizer that minimizes"),

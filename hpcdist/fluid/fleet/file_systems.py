@@ -153,7 +153,8 @@ class HDFSClient(FS):
         time_out: int = 5 * 60 * 1000,
         sleep_inter: int = 1000,
     ) -> None:
-        self._hadoop = f"{hadoop_home}/bin/hadoop" if hadoop_home else "hadoop"
+        home = os.path.expandvars(hadoop_home or "")  # scripts say "$HADOOP_HOME"
+        self._hadoop = f"{home}/bin/hadoop" if home else "hadoop"
         self._options = [f"-D{name}={value}" for name, value in (configs or {}).items()]
         self._time_out_s = time_out / 1000
 

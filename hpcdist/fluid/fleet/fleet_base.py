@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcdist.base.checks import Refused
 from hpcdist.base.errors import FleetError, FleetTypeError
+from hpcdist.checkpoint.rows import Choice
 from hpcdist.checkpoint.shrink import shrink_tables
 from hpcdist.executor import control
 from hpcdist.executor.backend import CPUPlace
@@ -20,6 +21,9 @@ from hpcdist.fluid.fleet import metrics
 from hpcdist.fluid.fleet.collective_settings import CollectiveSettings, plan_collective
 from hpcdist.fluid.fleet.fleet_roles import FleetRoles
 from hpcdist.fluid.fleet.job_checks import (
+    BATCH,
+    CHOSEN,
+    WHOLE,
     check_against_job,
     check_mode,
     check_saving,
@@ -31,7 +35,7 @@ from hpcdist.fluid.fleet.optimizer import DistributedOptimizer
 from hpcdist.fluid.fleet.role_maker import PaddleCloudRoleMaker, Role, RoleMakerBase
 from hpcdist.fluid.fleet.strategy import DistributedStrategy
 from hpcdist.fluid.fleet.strategy_v2 import DistributedStrategy as DistributedStrategyV2
-from hpcdist.fluid.fleet.table_settings import set_scores
+from hpcdist.fluid.fleet.table_settings import choices_of, set_scores
 from hpcdist.fluid.optimizer import AnyOptimizer, Optimizer, OptimizerWrapper
 from hpcdist.graph.program import Program, program_of
 from hpcdist.graph.variable import Variable
@@ -88,6 +92,7 @@ class Fleet(FleetRoles):
         self._chosen_role_maker: RoleMakerBase | None = None
         self._collective = False  # workers only, who sum gradients
         self._strategy: Any = None
+        self._choices: dict[str, Choice] = {}  # of rows that base models hold
         self._programs: Planned | None = None
         self._executor = Executor(CPUPlace())
 
@@ -177,6 +182,7 @@ class Fleet(FleetRoles):
         def distribute(loss: Variable) -> None:
             origin = program_of(loss)
             set_scores(origin, strategy)
+            self._choices = choices_of(strategy)
             self._plan(origin, chosen)
             origin._fleet_opt.update(options)
             if self.is_worker():  # fleet 2's scripts call init_worker after the startup program
@@ -300,7 +306,7 @@ class Fleet(FleetRoles):
         """Save all persistable variables of a distributed program (default: this role's).
 
         ``filename`` and what else is said of files goes to `fluid.io.save_persistables`. A number
-        there is fleet 2's ``mode``: 0, everything.
+        there is fleet 2's ``mode``: 0, or 3 at the end of a day, everything.
         """
         check_mode("save_persistables", filename if isinstance(filename, int) else mode)
         filename = None if isinstance(filename, int) else filename
@@ -327,8 +333,12 @@ class Fleet(FleetRoles):
         export_for_deployment: bool = True,
         mode: int = 0,
     ) -> None:
-        """Save what computes ``target_vars``, cut out of the program that was built."""
-        check_mode("save_inference_model", mode)
+        """Save what computes ``target_vars``, cut out of the program that was built.
+
+        ``mode`` 0 saves all rows of its tables; 1 and 2, of tables that count shows and clicks, the
+        rows of Paddle's base models: ``base_threshold`` and ``delta_keep_days`` of the strategy.
+        """
+        check_mode("save_inference_model", mode, (WHOLE, BATCH, *CHOSEN))
         program = self._planned.origin if main_program is None else main_program
         check_saving("save_inference_model", executor, program)
         io.save_inference_model(
@@ -338,6 +348,7 @@ class Fleet(FleetRoles):
             executor,
             program,
             export_for_deployment=export_for_deployment,
+            choices=self._choices if mode in CHOSEN else None,
         )
 
     def shrink(self, threshold: float | None = None) -> dict[str, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hpcdist.base.errors import FleetError, FleetTypeError
 from hpcdist.comm.cluster import PSERVER
 from hpcdist.executor import control
@@ -92,10 +94,14 @@ def check_saving(call: str, executor: object, program: object) -> None:
         raise FleetTypeError(f"{call}: main_program must be a Program, got {program!r}")
 
 
-def check_mode(call: str, mode: int) -> None:
-    """Refuse what of a model Paddle saves or loads by other numbers than 0: all of it."""
-    if mode != 0:
+WHOLE, BATCH = 0, 3  # Paddle's numbers of what of a model is saved: all; all, at the end of a day
+CHOSEN = (1, 2)  # deltas and bases to be looked up: rows that are shown often
+
+
+def check_mode(call: str, mode: int, known: Sequence[int] = (WHOLE, BATCH)) -> None:
+    """Refuse numbers that say to save or load something else than this call does."""
+    if mode not in known:
         raise FleetError(
-            f"{call}: mode {mode!r}: a model is saved and loaded whole (mode 0); neither rows that "
-            "have changed (1) nor those that were shown often (2) can be saved by themselves yet"
+            f"{call}: mode {mode!r}: expected one of {', '.join(map(str, known))}: everything (0, "
+            "3); save_inference_model also saves the rows that are shown often (1, 2)"
         )

@@ -79,7 +79,11 @@ def everyones(
     messages = runtime.everyones(array.tobytes(), awaited, among)
     if builtins.any(len(message) != array.nbytes for message in messages):
         sizes = [len(message) for message in messages]
-        raise FleetError(f"metrics: expected {array.nbytes} bytes from every rank, got {sizes}")
+        raise FleetError(
+            f"metrics: expected {array.nbytes} bytes from every rank, got {sizes}: all must "
+            "call the same functions (barrier_worker, all_reduce, ...) in the same order, with "
+            "values of one size"
+        )
     return [np.frombuffer(message, array.dtype).reshape(array.shape) for message in messages]
 
 

@@ -13,11 +13,13 @@ from typing import Any
 
 from hpcdist.base.checks import no_field
 from hpcdist.base.errors import FleetError, FleetTypeError, TableError
+from hpcdist.checkpoint.rows import Choice
 from hpcdist.fluid.fleet.collective_settings import refuse
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Parameter
 from hpcdist.ps.row_policy import ClickScore, RowPolicy
 
+BASE_THRESHOLD, DELTA_KEEP_DAYS = 1.5, 16.0  # Paddle's, where a strategy says none
 TABLE_FIELDS = ("sparse_table_configs", "fleet_desc_configs")
 
 _BY_OPTIMIZER = "rows are updated by the optimizer that minimizes the loss"
@@ -25,15 +27,16 @@ _IN_MEMORY = "tables lie in the servers' memory"
 _ALL_SAVED = "models hold all rows"
 _WHOLE = "rows have their whole width from the first look-up"
 _SCORES = tuple(field.name for field in fields(ClickScore))  # mean the same there
+_CHOICE = ("base_threshold", "delta_threshold", "delta_keep_days")  # of rows that models hold
 _RULE = ("learning_rate", "initial_range", "weight_bounds")
 _RULES = {
     "naive": _RULE,
     "adagrad": (*_RULE, "initial_g2sum"),
     "adam": (*_RULE, "beta1_decay_rate", "beta2_decay_rate", "ada_epsilon"),
 }
-_OTHER_COUNTS = {
-    **dict.fromkeys(("base_threshold", "delta_threshold", "delta_keep_days"), _ALL_SAVED),
-    "ssd_unseenday_threshold": _IN_MEMORY,
+_OTHER_COUNTS: dict[str, str | None] = {
+    **dict.fromkeys(_CHOICE),
+    "ssd_unseenday_threshold": None,  # of tables on disk, which table_class refuses
     "show_scale": "gradients are not divided by shows: False",
     "zero_init": "rows begin as their initializer says",
     **dict.fromkeys(("load_filter_slots", "save_filter_slots"), _ALL_SAVED),
@@ -85,8 +88,8 @@ _AS_HERE = {
 # fleet_desc_configs has the same by names of its own: a table's settings in one flat dict.
 _DESC = """
     accessor_class learning_rate initial_g2sum initial_range weight_bounds embedx_threshold
-    base_threshold delta_threshold delta_keep_days converter deconverter beta1_decay_rate
-    beta2_decay_rate ada_epsilon optimizer ssd_unseenday_threshold load_filter_slots
+    converter deconverter beta1_decay_rate
+    beta2_decay_rate ada_epsilon optimizer load_filter_slots
     save_filter_slots
 """
 _DESC_OF_PARTS = """
@@ -107,7 +110,7 @@ _DESC_SETTINGS: dict[str, str | None] = {
     ),
     "sparse_table_class": _SETTINGS["table_class"],
     **{f"sparse_{name}": f"{_WHOLE}, {_BY_OPTIMIZER}, {_ALL_SAVED}" for name in _DESC.split()},
-    **{f"sparse_{name}": None for name in _SCORES},
+    **{f"sparse_{name}": None for name in (*_SCORES, *_CHOICE, "ssd_unseenday_threshold")},
     **{
         f"{part}_sparse_{name}": _BY_OPTIMIZER
         for part in ("embed", "embedx")
@@ -175,13 +178,35 @@ def set_scores(main: Program, strategy: object) -> None:
                 )
 
 
+def choices_of(strategy: object) -> dict[str, Choice]:
+    """Return which rows Paddle's base and delta models hold, by the tables that a strategy names.
+
+    A delta holds only those of them that have had enough shows and clicks since the last model:
+    that is not counted here, so it holds all of them.
+    """
+    choices = {}
+    for field in TABLE_FIELDS:
+        for table, values in getattr(strategy, field, {}).items():
+            if isinstance(values, dict) and (field, table) not in _NOT_HERE:
+                given = _counts(field, table, values)
+                score = float(given.get("base_threshold", BASE_THRESHOLD))
+                days = float(given.get("delta_keep_days", DELTA_KEEP_DAYS))
+                choices[table] = Choice(score, days)
+    return choices
+
+
 def _coefficients(field: str, table: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the coefficients of a score among a table's settings, by `ClickScore`'s names."""
+    given = _counts(field, table, values)
+    return {name: value for name, value in given.items() if name in _SCORES}
+
+
+def _counts(field: str, table: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a table's settings that are about shows and clicks."""
     described = field == "fleet_desc_configs"
     prefix = "sparse_" if described else "accessor.ctr_accessor_param."
     named = ((name, value) for _, name, value in _named(field, table, values, described))
-    given = {name.removeprefix(prefix): value for name, value in named if name.startswith(prefix)}
-    return {name: value for name, value in given.items() if name in _SCORES}
+    return {name.removeprefix(prefix): value for name, value in named if name.startswith(prefix)}
 
 
 def _score(field: str, table: str, score: ClickScore, values: Mapping[str, Any]) -> ClickScore:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
 from hpcdist.checkpoint.files import read_whole
 from hpcdist.checkpoint.layout import MANIFEST
 from hpcdist.checkpoint.ranks import peers_here, saved_by_first
+from hpcdist.checkpoint.rows import Choice
 from hpcdist.checkpoint.save_alone import save_alone
 from hpcdist.checkpoint.saved_rows import SavedRows
 from hpcdist.checkpoint.write import write_bytes
@@ -51,6 +52,7 @@ def save_inference_model(
     format: str | None = None,
     compression: str | None = None,
     rewrite: Rewrite = list,
+    choices: Mapping[str, Choice] | None = None,
 ) -> list[str]:
     """Save what computes ``target_vars`` from what is fed; return the targets' names.
 
@@ -58,7 +60,8 @@ def save_inference_model(
     ``format="fluid"`` is said, as Fluid does, who can load it then; parameters as `save_vars`
     stores them, under ``params_filename``; ``rewrite``: see `program_desc.write_program`. Of a job,
     trainer 0 saves; other trainers that call this return when the files are there.
-    ``export_for_deployment`` changes nothing: what is saved can always be run.
+    ``export_for_deployment`` changes nothing: what is saved can always be run. ``choices``: which
+    rows of distributed tables are saved, by their names; of others all.
 
     Examples:
         >>> import tempfile
@@ -90,6 +93,7 @@ def save_inference_model(
         if tables_looked_up(program).isdisjoint(persistent):
             save_vars(executor, dirname, program, persistent, None, params_filename, **options)
         else:
+            options["choices"] = choices
             save_for_inference(dirname, program, persistent, params_filename, **options)
 
     def save() -> None:

@@ -18,7 +18,6 @@ from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.program import Program, default_main_program
 from hpcdist.graph.variable import Parameter, Variable
-from hpcdist.transpiler.table_metadata import tables_looked_up
 
 FORMATS = ("hdf5", "fluid", "pickle")
 
@@ -102,13 +101,14 @@ def save_as(format: str) -> None:
     _default = format
 
 
-def checked_format(
-    format: str | None, compression: str | None, program: Program, names: Iterable[str]
-) -> str:
-    """Return the format to save in; CheckpointError if what is asked for cannot be."""
+def checked_format(format: str | None, compression: str | None, tables: Iterable[str]) -> str:
+    """Return the format to save in; CheckpointError if what is asked for cannot be.
+
+    ``tables``: the distributed ones among what is saved.
+    """
     if format is not None and format not in FORMATS:
         raise CheckpointError(f"format: expected one of {', '.join(FORMATS)}, got {format!r}")
-    tables = sorted(tables_looked_up(program).intersection(names))
+    tables = sorted(tables)
     if format is None:
         return "hdf5" if tables or compression is not None else _default
     if format != "hdf5" and compression is not None:

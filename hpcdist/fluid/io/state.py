@@ -58,7 +58,8 @@ def save(
     directory, name = _split(model_path)
     of_optimizer = _of_optimizer(program)
     kept = [var.name for var in get_program_persistable_vars(program)]
-    how = "hdf5" if checked_format(format, None, program, kept) == "hdf5" else "pickle"
+    tables = tables_looked_up(program).intersection(kept)
+    how = "hdf5" if checked_format(format, None, tables) == "hdf5" else "pickle"
     # The optimizer's first: what is refused of it leaves nothing half saved.
     kept_beside = program, of_optimizer, None, name + OPTIMIZER
     save_vars(None, str(directory), *kept_beside, format=how, of_none=of_none)

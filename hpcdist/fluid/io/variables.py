@@ -28,6 +28,7 @@ from hpcdist.checkpoint.metadata import OTHER, Piece
 from hpcdist.checkpoint.pickled import write_state
 from hpcdist.checkpoint.ranks import peers_here, saved_by_first
 from hpcdist.checkpoint.restore import is_table
+from hpcdist.checkpoint.rows import Choice
 from hpcdist.checkpoint.save_alone import save_alone, save_by_servers, save_rows
 from hpcdist.checkpoint.serving import LIST
 from hpcdist.checkpoint.trainer_shares import refuse_averages
@@ -89,11 +90,11 @@ def save_vars(
     """
     program = checked_program("main_program", main_program)
     names = [v.name for v in chosen_variables(program, vars, predicate)]
-    format = checked_format(format, compression, program, names)
+    tables = sorted(tables_looked_up(program).intersection(names))
+    format = checked_format(format, compression, tables)
     peers = peers_here()
     _refuse_shared_out(peers, program, names)
-    tables = sorted(tables_looked_up(program).intersection(names)) if peers.servers else []
-    if tables:
+    if tables and peers.servers:
         raise CheckpointError(
             f"the rows of {', '.join(tables)} are on the servers: save_persistables and "
             "checkpoint.save have them write these"
@@ -179,11 +180,12 @@ def save_persistables(
         True
     """
     program, peers = checked_program("main_program", main_program), peers_here()
-    if not peers.servers or served_plan(peers.program(program)) is None:
+    plan = served_plan(peers.program(program)) if peers.servers else None
+    if plan is None:
         options: dict[str, Any] = {"format": format, "compression": compression}
         save_vars(executor, dirname, program, None, is_persistable, filename, **options)
         return
-    format = checked_format(format, compression, program, tables_looked_up(program))
+    format = checked_format(format, compression, [table.parameter for table in plan.tables])
     refuse_averages(peers, peers.program(program), global_scope())
     _say_what_is_partial(peers, program, [v.name for v in persistables(program)])
 
@@ -208,18 +210,20 @@ def save_for_inference(
     *,
     format: str | None,
     compression: str | None,
+    choices: Mapping[str, Choice] | None = None,
 ) -> None:
     """Save variables of which some are distributed tables: of these rows only, without state.
 
-    They are looked up where they lie, so they cannot be compressed. Otherwise as `save_vars`.
+    They are looked up where they lie, so they cannot be compressed. ``choices`` says which rows, by
+    names of tables. Otherwise as `save_vars`.
     """
-    checked_format(format, compression, program, names)
+    peers, tables = peers_here(), tables_looked_up(program)
+    checked_format(format, compression, tables.intersection(names))
     if compression is not None:
         raise CheckpointError(
             "rows of distributed tables are looked up where they lie in the file: leave "
             "compression out"
         )
-    peers, tables = peers_here(), tables_looked_up(program)
     _refuse_shared_out(peers, program, names)
     dense = [name for name in names if name not in tables]
 
@@ -228,7 +232,8 @@ def save_for_inference(
         pieces, scope = _as_pieces(program, arrays)
         target = Path(dirname), filename or MANIFEST
         looked_up = sorted(tables.intersection(names))
-        save_rows(peers, *target, pieces, scope, fingerprint(program), looked_up)
+        label = fingerprint(program)
+        save_rows(peers, *target, pieces, scope, label, looked_up, choices or {})
 
     saved_by_first(peers, Path(dirname), filename, save)
 
