@@ -1,0 +1,4 @@
+from page_network import *
+
+trained()
+# block
