@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
 
 import hpcdist as fluid  # noqa: E402
+from hpcdist.errors import GraphError  # noqa: E402
 from hpcdist.ops.convolution.volumes import grid_sampler, sampled  # noqa: E402
 from tests.support import device as support_device  # noqa: E402
 from tests.support import graphs as support_graphs  # noqa: E402
@@ -47,7 +48,19 @@ def test_a_move_that_is_no_number_gives_none():
     assert (values[1] == 1).all()
 
 
-def test_grids_are_read_in_order_as_torch_reads_them():
+def test_what_adds_in_no_certain_order_is_refused_where_order_counts():
+    torch.set_deterministic_debug_mode("warn")
+    try:
+        with pytest.raises(GraphError, match="mode 'bilinear' and padding_mode 'border' add in no"):
+            grid_sampler(
+                torch, torch.ones(1, 1, 2, 2), torch.zeros(1, 1, 1, 2), True, "bilinear", "border"
+            )
+    finally:
+        torch.set_deterministic_debug_mode("default")
+
+
+@pytest.mark.parametrize("align_corners", [True, False])
+def test_grids_are_read_in_order_as_torch_reads_them(align_corners):
     rng = np.random.default_rng(1)
     x = torch.tensor(rng.standard_normal((2, 3, 4, 5)), requires_grad=True)
     around = rng.uniform(-1.3, 1.3, (2, 6, 7, 2))
@@ -57,7 +70,7 @@ def test_grids_are_read_in_order_as_torch_reads_them():
     for mode in ("default", "warn"):
         torch.set_deterministic_debug_mode(mode)
         try:
-            out = grid_sampler(torch, x, grid)
+            out = grid_sampler(torch, x, grid, align_corners, "bilinear", "zeros")
         finally:
             torch.set_deterministic_debug_mode("default")
         found.append([out, *torch.autograd.grad(out.square().sum(), [x, grid])])

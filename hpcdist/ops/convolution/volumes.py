@@ -234,34 +234,52 @@ define_by_torch(
 
 
 # -- grids: where in an image each result is taken from --------------------------------------------
-def grid_sampler(torch, x, grid) -> Array:
-    """Return x[N, C, H, W] read at grid[N, H', W', 2], each (across, down) from -1 to 1."""
+def grid_sampler(torch, x, grid, align_corners: bool, mode: str, padding_mode: str) -> Array:
+    """Return x[N, C, H, W] read at grid[N, H', W', 2], each (across, down) from -1 to 1.
+
+    -1 and 1 are the centers of pixels in corners, with ``align_corners`` False their outer ends.
+    """
     if adds_in_order(torch):  # which the slopes of torch's own function do not
+        if (mode, padding_mode) != ("bilinear", "zeros"):
+            raise GraphError(
+                f"grid_sampler: mode {mode!r} and padding_mode {padding_mode!r} add in no certain "
+                "order on a GPU: train on CPUs, or with mode 'bilinear' and padding_mode 'zeros'"
+            )
         height, width = x.shape[2:]
-        places = ((grid.flatten(1, 2) + 1) / 2).unbind(2)
-        read = sampled(torch, x, places[1] * (height - 1), places[0] * (width - 1))
-        return read.unflatten(2, grid.shape[1:3])
-    return torch.nn.functional.grid_sample(x, grid, align_corners=True)
+        across, down = ((grid.flatten(1, 2) + 1) / 2).unbind(2)
+        places = down * (height - 1), across * (width - 1)
+        if not align_corners:
+            places = down * height - 0.5, across * width - 0.5
+        return sampled(torch, x, *places).unflatten(2, grid.shape[1:3])
+    sample = torch.nn.functional.grid_sample
+    return sample(x, grid, mode, padding_mode, align_corners=align_corners)
 
 
-def _affine_grid(torch, theta, output_shape: Sequence[int]) -> Array:
+def _affine_grid(torch, theta, output_shape: Sequence[int], align_corners: bool) -> Array:
     size = [len(theta), *list(output_shape)[1:]]
-    return torch.nn.functional.affine_grid(theta, size, align_corners=True)
+    return torch.nn.functional.affine_grid(theta, size, align_corners=align_corners)
 
 
-def _affine_grid_infer(theta: Meta, output_shape: Sequence[int | None]) -> Meta:
+def _affine_grid_infer(theta: Meta, output_shape: Sequence[int | None], **_) -> Meta:
     if len(output_shape) != 4:
         raise GraphError(f"affine_grid: expected an output shape NCHW, got {list(output_shape)}")
     return Meta((theta.shape[0], *open_shape(output_shape[2:]), 2), theta.dtype)
 
 
-define_by_torch("grid_sampler", "X, Grid -> Output", grid_sampler, rows=by_row(), wrt=("X", "Grid"))
+define_by_torch(
+    "grid_sampler",
+    "X, Grid -> Output",
+    grid_sampler,
+    rows=by_row(),
+    attrs={"align_corners": True, "mode": "bilinear", "padding_mode": "zeros"},
+    wrt=("X", "Grid"),
+)
 define_by_torch(
     "affine_grid",
     "Theta, OutputShape? -> Output",
     _affine_grid,
     rows=by_row(),
-    attrs={"output_shape": ()},
+    attrs={"output_shape": (), "align_corners": True},
     given={"output_shape": Given("OutputShape")},
     infer=_affine_grid_infer,
     wrt=("Theta",),

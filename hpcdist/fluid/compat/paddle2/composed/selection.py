@@ -158,6 +158,31 @@ def _taken(x: Variable, indices: Variable) -> Variable:
 
 
 @_function
+def median(
+    x: Variable, axis: int | None = None, keepdim: bool = False, name: str | None = None
+) -> Variable:
+    """Return the middle value along ``axis`` (of all), of two the mean; NaN where there is one."""
+    flat = layers.reshape(x, [-1]) if axis is None else x
+    along = axis_of("paddle.median", axis or 0, len(flat.shape))
+    count = flat.shape[along]
+    if count < 0:
+        raise GraphError(
+            f"paddle.median: axis: {x.name!r} has an open extent there, {x.shape}: give it one"
+        )
+    least = topk(flat, count // 2 + 1, along, False)[0]
+    middle = [count // 2] if count % 2 else [count // 2 - 1, count // 2]
+    dtype = "float64" if x.dtype == "float64" else "float32"
+    values = [cast(layers.slice(least, [along], [k], [k + 1]), dtype) for k in middle]
+    out = values[0] if len(values) == 1 else (values[0] + values[1]) / 2.0
+    if x.dtype in ("float32", "float64"):
+        unknown = layers.elementwise_sub(flat, flat)  # 0, or NaN
+        out = out + layers.reduce_sum(unknown, along, keep_dim=True)
+    if axis is None:
+        return layers.reshape(out, [1] * len(x.shape)) if keepdim else scalar(out)
+    return out if keepdim else layers.squeeze(out, [along])
+
+
+@_function
 def take_along_axis(
     arr: Variable, indices: Variable, axis: int, broadcast: bool = True
 ) -> Variable:

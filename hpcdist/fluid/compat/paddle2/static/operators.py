@@ -25,7 +25,6 @@ from hpcdist.graph.registry import defined
 from hpcdist.graph.variable import Variable
 
 _LINES = """
-    affine_grid               same(align_corners=True)
     arg_max                   paddle.argmax(X, axis / flatten, keepdims, dtype)
     arg_min                   paddle.argmin(X, axis / flatten, keepdims, dtype)
     allclose                  paddle.allclose(Input, Other, rtol, atol, equal_nan)
@@ -49,7 +48,6 @@ _LINES = """
     flatten_contiguous_range  paddle.flatten(X, start_axis, stop_axis)
     frobenius_norm            paddle.norm(X, 'fro', dim / reduce_all, keep_dim)
     gather                    paddle.gather(X, Index, axis)
-    grid_sampler              same(align_corners=True, mode='bilinear', padding_mode='zeros')
     isfinite_v2               paddle.isfinite(X)
     isinf_v2                  paddle.isinf(X)
     isnan_v2                  paddle.isnan(X)

@@ -276,6 +276,14 @@ def pad(
 
 
 @_function
+def zeropad2d(
+    x: Variable, padding: Ints, data_format: str = "NCHW", name: str | None = None
+) -> Variable:
+    """Put zeros around images: left, right, top, bottom."""
+    return pad(x, padding, "constant", 0.0, data_format, name)
+
+
+@_function
 def bilinear(
     x1: Variable,
     x2: Variable,

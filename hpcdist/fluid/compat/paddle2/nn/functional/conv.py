@@ -112,6 +112,19 @@ def conv1d(
     return layers.squeeze(out, [3 if first else 2])
 
 
+def _transposed(
+    where: str, x: Variable, weight: Variable, bias: Any, facts: dict[str, Any], name: str | None
+) -> Variable:
+    """Append a transposed convolution; ``facts``: the arguments of the functions below."""
+    axes = len(x.shape) - 2
+    if any(windows.numbers(where, "output_padding", facts.pop("output_padding"), axes)):
+        raise GraphError(f"{_MODULE}.{where}: output_padding is 0 here: give output_size")
+    wish = facts.pop("output_size")
+    wish = [] if wish is None else windows.numbers(where, "output_size", wish, axes)
+    layout = facts.pop("data_format")
+    return _convolution(where, x, weight, bias, layout, name, output_size=wish, **facts)
+
+
 @_function
 def conv2d_transpose(
     x: Variable,
@@ -127,13 +140,65 @@ def conv2d_transpose(
     name: str | None = None,
 ) -> Variable:
     """Apply the gradient of a convolution with ``weight`` [in, out / groups, height, width]."""
-    if output_padding not in (0, [0, 0], (0, 0)):
-        raise GraphError(f"{_MODULE}.conv2d_transpose: output_padding is 0 here: give output_size")
-    wish = [] if output_size is None else windows.numbers("conv2d_transpose", "", output_size, 2)
     facts = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return _convolution(
-        "conv2d_transpose", x, weight, bias, data_format, name, output_size=wish, **facts
-    )
+    facts |= {"output_padding": output_padding, "output_size": output_size}
+    facts["data_format"] = data_format
+    return _transposed("conv2d_transpose", x, weight, bias, facts, name)
+
+
+@_function
+def conv3d_transpose(
+    x: Variable,
+    weight: Variable,
+    bias: Variable | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+    output_size: Any = None,
+    data_format: str = "NCDHW",
+    name: str | None = None,
+) -> Variable:
+    """Apply the gradient of a convolution of volumes with ``weight`` [in, out / groups, ...]."""
+    facts = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    facts |= {"output_padding": output_padding, "output_size": output_size}
+    facts["data_format"] = data_format
+    return _transposed("conv3d_transpose", x, weight, bias, facts, name)
+
+
+@_function
+def conv1d_transpose(
+    x: Variable,
+    weight: Variable,
+    bias: Variable | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+    output_size: Any = None,
+    data_format: str = "NCL",
+    name: str | None = None,
+) -> Variable:
+    """Apply the gradient of a convolution of rows with ``weight`` [in, out / groups, length]."""
+    if data_format not in ("NCL", "NLC"):
+        raise GraphError(
+            f"{_MODULE}.conv1d_transpose: data_format: NCL or NLC, got {data_format!r}"
+        )
+    first = data_format == "NCL"
+    wide, filters = layers.unsqueeze(x, [3 if first else 2]), layers.unsqueeze(weight, [3])
+    facts: dict[str, Any] = {
+        "stride": [_one("stride", stride), 1],
+        "padding": padding if isinstance(padding, str) else [*_pair(padding), 0, 0],
+        "dilation": [_one("dilation", dilation), 1],
+        "groups": groups,
+        "output_padding": [_one("output_padding", output_padding), 0],
+        "output_size": None if output_size is None else [_one("output_size", output_size), 1],
+        "data_format": "NCHW" if first else "NHWC",
+    }
+    out = _transposed("conv2d_transpose", wide, filters, bias, facts, name)
+    return layers.squeeze(out, [3 if first else 2])
 
 
 def _one(where: str, value: Any) -> int:

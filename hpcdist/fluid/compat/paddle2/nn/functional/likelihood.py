@@ -74,4 +74,25 @@ def gaussian_nll_loss(
     )
 
 
+@_function
+def ctc_loss(
+    log_probs: Variable,
+    labels: Variable,
+    input_lengths: Variable,
+    label_lengths: Variable,
+    blank: int = 0,
+    reduction: str = "mean",
+    norm_by_times: bool = False,
+) -> Variable:
+    """Return the CTC loss of ``log_probs`` [longest, sequences, classes], before softmax.
+
+    ``labels`` int32 [sequences, most]; reduction "mean": of losses divided by ``label_lengths``.
+    """
+    lengths = input_lengths, label_lengths
+    losses = layers.squeeze(layers.warpctc(log_probs, labels, blank, norm_by_times, *lengths), [-1])
+    if reduction == "mean":
+        losses = losses / layers.cast(label_lengths, losses.dtype)
+    return reduced("ctc_loss", losses, reduction)
+
+
 __all__ = declare.public(globals())

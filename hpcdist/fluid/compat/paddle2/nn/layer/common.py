@@ -21,6 +21,10 @@ __all__ = [
     "Linear",
     "Pad1D",
     "Pad2D",
+    "Pad3D",
+    "UpsamplingBilinear2D",
+    "UpsamplingNearest2D",
+    "ZeroPad2D",
 ]
 
 
@@ -169,7 +173,7 @@ class Bilinear(Layer):
 class Pad2D(Layer):
     """Put values around images: left, right, top, bottom."""
 
-    dimensions = 2
+    dimensions, layout = 2, "NCHW"
 
     def __init__(
         self,
@@ -181,8 +185,7 @@ class Pad2D(Layer):
     ) -> None:
         super().__init__()
         self._pad = padding * (2 * self.dimensions) if len(padding) == 1 else padding
-        layout = data_format or ("NCL" if self.dimensions == 1 else "NCHW")
-        self._facts = (mode, value, layout)
+        self._facts = (mode, value, data_format or self.layout)
 
     def forward(self, x: Any) -> Any:
         """Append the padding."""
@@ -192,4 +195,46 @@ class Pad2D(Layer):
 class Pad1D(Pad2D):
     """Put values around rows: left, right."""
 
-    dimensions = 1
+    dimensions, layout = 1, "NCL"
+
+
+class Pad3D(Pad2D):
+    """Put values around volumes: left, right, top, bottom, front, back."""
+
+    dimensions, layout = 3, "NCDHW"
+
+
+class ZeroPad2D(Pad2D):
+    """Put zeros around images: left, right, top, bottom."""
+
+    def __init__(
+        self, padding: Ints, data_format: str | None = None, name: str | None = None
+    ) -> None:
+        super().__init__(padding, "constant", 0.0, data_format)
+
+
+class UpsamplingNearest2D(Layer):
+    """Resize images to ``size``, or by ``scale_factor``, from the nearest pixels."""
+
+    mode, align_corners = "nearest", False
+
+    def __init__(
+        self,
+        size: Any = None,
+        scale_factor: Any = None,
+        data_format: str = "NCHW",
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        self._facts = {"size": size, "scale_factor": scale_factor, "data_format": data_format}
+
+    def forward(self, x: Any) -> Any:
+        """Append the resizing."""
+        how = {"mode": self.mode, "align_corners": self.align_corners}
+        return functional.interpolate(x, **self._facts, **how)
+
+
+class UpsamplingBilinear2D(UpsamplingNearest2D):
+    """The same, between pixels; corners stay corners."""
+
+    mode, align_corners = "bilinear", True

@@ -1,4 +1,4 @@
-"""Convolutions, and a transposed one."""
+"""Convolutions, and transposed ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from hpcdist.fluid.compat.paddle2.nn import functional
 from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer, number_from
 from hpcdist.fluid.initializer import Normal
 
-__all__ = ["Conv1D", "Conv2D", "Conv2DTranspose", "Conv3D"]
+__all__ = [
+    "Conv1D",
+    "Conv1DTranspose",
+    "Conv2D",
+    "Conv2DTranspose",
+    "Conv3D",
+    "Conv3DTranspose",
+]
 
 
 class _Convolution(Layer):
@@ -78,6 +85,10 @@ class Conv3D(_Convolution):
 class Conv2DTranspose(Layer):
     """Apply the gradient of a convolution with filters [in, out / groups, height, width]."""
 
+    axes = 2
+    layout = "NCHW"
+    function = "conv2d_transpose"
+
     def __init__(
         self,
         in_channels: int,
@@ -90,18 +101,53 @@ class Conv2DTranspose(Layer):
         groups: int = 1,
         weight_attr: Any = None,
         bias_attr: Any = None,
-        data_format: str = "NCHW",
+        data_format: str | None = None,
     ) -> None:
         super().__init__()
-        size = list(kernel_size) if isinstance(kernel_size, (list, tuple)) else [kernel_size] * 2
+        many = isinstance(kernel_size, (list, tuple))
+        size = list(kernel_size) if many else [kernel_size] * self.axes
+        initial = self._initial(in_channels, size)
         shape = [in_channels, out_channels // groups, *size]
-        self.weight = self.create_parameter(shape, weight_attr)
+        self.weight = self.create_parameter(shape, weight_attr, default_initializer=initial)
         self.bias = self.create_parameter([out_channels], bias_attr, is_bias=True)
-        self._facts = (stride, padding, output_padding, dilation, groups)
-        self._data_format = data_format
+        facts = {"stride": stride, "padding": padding, "output_padding": output_padding}
+        facts |= {"dilation": dilation, "groups": groups}
+        self._facts = {**facts, "data_format": data_format or self.layout}
+
+    def _initial(self, channels: int, size: list[int]) -> Any:
+        return None
 
     def forward(self, x: Any, output_size: Any = None) -> Any:
         """Append the transposed convolution."""
-        return functional.conv2d_transpose(
-            x, self.weight, self.bias, *self._facts, output_size, self._data_format
-        )
+        called = getattr(functional, self.function)
+        return called(x, self.weight, self.bias, output_size=output_size, **self._facts)
+
+
+class Conv1DTranspose(Conv2DTranspose):
+    """The same, of rows [n, channels, length]."""
+
+    axes, layout, function = 1, "NCL", "conv1d_transpose"
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+        weight_attr: Any = None,
+        bias_attr: Any = None,
+        data_format: str | None = None,
+    ) -> None:
+        places = stride, padding, output_padding, dilation, groups
+        attrs = weight_attr, bias_attr, data_format
+        super().__init__(in_channels, out_channels, kernel_size, *places, *attrs)
+
+
+class Conv3DTranspose(Conv2DTranspose):
+    """The same, of volumes."""
+
+    axes, layout, function = 3, "NCDHW", "conv3d_transpose"
