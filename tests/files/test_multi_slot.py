@@ -52,6 +52,14 @@ def test_a_line_without_an_end_is_bounded(tmp_path, monkeypatch, command, name):
 # text
 
 
+def test_python_is_that_of_the_job(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # no environment is activated
+    (path := tmp_path / "lines").write_text("1 2\n")
+    script = "import sys, numpy; sys.stdout.write(sys.executable)"
+    (found,) = pipe.lines_of(str(path), f"python -c {shlex.quote(script)}")
+    assert os.path.samefile(found.decode(), sys.executable)
+
+
 def test_lines_become_columns_of_values():
     (samples,) = parsed("".join(LINES))
     words, z, label = samples.columns

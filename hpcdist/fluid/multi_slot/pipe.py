@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import select
+import shlex
 import signal
 import stat
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from gzip import GzipFile
 from typing import IO
@@ -17,7 +19,11 @@ from hpcdist.base.plain_data import MAX_LINE_BYTES
 
 CHUNK_BYTES = 1 << 20  # at once: enough that the work around a chunk does not count
 # Without a seed hash("text") is another number for each file, and on each trainer.
-_BEFORE = "set -o pipefail; export PYTHONHASHSEED=${PYTHONHASHSEED:-0}"
+# `python` is the one that trains, also where its environment was not activated.
+_BEFORE = (
+    "set -o pipefail; export PYTHONHASHSEED=${PYTHONHASHSEED:-0} "
+    f"PATH={shlex.quote(os.path.dirname(sys.executable))}:$PATH"
+)
 _STOPPED = 128 + signal.SIGPIPE  # what comes behind has read enough, and has not failed
 _END_S = 5.0  # for a command to end after SIGTERM
 
