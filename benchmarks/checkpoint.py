@@ -30,7 +30,7 @@ from threadpoolctl import threadpool_limits
 
 import hpcdist as fluid
 from hpcdist import checkpoint
-from hpcdist.checkpoint.save import _memory as snapshots
+from hpcdist.checkpoint.saving import _memory as snapshots
 
 PIECES = (1 << 20, 16 << 20)  # of raw writes and reads; which is faster differs between machines
 UNDISTURBED_S = 1.0  # how long the small network trains alone

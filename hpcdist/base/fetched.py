@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,16 @@ class FetchedArray(np.ndarray):
 
     def __repr__(self) -> str:
         return repr(self.view(np.ndarray))
+
+
+Kind = TypeVar("Kind", bound=type)
+FETCHED: set[type] = {FetchedArray}  # what scripts make arrays of that still convert to numbers
+
+
+def holds_fetched(kind: Kind) -> Kind:
+    """Mark a class of values that hold what was fetched: a decorator."""
+    FETCHED.add(kind)
+    return kind
 
 
 def as_fetched(value: Any) -> Any:

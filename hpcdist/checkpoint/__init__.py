@@ -1,15 +1,20 @@
-"""Checkpoints in HDF5: complete jobs, saved and restored on any number of ranks."""
+"""Checkpoints in HDF5: complete jobs, saved and restored on any number of ranks.
 
+These names import their modules when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from hpcdist.checkpoint.checkpoint import Checkpoint, latest
-from hpcdist.checkpoint.restore import Restored, restore
-from hpcdist.checkpoint.resume_state import Resumable, resumable
-from hpcdist.checkpoint.save import busy, save, wait
-from hpcdist.checkpoint.saver import Saver
-
 if TYPE_CHECKING:
+    from hpcdist.checkpoint.checkpoint import Checkpoint, latest
     from hpcdist.checkpoint.publisher import Publisher
+    from hpcdist.checkpoint.restoring import Restored, restore
+    from hpcdist.checkpoint.resume_state import Resumable, resumable
+    from hpcdist.checkpoint.saver import Saver
+    from hpcdist.checkpoint.saving import busy, save, wait
     from hpcdist.checkpoint.shrink import shrink_tables
 
 __all__ = [
@@ -26,15 +31,24 @@ __all__ = [
     "shrink_tables",
     "wait",
 ]
+_MODULES = {
+    "Publisher": "publisher",
+    "Saver": "saver",
+    "shrink_tables": "shrink",
+    **dict.fromkeys(("Checkpoint", "latest"), "checkpoint"),
+    **dict.fromkeys(("Restored", "restore"), "restoring"),
+    **dict.fromkeys(("Resumable", "resumable"), "resume_state"),
+    **dict.fromkeys(("busy", "save", "wait"), "saving"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Publisher":  # few jobs publish
-        from hpcdist.checkpoint.publisher import Publisher
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
 
-        return Publisher
-    if name == "shrink_tables":
-        from hpcdist.checkpoint.shrink import shrink_tables
 
-        return shrink_tables
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -15,6 +15,13 @@ import numpy as np
 
 from hpcdist.base.errors import CheckpointError
 from hpcdist.base.replaced import TEMPORARY, make_folders, sync_directory
+from hpcdist.checkpoint.directories import (
+    PRUNED,
+    STEP,
+    UNFINISHED,
+    left_over,
+    steps,
+)
 from hpcdist.checkpoint.files import open_plain
 from hpcdist.checkpoint.layout import HEAD_BYTES, MAGIC, MANIFEST
 from hpcdist.checkpoint.manifest import prefix_of
@@ -23,10 +30,7 @@ from hpcdist.checkpoint.plan import Saved, copy_for, reads_of, variables_of
 from hpcdist.checkpoint.read import Job, StoredFile, run
 
 logger = logging.getLogger("hpcdist.checkpoint")
-_STEP = re.compile(r"step-(\d+)")
-UNFINISHED = "unfinished"  # in a directory whose first manifest is not written yet
 _LEFT = re.compile(rf"({TEMPORARY}|\.tmp)$")  # of files that a crash has left incomplete
-PRUNED = ".pruned"  # after the name of a checkpoint that is being deleted
 _PART = re.compile(r"(?:(?:server|trainer)-\d+|servers|trainers)-of-\d+\.(\d+)\.h5(?:\.failed)?")
 
 
@@ -188,28 +192,6 @@ def _some(names: Sequence[str]) -> str:
 
 
 # -- a directory of checkpoints ----------------------------------------------------------------
-def directory_of(root: str | Path, step: int) -> Path:
-    """Return the directory of the checkpoint of a step."""
-    return Path(root) / f"step-{step:06d}"
-
-
-def is_step(path: Path) -> bool:
-    """Return whether a directory is named as that of one checkpoint, not of several."""
-    return _STEP.fullmatch(path.name) is not None
-
-
-def steps(root: str | Path) -> list[tuple[int, Path]]:
-    """Return (step, directory) of all checkpoints below ``root``, by step.
-
-    One whose manifest is lost counts, but cannot be read; what a crash has left does not count.
-    """
-    root = Path(root)
-    if not root.is_dir():
-        return []
-    named = [(int(m[1]), p) for p in root.iterdir() if (m := _STEP.fullmatch(p.name))]
-    return sorted((step, path) for step, path in named if path.is_dir() and not _left_over(path))
-
-
 def latest(root: str | Path) -> Path | None:
     """Return the directory of the newest checkpoint below ``root`` that can be read.
 
@@ -319,8 +301,8 @@ def prune(root: str | Path, keep: int, saved: int) -> None:
         else:
             logger.warning("not deleting a checkpoint that cannot be read: %s", reason)
     for path in Path(root).iterdir():
-        match = _STEP.fullmatch(path.name.removesuffix(PRUNED))
-        if match and int(match[1]) < saved and _left_over(path):
+        match = STEP.fullmatch(path.name.removesuffix(PRUNED))
+        if match and int(match[1]) < saved and left_over(path):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -338,16 +320,6 @@ def _delete(path: Path) -> None:
         logger.warning("%s: cannot be deleted: %s", path, error.strerror)
         return
     shutil.rmtree(aside, ignore_errors=True)
-
-
-def _left_over(path: Path) -> bool:
-    """Return whether a crash has left this directory, of a save or of a deletion."""
-    if path.is_symlink() or not path.is_dir():
-        return False
-    names = os.listdir(path)
-    if MANIFEST in names:
-        return path.name.endswith(PRUNED)
-    return path.name.endswith(PRUNED) or UNFINISHED in names or not names
 
 
 def is_checkpoint(path: Path) -> bool:

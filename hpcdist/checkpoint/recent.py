@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpcdist.checkpoint.checkpoint import is_step, steps
+from hpcdist.checkpoint.directories import is_step, steps
 from hpcdist.checkpoint.layout import MANIFEST
 
 _roots: list[Path] = []  # directories of checkpoints, the one used last after the others

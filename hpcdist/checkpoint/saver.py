@@ -15,9 +15,9 @@ from hpcdist.base.keywords import name_arguments_in
 from hpcdist.checkpoint import preemption
 from hpcdist.checkpoint.checkpoint import Checkpoint, latest
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
-from hpcdist.checkpoint.restore import SAVED, Restored, restore
+from hpcdist.checkpoint.restoring import SAVED, Restored, restore
 from hpcdist.checkpoint.resume_state import Reading
-from hpcdist.checkpoint.save import save, wait
+from hpcdist.checkpoint.saving import save, wait
 from hpcdist.executor.control import Peers
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope

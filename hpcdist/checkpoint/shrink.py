@@ -7,7 +7,7 @@ from collections import Counter
 from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.local_shards import program_of_job, tables_of
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
-from hpcdist.checkpoint.save import wait
+from hpcdist.checkpoint.saving import wait
 from hpcdist.checkpoint.serving import SHRINK, shrunk
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.program import Program

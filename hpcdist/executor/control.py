@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from hpcdist.base import late
 from hpcdist.base.errors import HpcdistError
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.scope import Scope, ScopeVariable, on_set
@@ -215,6 +216,7 @@ def install(control: Control | None) -> None:
 
 def installed() -> Control | None:
     """Return the job's Control, None in a process that trains alone."""
+    late.load()
     return _installed
 
 
@@ -226,6 +228,7 @@ def install_standalone(control: Control, types: Sequence[str]) -> None:
 
 def acting() -> Control | None:
     """Return the job's Control, or the one that acts in a process that trains alone."""
+    late.load()
     return _alone if _installed is None else _installed
 
 

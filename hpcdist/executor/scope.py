@@ -11,6 +11,7 @@ import numpy as np
 from hpcdist.base.checks import Refused
 from hpcdist.base.device import assign, on_host
 from hpcdist.base.errors import FeedError
+from hpcdist.base.fetched import holds_fetched
 from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.lod_tensor import Grouped, LoDTensor
@@ -80,6 +81,7 @@ class ScopeVariable:
         self.scope.changes += 1
 
 
+@holds_fetched
 class ScopeTensor(Grouped):
     """Fluid's way to a variable's array: ``np.array(tensor)``, ``tensor.set(array, place)``."""
 

@@ -1,5 +1,6 @@
 """What scripts find in ``hpcdist``: its public names, imported when the first of them is used."""
 
+import hpcdist.runtime.programs  # noqa: F401  # before the first step, and what is set
 from hpcdist import checkpoint, data, runtime, transpiler
 from hpcdist.autodiff import backward
 from hpcdist.autodiff.backward import append_backward, gradients

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.errors import FeedError
+from hpcdist.base.fetched import holds_fetched
 from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.lod import Lod
 
@@ -67,6 +68,7 @@ class Grouped:
         raise NotImplementedError
 
 
+@holds_fetched
 class LoDTensor(Grouped):
     """Rows [n, ...] of all sequences, one sequence after the other, and where each begins."""
 

@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcdist.base.errors import CheckpointError
-from hpcdist.checkpoint.checkpoint import Checkpoint, steps
+from hpcdist.checkpoint.checkpoint import Checkpoint
+from hpcdist.checkpoint.directories import steps
 from hpcdist.checkpoint.metadata import Part
 from hpcdist.checkpoint.plan import Saved
 from hpcdist.checkpoint.read import StoredFile

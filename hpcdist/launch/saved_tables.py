@@ -11,7 +11,8 @@ import numpy as np
 
 from hpcdist.base.errors import CheckpointError, TableError
 from hpcdist.base.nearest import did_you_mean
-from hpcdist.checkpoint.checkpoint import Checkpoint, latest, steps
+from hpcdist.checkpoint.checkpoint import Checkpoint, latest
+from hpcdist.checkpoint.directories import steps
 from hpcdist.checkpoint.layout import MANIFEST
 from hpcdist.checkpoint.local import table_parts
 from hpcdist.checkpoint.rows import decoded

@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 
-from hpcdist.base import settings
+from hpcdist.base import late, settings
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster, Ranks
 from hpcdist.comm.progress import waiting_for
-from hpcdist.executor import control
-from hpcdist.ops.normalization.sync_batch_norm import OPS
 from hpcdist.ps.table import TableStatistics
 from hpcdist.runtime.job.failure_policy import FailurePolicy, OnFailure
 from hpcdist.runtime.job.job import Job
-from hpcdist.runtime.job.standalone import Standalone
-from hpcdist.runtime.tables.pull_push import TABLE_OPS
 from hpcdist.trace.position import here
 
 _job: Job | None = None
 _tell_left: Callable[[Sequence[int]], None] | None = None
-control.install_standalone(Standalone(), (*TABLE_OPS, *OPS))
+_followers: list[Callable[[Job | None], None]] = []
+
+
+def _load_programs() -> None:
+    """Load what runs Programs in this process's job, or in a process that trains alone."""
+    importlib.import_module("hpcdist.runtime.programs")
+
+
+late.expect(_load_programs)
+
+
+def follow(tell: Callable[[Job | None], None]) -> None:
+    """Call ``tell`` with the job of this process, now and whenever there is another or none."""
+    _followers.append(tell)
+    tell(_job)
+
+
+def _set_job(job: Job | None) -> None:
+    global _job
+    _job = job
+    if job is not None and job.serves:
+        _load_programs()  # which servers run, whatever their trainers do
+    for tell in _followers:
+        tell(job)
 
 
 def start(
@@ -45,13 +65,13 @@ def start(
     ``tell_left`` is told which ranks are left when the job goes on without others, in their new
     order.
     """
-    global _job, _tell_left
+    global _tell_left
     _tell_left = tell_left
     deadline_s = settings.RPC_DEADLINE.read() / 1000
     failure_policy = FailurePolicy(
         transport, cluster, on_failure, name_of, announce, stack_of, name_death
     )
-    _job = Job(
+    job = Job(
         transport,
         cluster,
         seed=seed,
@@ -59,7 +79,7 @@ def start(
         failure_policy=failure_policy,
         local_feed=local_feed,
     )
-    control.install(_job)
+    _set_job(job)
 
 
 def continue_with(transport: Transport, ranks: Sequence[int]) -> None:
@@ -67,10 +87,8 @@ def continue_with(transport: Transport, ranks: Sequence[int]) -> None:
 
     ``transport`` has them in the same order. Collective among them.
     """
-    global _job
     assert _job is not None, "only a job goes on"
-    _job = _job.survivors_job(transport)
-    control.install(_job)
+    _set_job(_job.survivors_job(transport))
     if _tell_left is not None:
         _tell_left(ranks)
 
@@ -90,9 +108,7 @@ def finish() -> None:
 
 def forget() -> None:
     """Drop the job without notifying other ranks, to continue after a failure."""
-    global _job
-    control.install(None)
-    _job = None
+    _set_job(None)
 
 
 def current() -> Job | None:

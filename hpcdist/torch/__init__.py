@@ -5,6 +5,9 @@ Needs torch 2.13 or newer (``python -m pip install 'torch>=2.13'``): `LaunchErro
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 import torch
 
 from hpcdist.base.errors import LaunchError, RankFailure
@@ -22,15 +25,34 @@ if found < OLDEST:
 
 from hpcdist.ps.facts import Initial  # noqa: E402
 from hpcdist.torch.embedding import Embedding, EmbeddingBag, dense_state_dict  # noqa: E402
-from hpcdist.torch.models import Publisher, drop_tables, shrink_tables  # noqa: E402
+from hpcdist.torch.models import drop_tables  # noqa: E402
 from hpcdist.torch.registration import register  # noqa: E402
 from hpcdist.torch.rows_ahead import rows_ahead  # noqa: E402
-from hpcdist.torch.saver import Saver  # noqa: E402
 from hpcdist.torch.served_optimizer import ServedOptimizer  # noqa: E402
 from hpcdist.torch.shrink import shrink  # noqa: E402
 from hpcdist.torch.table_optimizer import TableOptimizer  # noqa: E402
 
+if TYPE_CHECKING:
+    from hpcdist.torch.published import Publisher, shrink_tables
+    from hpcdist.torch.saver import Saver
+
 register()
+
+# What reads and writes checkpoints is imported when it is first used.
+_IN_FILES = {"Publisher": "published", "Saver": "saver", "shrink_tables": "published"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _IN_FILES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_IN_FILES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "ClickScore",

@@ -1,19 +1,14 @@
-"""The tables of models: which a model has, their days and publication, the end of their use."""
+"""The tables of models: which a model has, and the end of their use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import torch
 from torch import nn
 
-from hpcdist import checkpoint, runtime
+from hpcdist import runtime
 from hpcdist.base.errors import CheckpointError, TableError
-from hpcdist.checkpoint.ranks import peers_here, together
-from hpcdist.executor.scope import Scope
-from hpcdist.graph.program import Program
-from hpcdist.ps.facts import PUBLISH_EVERY
 from hpcdist.torch.embedding import TableModule
 from hpcdist.torch.job import job
 from hpcdist.torch.kept_optimizer import KeptOptimizer
@@ -36,90 +31,6 @@ def tables_of(objects: Iterable[object]) -> list[Tables]:
     return [*found]
 
 
-class Publisher(checkpoint.Publisher):
-    """Publishes the tables of a model beside training, for `hpcdist.serving.Lookup`.
-
-    Every trainer makes one, calls `after_step` after each step, and `close` at the end; see
-    `hpcdist.checkpoint.Publisher`.
-
-    >>> publisher = hpcdist.torch.Publisher("published", model, every=1000)  # doctest: +SKIP
-    """
-
-    def __init__(
-        self,
-        dirname: str | Path,
-        model: nn.Module | torch.optim.Optimizer,
-        *,
-        every: int = PUBLISH_EVERY,
-        base_every: int = 24,
-    ) -> None:
-        """``every``: steps from version to version; ``base_every``: versions from base to base.
-
-        TableError for a model without tables, PlanError for numbers that cannot be.
-        """
-        needs_launcher("publish")
-        self._of, *others = _with_tables(model, "Publisher")
-        if others:
-            names = ", ".join(others[0].names)
-            raise TableError(
-                f"Publisher: tables {names} were made after others had been looked up: publish "
-                "them by a Publisher of their own, to a directory of their own"
-            )
-        super().__init__(dirname, every=every, base_every=base_every, scope=Scope())
-
-    def publish(self, step: int | None = None, *, base: bool = False) -> bool:
-        """Begin to publish a version now; see the base class. TableError within a step."""
-        assert self._scope is not None, "it was given"
-        _between_steps(self._of, "publish")
-        self._program = declared(self._of, self._scope)
-        return super().publish(step, base=base)
-
-
-def shrink_tables(model: nn.Module | torch.optim.Optimizer) -> dict[str, int]:
-    """End a day of a model's tables: forget rows that have expired by their policy.
-
-    Every trainer calls this, between the same two steps; servers take part by themselves. Returns
-    how many rows each table with a policy has forgotten on all ranks together. TableError for a
-    model without tables, or within a step; CheckpointError if no table has a policy.
-
-    >>> hpcdist.torch.shrink_tables(model)["words"]  # doctest: +SKIP
-    """
-    needs_launcher("shrink tables")
-    forgotten: dict[str, int] = {}
-    for tables in _with_tables(model, "shrink_tables"):
-        _between_steps(tables, "shrink_tables")
-        scope = Scope()
-        forgotten |= checkpoint.shrink_tables(declared(tables, scope), scope=scope)
-        tables.rows_are_others()
-    return forgotten
-
-
-def _with_tables(model: object, what: str) -> list[Tables]:
-    found = [tables for tables in tables_of([model]) if tables.names]
-    if not found:
-        raise TableError(
-            f"{what}: expected a model with tables, or their optimizer, got a "
-            f"{type(model).__name__} without"
-        )
-    return found
-
-
-def _between_steps(tables: Tables, what: str) -> None:
-    """Wait for all that is under way. Collective; TableError, or CheckpointError, in a step."""
-
-    def check() -> None:
-        if tables.is_stepping:
-            raise TableError(
-                f"{what}: gradients of {', '.join(tables.names)} have come in this step, and not "
-                "all optimizers have stepped: call it between two steps"
-            )
-
-    together(peers_here(), check)
-    tables.pause()
-    if tables.served is not None:
-        tables.served.client.tables.settle(tables.served.specs)
-
-
 def needs_launcher(what: str) -> None:
     """Refuse what ranks do together by our servers and files, without our launcher."""
     if runtime.current() is None and job().transport.size > 1:
@@ -128,19 +39,6 @@ def needs_launcher(what: str) -> None:
             "hpcdist --as-torchrun train.py"
         )
     job()  # servers serve from here on
-
-
-def declared(tables: Tables, scope: Scope) -> Program:
-    """Return the Program whose variables are the tables, settled; ``scope`` gets those here."""
-    if tables.served is not None:
-        return tables.served.program
-    program = Program()
-    for name, table in tables.local.items():
-        program.global_block().create_var(
-            name, shape=[-1, table.dim], dtype="float32", persistable=True
-        )
-        scope.var(name).hold(table)
-    return program
 
 
 def drop_tables(model: nn.Module | torch.optim.Optimizer) -> None:

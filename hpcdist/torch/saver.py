@@ -21,7 +21,7 @@ from hpcdist.base.plain_data import typed
 from hpcdist.checkpoint import Checkpoint, Restored, latest
 from hpcdist.checkpoint.layout import MANIFEST
 from hpcdist.checkpoint.ranks import agreed, peers_here
-from hpcdist.checkpoint.restore import SAVED
+from hpcdist.checkpoint.restoring import SAVED
 from hpcdist.checkpoint.saver import BEST
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.executor import Executor
@@ -29,7 +29,8 @@ from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
 from hpcdist.ps.facts import rate_name
 from hpcdist.torch.job import job
-from hpcdist.torch.models import Publisher, declared, needs_launcher, tables_of
+from hpcdist.torch.models import needs_launcher, tables_of
+from hpcdist.torch.published import Publisher, declared
 from hpcdist.torch.states import (
     AS_THEY_ARE,
     SavedTensor,

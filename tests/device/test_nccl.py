@@ -305,7 +305,7 @@ def test_a_job_destroys_its_communicators_when_all_scripts_have_ended(cupy):
             feed = {"x": np.ones((4, 3), np.float32)}
             losses = [exe.run(main, feed, [loss])[0][0] for _ in range(2)]
             assert not any(comm.destroyed for comm in cupy.nccl.made)
-            control.installed().end_together()
+            control.installed().job.end_together()
             return losses
 
         return script

@@ -15,7 +15,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist.checkpoint import Checkpoint, latest, save
-from hpcdist.checkpoint.checkpoint import directory_of
+from hpcdist.checkpoint.directories import directory_of
 from hpcdist.comm.process_manager import launched_size
 from hpcdist.errors import CheckpointError
 from tests.cases.checkpoint import Servers, build

@@ -11,7 +11,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import checkpoint
 from hpcdist.checkpoint.background import Background
-from hpcdist.checkpoint.checkpoint import directory_of, steps
+from hpcdist.checkpoint.directories import directory_of, steps
 from hpcdist.checkpoint.layout import Head, parse_head, path_of
 from hpcdist.checkpoint.manifest import check_names
 from hpcdist.checkpoint.read import StoredFile

@@ -8,7 +8,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import checkpoint, layers
 from hpcdist.checkpoint import preemption
-from hpcdist.checkpoint.checkpoint import steps
+from hpcdist.checkpoint.directories import steps
 from hpcdist.checkpoint.preemption import AGAIN
 from hpcdist.errors import NotFiniteError
 from tests.support.job import alone, run_job, values

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-MOST = 385  # modules, the launcher's included: lower it with what is cut, never raise it
+MOST = 205  # modules, the launcher's included: lower it with what is cut, never raise it
 NEVER = ("hpcdist.fluid.layers", "hpcdist.fluid.optimizer", "hpcdist.ops.families")
 SCRIPT = """
 import sys

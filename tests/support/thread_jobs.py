@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import hpcdist.runtime.programs  # noqa: F401  # before a test installs its own Control
 from hpcdist.comm import loopback, progress
 from hpcdist.comm.cluster import PSERVER, Cluster
 from hpcdist.errors import HpcdistError
@@ -17,6 +18,7 @@ from hpcdist.executor.scope import Scope
 from hpcdist.ps import plan
 from hpcdist.ps.slicing import Slice, slice_variables
 from hpcdist.runtime.job.job import Job
+from hpcdist.runtime.job.program_job import ProgramJob
 from tests.support.threads import LIMIT_S
 
 SMALLEST = 2  # elements of a block; users' have 8192
@@ -64,7 +66,7 @@ def ranks_as_threads(**asked: Any) -> Iterator[Callable[[int, int, list[Script]]
         def rank(transport: Any, script: Script) -> None:
             try:
                 own.scope = Scope()
-                own.job = Job(transport, cluster, seed=0, deadline_s=60, **asked)
+                own.job = ProgramJob(Job(transport, cluster, seed=0, deadline_s=60, **asked))
                 results[transport.rank] = script()
                 own.job.close()
             except SystemExit as end:

@@ -44,7 +44,7 @@ def test_evaluation_and_steps_without_look_ups_may_come_before_other_trainers(tm
     printed = set()
     for servers in (0, 1):
         options = ("--as-torchrun", *(("--pservers", "1") if servers else ()))
-        script = read_script("torch_evaluates")
+        script = read_script("torch_evaluates") + read_script("loads_no_programs")
         ended = Job(tmp_path, script, *options, ranks=2 + servers, env=ONE_THREAD).end()
         assert ended.code == 0, ended
         printed.add(ended.out)

@@ -29,7 +29,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 def environment(backend, name):
     """Return a script that checks what it finds; torch calls groups of ``backend`` ``name``."""
-    return read_script("torch_environment").replace("BACKEND", backend).replace("NAME", name)
+    script = read_script("torch_environment").replace("BACKEND", backend).replace("NAME", name)
+    return script + read_script("loads_no_programs")
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.base.fetched import FetchedArray, as_fetched
-from hpcdist.executor.scope import ScopeTensor
-from hpcdist.graph.lod_tensor import LoDTensor
+from hpcdist.base.fetched import FETCHED, as_fetched
 
 NAMES = ("array", "asarray")
-_OURS = frozenset({FetchedArray, LoDTensor, ScopeTensor})
 
 
 class _Converting:
@@ -34,7 +31,7 @@ class _Converting:
         given = args[0] if args else None
         if type(given) is list and len(given) == 1:
             given = given[0]
-        return as_fetched(made) if type(given) in _OURS else made
+        return as_fetched(made) if type(given) in FETCHED else made
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)

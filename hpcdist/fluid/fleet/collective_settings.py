@@ -16,7 +16,7 @@ from hpcdist.fluid.fleet.role_maker import RoleMakerBase
 from hpcdist.fluid.optimizer import AnyOptimizer, RecomputeOptimizer
 from hpcdist.graph.program import Program, program_of
 from hpcdist.graph.variable import Variable
-from hpcdist.runtime.job.job import Job
+from hpcdist.runtime.job.program_job import ProgramJob
 from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig
 from hpcdist.transpiler.group import required_group
 from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm
@@ -124,7 +124,7 @@ def _on_one_node(settings: CollectiveSettings, role_maker: RoleMakerBase) -> Col
 def _node_count(role_maker: RoleMakerBase) -> int:
     """Return on how many hosts the workers are; outside a job their endpoints say it."""
     job = control.installed()
-    if isinstance(job, Job):
+    if isinstance(job, ProgramJob):
         return job.node_count()
     return len({name.rsplit(":", 1)[0] for name in role_maker.get_trainer_endpoints()})
 

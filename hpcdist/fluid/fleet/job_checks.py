@@ -13,7 +13,7 @@ from hpcdist.fluid.fleet.role_maker import RoleMakerBase
 from hpcdist.fluid.fleet.strategy import DistributedStrategy, SyncStrategy, strategy_of
 from hpcdist.fluid.fleet.strategy_v2 import DistributedStrategy as DistributedStrategyV2
 from hpcdist.graph.program import Program
-from hpcdist.runtime.job.job import Job
+from hpcdist.runtime.job.program_job import ProgramJob
 from hpcdist.transpiler import (
     DistributeTranspilerConfig,
 )
@@ -54,10 +54,10 @@ def endpoints_of(role_maker: RoleMakerBase) -> list[str]:
     return list(job.cluster.endpoints) if job else role_maker.get_pserver_endpoints()
 
 
-def _job() -> Job | None:
+def _job() -> ProgramJob | None:
     """Return the job that this process is a rank of, if any."""
     installed = control.installed()
-    return installed if isinstance(installed, Job) else None
+    return installed if isinstance(installed, ProgramJob) else None
 
 
 def check_against_job(role_maker: RoleMakerBase) -> None:

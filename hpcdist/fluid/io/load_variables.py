@@ -17,7 +17,7 @@ from hpcdist.checkpoint.local_shards import (
 )
 from hpcdist.checkpoint.metadata import PARAMETER
 from hpcdist.checkpoint.ranks import done_by_first, peers_here
-from hpcdist.checkpoint.restore import wanted
+from hpcdist.checkpoint.restoring import wanted
 from hpcdist.checkpoint.serving import CHECK, LOAD
 from hpcdist.checkpoint.sources import open_saved
 from hpcdist.executor.compiled_program import CompiledProgram

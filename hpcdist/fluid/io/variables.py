@@ -27,7 +27,7 @@ from hpcdist.checkpoint.local_shards import (
 from hpcdist.checkpoint.metadata import OTHER, Piece
 from hpcdist.checkpoint.pickled import write_state
 from hpcdist.checkpoint.ranks import peers_here, saved_by_first
-from hpcdist.checkpoint.restore import is_table
+from hpcdist.checkpoint.restoring import is_table
 from hpcdist.checkpoint.rows import Choice
 from hpcdist.checkpoint.save_alone import save_alone, save_by_servers, save_rows
 from hpcdist.checkpoint.serving import LIST

@@ -9,7 +9,7 @@ from typing import Any
 from hpcdist.base import settings
 from hpcdist.base.errors import FeedError
 from hpcdist.executor import control
-from hpcdist.runtime.job.job import Job
+from hpcdist.runtime.job.program_job import ProgramJob
 
 Reader = Callable[[], Iterator[Any]]
 
@@ -33,7 +33,7 @@ def even_batches(reader: Reader, how: str = "pad") -> Reader:
 
     def batches() -> Iterator[Any]:
         job = control.installed()
-        if not isinstance(job, Job):
+        if not isinstance(job, ProgramJob):
             yield from reader()
             return
         if how == "join":
@@ -43,7 +43,7 @@ def even_batches(reader: Reader, how: str = "pad") -> Reader:
     return batches
 
 
-def _evened(reader: Iterator[Any], how: str, job: Job) -> Iterator[Any]:
+def _evened(reader: Iterator[Any], how: str, job: ProgramJob) -> Iterator[Any]:
     spare = _Spare(f"{settings.SEED.read()}:{job.role.index}")
     reader = iter(reader)
     while True:

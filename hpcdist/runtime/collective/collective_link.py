@@ -12,13 +12,12 @@ import numpy as np
 
 from hpcdist.base import settings
 from hpcdist.base.device import assign, on_host
-from hpcdist.base.errors import CommError, RankFailure
-from hpcdist.comm.base import ANY, Transport, ranks_that_differ
+from hpcdist.base.errors import CommError
+from hpcdist.comm.base import Transport, ranks_that_differ
 from hpcdist.comm.collective import CollectiveOperations
 from hpcdist.comm.groups import AllreduceOptions, make_groups
 from hpcdist.comm.hierarchy import find_nodes
 from hpcdist.comm.host_collective import HostCollective
-from hpcdist.comm.progress import while_waiting
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
 from hpcdist.executor.scope import Scope
@@ -43,6 +42,7 @@ from hpcdist.runtime.collective.sum_checks import (
     way_of,
 )
 from hpcdist.runtime.collective.trainers_tables import TrainersTables
+from hpcdist.runtime.job.farewells import Common, Farewells
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.staging import in_order
 from hpcdist.runtime.tables.pull_push import TABLE_OPS
@@ -60,7 +60,6 @@ LOCAL_STEPS = "local steps"  # as checkpoints call what local SGD counts
 AVERAGED = "averaged in local step"
 # Programs with one of these are run by all trainers together.
 _TOGETHER = ("c_allreduce_sum", "c_sparse_sum")
-_LEAVING = 1  # the tag of what a trainer says when its script has ended
 
 
 @dataclass
@@ -93,15 +92,18 @@ class CollectiveLink(Link):
         names: tuple[str, ...],
         deadline_s: float,
         tables: GroupTables | None = None,
+        common: Common | None = None,
     ) -> None:
-        """``names`` are the trainers' endpoints. Collective among the trainers.
+        """``names`` are the trainers' endpoints. Collective among the trainers without ``common``.
 
         ``tables`` says where rows of distributed tables are; by default the trainers share them.
         """
         self._names = names
         self._trainers = trainers
         self._deadline_s = deadline_s
-        self._host = HostCollective(trainers.split(0, trainers.rank), deadline_s)
+        if common is None:
+            common = Common(trainers.split(0, trainers.rank), Farewells(trainers, deadline_s))
+        self._host, self._farewells = HostCollective(common.sums, deadline_s), common.farewells
         self._tables = tables or TrainersTables(trainers, deadline_s)
         self._groups: dict[tuple[AllreduceOptions, int | None], list[CollectiveOperations]] = {}
         self._way = AllreduceOptions()  # of the Program that is being compiled
@@ -112,11 +114,6 @@ class CollectiveLink(Link):
         self._compressed = CompressedSteps()
         # By scope, variables whose values come from a checkpoint.
         self._restored: WeakKeyDictionary[Scope, set[str]] = WeakKeyDictionary()
-        self._summed_steps = 0
-        self._summing = False
-        self._leaving: list[Any] = []
-        self._left: dict[int, int] = {}  # trainers that have ended -> after how many steps
-        self._unwatch: Call | None = while_waiting(self._watch)
         self._variants: ProgramCache[tuple[Program, Program]] = ProgramCache()
 
     def node_count(self) -> int:
@@ -284,8 +281,8 @@ class CollectiveLink(Link):
         summing = iter(self._bind_sums(others, binding))
         calls = [tables[id(op)] if id(op) in tables else next(summing) for op in ops]
         if any(op.type in (*_TOGETHER, *self._tables.together) for op in ops):
-            calls[0] = in_order(self._begin_step, calls[0])
-            calls[-1] = in_order(calls[-1], self._end_step)
+            calls[0] = in_order(self._farewells.begin_step, calls[0])
+            calls[-1] = in_order(calls[-1], self._farewells.end_step)
         return calls
 
     def _bind_sums(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
@@ -340,65 +337,21 @@ class CollectiveLink(Link):
         return sums
 
     # -- the end -----------------------------------------------------------------------------
-    def _begin_step(self) -> None:
-        self._summing = True
-
-    def _end_step(self) -> None:
-        self._summing = False
-        self._summed_steps += 1
-
     def close(self) -> None:
         """Notify the others that no more sums come from here."""
-        self._stop_watching()
-        steps = np.array([self._summed_steps], np.int64)
-        peers = [peer for peer in range(self._trainers.size) if peer != self._trainers.rank]
-        self._leaving = [self._trainers.isend(steps, peer, _LEAVING) for peer in peers]
+        self._farewells.tell()
 
     def abandon(self) -> None:
-        self._stop_watching()
+        self._farewells.stop_watching()
 
     def end(self) -> None:
         """Take in what all others said when they ended. Collective, after `close` on all."""
-        while len(self._left) < self._trainers.size - 1:
-            self._hear()
-        self._trainers.wait_all(self._leaving, lambda: "telling the others of the end", None)
+        self._farewells.take_all()
         for (_, device_id), groups in self._groups.items():
             if device_id is not None:  # communicators of NCCL outlive the process's Python objects
                 for group in groups:
                     group.close()
         self._groups.clear()
-
-    def _stop_watching(self) -> None:
-        if self._unwatch is not None:
-            self._unwatch()
-        self._unwatch = None
-
-    def _hear(self) -> None:
-        message = self._trainers.iprobe(ANY, _LEAVING)
-        if message is None:
-            return
-        steps = np.zeros(1, np.int64)
-        request = self._trainers.irecv(steps, message[0], _LEAVING)
-        self._trainers.wait_all([request], lambda: "a trainer's last word", self._deadline_s)
-        self._left[message[0]] = int(steps[0])
-
-    def _watch(self) -> None:
-        """While this trainer waits: notice that others have ended, and will not come."""
-        try:
-            self._hear()
-        except RankFailure:  # what is waited for tells of it, if it concerns the dead
-            self._stop_watching()
-            return
-        early = sorted(t for t, steps in self._left.items() if steps <= self._summed_steps)
-        if early and self._summing:
-            self._stop_watching()
-            raise CommError(
-                f"trainer {self._trainers.rank} is in step {here.step}, in which all trainers "
-                f"take part, but the script of trainer {early[0]} has ended after "
-                f"{self._left[early[0]]} steps: give all trainers the same number of batches, or "
-                "read them through hpcdist.even_batches; programs that look up rows of distributed "
-                "tables must run on all trainers, for evaluation too"
-            )
 
 
 def _say_fused(gradients: int, sums: int) -> None:

@@ -1,56 +1,56 @@
-"""This process's part in a job: the Programs it runs in place of the user's, and its links."""
+"""This process's part in a job: the other ranks, and how it ends. Programs are another part."""
 
 from __future__ import annotations
 
-import random
-import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
-from weakref import WeakSet
+from collections.abc import Callable
+from typing import Protocol
 
-from hpcdist.base import settings
 from hpcdist.base.errors import HpcdistError, PlanError
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster, Ranks
-from hpcdist.executor.analysis import is_control
-from hpcdist.executor.backend import Backend
-from hpcdist.executor.control import Binding, Control, Feed, Settled, SharedFetch
-from hpcdist.executor.scope import Scope, ScopeVariable
-from hpcdist.graph.operator import Operator
-from hpcdist.graph.program import Program, ProgramCache
-from hpcdist.graph.registry import Meta
-from hpcdist.ops.random.counter import draw_as_reader
 from hpcdist.ps.client import PsClient
-from hpcdist.ps.messages import ASSIGN
 from hpcdist.ps.plan import Plan
 from hpcdist.ps.table import TableStatistics
-from hpcdist.runtime.batches.global_moments import bind_moments, is_synchronized
-from hpcdist.runtime.batches.shared_batches import Batches
-from hpcdist.runtime.job.batch_steps import BatchSteps
-from hpcdist.runtime.job.checkpoint_peers import JobPeers
 from hpcdist.runtime.job.failure_policy import FailurePolicy
-from hpcdist.runtime.job.link import Link
-from hpcdist.runtime.job.links import Links
-from hpcdist.runtime.job.membership import Membership
-from hpcdist.runtime.job.one_thread import StepThread
-from hpcdist.runtime.job.set_values import SetValues
-from hpcdist.runtime.job.substitution import JobFacts, LinkKind, substitution_of
-from hpcdist.runtime.pipeline.pipeline_link import PipelineLink
-from hpcdist.runtime.pipeline.stage_steps import StageSteps
+from hpcdist.runtime.job.farewells import Common, Farewells
 from hpcdist.runtime.pserver.connection import Adopted, ServerConnection
-from hpcdist.runtime.tables.make_table import bind_make
-from hpcdist.trace.position import here
-from hpcdist.transpiler.plan import trainer_plan
-from hpcdist.transpiler.unserved import refuse_missed_rows
+from hpcdist.runtime.pserver.trainer_servers import TrainerServers
 
 
-class Job(Control):
-    """The Control of a process that is one of many.
+class ProgramPart(Protocol):
+    """What runs Programs as a rank of a job: see `runtime.job.program_job`."""
 
-    A script may transpile by itself, as Fluid scripts do. If it does not, its Programs are
-    transpiled when it first runs one: servers then serve and end there, trainers go on, each with
-    its rows of every batch that is fed. Without servers all ranks are trainers, who sum gradients.
+    def note_adopted(self) -> None:
+        """Note that servers keep what no Program says."""
+
+    def leave_servers(self) -> None:
+        """Leave servers that go on to serve something else."""
+
+    def expect_one_thread(self) -> None:
+        """Raise the HpcdistError of threads that were refused, if any were."""
+
+    def leave(self) -> None:
+        """Share and sum no more, and leave the servers."""
+
+    def end(self) -> None:
+        """Take in what all others said when they ended. Collective, after `leave` on all."""
+
+    def abandon(self) -> None:
+        """Look no more for what the others say."""
+
+    def table_statistics(self) -> list[TableStatistics]:
+        """Return the statistics of this server's distributed tables; none on a trainer."""
+
+    @property
+    def staleness(self) -> int:
+        """How stale this trainer's last gradients were; 0 on a server."""
+
+
+class Job:
+    """The part of a process that is one of many, whatever its script uses to train.
+
+    ``programs`` is what runs Programs, once there is one; PyTorch's trainers have none. Without
+    servers all ranks are trainers.
     """
 
     def __init__(
@@ -63,306 +63,97 @@ class Job(Control):
         failure_policy: FailurePolicy | None = None,
         local_feed: bool = False,
     ) -> None:
-        super().__init__()
         self.transport = transport
         self.cluster = cluster
         self.role = cluster.role_of(transport.rank)
-        self._seed = seed
-        self._deadline_s = deadline_s
+        self.seed = seed
+        self.deadline_s = deadline_s
+        self.local_feed = local_feed
         self.before_end: list[Callable[[], None]] = []  # called when the script has ended well
-        self.failure_policy = failure_policy or FailurePolicy(transport, cluster)
-        self._serves = self.role.kind == PSERVER
-        # All trainers; on a server, all servers.
-        self._trainers = group = transport.split(int(self._serves), self.role.index)
-        self._links = Links(transport, cluster, self.role, group, deadline_s, self.failure_policy)
-        settle = self._link.agree_on_deaths if self.failure_policy.goes_on_always else None
-        membership = Membership(self._trainers, settle, deadline_s, cluster.trainers)
-        if local_feed and membership.settles:
+        self.failure_policy = policy = failure_policy or FailurePolicy(transport, cluster)
+        self.serves = self.role.kind == PSERVER
+        if local_feed and policy.goes_on_always and not self.serves:
             raise PlanError(
                 "--feed local cannot be combined with --on-failure continue: the rows of a "
                 "trainer that dies are lost with it; leave one of them out"
             )
-        self._batches = Batches(
-            self._trainers, deadline_s, membership, local=local_feed, ranks=cluster.trainers
-        )
-        self._substitutes: ProgramCache[Program] = ProgramCache()
-        draw_as_reader("")  # until it turns out that trainers read data of their own
-        self._changed = SetValues()
-        has_servers = bool(cluster.servers) and not self._serves
-        tell_servers = self._tell_servers if has_servers else None
-        self._batch_steps = BatchSteps(self._links, self._batches, self._changed, tell_servers)
-        self._steps: BatchSteps | StageSteps = self._batch_steps
-        self._gone: set[int] = set()  # trainers that had died when all made a checkpoint
-        self._trained: WeakSet[Scope] = WeakSet()  # the scopes in which Programs train
-        self._last_trained: Callable[[], Scope | None] = lambda: None  # of these
-        self._training: WeakSet[Any] = WeakSet()  # Executors that train, and are not closed
-        self._thread = StepThread(transport.rank)
-        self._meetings: ProgramCache[bool] = ProgramCache()
+        # All trainers; on a server, all servers.
+        self.alike = group = transport.split(int(self.serves), self.role.index)
+        self.servers: TrainerServers | None = None
+        self.common: Common | None = None
+        if not cluster.servers:
+            sums = group.split(0, group.rank)
+            self.common = Common(sums, Farewells(group, deadline_s))
+        elif not self.serves:
+            index, learn = self.role.index, policy.learn
+            self.servers = TrainerServers(transport, cluster, index, deadline_s, learn)
+        self.programs: ProgramPart | None = None
+        self.adopted = False  # whether servers keep what no Program says
         self.closed = False
-
-    # -- threads and Executors ---------------------------------------------------------------
-    def admit(self, program: Program) -> None:
-        if program.trains or program.main is not None:
-            self._thread.enter()
-
-    def _meets_others(self, program: Program, substitute: Program) -> bool:
-        """Return whether a Program that does not train exchanges values with other ranks."""
-        return (
-            isinstance(self._steps, StageSteps)
-            or self._batches.adds_up(program)
-            or self._meetings.of(substitute, lambda: _has_control(substitute))
-        )
-
-    def note_trains(self, executor: object) -> None:
-        self._training.add(executor)
-
-    def note_closed(self, executor: object) -> None:
-        """Leave the others if of all Executors that train the last one is closed.
-
-        Trainers of a plain script run the same steps, so nobody waits for one that has no more of
-        them: it leaves at the end of its script, and another Executor may go on until then.
-        """
-        if executor not in self._training:
-            return
-        self._training.discard(executor)
-        in_step = self._batches.alike and not self._batches.joins
-        if not self._training and (self._batch_steps.by_script or not in_step):
-            self.close()
-
-    # -- which Program -----------------------------------------------------------------------
-    def substitute(
-        self, program: Program, feed: Feed, scope: Scope, fetches: Sequence[str]
-    ) -> tuple[Program, Feed]:
-        """Return the Program that this rank runs in place of ``program``, and what it feeds."""
-        substitute = self._substitute_of(program)
-        meets = program.trains or program.main is not None  # so that `admit` has been asked
-        if not meets and self._meets_others(program, substitute):
-            self._thread.enter()
-            meets = True
-        if meets and self.closed and not self._serves:
-            raise HpcdistError(self._left())
-        if self._last_trained() is not scope and (
-            substitute.trains or program.main is not None or _is_startup(substitute)
-        ):
-            self._trained.add(scope)
-            self._last_trained = weakref.ref(scope)
-        return self._steps.begin_step(program, substitute, feed, scope, fetches)
-
-    def settled(
-        self, program: Program, fed: Sequence[str], scope: Scope, fetches: tuple[str, ...]
-    ) -> Settled | None:
-        """Return the decisions for further steps of a Program that trains; None for any other."""
-        if self._serves or self.closed:
-            return None
-        substitute = self._substitute_of(program)
-        found = self._steps.settled(program, substitute, fed, scope, fetches)
-        return None if found is None else replace(found, admit=self._thread.enter)
-
-    def _left(self) -> str:
-        return (
-            f"rank {self.transport.rank} is {self.role} and has left the job, after step "
-            f"{here.step}: its last Executor that trains was closed, or fleet.stop_worker() was "
-            "called, and the others expect no more steps of it; close Executors after the last step"
-        )
-
-    def begin(self, program: Program, scope: Scope) -> None:
-        """Before a Program trains for the first time: let all trainers begin alike."""
-        self._link.begin(self._substitute_of(program), scope)
-
-    def _substitute_of(self, program: Program) -> Program:
-        return self._substitutes.of(program, lambda: self._substituted(program))
-
-    def _substituted(self, program: Program) -> Program:
-        """Connect this rank as a Program needs, and return the Program to run in its place."""
-        self.decisions += 1
-        facts = JobFacts(
-            self.cluster,
-            self.role,
-            self.transport.rank,
-            sums_dense=bool(self.cluster.servers) and settings.DENSE.read() == "collective",
-            by_script=self._batch_steps.by_script,
-            has_trained=any(known.trains for known in self._substitutes),
-        )
-        substitution = substitution_of(program, facts)
-        if substitution.by_script:
-            self._note_by_script()
-        if substitution.link is LinkKind.PIPELINE:
-            self._batches.refuse_pipeline()
-        link = self._links.link_for(substitution.link)
-        if substitution.startup is None:
-            return link.substitute(substitution.program)
-        self._transpile(link, substitution.mains, substitution.startup)
-        return self._substitute_of(program)
-
-    def _transpile(self, link: Link, mains: Sequence[Program], startup: Program) -> None:
-        """Transpile what trains of a plain script, and divide its steps over the ranks.
-
-        On a server the script ends here.
-        """
-        trainers = len(self.cluster.trainers)
-        if trainers + len(self.cluster.servers) > 1:
-            refuse_missed_rows(mains)
-        by_stages = isinstance(link, PipelineLink)
-        shared = mains if by_stages else [self._batches.share(main, trainers) for main in mains]
-        transpiled, first = link.transpiled(shared, startup)
-        substitutes = [link.substitute(one) for one in (*transpiled, first)]
-        for origin, substitute in zip((*mains, startup), substitutes):
-            self._substitutes.put(origin, substitute)
-        if isinstance(link, PipelineLink):
-            self._links.current, self._steps = link, StageSteps(link, self._changed)
-        else:
-            self._batch_steps.share(mains, transpiled, substitutes[:-1])
-
-    def _note_by_script(self) -> None:
-        """A script that transpiles by itself also cuts its data itself: give trainers own luck."""
-        if not self._batch_steps.by_script:
-            self._batch_steps.by_script = True
-            if not self._serves:
-                random.seed(f"{self._seed}:{self.role.index}")
-                draw_as_reader(f"trainer {self.role.index}")
-
-    @property
-    def _link(self) -> Link:
-        return self._links.current
 
     @property
     def trainers(self) -> Transport:
         """The transport of all trainers, on a trainer."""
-        return self._trainers
+        return self.alike
 
+    # -- servers -----------------------------------------------------------------------------
     def adopt(self, plan: Plan, protocol: Callable[[Plan, ServerConnection], Adopted]) -> Adopted:
         """Return the protocol by which a trainer exchanges by itself what is planned.
 
         As torch's do; it is told when checkpoints are made, and when the job ends.
         """
-        if self._serves or not self.cluster.servers:
+        if self.servers is None:
             raise HpcdistError(f"rank {self.transport.rank} has no servers to connect to")
-        self.decisions += 1
-        self._batch_steps.by_script = True  # though random numbers stay the script's own
-        return self._link.adopt(plan, protocol)
+        self.adopted = True
+        if self.programs is not None:
+            self.programs.note_adopted()
+        return self.servers.adopt(plan, protocol)
 
     def leave_servers(self) -> None:
-        """End what `adopt` has begun: servers may serve another Program. On every trainer."""
-        self.decisions += 1
-        self._link.leave_servers()
+        """End what `adopt` has begun: servers may serve another plan. On every trainer."""
+        if self.programs is not None:
+            self.programs.leave_servers()
+        elif self.servers is not None:
+            self.servers.leave()
 
     def current_client(self) -> PsClient:
         """Return the current client of the servers, on a trainer that has some."""
-        return self._link.current_client()
-
-    # -- batches -----------------------------------------------------------------------------
-    def note_set(self, variable: ScopeVariable) -> None:
-        self._changed.note(variable)
-
-    def shared_fetch(self, program: Program, names: tuple[str, ...]) -> SharedFetch:
-        """Return the names to fetch here in a step, and the join of the job's ``names``."""
-        return self._steps.shared_fetch(program, self._substitute_of(program), names)
-
-    def _tell_servers(self, rates: Mapping[str, float], awaited: str) -> None:
-        """Send these learning rates to the servers, from trainer 0: all are fed the same.
-
-        Collective: until all are here, one may still fetch what servers had in the step before.
-        """
-        self.everyones(b"", awaited)
-        peers = self.peers()
-        if peers is not None and peers.trainer == 0:
-            peers.ask({"do": ASSIGN, "values": rates})
-
-    def join_uneven(self) -> None:
-        """From now on, let every step of this job count the rows that each trainer has."""
-        self._link.refuse_uneven()
-        self.decisions += 1
-        self._batches.joins = True
-
-    def node_count(self) -> int:
-        """Return on how many hosts the trainers of a job without servers are. Collective."""
-        return self._link.node_count()
-
-    def gather(self, number: int) -> list[int]:
-        """Return the numbers of all trainers that live, in trainer order. Collective among them."""
-        data = self._trainers.allgather_living(
-            number.to_bytes(8, "little", signed=True), self._deadline_s, "the others' batches"
-        )
-        return [int.from_bytes(other, "little", signed=True) for other in data if other is not None]
-
-    # -- operators ---------------------------------------------------------------------------
-    def contiguous(
-        self, ops: Sequence[Operator], metas: Mapping[str, Meta], backend: Backend
-    ) -> list[list[str]]:
-        """Return groups of names whose arrays must be contiguous."""
-        return self._link.contiguous(ops, metas, backend)
-
-    def memory(self, nbytes: int, backend: Backend) -> Any:
-        """Return memory of a backend, in bytes, for such a group."""
-        return self._link.memory(nbytes, backend)
-
-    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Callable[[], object] | None]:
-        """Return each network operator's call in a step, for this rank's role."""
-        if all(op.type == "make_table" for op in ops):
-            owners = self.cluster.servers if self._serves else self.cluster.trainers
-            return [bind_make(op, binding, self.role.index, len(owners)) for op in ops]
-        serving = [op for op in ops if op.type == "listen_and_serv"]
-        if bool(serving) != self._serves:
-            kind = "listen_and_serv" if serving else ops[0].type
-            raise HpcdistError(
-                f"rank {self.transport.rank} is {self.role}: it cannot run operator {kind!r}; "
-                "the script must choose its program by PADDLE_TRAINING_ROLE"
-            )
-        exchange = self._batches.exchange
-        calls = {id(op): bind_moments(op, binding, exchange) for op in ops if is_synchronized(op)}
-        others = [op for op in ops if id(op) not in calls]
-        linked = self._link.bind(others, binding) if others else []
-        bound = iter(self._batches.bind(others, linked, binding))
-        return [calls[id(op)] if id(op) in calls else next(bound) for op in ops]
-
-    def peers(self) -> JobPeers | None:
-        """Return the other ranks, as checkpoints see them; None on a server."""
-        link = self._link
-        if self._serves:
-            return None
-        client = link.current_client if self.cluster.servers else None
-        return JobPeers(
-            self._gone,
-            self.cluster,
-            self._trainers,
-            client,
-            self._deadline_s,
-            program=self._substitute_of,
-            settle=link.settle,
-            catch_up=link.catch_up,
-            resume=link.resume,
-            trained=self._trained,
-            complete=link.complete,
-            shares_batches=not self._batch_steps.by_script,
-        )
+        assert self.servers is not None, "there are servers"
+        return self.servers.client()
 
     def table_statistics(self) -> list[TableStatistics]:
         """Return the statistics of this server's distributed tables; none on a trainer."""
-        return [table.statistics() for table in self._link.served_tables]
+        return [] if self.programs is None else self.programs.table_statistics()
 
     @property
     def staleness(self) -> int:
         """How stale this trainer's last gradients were; 0 on a server."""
-        return self._link.staleness
+        if self.programs is not None:
+            return self.programs.staleness
+        return 0 if self.servers is None else self.servers.staleness
 
+    # -- other ranks, the end ----------------------------------------------------------------
     def everyones(self, data: bytes, awaited: str, among: Ranks = Ranks.TRAINERS) -> list[bytes]:
         """Gather a value from each living rank, trainers' before servers'. Collective."""
-        group = self.transport if among is Ranks.ALL else self._trainers
-        if among is not Ranks.ALL and self._serves != (among is Ranks.SERVERS):
+        group = self.transport if among is Ranks.ALL else self.alike
+        if among is not Ranks.ALL and self.serves != (among is Ranks.SERVERS):
             raise HpcdistError(f"rank {self.transport.rank} is {self.role}: it has no {awaited}")
-        came = group.allgather_living(data, self._deadline_s, awaited)
+        came = group.allgather_living(data, self.deadline_s, awaited)
         if among is Ranks.ALL:
             came = [came[rank] for rank in self.cluster.trainers + self.cluster.servers]
         return [values for values in came if values is not None]
 
     def close(self) -> None:
         """Leave the servers; they end when the last trainer has left. Harmless on a server."""
-        self.decisions += 1
-        if not self._serves and not self.closed:
-            self._batches.leave()
-            self._link.close()
-            draw_as_reader("")
-        self.closed = True
+        closed, self.closed = self.closed, True
+        if closed or self.serves:
+            return
+        if self.programs is not None:
+            self.programs.leave()
+        elif self.servers is not None:
+            self.servers.close()
+        elif self.common is not None:
+            self.common.farewells.tell()
 
     def end_together(self) -> None:
         """Close, and wait until all trainers' scripts have ended.
@@ -370,21 +161,27 @@ class Job(Control):
         Every trainer calls this once; one that still joins values instead is told why it cannot.
         Raises what a thread of the script was refused: it may have ended without a word.
         """
-        self._thread.expect_one()
+        if self.programs is not None:
+            self.programs.expect_one_thread()
         for call in self.before_end:
             call()
         self.close()
         if self.failure_policy.await_end():
             return  # who has died says nothing of its end
-        if not self._serves:
-            self._trainers.allgather_living(b"", None, "the others' end")
-            self._batches.end()
-        self._link.end()
+        if not self.serves:
+            self.alike.allgather_living(b"", None, "the others' end")
+        if self.programs is not None:
+            self.programs.end()
+        elif self.common is not None:
+            self.common.farewells.take_all()
 
     def abandon(self) -> None:
         """Fail all pending waits among trainers, some of whom have died; monitor them no more."""
-        self._link.abandon()
-        self._trainers.revoke()
+        if self.programs is not None:
+            self.programs.abandon()
+        elif self.common is not None:
+            self.common.farewells.stop_watching()
+        self.alike.revoke()
 
     def survivors_job(self, transport: Transport) -> Job:
         """Return the job of the trainers that are left, when all have abandoned this one.
@@ -394,18 +191,9 @@ class Job(Control):
         job = Job(
             transport,
             Cluster(tuple(range(transport.size))),
-            seed=self._seed,
-            deadline_s=self._deadline_s,
+            seed=self.seed,
+            deadline_s=self.deadline_s,
             failure_policy=self.failure_policy,
         )
         job.before_end = self.before_end
         return job
-
-
-def _has_control(program: Program) -> bool:
-    return any(is_control(op) for block in program.blocks for op in block.ops)
-
-
-def _is_startup(program: Program) -> bool:
-    plan = trainer_plan(program)
-    return plan is not None and plan.startup

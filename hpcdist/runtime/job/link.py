@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.executor.control import NetworkOperators
 from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.graph.program import Program
 from hpcdist.ps.client import PsClient
-from hpcdist.ps.plan import Plan
 from hpcdist.ps.table import SparseTable
 from hpcdist.runtime.job.membership import Settle
-from hpcdist.runtime.pserver.connection import Adopted, ServerConnection
 from hpcdist.runtime.pserver.scheduled_fetch import ScheduledFetch
 
 
@@ -43,10 +41,6 @@ class Link(NetworkOperators):
             "even_batches(how='join') is for jobs without parameter servers: with servers, "
             "trainers that have more batches continue by themselves"
         )
-
-    def adopt(self, plan: Plan, protocol: Callable[[Plan, ServerConnection], Adopted]) -> Adopted:
-        """Return the protocol of a plan's steps, whose messages travel without a Program."""
-        raise NotImplementedError
 
     def leave_servers(self) -> None:
         """Leave servers that go on to serve something else, and be connected anew for that."""

@@ -9,18 +9,21 @@ from hpcdist.comm.cluster import PSERVER, Cluster, RankRole
 from hpcdist.runtime.collective.collective_link import CollectiveLink
 from hpcdist.runtime.collective.hybrid_link import HybridLink
 from hpcdist.runtime.job.failure_policy import FailurePolicy
+from hpcdist.runtime.job.farewells import Common
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.job.substitution import LinkKind
 from hpcdist.runtime.pipeline.pipeline_link import PipelineLink
 from hpcdist.runtime.pserver.server import Server
 from hpcdist.runtime.pserver.trainer_link import TrainerLink
+from hpcdist.runtime.pserver.trainer_servers import TrainerServers
 
 
 @dataclass
 class Links:
     """Makes the Links of a rank; `current` is the one that it has.
 
-    ``alike`` is the transport of all trainers, or of all servers.
+    ``alike`` is the transport of all trainers, or of all servers; ``servers`` are those of a
+    trainer that has some, ``common`` is what trainers without have.
     """
 
     transport: Transport
@@ -29,6 +32,8 @@ class Links:
     alike: Transport
     deadline_s: float
     policy: FailurePolicy
+    servers: TrainerServers | None
+    common: Common | None
     current: Link = field(init=False)
 
     def __post_init__(self) -> None:
@@ -39,9 +44,10 @@ class Links:
         index, policy = self.role.index, self.policy
         if self.role.kind == PSERVER:
             return Server(transport, cluster, index, deadline_s, policy, self.alike)
-        if cluster.servers:
-            return TrainerLink(transport, cluster, index, deadline_s, policy.learn)
-        return CollectiveLink(self.alike, cluster.trainer_endpoints, deadline_s)
+        if self.servers is not None:
+            return TrainerLink(self.servers, cluster, index)
+        endpoints = cluster.trainer_endpoints
+        return CollectiveLink(self.alike, endpoints, deadline_s, common=self.common)
 
     def link_for(self, kind: LinkKind) -> Link:
         """Return the Link that a Program asks for. Collective among the trainers.

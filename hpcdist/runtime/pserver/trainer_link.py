@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
 
 from hpcdist.base.device import on_host
 from hpcdist.base.errors import CommError, PlanError
-from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
@@ -21,12 +20,11 @@ from hpcdist.graph.program import Program, ProgramCache, program_of
 from hpcdist.graph.registry import Call, Meta
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.death_consensus import Witness
-from hpcdist.ps.plan import Plan, UpdateMode
+from hpcdist.ps.plan import UpdateMode
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.pserver.asynchronous import Asynchronous
 from hpcdist.runtime.pserver.bound_steps import BoundSteps
 from hpcdist.runtime.pserver.communicator_step import CommunicatorStep
-from hpcdist.runtime.pserver.connection import Adopted, ServerConnection, StepProtocol
 from hpcdist.runtime.pserver.exchange_plan import STALENESS, refuse_unpushed
 from hpcdist.runtime.pserver.geo_steps import BoundGeo
 from hpcdist.runtime.pserver.scheduled_fetch import (
@@ -36,6 +34,7 @@ from hpcdist.runtime.pserver.scheduled_fetch import (
 )
 from hpcdist.runtime.pserver.startup import bind_startup
 from hpcdist.runtime.pserver.synchronous import Synchronous
+from hpcdist.runtime.pserver.trainer_servers import TrainerServers
 from hpcdist.runtime.pserver.transpiled_for import PlainScript, trainer_programs
 from hpcdist.runtime.staging import in_order
 from hpcdist.runtime.tables.pull_push import RowExchange, bind_steps
@@ -49,24 +48,11 @@ SENDS = ("send", "push_sparse")  # a Program with none of them only looks rows u
 class TrainerLink(Link):
     """The connection of one trainer to all servers, shared by the Programs it runs."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        cluster: Cluster,
-        trainer_id: int,
-        deadline_s: float,
-        learn: Callable[[Plan], None],
-    ) -> None:
-        """``learn`` is told the plan by which this trainer trains."""
+    def __init__(self, servers: TrainerServers, cluster: Cluster, trainer_id: int) -> None:
         self._cluster = cluster
         self._trainer_id = trainer_id
-        self._learn = learn
+        self._servers = servers
         self._plan: ProgramPlan | None = None  # once it runs its part of a Program
-        self._connect = functools.partial(
-            ServerConnection, transport, cluster, trainer_id, deadline_s
-        )
-        self._connection = self._connect()
-        self._protocols: dict[int, StepProtocol] = {}  # of the Programs that train, by turn
         self._script = PlainScript(cluster, trainer_id)
         self._scheduled: ProgramCache[ScheduledFetch] = ProgramCache()
 
@@ -74,7 +60,7 @@ class TrainerLink(Link):
         plan = trainer_plan(program)
         if plan is not None:
             self._plan = plan
-            self._learn(plan)
+            self._servers.learn(plan)
         return on_trainer(program, self._plan)
 
     def transpiled(
@@ -104,15 +90,14 @@ class TrainerLink(Link):
 
     @property
     def staleness(self) -> int:
-        """How many updates of others the last step's gradients had missed, at most; 0 if sync."""
-        return max((int(array[0]) for array in self._connection.staleness.values()), default=0)
+        return self._servers.staleness
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
         """Return each network operator's call in a step; None where another one does it."""
         plan = _plan_of(ops[0])
         calls: list[Call | None] = [None] * len(ops)
         if plan.startup:
-            calls = bind_startup(ops, plan, self._connection, binding)
+            calls = bind_startup(ops, plan, self._servers.connection, binding)
             install_first_values(plan, binding.scope)
             install_table_readers(plan, binding.scope, self.current_client)
         elif _trains(ops, plan):
@@ -129,34 +114,22 @@ class TrainerLink(Link):
                 calls[i] = bind_lookup(self.current_client, op, binding)
         return calls
 
-    def adopt(self, plan: Plan, protocol: Callable[[Plan, ServerConnection], Adopted]) -> Adopted:
-        """Return the protocol of a plan's steps, whose messages travel without a Program."""
-        self._learn(plan)
-        adopted = protocol(plan, self._connection)
-        self._protocols[plan.turn] = adopted
-        return adopted
-
     def current_client(self) -> PsClient:
         """Return the current client of the servers: before the first step it can only ask."""
-        return self._connection.current()
+        return self._servers.client()
 
     def agree_on_deaths(self, witness: Witness) -> Witness:
         """Return the deaths known to any surviving trainer; each of them calls this."""
         return self.current_client().agree_on_deaths(witness)
 
     def close(self) -> None:
-        """Leave the servers: they continue without this trainer, and end after the last one.
-
-        What is queued or not yet exchanged is sent first.
-        """
-        for protocol in self._protocols.values():
-            protocol.flush()
-        self.current_client().close()
+        """Leave the servers; what is queued or not yet exchanged is sent first."""
+        self._servers.close()
 
     def leave_servers(self) -> None:
-        self.close()
-        self._connection, self._plan = self._connect(), None
-        self._protocols.clear()
+        """Leave servers that go on to serve something else, and be connected anew for that."""
+        self._servers.leave()
+        self._plan = None
 
     def expect_on_servers(self, variables: Sequence[ScopeVariable]) -> None:
         """Compare parameters that were changed here with those of the servers."""
@@ -190,9 +163,8 @@ class TrainerLink(Link):
     # -- checkpoints -------------------------------------------------------------------------
     def settle(self, program: Program) -> dict[str, int]:
         """Send what is queued or not yet exchanged; return when the servers have all of it."""
-        for protocol in self._protocols.values():
-            protocol.settle()
-        client, plan = self._connection.client, trainer_plan(program)
+        self._servers.settle()
+        client, plan = self._servers.connection.client, trainer_plan(program)
         if client is not None and plan is not None and not plan.mode.synchronous:
             for endpoint in plan.endpoints:  # rows are not answered; what is asked after them is
                 client.read(endpoint, {STALENESS: np.empty(2, np.int64)})
@@ -200,7 +172,7 @@ class TrainerLink(Link):
 
     def catch_up(self, program: Program) -> None:
         """With GEO: take over what other trainers had not yet exchanged."""
-        for protocol in self._protocols.values():
+        for protocol in self._servers.protocols.values():
             protocol.catch_up()
 
     def resume(self, program: Program, counted: Mapping[str, int], scope: Scope) -> None:
@@ -209,7 +181,7 @@ class TrainerLink(Link):
         plan = trainer_plan(program)
         if plan is None:
             return
-        protocol = self._protocols.get(plan.turn)
+        protocol = self._servers.protocols.get(plan.turn)
         if protocol is None or isinstance(protocol, BoundSteps):  # others are of no Program
             protocol = self._protocol_of(plan)
         protocol.resume()
@@ -219,10 +191,10 @@ class TrainerLink(Link):
         return self.current_client().tables
 
     def _protocol_of(self, plan: ProgramPlan) -> BoundSteps:
-        protocol = self._protocols.get(plan.turn)
+        protocol = self._servers.protocols.get(plan.turn)
         if not isinstance(protocol, BoundSteps) or protocol.plan != plan:
-            protocol = protocol_of(plan.mode)(plan, self._connection)
-            self._protocols[plan.turn] = protocol
+            protocol = protocol_of(plan.mode)(plan, self._servers.connection)
+            self._servers.protocols[plan.turn] = protocol
         return protocol
 
 

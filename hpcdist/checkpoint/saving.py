@@ -13,8 +13,9 @@ from hpcdist.base.errors import CheckpointError, HpcdistError, NotFiniteError
 from hpcdist.checkpoint import lock
 from hpcdist.checkpoint.attempt import AttemptTarget, complete, fingerprint, new_target, request
 from hpcdist.checkpoint.background import Background
-from hpcdist.checkpoint.checkpoint import directory_of, drop_attempts, drop_unfinished, prune
+from hpcdist.checkpoint.checkpoint import drop_attempts, drop_unfinished, prune
 from hpcdist.checkpoint.described import describe
+from hpcdist.checkpoint.directories import directory_of
 from hpcdist.checkpoint.layout import MANIFEST
 from hpcdist.checkpoint.local import Content, Label
 from hpcdist.checkpoint.local_shards import program_of_job, tables_of

@@ -31,7 +31,7 @@ from hpcdist.checkpoint.plan import Saved
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.recent import note
 from hpcdist.checkpoint.resume_state import Reading, check_state, load_state
-from hpcdist.checkpoint.save import wait
+from hpcdist.checkpoint.saving import wait
 from hpcdist.checkpoint.serving import CHECK, LOAD
 from hpcdist.checkpoint.sources import Source
 from hpcdist.executor.control import Peers
