@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -65,3 +66,63 @@ def test_worker_0_speaks(capsys, caplog):
         util.rank0_error("lost")
     assert capsys.readouterr().out == "begun\n"
     assert [r.levelname for r in caplog.records] == ["INFO", "ERROR"]
+
+
+HADOOP = ("hdfs://x", "u,p")
+
+
+def test_done_files_are_those_of_paddle(tmp_path, monkeypatch):
+    """As FleetUtil of 2.6.2 wrote them, with a hadoop of local files; times are others."""
+    monkeypatch.setenv("JOB_ID", "job-7")
+    monkeypatch.setenv("INSTANCE_ID", "app-job-7-x--0")
+    monkeypatch.setattr(fleet, "worker_num", lambda: 4)
+    util, out = FleetUtil(), str(tmp_path / "out")
+    assert util.get_last_save_model(out, *HADOOP)[:3] == [-1, -1, ""]
+    assert util.get_last_save_xbox(out, *HADOOP)[:3] == [-1, -1, ""]
+    assert util.get_last_save_xbox_base(out, *HADOOP)[:2] == [-1, -1]
+    for day, number, key in ((20190723, 6, 111), (20190723, 7, 111), (20190723, "6", 112)):
+        util.write_model_donefile(out, day, number, key, *HADOOP)
+    util.write_model_donefile(out, 20190724, -1, 113, *HADOOP)
+    assert (tmp_path / "out/donefile.txt").read_text() == (
+        f"20190723\t111\t{out}/20190723/6/\t6\t0\n"
+        f"20190723\t111\t{out}/20190723/7/\t7\t0\n"
+        f"20190724\t113\t{out}/20190724/0/\t-1\t0\n"
+    )
+    util.write_xbox_donefile(out, 20190723, 6, 111, "hdfs:/data", *HADOOP)
+    util.write_xbox_donefile(out, 20190723, 6, 111, ["a", "b"], *HADOOP)
+    util.write_xbox_donefile(out, 20190723, 7, 111, ["a", "b"], *HADOOP)
+    for _ in range(2):  # Paddle ends with an error the second time
+        util.write_xbox_donefile(out, 20190724, -1, 113, "d", *HADOOP)
+    patches = (tmp_path / "out/xbox_patch_done.txt").read_text()
+    line = (
+        '"key": "111", "input": "hdfs://x%s/20190723/delta-%d/000", "record_count": "111111", '
+        '"partition_type": "2", "job_name": "default_job_name", "ins_tag": "feasign", '
+        '"ins_path": "%s", "job_id": "job-7-x", "monitor_data": "", '
+        '"monitor_path": "%s/monitor/20190723.txt", "mpi_size": "4"}\n'
+    )
+    expected = line % (out, 6, "hdfs:/data", out) + line % (out, 7, "a,b", out)
+    assert re.sub(r'\{"id": "\d{10}", ', "", patches) == expected
+    (base,) = (tmp_path / "out/xbox_base_done.txt").read_text().splitlines()
+    assert base.startswith(
+        f'{{"id": "113", "key": "113", "input": "hdfs://x{out}/20190724/base/000"'
+    )
+    util.write_cache_donefile(out, 20190723, 6, 77, *HADOOP, file_num=3, table_id=2)
+    meta = tmp_path / "out/20190723/delta-6/002_cache/sparse_cache.meta"
+    assert meta.read_text() == "file_prefix:part\npart_num:3\nkey_num:77\n"
+    util.write_cache_donefile(out, 20190723, 6, 78, *HADOOP, table_id=2)
+    assert "key_num:77" in meta.read_text()
+    assert util.get_last_save_model(out, *HADOOP) == [20190724, -1, f"{out}/20190724/0/", 113]
+    last = [20190723, 7, f"hdfs://x{out}/20190723/delta-7", 111]
+    assert util.get_last_save_xbox(out, *HADOOP) == last
+    last_base = [20190724, f"hdfs://x{out}/20190724/base", 113]
+    assert util.get_last_save_xbox_base(out, *HADOOP) == last_base
+
+
+def test_passes_of_a_day():
+    util = FleetUtil()
+    passes = util.get_online_pass_interval("{20190720..20190729}", "{0..23}", "360", 2, False)
+    assert passes == [["0000", "0600"], ["1200", "1800"]]
+    assert util.get_online_pass_interval("20190720", "{0..1}", 60, 1, True) == [["00"], ["01"]]
+    for hours in ("{2..3}", "all"):
+        with pytest.raises(HpcdistError, match="expected hours"):
+            util.get_online_pass_interval("20190720", hours, 30, 1, False)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from hpcdist.base.checks import Refused
 from hpcdist.base.errors import FleetError
 from hpcdist.executor.scope import Scope, global_scope
-from hpcdist.fluid.fleet import fleet, metrics
+from hpcdist.fluid.fleet import done_files, fleet, metrics
 
 logger = logging.getLogger("hpcdist.fleet")
 
 _OF_PSLIB = """
     check_two_programs check_vars_and_dump draw_from_program draw_from_program_file
-    get_global_metrics get_last_save_model get_last_save_xbox get_last_save_xbox_base
-    get_online_pass_interval load_fleet_model load_fleet_model_one_table load_model
+    get_global_metrics load_fleet_model load_fleet_model_one_table load_model
     parse_program_proto print_global_metrics program_type_trans pull_all_dense_params
     save_batch_model save_cache_base_model save_cache_model save_delta_model save_fleet_model
     save_model save_paddle_inference_model save_paddle_params save_xbox_base_model
-    write_cache_donefile write_model_donefile write_xbox_donefile
 """
 _POSITIVE, _NEGATIVE = "_generated_var_2", "_generated_var_3"  # of the first layers.auc
 
@@ -28,7 +30,9 @@ _POSITIVE, _NEGATIVE = "_generated_var_2", "_generated_var_3"  # of the first la
 class FleetUtil:
     """Says things once in a job, and counts over all workers.
 
-    What moves tables of Fluid's ``pslib`` is not here.
+    What moves tables of Fluid's ``pslib`` is not here. Done-files are written by worker 0, with
+    Paddle's lines, below ``output_path``: of this machine, or of HDFS by ``hadoop_home``, if it
+    begins with ``hdfs:`` or ``afs:``. All workers call these.
     """
 
     def __init__(self, mode: str = "pslib") -> None:
@@ -88,6 +92,139 @@ class FleetUtil:
         self.rank0_print(
             f"{print_prefix} global auc = {self.get_global_auc(scope, stat_pos, stat_neg)}"
         )
+
+    def write_model_donefile(
+        self,
+        output_path: str,
+        day: int | str,
+        pass_id: int | str,
+        xbox_base_key: int | str,
+        hadoop_fs_name: str,
+        hadoop_fs_ugi: str,
+        hadoop_home: str = "$HADOOP_HOME",
+        donefile_name: str = done_files.MODELS,
+    ) -> None:
+        """Add the line of a saved model, unless its pass has one; pass -1: that of a whole day."""
+        key, hadoop = (str(day), str(pass_id)), (hadoop_fs_name, hadoop_fs_ugi, hadoop_home)
+        line = done_files.model_line(output_path, *key, int(xbox_base_key))
+        self._append(f"{output_path}/{donefile_name}", hadoop, line, key, done_files.has_model)
+
+    def write_xbox_donefile(
+        self,
+        output_path: str,
+        day: int | str,
+        pass_id: int | str,
+        xbox_base_key: int | str,
+        data_path: str | list[str],
+        hadoop_fs_name: str,
+        hadoop_fs_ugi: str,
+        monitor_data: Mapping[str, Any] = MappingProxyType({}),
+        hadoop_home: str = "$HADOOP_HOME",
+        donefile_name: str | None = None,
+    ) -> None:
+        """Add the line of a delta, pass -1: of a base, unless the last one is as new.
+
+        As in Paddle, ``monitor_data`` is not written.
+        """
+        key, hadoop = (str(day), str(pass_id)), (hadoop_fs_name, hadoop_fs_ugi, hadoop_home)
+        name = donefile_name or (done_files.BASES if key[1] == "-1" else done_files.PATCHES)
+        data = done_files.as_text(data_path)
+        base_key, workers = int(xbox_base_key), fleet.worker_num()
+        line = done_files.xbox_line(output_path, *key, base_key, data, hadoop_fs_name, workers)
+        self._append(f"{output_path}/{name}", hadoop, line, key, done_files.has_xbox)
+
+    def write_cache_donefile(
+        self,
+        output_path: str,
+        day: int | str,
+        pass_id: int | str,
+        key_num: int | str,
+        hadoop_fs_name: str,
+        hadoop_fs_ugi: str,
+        hadoop_home: str = "$HADOOP_HOME",
+        donefile_name: str = done_files.CACHE,
+        **kwargs: Any,
+    ) -> None:
+        """Write how many rows a cache model has, unless that is there.
+
+        Others: ``file_num`` (16), ``table_id`` (0).
+        """
+        key, hadoop = (str(day), str(pass_id)), (hadoop_fs_name, hadoop_fs_ugi, hadoop_home)
+        folder = done_files.cache_path(output_path, *key, kwargs.get("table_id", 0))
+        files = kwargs.get("file_num", 16)
+        lines = f"file_prefix:part\npart_num:{files}\nkey_num:{int(key_num)}"
+        self._append(f"{folder}/{donefile_name}", hadoop, lines, key, lambda *_: True)
+
+    def _append(
+        self,
+        path: str,
+        hadoop: tuple[str, str, str],
+        lines: str,
+        key: tuple[str, str],
+        has: Callable[[str, str, str], bool],
+    ) -> None:
+        if fleet.worker_index() == 0:
+            file = done_files.DoneFile(path, *hadoop)
+            text = file.read()
+            if text and has(text, *key):
+                self.rank0_error(f"not written: {path} has {'/'.join(key)} already")
+            else:
+                file.write("".join(f"{part}\n" for part in (text, lines) if part))
+                self.rank0_error(f"{path}: {'/'.join(key)} is written")
+        fleet.barrier_worker()
+
+    def get_last_save_model(
+        self,
+        output_path: str,
+        hadoop_fs_name: str,
+        hadoop_fs_ugi: str,
+        hadoop_home: str = "$HADOOP_HOME",
+    ) -> list[Any]:
+        """Return day, pass, path and base key of the last model; [-1, -1, "", now] without one."""
+        where = f"{output_path}/{done_files.MODELS}"
+        text = done_files.DoneFile(where, hadoop_fs_name, hadoop_fs_ugi, hadoop_home).read()
+        if not text:
+            return [-1, -1, "", int(time.time())]
+        day, key, path, number = text.split("\n")[-1].split("\t")[:4]
+        return [int(day), int(number), path, int(key)]
+
+    def get_last_save_xbox(
+        self,
+        output_path: str,
+        hadoop_fs_name: str,
+        hadoop_fs_ugi: str,
+        hadoop_home: str = "$HADOOP_HOME",
+    ) -> list[Any]:
+        """Return day, pass, path and base key of the last delta; [-1, -1, "", now] without one."""
+        where = f"{output_path}/{done_files.PATCHES}"
+        text = done_files.DoneFile(where, hadoop_fs_name, hadoop_fs_ugi, hadoop_home).read()
+        return [*done_files.last_xbox(text)] if text else [-1, -1, "", int(time.time())]
+
+    def get_last_save_xbox_base(
+        self,
+        output_path: str,
+        hadoop_fs_name: str,
+        hadoop_fs_ugi: str,
+        hadoop_home: str = "$HADOOP_HOME",
+    ) -> list[Any]:
+        """Return day, path and key of the last base; [-1, -1, now] without one."""
+        where = f"{output_path}/{done_files.BASES}"
+        text = done_files.DoneFile(where, hadoop_fs_name, hadoop_fs_ugi, hadoop_home).read()
+        if not text:
+            return [-1, -1, int(time.time())]
+        day, _, path, key = done_files.last_xbox(text)
+        return [day, path, key]
+
+    def get_online_pass_interval(
+        self,
+        days: str,
+        hours: str,
+        split_interval: int | str,
+        split_per_pass: int | str,
+        is_data_hourly_placed: bool,
+    ) -> list[list[str]]:
+        """Return the directories of each pass of a day; ``hours`` as "{0..23}"."""
+        return done_files.passes_of(hours, split_interval, split_per_pass, is_data_hourly_placed)
 
 
 __all__ = ["FleetUtil"]
