@@ -85,11 +85,13 @@ def _runs_of(table: SparseTable, run_bytes: int) -> Iterator[tuple[TablePart, An
 class Choice:
     """Which rows of a table that counts shows and clicks are saved to be looked up.
 
-    Those whose score is at least ``least_score``, that were looked up in the last ``days`` days.
+    Those whose score is at least ``least_score``, that were looked up in the last ``days`` days,
+    and shown ``least_show`` times.
     """
 
     least_score: float
     days: float
+    least_show: float = 0.0
 
     def of(self, table: SparseTable, ids: np.ndarray) -> np.ndarray:
         """Return the chosen ones of some ids of a table: all, if it counts no shows."""
@@ -98,7 +100,31 @@ class Choice:
         known = table.metadata(ids)
         scores = table.policy.score.of(*known[:, SHOW:].copy().view(np.float32).T)
         recent = table.day - known[:, DAY].astype(np.int64) <= self.days
-        return ids[(scores >= np.float32(self.least_score)) & recent]
+        shown = _shows(known) >= self.least_show
+        return ids[(scores >= np.float32(self.least_score)) & recent & shown]
+
+
+def _shows(metadata: np.ndarray) -> np.ndarray:
+    """Return how often rows have been shown, float32 [n]."""
+    return np.ascontiguousarray(metadata[:, SHOW]).view(np.float32)
+
+
+def hottest(table: SparseTable, choice: Choice, count: int) -> list[float]:
+    """Return how many rows are chosen, then the ``count`` largest of their numbers of shows.
+
+    CheckpointError for a table that counts none.
+    """
+    if not isinstance(table, PolicyTable) or table.policy.score is None:
+        raise CheckpointError(
+            f"table {table.name!r} counts no shows: give it "
+            "row_policy=RowPolicy(score=ClickScore())"
+        )
+    chosen, shows = 0, np.empty(0, np.float32)
+    for first in range(0, len(table), EXPORTED_ROWS):
+        ids = choice.of(table, table.export(first, min(first + EXPORTED_ROWS, len(table)))[0])
+        chosen += len(ids)
+        shows = np.sort(np.concatenate([shows, _shows(table.metadata(ids))]))[::-1][:count]
+    return [float(chosen), *shows.tolist()]
 
 
 def inference_runs(

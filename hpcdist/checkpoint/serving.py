@@ -36,7 +36,7 @@ from hpcdist.checkpoint.manifest import part_name
 from hpcdist.checkpoint.one_file import check_possible, write_together
 from hpcdist.checkpoint.partial import FittingShards, fitting
 from hpcdist.checkpoint.recent import note
-from hpcdist.checkpoint.rows import Choice, inference_runs
+from hpcdist.checkpoint.rows import Choice, hottest, inference_runs
 from hpcdist.checkpoint.sources import Source, open_saved
 from hpcdist.comm.base import Transport
 from hpcdist.executor.scope import Scope
@@ -54,6 +54,7 @@ SILENT = "{}: cannot be written: the log of its writer says why"
 SAVE, CHECK, LOAD, LIST, FINITE = "save", "check", "load", "list", "finite"
 PUBLISH = "publish"  # rows that have changed
 SHRINK = "shrink"
+HOTTEST = "hottest"  # how often rows are shown
 
 
 class ServerStore:
@@ -94,6 +95,7 @@ class ServerStore:
             ASSIGN: self._assign,
             PUBLISH: self._publish,
             FINITE: lambda: self._content().not_finite(),
+            HOTTEST: self._hottest,
             SHRINK: lambda: shrunk(tables_of(self._program, self._scope)),
         }
         try:
@@ -197,6 +199,10 @@ class ServerStore:
         if self._published is None:
             self._published = PublishedRows(self._index, self._servers)
         return self._published.begin(self._tables(None), PublishOrder(**order))
+
+    def _hottest(self, table: str, choice: Mapping[str, float], count: int) -> list[float]:
+        (found,) = self._tables([table])
+        return hottest(found, Choice(**choice), count)
 
     def _assign(self, values: Mapping[str, float]) -> None:
         """Set variables of one element; a server that updates nothing may have none of them."""

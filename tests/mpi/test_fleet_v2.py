@@ -167,7 +167,9 @@ def test_models_hold_all_rows_or_those_that_are_shown_often(mpi_tmp_path, monkey
             strategy = DistributedStrategy()
             strategy.a_sync = False
             accessor = "table_parameters.t.accessor.ctr_accessor_param."
-            strategy.sparse_table_configs = {"t": {accessor + "base_threshold": 0.15}}
+            settings = {accessor + "base_threshold": 0.15}
+            settings["table_parameters.t.sparse_table_cache_rate"] = 0.5  # of 2 rows
+            strategy.sparse_table_configs = {"t": settings}
             optimizer = fluid.optimizer.SGD(1.0)
             fleet.distributed_optimizer(optimizer, strategy).minimize(fluid.layers.mean(rows))
             if fleet.is_server():
@@ -180,20 +182,27 @@ def test_models_hold_all_rows_or_those_that_are_shown_often(mpi_tmp_path, monkey
             if load:
                 fleet.load_model(str(mpi_tmp_path / "all"))
             else:
-                for fed in ([1, 1, 2], [1, 3], [1, 1]):
+                for fed in ([1, 1, 2], [1, 3, 4], [1, 4, 1]):
                     exe.run(feed={"ids": np.array(fed)[:, None]})
                 fleet.save_persistables(exe, str(mpi_tmp_path / "all"), mode=3)
                 for mode in (0, 1, 2):
                     where = str(mpi_tmp_path / f"mode-{mode}")
                     fleet.save_inference_model(exe, where, ["ids"], [rows], mode=mode)
-            (found,) = exe.run(test, feed={"ids": np.array([[1], [2], [3]])}, fetch_list=[rows])
+                assert fleet.save_cache_model(str(mpi_tmp_path)) == 1
+                with pytest.raises(fluid.errors.HpcdistError, match="table_id 1: the tables are"):
+                    fleet.save_cache_model(str(mpi_tmp_path), table_id=1)
+            (found,) = exe.run(
+                test, feed={"ids": np.array([[1], [2], [3], [4]])}, fetch_list=[rows]
+            )
             fleet.stop_worker()
             return found.tolist()
 
     trained_rows = results(run_job(1, 1, script))[0]
     saved = {}
-    for name in ("all", "mode-0", "mode-1", "mode-2"):
+    for name in ("all", "mode-0", "mode-1", "mode-2", "000_cache"):
         with h5py.File(mpi_tmp_path / name / "manifest.h5") as file:
             saved[name] = sorted(file["t/ids"][:].tolist())
-    assert saved == {"all": [1, 2, 3], "mode-0": [1, 2, 3], "mode-1": [1], "mode-2": [1]}
+    assert saved.pop("000_cache") == [1]  # of those in mode 2 the half that is shown most
+    every, often = [1, 2, 3, 4], [1, 4]
+    assert saved == {"all": every, "mode-0": every, "mode-1": often, "mode-2": often}
     assert results(run_job(1, 1, lambda role: script(role, load=True)))[0] == trained_rows

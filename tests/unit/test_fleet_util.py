@@ -126,3 +126,12 @@ def test_passes_of_a_day():
     for hours in ("{2..3}", "all"):
         with pytest.raises(HpcdistError, match="expected hours"):
             util.get_online_pass_interval("20190720", hours, 30, 1, False)
+
+
+def test_rows_that_are_shown_most_are_saved_where_paddle_saves_them(monkeypatch):
+    calls = []
+    monkeypatch.setattr(fleet, "save_cache_model", lambda *a, **k: calls.append((*a, *k.values())))
+    util = FleetUtil()
+    util.save_cache_model("out/", 20190723, 6, table_id=2)
+    util.save_cache_base_model("out", "20190724")
+    assert calls == [("out/20190723/delta-6", 1, 2), ("out/20190724/base", 2, 0)]

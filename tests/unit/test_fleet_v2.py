@@ -248,7 +248,6 @@ def test_a_lone_worker_reduces_gathers_and_shares_files(paddle, capsys):
 @pytest.mark.parametrize(
     "name",
     [
-        "save_cache_model",
         "save_cache_table",
         "save_one_table",
         "load_one_table",

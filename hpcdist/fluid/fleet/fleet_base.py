@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcdist.base.checks import Refused
 from hpcdist.base.errors import FleetError, FleetTypeError
-from hpcdist.checkpoint.rows import Choice
+from hpcdist.checkpoint.hot_rows import save_hot_rows
 from hpcdist.checkpoint.shrink import shrink_tables
 from hpcdist.executor import control
 from hpcdist.executor.backend import CPUPlace
@@ -35,7 +35,7 @@ from hpcdist.fluid.fleet.optimizer import DistributedOptimizer
 from hpcdist.fluid.fleet.role_maker import PaddleCloudRoleMaker, Role, RoleMakerBase
 from hpcdist.fluid.fleet.strategy import DistributedStrategy
 from hpcdist.fluid.fleet.strategy_v2 import DistributedStrategy as DistributedStrategyV2
-from hpcdist.fluid.fleet.table_settings import choices_of, set_scores
+from hpcdist.fluid.fleet.table_settings import cache_of, choices_of, set_scores
 from hpcdist.fluid.optimizer import AnyOptimizer, Optimizer, OptimizerWrapper
 from hpcdist.graph.program import Program, program_of
 from hpcdist.graph.variable import Variable
@@ -74,7 +74,6 @@ class Fleet(FleetRoles):
 
     metrics = metrics
 
-    save_cache_model = Refused(_ONE_KIND_OF_SAVE, PADDLE_2)
     save_cache_table = Refused(_ONE_KIND_OF_SAVE, PADDLE_2)
     check_save_pre_patch_done = Refused(_ONE_KIND_OF_SAVE, PADDLE_2)
     save_one_table = Refused(_ALL_AT_ONCE, PADDLE_2)
@@ -92,7 +91,7 @@ class Fleet(FleetRoles):
         self._chosen_role_maker: RoleMakerBase | None = None
         self._collective = False  # workers only, who sum gradients
         self._strategy: Any = None
-        self._choices: dict[str, Choice] = {}  # of rows that base models hold
+        self._of_tables: Any = None  # the strategy that says which rows base models hold
         self._programs: Planned | None = None
         self._executor = Executor(CPUPlace())
 
@@ -182,7 +181,7 @@ class Fleet(FleetRoles):
         def distribute(loss: Variable) -> None:
             origin = program_of(loss)
             set_scores(origin, strategy)
-            self._choices = choices_of(strategy)
+            self._of_tables = strategy
             self._plan(origin, chosen)
             origin._fleet_opt.update(options)
             if self.is_worker():  # fleet 2's scripts call init_worker after the startup program
@@ -348,8 +347,20 @@ class Fleet(FleetRoles):
             executor,
             program,
             export_for_deployment=export_for_deployment,
-            choices=self._choices if mode in CHOSEN else None,
+            choices=choices_of(self._of_tables) if mode in CHOSEN else None,
         )
+
+    def save_cache_model(self, dirname: str, *, mode: int = 1, table_id: int = 0) -> int:
+        """Save the rows of a base model that are shown most; return how many. Collective.
+
+        Of the tables in the order of their names ``table_id`` is saved, into
+        ``dirname/000_cache``; which part of its rows, ``sparse_table_cache_rate`` says.
+        """
+        check_mode("save_cache_model", mode, CHOSEN)
+        self._require(Role.WORKER, "save_cache_model")
+        origin = self._planned.origin
+        table, choice, share = cache_of(origin, self._of_tables, table_id)
+        return save_hot_rows(f"{dirname}/{table_id:03d}_cache", origin, table, choice, share)
 
     def shrink(self, threshold: float | None = None) -> dict[str, int]:
         """Forget the rows of tables that have expired; see `hpcdist.checkpoint.shrink_tables`.

@@ -21,7 +21,7 @@ _OF_PSLIB = """
     check_two_programs check_vars_and_dump draw_from_program draw_from_program_file
     get_global_metrics load_fleet_model load_fleet_model_one_table load_model
     parse_program_proto print_global_metrics program_type_trans pull_all_dense_params
-    save_batch_model save_cache_base_model save_cache_model save_delta_model save_fleet_model
+    save_batch_model save_delta_model save_fleet_model
     save_model save_paddle_inference_model save_paddle_params save_xbox_base_model
 """
 _POSITIVE, _NEGATIVE = "_generated_var_2", "_generated_var_3"  # of the first layers.auc
@@ -132,6 +132,21 @@ class FleetUtil:
         base_key, workers = int(xbox_base_key), fleet.worker_num()
         line = done_files.xbox_line(output_path, *key, base_key, data, hadoop_fs_name, workers)
         self._append(f"{output_path}/{name}", hadoop, line, key, done_files.has_xbox)
+
+    def save_cache_model(
+        self, output_path: str, day: int | str, pass_id: int | str, mode: int = 1, **kwargs: Any
+    ) -> int:
+        """Save the rows that are shown most beside a delta; see `Fleet.save_cache_model`.
+
+        Others: ``table_id`` (0).
+        """
+        folder = done_files.xbox_path(output_path, str(day), str(pass_id)).rstrip("/")
+        table_id = kwargs.get("table_id", 0)
+        return fleet.save_cache_model(folder, mode=int(mode), table_id=table_id)
+
+    def save_cache_base_model(self, output_path: str, day: int | str, **kwargs: Any) -> int:
+        """Save the rows that are shown most beside a base; see `save_cache_model`."""
+        return self.save_cache_model(output_path, day, -1, 2, **kwargs)
 
     def write_cache_donefile(
         self,

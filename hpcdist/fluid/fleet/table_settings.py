@@ -18,8 +18,10 @@ from hpcdist.fluid.fleet.collective_settings import refuse
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Parameter
 from hpcdist.ps.row_policy import ClickScore, RowPolicy
+from hpcdist.transpiler.table_metadata import tables_looked_up
 
 BASE_THRESHOLD, DELTA_KEEP_DAYS = 1.5, 16.0  # Paddle's, where a strategy says none
+CACHE_RATE = 0.00055  # Paddle's too
 TABLE_FIELDS = ("sparse_table_configs", "fleet_desc_configs")
 
 _BY_OPTIMIZER = "rows are updated by the optimizer that minimizes the loss"
@@ -193,6 +195,21 @@ def choices_of(strategy: object) -> dict[str, Choice]:
                 days = float(given.get("delta_keep_days", DELTA_KEEP_DAYS))
                 choices[table] = Choice(score, days)
     return choices
+
+
+def cache_of(origin: Program, strategy: object, number: int) -> tuple[str, Choice, float]:
+    """Return a Program's table by its number, in the order of names, and what its cache holds.
+
+    These are the rows of a base model, and which part of them. FleetError if there is no such.
+    """
+    tables = sorted(tables_looked_up(origin))
+    if not 0 <= number < len(tables):
+        raise FleetError(f"save_cache_model: table_id {number}: the tables are {tables}")
+    table = tables[number]
+    configs = getattr(strategy, "sparse_table_configs", {}).get(table, {})
+    share = configs.get(f"table_parameters.{table}.sparse_table_cache_rate", CACHE_RATE)
+    choice = Choice(BASE_THRESHOLD, DELTA_KEEP_DAYS)
+    return table, choices_of(strategy).get(table, choice), float(share)
 
 
 def _coefficients(field: str, table: str, values: Mapping[str, Any]) -> dict[str, Any]:
