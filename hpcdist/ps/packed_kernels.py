@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import float32, float64, int8, int16, int64, uint16, uint32, uint64
+from numba import float32, float64, int8, int16, int32, int64, uint16, uint32, uint64
 
 from hpcdist.base.jit import inlined, jit
 from hpcdist.ps.raw_memory import (
@@ -30,35 +30,34 @@ FLOAT32, FLOAT16, BFLOAT16, INT8 = range(4)
 AHEAD = 8  # records asked for before they are needed
 _16, _32 = uint32(16), uint64(32)
 _SIGN, _REST = uint32(0x8000), uint32(0x7FFFFFFF)
-_ONE = uint64(1)
+_ONE = uint32(1)
 _MOST = float32(127)
 
 
 @inlined
 def _rounded(number, bits, noise, by_chance):
-    """Return a whole number without its lowest ``bits``, rounded: to even, or by ``noise``."""
+    """Return a uint32 without its lowest ``bits``, rounded: to even, or by ``noise``."""
     mask = (_ONE << bits) - _ONE
-    if by_chance:
-        return (number + (uint64(noise) & mask)) >> bits
-    return (number + (mask >> _ONE) + ((number >> bits) & _ONE)) >> bits
+    even = (mask >> _ONE) + ((number >> bits) & _ONE)
+    return uint32(number + (noise & mask if by_chance else even)) >> bits
 
 
-@jit
+@inlined
 def _half_of(value, noise, by_chance):
-    """Return the bits of a float32 rounded to float16: uint16."""
+    """Return the bits of a float32 rounded to float16: uint16. No branches: lanes do it at once."""
     bits = bits_of(value)
-    sign = (bits >> _16) & _SIGN
-    size = uint64(bits & _REST)
-    if size >= uint64(0x7F800000):  # infinity, or no number
-        return uint16(sign | uint32(0x7C00 if size == uint64(0x7F800000) else 0x7E00))
-    if size >= uint64(0x38800000):
-        half = _rounded(size - uint64(0x38000000), uint64(13), noise, by_chance)
-        return uint16(sign | uint32(min(half, uint64(0x7C00))))
-    exponent = size >> uint64(23)
-    if exponent < uint64(94):  # less than 2^-32
-        return uint16(sign)
-    mantissa = (size & uint64(0x7FFFFF)) | uint64(0x800000)
-    return uint16(sign | uint32(_rounded(mantissa, uint64(126) - exponent, noise, by_chance)))
+    size = bits & _REST
+    exponent = size >> uint32(23)
+    # Less than 2^-14 has fewer digits, less than 2^-32 none.
+    small = size < uint32(0x38800000)
+    shift = min(uint32(126) - exponent, uint32(31)) if small else uint32(13)
+    digits = (size & uint32(0x7FFFFF)) | uint32(0x800000)
+    digits = digits if exponent > uint32(94) else uint32(0)
+    number = digits if small else size - uint32(0x38000000)
+    half = min(_rounded(number, shift, noise, by_chance), uint32(0x7C00))
+    half = uint32(0x7E00) if size > uint32(0x7F800000) else half
+    half = uint32(0x7C00) if size == uint32(0x7F800000) else half
+    return uint16(half | ((bits >> _16) & _SIGN))
 
 
 @jit
@@ -74,40 +73,37 @@ def _of_half(half):
     return -value if uint32(half) & _SIGN else value
 
 
-@jit
+@inlined
 def _bfloat_of(value, noise, by_chance):
     """Return the bits of a float32 rounded to bfloat16: uint16."""
     bits = bits_of(value)
-    size = uint64(bits & _REST)
-    if size > uint64(0x7F800000):
-        return uint16((bits >> _16) | uint32(0x40))
-    rounded = min(_rounded(size, uint64(16), noise, by_chance), uint64(0x7F80))
-    return uint16(((bits >> _16) & _SIGN) | uint32(rounded))
+    size = bits & _REST
+    rounded = min(_rounded(size, _16, noise, by_chance), uint32(0x7F80))
+    rounded = uint32(0x7FC0) if size > uint32(0x7F800000) else rounded
+    return uint16(rounded | ((bits >> _16) & _SIGN))
 
 
 @jit
-def _to_int8(source, place, width, by_chance, low, high, first):
+def _to_int8(source, place, width, by_chance, low, high):
     """Write a row as a scale and whole numbers; a row that is not finite becomes NaN."""
-    values, most, finite = float32_at(source), float32(0), True
+    values, most = float32_at(source), uint32(0)
     for j in range(width):
-        size = abs(values[j])
-        finite &= size <= float32(3.4028235e38)
-        most = max(most, size)
-    scale = most / _MOST
-    if not finite:
+        most = max(most, bits_of(values[j]) & _REST)
+    scale = float_of(most) / _MOST
+    if most >= uint32(0x7F800000):
         scale = float32(np.nan)
     float32_at(place)[0] = scale
     whole = int8_at(place + 4)
-    divisor = float64(scale)
-    for j in range(width):
-        if scale > float32(0):
-            part = 0.5
-            if by_chance:
-                part = float64(random_bits(low, high, first + j)) * 2.0**-32
-            quotient = math.floor(float64(values[j]) / divisor + part)
-            whole[j] = int8(min(127.0, max(-127.0, quotient)))
-        else:
+    if not scale > float32(0):
+        for j in range(width):
             whole[j] = int8(0)
+        return
+    factor, part = 1.0 / float64(scale), 0.5
+    for j in range(width):
+        if by_chance:
+            part = float64(int32(random_bits(low, high, j) >> _ONE)) * 2.0**-31
+        quotient = np.floor(float64(values[j]) * factor + part)
+        whole[j] = int8(int32(min(127.0, max(-127.0, quotient))))
 
 
 @jit
@@ -118,13 +114,11 @@ def _write_values(source, place, facts, key):
     if kind == FLOAT32:
         copy_bytes(place, source, 4 * width)
     elif kind == INT8:
-        _to_int8(source, place, width, by_chance, low, high, 0)
+        _to_int8(source, place, width, by_chance, low, high)
     else:
         values, halves = float32_at(source), uint16_at(place)
         for j in range(width):
-            noise = uint32(0)
-            if by_chance:
-                noise = random_bits(low, high, j)
+            noise = random_bits(low, high, j) if by_chance else uint32(0)
             if kind == FLOAT16:
                 halves[j] = _half_of(values[j], noise, by_chance)
             else:

@@ -55,8 +55,8 @@ def _whole(values: np.ndarray, noise: np.ndarray, by_chance: bool) -> np.ndarray
     scale = np.abs(values).max() / F(127)
     if scale == 0:
         return np.zeros_like(values)
-    part = noise * 2.0**-32 if by_chance else 0.5
-    whole = np.floor(values.astype(np.float64) / np.float64(scale) + part)
+    part = (noise >> 1) * 2.0**-31 if by_chance else 0.5
+    whole = np.floor(values * (1 / np.float64(scale)) + part)
     return np.clip(whole, -127, 127).astype(F) * scale
 
 
@@ -83,7 +83,7 @@ def _by_chance(given: np.ndarray, noise: np.ndarray, kind: str) -> np.ndarray:
     whole = np.floor(size)
     _, exponents = np.frexp(values)
     dropped = digit - np.maximum(exponents - 24, -149)  # binary digits of float32 that go
-    chance = np.where(dropped <= 32, noise & ((np.uint64(1) << dropped.astype(np.uint64)) - 1), 0)
+    chance = np.where(dropped <= 31, noise & ((np.uint64(1) << dropped.astype(np.uint64)) - 1), 0)
     up = (size - whole) + np.ldexp(chance.astype(np.float64), -dropped) >= 1
     rounded = np.sign(values) * np.ldexp(whole + up, digit)
     rounded = np.where(np.abs(rounded) > MOST[kind], np.copysign(np.inf, values), rounded)
