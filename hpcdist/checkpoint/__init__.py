@@ -5,8 +5,9 @@ These names import their modules when first used.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hpcdist.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from hpcdist.checkpoint.checkpoint import Checkpoint, latest
@@ -31,24 +32,15 @@ __all__ = [
     "shrink_tables",
     "wait",
 ]
-_MODULES = {
-    "Publisher": "publisher",
-    "Saver": "saver",
-    "shrink_tables": "shrink",
-    **dict.fromkeys(("Checkpoint", "latest"), "checkpoint"),
-    **dict.fromkeys(("Restored", "restore"), "restoring"),
-    **dict.fromkeys(("Resumable", "resumable"), "resume_state"),
-    **dict.fromkeys(("busy", "save", "wait"), "saving"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Publisher": ".publisher",
+        "Saver": ".saver",
+        "shrink_tables": ".shrink",
+        **dict.fromkeys(("Checkpoint", "latest"), ".checkpoint"),
+        **dict.fromkeys(("Restored", "restore"), ".restoring"),
+        **dict.fromkeys(("Resumable", "resumable"), ".resume_state"),
+        **dict.fromkeys(("busy", "save", "wait"), ".saving"),
+    },
+)

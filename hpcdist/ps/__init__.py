@@ -6,28 +6,13 @@ As a library, for numpy scripts: `connect` returns a `Table` with ``pull`` and `
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from hpcdist.base.lazy import lazy_names
 
-from hpcdist.base.nearest import did_you_mean
-
+_TABLES = "hpcdist.fluid.declared.tables"
 _LIBRARY = {
-    **dict.fromkeys(("Push", "Table", "connect", "mean", "rank", "size"), "fluid.declared.tables"),
-    "Initial": "ps.facts",
-    **dict.fromkeys(("ClickScore", "RowPolicy"), "ps.row_policy"),
+    **dict.fromkeys(("Push", "Table", "connect", "mean", "rank", "size"), _TABLES),
+    "Initial": ".facts",
+    **dict.fromkeys(("ClickScore", "RowPolicy"), ".row_policy"),
 }
+__getattr__, __dir__ = lazy_names(__name__, _LIBRARY)
 __all__ = sorted(_LIBRARY)
-
-
-def __getattr__(name: str) -> Any:
-    module = _LIBRARY.get(name)
-    if module is None:
-        near = "" if name.startswith("__") else did_you_mean(name, _LIBRARY)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{near}")
-    value = getattr(importlib.import_module(f"hpcdist.{module}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LIBRARY})

@@ -6,20 +6,8 @@ base. Neither imports MPI.
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from hpcdist.base.lazy import lazy_names
 
-_NAMES = {"Lookup": "lookup", "Version": "version", "compact": "compaction"}
+_NAMES = {"Lookup": ".lookup", "Version": ".version", "compact": ".compaction"}
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)
 __all__ = sorted(_NAMES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_NAMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_NAMES})

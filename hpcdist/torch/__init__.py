@@ -5,13 +5,13 @@ Needs torch 2.13 or newer (``python -m pip install 'torch>=2.13'``): `LaunchErro
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from hpcdist.base.errors import LaunchError, RankFailure
 from hpcdist.base.extras import install_command
+from hpcdist.base.lazy import lazy_names
 from hpcdist.ps.row_policy import ClickScore, RowPolicy
 
 OLDEST = (2, 13)  # whose process groups can be written in Python as far as we need
@@ -39,20 +39,9 @@ if TYPE_CHECKING:
 register()
 
 # What reads and writes checkpoints is imported when it is first used.
-_IN_FILES = {"Publisher": "published", "Saver": "saver", "shrink_tables": "published"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _IN_FILES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_IN_FILES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
+__getattr__, __dir__ = lazy_names(
+    __name__, {"Publisher": ".published", "Saver": ".saver", "shrink_tables": ".published"}
+)
 
 __all__ = [
     "ClickScore",
