@@ -123,6 +123,7 @@ CUBE = np.arange(60, dtype="float32").reshape(3, 4, 5)
         (np.s_[:, 1:-1, -2:], ["slice"], "x_slice_0"),
         (np.s_[:, np.int64(1)], ["slice"], "x_slice_0"),
         (np.s_[:], [], "x"),
+        (np.s_[0:], [], "x"),
         (np.s_[:, ::-1], ["reverse"], "x_slice_reverse_0"),
         (np.s_[::-1, 1:3], ["slice", "reverse"], "x_slice_reverse_0"),
         (np.s_[0:3:2, 3:0:-2], ["strided_slice"], "x_strided_slice_0"),
@@ -135,6 +136,12 @@ def test_parts_append_the_operators_of_fluid(programs, part, types, name):
     ((got,),) = run(programs, {"x": CUBE}, [found])
     np.testing.assert_array_equal(got, CUBE[part])
     assert found.shape == got.shape
+
+
+def test_a_slice_of_all_rows_is_none(programs):
+    data("x", [3, 4, 5])[0:, 1:2, 0::1]
+    (op,) = programs[0].global_block().ops
+    assert (op.attr("axes"), op.attr("starts")) == ([1], [1])
 
 
 def test_one_element_has_a_shape_as_in_fluid(programs):

@@ -154,7 +154,7 @@ def getitem(self: Variable, item: Any) -> Variable:
             raise GraphTypeError(
                 f"{self.name}[...]: an index is a number or a slice of numbers, got {index!r}"
             )
-        elif (index.start, index.stop, index.step) == (None, None, None):
+        elif _is_whole(index):
             continue
         elif (index.start, index.stop, index.step) == (None, None, -1):
             turned.append(axis)
@@ -181,6 +181,12 @@ def getitem(self: Variable, item: Any) -> Variable:
         key = f"{self.name}_slice_reverse"
         result = _append(_block(self), "reverse", self.dtype, {"X": result}, {"axis": turned}, key)
     return result
+
+
+def _is_whole(index: slice) -> bool:
+    """Return whether a slice takes all places: so it does not mix the rows of a batch."""
+    from_first = index.start is None or (isinstance(index.start, Integral) and index.start == 0)
+    return from_first and index.stop is None and index.step in (None, 1)
 
 
 def _place(bound: Any, default: int) -> Place:
