@@ -16,6 +16,7 @@ paddle paddle.nn paddle.nn.functional paddle.nn.initializer paddle.nn.utils padd
 paddle.optimizer paddle.optimizer.lr paddle.io paddle.static paddle.static.nn paddle.static.amp
 paddle.static.io paddle.metric paddle.regularizer paddle.framework paddle.utils paddle.base
 paddle.linalg paddle.fft paddle.signal paddle.distributed paddle.distributed.fleet
+paddle.distributed.fleet.dataset
 paddle.distributed.fleet.utils paddle.device paddle.device.cuda paddle.jit paddle.amp
 paddle.autograd paddle.incubate paddle.incubate.layers paddle.distribution paddle.sparse
 paddle.vision paddle.text paddle.audio paddle.geometric paddle.tensor paddle.nn.layer paddle.hub
@@ -23,10 +24,15 @@ paddle.onnx paddle.profiler paddle.callbacks paddle.inference paddle.quantizatio
 paddle.version paddle.reader paddle.dataset
 """
 
+# Modules whose functions are methods of an object, and not in __all__.
+OF_AN_OBJECT = ("paddle.distributed.fleet", "paddle.distributed.fleet.dataset")
+
 
 def names_of(module: types.ModuleType) -> list[str]:
     """Return the public names of a module, and its modules."""
     named = getattr(module, "__all__", None) or dir(module)
+    if module.__name__ in OF_AN_OBJECT:
+        named = [*named, *(name for name in dir(module) if callable(getattr(module, name)))]
     below = [
         name
         for name in dir(module)

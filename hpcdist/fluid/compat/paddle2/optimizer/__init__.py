@@ -16,6 +16,7 @@ from hpcdist.fluid import layers
 from hpcdist.fluid import optimizer as fluid
 from hpcdist.fluid.compat.paddle2 import declare
 from hpcdist.fluid.compat.paddle2.optimizer import lr
+from hpcdist.fluid.compat.paddle2.optimizer.scheduler import schedulers
 from hpcdist.fluid.optimizer import Optimizer
 from hpcdist.fluid.optimizer.weight_decay import extend_with_decoupled_weight_decay
 from hpcdist.fluid.regularizer import L2Decay
@@ -125,12 +126,12 @@ def set_lr(self: Any, value: float) -> None:
 
 def has_schedulers() -> bool:
     """Return whether there is a rate that a script may step."""
-    return bool(lr.schedulers)
+    return bool(schedulers)
 
 
 def set_rates(program: Program, scope: Scope) -> None:
     """Put the rates of schedulers into a scope, before a step of the Program that they train."""
-    for scheduler in list(lr.schedulers):
+    for scheduler in list(schedulers):
         for optimizer in scheduler.optimizers:
             variable = optimizer._global_learning_rate(program)
             if variable is not None and program_of(variable) is program:

@@ -9,78 +9,15 @@ rate.step()  # after an epoch, or a step
 from __future__ import annotations
 
 import math
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.fluid.compat.paddle2 import declare
+from hpcdist.fluid.compat.paddle2.optimizer.cycles import CyclicLR, OneCycleLR
+from hpcdist.fluid.compat.paddle2.optimizer.scheduler import LRScheduler
 
 _KINDS = declare.KINDS
-
-
-schedulers: weakref.WeakSet[LRScheduler] = weakref.WeakSet()  # those that a script may step
-
-
-class LRScheduler:
-    """Base of rates: ``get_lr`` computes the rate of ``last_epoch``, which ``step`` counts."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> LRScheduler:
-        """Note the scheduler, and that no optimizer has it yet."""
-        made = super().__new__(cls)
-        made.optimizers = []
-        schedulers.add(made)
-        return made
-
-    optimizers: list[Any]  # those whose rate it is; an Executor sets that of their Programs
-
-    def __init__(
-        self, learning_rate: float = 0.1, last_epoch: int = -1, verbose: bool = False
-    ) -> None:
-        where = f"paddle.optimizer.lr.{type(self).__name__}: learning_rate"
-        self.base_lr = _KINDS["float"](where, learning_rate)
-        self.last_lr = self.base_lr
-        self.last_epoch, self.verbose = last_epoch, verbose
-        self.step()
-
-    def __call__(self) -> float:
-        """Return the rate of now."""
-        return self.last_lr
-
-    def get_lr(self) -> float:
-        """Return the rate of ``last_epoch``; to be written by subclasses."""
-        raise NotImplementedError(f"{type(self).__name__} has no get_lr")
-
-    def step(self, epoch: int | None = None) -> None:
-        """Count one step, or go to ``epoch``."""
-        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-        self.last_lr = float(self.get_lr())
-        self._tell()
-
-    def _tell(self) -> None:
-        if self.verbose:
-            print(
-                f"Epoch {self.last_epoch}: {type(self).__name__} set learning rate to "
-                f"{self.last_lr}."
-            )
-
-    def state_keys(self) -> Sequence[str]:
-        """Return the attributes that `state_dict` has."""
-        return ("last_epoch", "last_lr")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the counters of the schedule."""
-        return {key: getattr(self, key) for key in self.state_keys()}
-
-    def set_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue from what `state_dict` has returned."""
-        for key in self.state_keys():
-            if key not in state_dict:
-                raise GraphError(f"{type(self).__name__}.set_state_dict: {key!r} is missing")
-            setattr(self, key, state_dict[key])
-
-    set_dict = set_state_dict
-
 
 # Name: parameters beside last_epoch and verbose; the rate of epoch n, by the scheduler s.
 _FORMULAS: dict[str, tuple[str, Callable[[Any, int], float]]] = {
@@ -131,6 +68,12 @@ _FORMULAS: dict[str, tuple[str, Callable[[Any, int], float]]] = {
             s.eta_min + (s.base_lr - s.eta_min) * (1 + math.cos(math.pi * n / s.T_max)) / 2
         ),
     ),
+    "CosineAnnealingWarmRestarts": (
+        "learning_rate: float, T_0: int, T_mult: int = 1, eta_min: float = 0",
+        lambda s, n: (
+            s.eta_min + (s.base_lr - s.eta_min) * (1 + math.cos(math.pi * _of_restart(s, n))) / 2
+        ),
+    ),
     "LinearLR": (
         (
             "learning_rate: float, total_steps: int, start_factor: float = 0.3333333333333333, "
@@ -154,6 +97,20 @@ def _polynomial(s: Any, n: int) -> float:
     else:
         n = min(n, steps)
     return (s.base_lr - s.end_lr) * (1 - n / steps) ** s.power + s.end_lr
+
+
+def _of_restart(s: Any, n: int) -> float:
+    """Return which part of the time between two restarts has passed."""
+    if s.T_0 < 1 or s.T_mult < 1:
+        raise GraphError(
+            "paddle.optimizer.lr.CosineAnnealingWarmRestarts: expected T_0 and T_mult from 1 on, "
+            f"got {s.T_0} and {s.T_mult}"
+        )
+    length = s.T_0
+    while n >= length:
+        n -= length
+        length *= s.T_mult
+    return n / length
 
 
 def _scheduler(name: str, parameters: str, formula: Callable[[Any, int], float]) -> type:
@@ -304,4 +261,5 @@ class ReduceOnPlateau(LRScheduler):
         return value < best - margin if self.mode == "min" else value > best + margin
 
 
-__all__ = sorted({*_FORMULAS, *declare.public(globals())})
+_ELSEWHERE = {one.__name__ for one in (CyclicLR, LRScheduler, OneCycleLR)}
+__all__ = sorted({*_FORMULAS, *_ELSEWHERE, *declare.public(globals())})

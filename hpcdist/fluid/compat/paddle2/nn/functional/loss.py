@@ -304,11 +304,37 @@ def triplet_margin_loss(
     name: str | None = None,
 ) -> Variable:
     """Return max(0, |input - positive| - |input - negative| + margin)."""
-    near = common.pairwise_distance(input, positive, p, epsilon)
-    far = common.pairwise_distance(input, negative, p, epsilon)
+
+    def distance(x: Variable, y: Variable) -> Variable:
+        return common.pairwise_distance(x, y, p, epsilon)
+
+    values = input, positive, negative
+    return triplet_margin_with_distance_loss(*values, distance, margin, swap, reduction)
+
+
+@_function
+def triplet_margin_with_distance_loss(
+    input: Variable,
+    positive: Variable,
+    negative: Variable,
+    distance_function: Any = None,
+    margin: float = 1.0,
+    swap: bool = False,
+    reduction: str = "mean",
+    name: str | None = None,
+) -> Variable:
+    """The same, of distances by a function of two Variables."""
+    distance = distance_function or common.pairwise_distance
+    if not callable(distance):
+        raise GraphError(
+            f"{_MODULE}.triplet_margin_with_distance_loss: distance_function: expected a function "
+            f"of two Variables, got {distance!r}"
+        )
+    near, far = distance(input, positive), distance(input, negative)
     if swap:
-        far = layers.elementwise_min(far, common.pairwise_distance(positive, negative, p, epsilon))
-    return reduced("triplet_margin_loss", layers.relu(near - far + margin), reduction)
+        far = layers.elementwise_min(far, distance(positive, negative))
+    losses = layers.relu(near - far + margin)
+    return reduced("triplet_margin_with_distance_loss", losses, reduction)
 
 
 @_function

@@ -70,6 +70,29 @@ def pixel_unshuffle(
     return layers.reshape(turned, [n, channels * r * r, height // r, width // r])
 
 
+@_function
+def local_response_norm(
+    x: Variable,
+    size: int,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    k: float = 1.0,
+    data_format: str = "NCHW",
+    name: str | None = None,
+) -> Variable:
+    """Return x / (k + alpha times the mean of squares in ``size`` channels)^beta."""
+    if data_format not in ("NCL", "NCHW", "NCDHW") or len(x.shape) < 3:
+        raise GraphError(
+            f"{_MODULE}.local_response_norm: expected channels first of at least 3 dimensions, got "
+            f"{x.shape} and data_format {data_format!r}: transpose x"
+        )
+    squares = layers.reshape(x * x, [0, 1, x.shape[1], -1])
+    around = [0, 0, 0, 0, size // 2, (size - 1) // 2, 0, 0]
+    means = layers.pool2d(layers.pad(squares, around), [size, 1], "avg")
+    divisors = layers.pow(layers.scale(means, alpha, k), beta)
+    return layers.reshape(x / layers.reshape(divisors, [0, *x.shape[1:]]), [0, *x.shape[1:]])
+
+
 # -- other sizes -----------------------------------------------------------------------------------
 _RESAMPLED = {"nearest": "NEAREST", "bilinear": "BILINEAR", "trilinear": "TRILINEAR"}
 _FORMATS = {"nearest": "NCHW", "bilinear": "NCHW", "linear": "NCW", "trilinear": "NCDHW"}

@@ -53,6 +53,7 @@ _LAYERS = {
     "MaxPool1D": ("max_pool1d", 1),
     "MaxPool2D": ("max_pool2d", 1),
     "MaxPool3D": ("max_pool3d", 1),
+    "LocalResponseNorm": ("local_response_norm", 1),
     "PixelShuffle": ("pixel_shuffle", 1),
     "PixelUnshuffle": ("pixel_unshuffle", 1),
     "Upsample": ("upsample", 1),
@@ -76,6 +77,7 @@ _LAYERS = {
     "SmoothL1Loss": ("smooth_l1_loss", 2),
     "SoftMarginLoss": ("soft_margin_loss", 2),
     "TripletMarginLoss": ("triplet_margin_loss", 3),
+    "TripletMarginWithDistanceLoss": ("triplet_margin_with_distance_loss", 3),
 }
 _WITHOUT = ("dtype", "training", "weight_grad")  # what a function takes, but not the class
 

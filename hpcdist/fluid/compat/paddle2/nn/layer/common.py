@@ -22,6 +22,7 @@ __all__ = [
     "Pad1D",
     "Pad2D",
     "Pad3D",
+    "Softmax2D",
     "UpsamplingBilinear2D",
     "UpsamplingNearest2D",
     "ZeroPad2D",
@@ -211,6 +212,17 @@ class ZeroPad2D(Pad2D):
         self, padding: Ints, data_format: str | None = None, name: str | None = None
     ) -> None:
         super().__init__(padding, "constant", 0.0, data_format)
+
+
+class Softmax2D(Layer):
+    """Apply softmax over the channels of images."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__()
+
+    def forward(self, x: Any) -> Any:
+        """Append the softmax."""
+        return functional.softmax(x, axis=-3)
 
 
 class UpsamplingNearest2D(Layer):
