@@ -74,17 +74,12 @@ def test_a_public_name_can_be_the_first_thing_that_is_imported(statement):
 @pytest.mark.parametrize(
     "module",
     [
-        "checkpoint",
         "executor.executor",
         "fluid.layers",
-        "runtime",
-        "torch",
         "transpiler",
     ],
 )
 def test_whoever_builds_or_runs_programs_has_all_operators(module):
-    if module == "torch":
-        pytest.importorskip("torch")
     operators = "from hpcdist.graph import registry; print(*registry.defined())"
     full = {*printed(f"import hpcdist.ops; {operators}").split()}
     assert len(full) > 500 and {*printed(f"import hpcdist.{module}; {operators}").split()} >= full
