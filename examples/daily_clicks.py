@@ -66,11 +66,11 @@ def network():
     return [user, item, click], chance
 
 
-def main(directory, days, rows):
+def main(directory, days, rows, place):
     """Make the days, and train them."""
     fluid.default_startup_program().random_seed = 1
     inputs, chance = network()
-    exe = fluid.Executor(fluid.CPUPlace())
+    exe = fluid.Executor(place)
     exe.run(fluid.default_startup_program())
     clicks = os.path.join(directory, "clicks")
     if fluid.is_first():
@@ -106,5 +106,6 @@ if __name__ == "__main__":
     parser.add_argument("--days", type=int, default=3)
     parser.add_argument("--rows", type=int, default=2000, help="of a pass")
     parser.add_argument("--directory", default="daily_clicks")
+    parser.add_argument("--place", type=fluid.place, default="cpu", help="cpu, or gpu: this rank's")
     options = parser.parse_args()
-    main(options.directory, options.days, options.rows)
+    main(options.directory, options.days, options.rows, options.place)
