@@ -116,9 +116,9 @@ def test_rates_are_those_of_the_step_where_rows_are_pushed():
 def test_a_rate_is_of_this_step_though_another_trainer_pushes_its_rows_late(monkeypatch):
     push = PsClient.push_rows
 
-    def late(*args: Any) -> None:
+    def late(*args: Any, **how: Any) -> None:
         time.sleep(0.1)  # while trainer 0 asks
-        push(*args)
+        push(*args, **how)
 
     def script(role: Any = None) -> list[Any]:
         main, startup = fluid.Program(), fluid.Program()
