@@ -6,6 +6,7 @@ from hpcdist.graph.program import Program
 from hpcdist.ps.planned_tables import PlannedTable
 from hpcdist.transpiler.adaptive_local_sgd import adaptive
 from hpcdist.transpiler.data_parallel import data_parallel
+from hpcdist.transpiler.gathered_rows import with_norms
 from hpcdist.transpiler.group import group_of, required_group
 from hpcdist.transpiler.plan import ProgramPlan, trainer_plan
 from hpcdist.transpiler.pserver import server_plan
@@ -56,6 +57,8 @@ def in_group(program: Program, *, tables_here: bool = True) -> Program:
         program = adaptive(program, group)
     if group is not None and group.sharded:
         program = sharded(program, required_group(program))
+    if group is not None and program.trains:
+        program = with_norms(program)
     return with_tables(program, here=tables_here)
 
 

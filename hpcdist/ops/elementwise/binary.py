@@ -84,10 +84,7 @@ def _product(xp: ArrayModule, x, y, out, axis: int) -> Call:
     if not isinstance(x, SelectedRows):
         return _forward("multiply")(xp, x, y, out, axis)
     factor = y.reshape(())
-    steps = [functools.partial(xp.multiply, x.value, factor, out=out.value)]
-    if out.rows is not x.rows:
-        steps.append(functools.partial(xp.copyto, out.rows, x.rows))
-    return in_sequence(*steps)
+    return functools.partial(out.take, x, lambda value, to: xp.multiply(value, factor, out=to))
 
 
 def _truncated_quotient(xp: ArrayModule, x, y, out, axis: int) -> Call:

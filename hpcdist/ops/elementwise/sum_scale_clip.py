@@ -86,11 +86,10 @@ def _scale_infer(x: Meta, **_) -> Meta:
 
 
 def _scale_bind(xp: ArrayModule, x, out, scale: float, bias: float, bias_after_scale: bool) -> Call:
-    steps: list[Call] = []
     if isinstance(x, SelectedRows):
-        if not same_buffer(xp, x.rows, out.rows):
-            steps.append(partial(xp.copyto, out.rows, x.rows))
-        x, out = x.value, out.value
+        facts = scale, bias, bias_after_scale
+        return partial(out.take, x, lambda value, to: _scale_bind(xp, value, to, *facts)())
+    steps: list[Call] = []
     if x.dtype.kind in "iu":  # Fluid converts both to the element type
         scale, bias = int(scale), int(bias)
     if bias and not bias_after_scale:
@@ -188,9 +187,9 @@ def _clip_by_norm_kernel(xp: ArrayModule, x, squared, out, max_norm: float) -> N
         squared = xp.dot(flat, flat)
     factor = (max_norm / xp.maximum(xp.sqrt(squared), max_norm)).astype(x.dtype)
     if isinstance(x, SelectedRows):
-        out.rows[...] = x.rows
-        x, out = x.value, out.value
-    xp.multiply(x, factor, out=out)
+        out.take(x, lambda value, to: xp.multiply(value, factor, out=to))
+    else:
+        xp.multiply(x, factor, out=out)
 
 
 define(

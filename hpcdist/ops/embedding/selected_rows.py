@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,6 +82,18 @@ class SelectedRows:
         total = xp.empty(flat.shape, flat.dtype)
         add_runs(xp, rows, order, flat, total, again)
         return SelectedRows(rows, total.reshape(self.value.shape), self.height)
+
+    def fit(self, other: SelectedRows) -> None:
+        """Make room for the rows of another: in new memory if trainers have gathered others."""
+        if len(self.rows) != len(other.rows):
+            xp = library_of(other.rows)
+            self.rows, self.value = xp.empty_like(other.rows), xp.empty_like(other.value)
+
+    def take(self, other: SelectedRows, change: Callable[[Array, Array], object]) -> None:
+        """Become the rows of another, with the values that ``change`` makes of its values."""
+        self.fit(other)
+        self.rows[...] = other.rows
+        change(other.value, self.value)
 
     def add_to(self, dense) -> None:
         """Add the rows to a dense array of the table's shape, in place."""

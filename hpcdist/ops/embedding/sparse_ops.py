@@ -1,7 +1,8 @@
 """Operators on SelectedRows only.
 
-The number of rows of a result is fixed when a Program is compiled, so merging keeps it: the rows
-that became free are zeros, which change no sum, no norm and no update.
+The number of rows of a result is that of the operand, which a Program is compiled for, so merging
+keeps it: the rows that became free are zeros, which change no sum, no norm and no update. Where
+trainers have gathered an operand's rows the number is found in the step (`SelectedRows.fit`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ SPARSE = "SELECTED_ROWS"
 def merge_into(x: SelectedRows, out: SelectedRows) -> int:
     """Write every row of x once, repeats added up, then zeros; return the number of rows."""
     merged = x.merged()
+    out.fit(x)
     n = len(merged.rows)
     out.rows[:n], out.rows[n:] = merged.rows, merged.rows[:1]
     out.value[:n], out.value[n:] = merged.value, 0

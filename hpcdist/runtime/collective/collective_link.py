@@ -33,7 +33,6 @@ from hpcdist.runtime.collective.bucket_allreduce import RowsSum, Sums, bucket_na
 from hpcdist.runtime.collective.sparse_sum import CompressedSteps, SparseSum
 from hpcdist.runtime.collective.sum_checks import (
     check_counts,
-    check_sparse,
     in_fixed_order,
     is_sparse,
     metas_of,
@@ -50,6 +49,7 @@ from hpcdist.trace.position import here
 from hpcdist.transpiler.adaptive_local_sgd import steps_of
 from hpcdist.transpiler.collective import rewritten
 from hpcdist.transpiler.data_parallel import RUNNING, check_counts_rows, without_data
+from hpcdist.transpiler.gathered_rows import check_sparse
 from hpcdist.transpiler.grad_allreduce import without_average
 from hpcdist.transpiler.group import PLAIN, Group, group_of, required_group
 from hpcdist.transpiler.sharded_updates import owners_of

@@ -55,27 +55,6 @@ def check_counts(main: Program, trainers: int) -> None:
             )
 
 
-def check_sparse(program: Program) -> None:
-    """Refuse what is compiled for as many rows as this trainer has, not all of them together.
-
-    Adding rows to a dense value, as regularization does, takes any number of them.
-    """
-    block = program.global_block()
-    summed: set[str] = set()
-    for op in block.ops:
-        if op.type in RING_OPS:
-            summed.update(op.input("X") if op.type == "c_allreduce_sum" else ())
-            continue
-        for name in summed.intersection(op.input_arg_names):
-            dense = {block.var(out).type for out in op.output_arg_names} == {"LOD_TENSOR"}
-            takes_any = op.input("Param") or (op.type == "sum" and dense)
-            if block.var(name).type == "SELECTED_ROWS" and not takes_any:
-                raise PlanError(
-                    f"{op.place} {op}: without servers a sparse gradient cannot be clipped: use "
-                    "embedding(is_sparse=False) for this table, or a need_clip that leaves it out"
-                )
-
-
 def metas_of(ops: Sequence[Operator], arrays: Mapping[str, Any]) -> dict[str, Meta]:
     """Return shape, dtype and kind of what the operators sum, by name."""
     metas = {}
