@@ -14,6 +14,7 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from hpcdist.base.errors import HpcdistError as _HpcdistError
 from hpcdist.fluid.compat import modules as _modules
 
 if TYPE_CHECKING:
@@ -57,7 +58,9 @@ def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         try:
             return importlib.import_module(f"{__name__}.{name}")
-        except ModuleNotFoundError as error:  # of an extra that is not installed
+        except (ImportError, _HpcdistError) as error:
+            # An extra is missing or too old. Whoever looks through all modules for a name (pickle,
+            # and torch.compile with it) takes no other error for "not here".
             raise AttributeError(f"hpcdist.{name}: {error}") from error
     if name == "__all__":
         return _load().__all__

@@ -37,6 +37,16 @@ class DeviceTests:
             assert got.dtype == wanted.dtype
             np.testing.assert_allclose(dense(got), dense(wanted), rtol=NEAR, atol=NEAR)
 
+    @pytest.mark.parametrize(
+        ("x", "y"), [((1, 2), (1, 2, 1)), ((1, 1, 2), (2, 1)), ((2,), (1, 2, 3))]
+    )
+    def test_products_fill_arrays_of_fewer_dimensions_than_their_batches(self, monkeypatch, x, y):
+        monkeypatch.setenv("HPCDIST_KERNELS", "own")
+        case = Case({"X": [np.ones(x)], "Y": [np.full(y, 2.0)]})
+        wanted, got = (_run("matmul", case, place) for place in (CPUPlace(), CUDAPlace(0)))
+        for a, b in zip(wanted, got, strict=True):
+            np.testing.assert_allclose(b, a)
+
     @pytest.mark.parametrize("sparse", [False, True])
     @pytest.mark.parametrize(
         "name",

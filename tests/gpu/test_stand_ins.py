@@ -152,7 +152,7 @@ def test_cupy_makes_cuda_of_our_kernels(cupy):
         types = (ids, ids, rows, rows, *numbers)
         void = _cuda_types.void
         made = _compile.transpile(kernel._func, ["__global__"], kernel._mode, types, void)
-        assert f"{spelt} found;" in made.code  # added in the type of the values
+        assert f"{spelt} sum_;" in made.code  # added in the type of the values
         assert "long long place" in made.code and "long long end" in made.code
 
 

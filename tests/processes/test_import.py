@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+import hpcdist
+from hpcdist.errors import LaunchError
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -27,3 +32,19 @@ def test_nothing_of_the_process_changes() -> None:
 def test_data_is_a_function_and_a_module(options: tuple[str, ...]) -> None:
     names = ("paddle", "paddle.fluid") if "--as-paddle" in options else ("", "hpcdist")
     assert run(*options, str(SCRIPTS / "reads_by_name.py"), *names) == "right\n"
+
+
+def test_a_torch_that_is_too_old_is_no_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pickle, and so torch.compile, asks every module for names: "torch" is one of them."""
+    old = ModuleType("torch")
+    old.__version__ = "2.11.0+cu130"
+    monkeypatch.setitem(sys.modules, "torch", old)
+    monkeypatch.delitem(sys.modules, "hpcdist.torch", raising=False)
+    monkeypatch.delattr(hpcdist, "torch", raising=False)
+    assert getattr(hpcdist, "torch", None) is None
+    with pytest.raises(
+        AttributeError, match=r"hpcdist\.torch needs torch 2\.13 or newer, found 2\.11"
+    ):
+        _ = hpcdist.torch
+    with pytest.raises(LaunchError, match="found 2"):
+        importlib.import_module("hpcdist.torch")

@@ -291,6 +291,8 @@ class Module(types.ModuleType):
     def matmul(self, a: Any, b: Any, out: Any = None) -> Any:
         if out is None:
             return computed(np.matmul, (a, b))
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        assert out.shape == (*batch, a.shape[-2], b.shape[-1]), "CuPy takes no other shape"
         return computed(np.matmul, (a, b), out, {"out": out})
 
 

@@ -154,12 +154,12 @@ def _scaled_product(xp: ArrayModule, a, b, out, alpha: float) -> Call:
     """Return the call that writes alpha * a @ b, summed over batches that ``out`` lacks."""
     batch = _batch_shape(a.shape[:-2], b.shape[:-2])
     out_batch = (1,) * (len(batch) + 2 - out.ndim) + out.shape[:-2]
+    target = out.reshape(*out_batch, *out.shape[-2:]) if len(out_batch) + 2 != out.ndim else out
     if out_batch == batch:
-        steps = [partial(xp.matmul, a, b, out=out)]
+        steps = [partial(xp.matmul, a, b, out=target)]
     else:
         full = xp.empty((*batch, *out.shape[-2:]), out.dtype)
         axes = tuple(i for i, (extent, all_) in enumerate(zip(out_batch, batch)) if extent != all_)
-        target = out.reshape(*out_batch, *out.shape[-2:]) if len(out_batch) + 2 != out.ndim else out
         steps = [
             partial(xp.matmul, a, b, out=full),
             partial(full.sum, axis=axes, out=target, keepdims=True),
