@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcdist.base import device, settings
-from hpcdist.base.array_types import ArrayModule
 from hpcdist.base.errors import GraphError, HpcdistError
 from hpcdist.base.extras import install_command
+from hpcdist.ops.types import ArrayModule
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.base.array_types import ArrayModule
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
+from hpcdist.ops.types import ArrayModule
 
 MOST = 24  # arrays of one kernel: CUDA hands over 4 KiB of arguments
 

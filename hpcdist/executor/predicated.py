@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcdist.base.array_types import ArrayModule
 from hpcdist.graph.block import Block
 from hpcdist.graph.registry import Meta
+from hpcdist.ops.types import ArrayModule
 
 MOST = 4096  # elements that a branch may write to be computed in vain
 

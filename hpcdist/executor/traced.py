@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.base.array_types import ArrayModule
 from hpcdist.base.device import tell_later
 from hpcdist.base.errors import FeedError
 from hpcdist.executor.segments import MOVES, TYPE, Segment, inputs_of
@@ -27,6 +26,7 @@ from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.by_torch import tensor_on, torch_for
 from hpcdist.ops.optimize.mixed_precision import ROUNDINGS
 from hpcdist.ops.torch_forms import Checked, forms
+from hpcdist.ops.types import ArrayModule
 
 _CONVOLUTIONS = {"conv2d", "depthwise_conv2d", "conv2d_grad", "depthwise_conv2d_grad"}
 _FORWARD_IN_HALF = (

@@ -184,7 +184,7 @@ class _Noting:
 
 
 def by_calls(kernel: Kernel) -> Bind:
-    """Return the bind of a kernel that is nothing but calls ``xp.f(..., out=array)``.
+    """Return the bind of a kernel that is nothing but calls with ``out=array``.
 
     They are known when it is bound, so that those on few elements may become one
     (`executor.loop_runs`). On a GPU the kernel is called as it is.

@@ -1,7 +1,7 @@
 """Types of the arguments and results of operators' functions.
 
-``xp`` is numpy or cupy, an `ArrayModule`; a `DeviceArray` is one of its arrays. Where it may also
-be a tensor of torch's, or is handed on to numpy, it is an `Array`, which checks nothing.
+``xp`` is numpy or cupy, an `ArrayModule`; a `DeviceArray` is one of its arrays, an `Array` may also
+be a tensor of torch's. cupy has no types, so these say what is meant and check nothing.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, TypeAlias
 
-from hpcdist.base.array_types import ArrayModule as ArrayModule
-from hpcdist.base.array_types import DeviceArray as DeviceArray
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call, GradOp, Meta
 
+ArrayModule: TypeAlias = Any
+DeviceArray: TypeAlias = Any
 Array: TypeAlias = Any
 Operands = Sequence[Array]  # of an operator, in the order of its slots; None is an absent one
 Attrs = Mapping[str, Any]  # attributes of an operator by name

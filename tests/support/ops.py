@@ -7,6 +7,7 @@ module of ``tests/cases/operators/`` by ``@case("type")``.
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-import hpcdist.ops  # noqa: F401  (fills the registry)
+import hpcdist.ops
 from hpcdist.backward import gradients
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
@@ -139,6 +140,12 @@ def every_case() -> Mapping[str, Callable[[Draw], Case]]:
     for family in sorted(families.glob("*.py")):
         importlib.import_module(f"tests.cases.operators.{family.stem}")
     return CASES
+
+
+def names_kernels_use() -> set[str]:
+    """Return the names of numpy's or cupy's that the sources of operators have behind ``xp.``"""
+    sources = Path(hpcdist.ops.__file__).parent.rglob("*.py")
+    return {name for path in sources for name in re.findall(r"\bxp\.(\w+)", path.read_text())}
 
 
 def _with_torch(make: Callable[[Draw], Case]) -> Callable[[Draw], Case]:

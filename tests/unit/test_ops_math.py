@@ -10,7 +10,7 @@ import pytest
 from hpcdist import layers
 from hpcdist.errors import GraphError
 from hpcdist.ops.embedding.selected_rows import SelectedRows
-from tests.support.ops import run_op
+from tests.support.ops import names_kernels_use, run_op
 
 RNG = np.random.default_rng(7)
 X = RNG.uniform(-2, 2, (2, 3, 4)).astype("float32")
@@ -358,3 +358,8 @@ def test_mul_flattens_both_sides():
 def test_products_refuse_shapes_that_do_not_meet(type):
     with pytest.raises(GraphError, match=r"cannot multiply \(3, 4\) by \(3, 4\).*4 columns"):
         run_op(type, {"X": X[0], "Y": Y[0]})
+
+
+def test_kernels_call_what_numpy_has():
+    of_cupy_alone = {"cuda", "fuse"}
+    assert {name for name in names_kernels_use() if not hasattr(np, name)} == of_cupy_alone
