@@ -14,7 +14,7 @@ import numpy as np
 from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
-from hpcdist.ops.elementwise.activation import sigmoid
+from hpcdist.ops.formulas import sigmoid
 from hpcdist.ops.types import ArrayModule, DeviceArray, Metas
 
 
@@ -155,8 +155,7 @@ def _yolo_box(
     n, _, rows, columns = x.shape
     count = len(anchors) // 2
     raw = x.reshape(n, count, 5 + class_num, rows, columns)
-    chance = xp.empty_like(raw)
-    sigmoid(xp, raw, chance)
+    chance = sigmoid(xp, raw)
     sure = chance[:, :, 4] >= conf_thresh
     high, wide = (size[:, i].reshape(-1, 1, 1, 1).astype(x.dtype) for i in (0, 1))
     anchor = xp.asarray(np.array(anchors, x.dtype.name).reshape(1, count, 2, 1, 1))

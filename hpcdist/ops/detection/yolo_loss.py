@@ -17,7 +17,7 @@ from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import define_with_grad, same
-from hpcdist.ops.elementwise.activation import sigmoid
+from hpcdist.ops.formulas import sigmoid
 from hpcdist.ops.types import Array, ArrayModule, Metas
 
 _NOTHING = 1e-6
@@ -142,8 +142,7 @@ def _loss(
     head = _Head.of(x, **facts)
     x, boxes, labels, scores = _host(x, boxes, labels, scores)
     raw = head.raw_map(x)
-    chance = np.empty_like(raw)
-    sigmoid(np, raw, chance)
+    chance = sigmoid(np, raw)
     matched = _matched(head, boxes)
     real = (boxes[..., 2] > _NOTHING) & (boxes[..., 3] > _NOTHING)
     objectness = np.zeros((len(x), len(head.own), *x.shape[2:]), x.dtype)
@@ -171,8 +170,7 @@ def _loss_grad(
     head = _Head.of(x, **facts)
     x, boxes, labels, scores, objectness, match = _host(x, boxes, labels, scores, objects, match)
     raw = head.raw_map(x)
-    chance = np.empty_like(raw)
-    sigmoid(np, raw, chance)
+    chance = sigmoid(np, raw)
     slopes = np.zeros_like(raw)
     for n, t, anchor, score, target in _targets(head, raw, boxes, scores, match):
         at = (n, anchor, slice(None), target.row, target.column)

@@ -1,13 +1,13 @@
 """Functions of one value, element by element, and their gradients.
 
-``unary(type, forward, needs, derivative)``: the gradient operator takes ``needs`` (X or Out, as
-Fluid's does) and the gradient of Out; ``derivative(xp, value, dout, dx, **attrs)`` writes dx.
+``unary(type, formula, needs, derivative)``: the gradient operator takes ``needs`` (X or Out, as
+Fluid's does) and the gradient of Out; ``derivative(xp, value, dout, **attrs)`` is that of X.
 """
 
 from __future__ import annotations
 
+import math
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -16,52 +16,51 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, define
 from hpcdist.graph.rows import by_element
 from hpcdist.ops.algebra.second_derivatives import UNARY
-from hpcdist.ops.common import Wanted, by_calls, define_with_grad, in_sequence, same
-from hpcdist.ops.types import ArrayModule, Bind, Call, Kernel
+from hpcdist.ops.common import Wanted, define_with_grad, in_sequence, same
+from hpcdist.ops.elementwise.gelu import erf
+from hpcdist.ops.formulas import Formula, enter, sigmoid, softplus, traced
+from hpcdist.ops.types import Array, ArrayModule, Attrs, Bind, Call
 
 _ROW = 4096  # elements: enough to hide what a row costs
 
 
-def _ufunc(name: str) -> Bind:
-    def bind(xp: ArrayModule, x, out) -> Call:
-        return partial(getattr(xp, name), x, out=out)
-
-    return bind
-
-
 def unary(
     type: str,
-    forward: Kernel | str,
+    formula: Formula | None,
     needs: str,
-    derivative: Kernel | None = None,
-    derivative_bind: Bind | None = None,
+    derivative: Formula | None,
+    *,
     bind: Bind | None = None,
-    calls: bool = False,
+    derivative_bind: Bind | None = None,
+    torch: Formula | None = None,
+    torch_derivative: Formula | None = None,
+    inplace: bool = False,
     **attrs,
 ) -> None:
-    """Enter an operator and its gradient; ``forward`` is a kernel or a ufunc's name.
+    """Enter an operator and its gradient, each by a formula for numpy, cupy and torch.
 
-    ``calls``: the kernels are nothing but calls of ``xp`` (`by_calls`).
+    What computes arrays otherwise is a ``bind``, what computes tensors otherwise ``torch``.
+    ``inplace``: the formula is one call, which may write into X.
     """
-    if calls and derivative is not None:
-        derivative_bind, derivative = by_calls(derivative), None
-    slots = f"{needs}, Out@GRAD -> X@GRAD" if needs else "Out@GRAD -> X@GRAD"
-    if isinstance(forward, str):
-        parts: dict[str, Any] = {"bind": bind or _ufunc(forward), "inplace": {"Out": "X"}}
-    else:
-        parts = {"bind": by_calls(forward)} if calls else {"kernel": forward}
+    enter(type, torch or formula)
+    enter(f"{type}_grad", torch_derivative or derivative)
+    slots = [needs] * bool(needs) + ["Out@GRAD"]
     define_with_grad(
         type,
         "X -> Out",
-        slots,
+        f"{', '.join(slots)} -> X@GRAD",
         rows=by_element(),
         attrs=attrs,
         infer=same,
-        **parts,
-        grad_kernel=derivative,
-        grad_bind=derivative_bind,
+        bind=bind or traced(formula, 1),
+        inplace={"Out": "X"} if inplace else {},
+        grad_bind=derivative_bind or traced(derivative, len(slots)),
         grad_grad=UNARY.get(type),
     )
+
+
+def _named(name: str) -> Formula:
+    return lambda xp, x: getattr(xp, name)(x)
 
 
 # -- relu: on every training step, so nothing is allocated or looked up there --------------------
@@ -91,107 +90,96 @@ def _relu_grad_bind(xp: ArrayModule, out, dout, dx) -> Call:
     )
 
 
-unary("relu", "maximum", "Out", bind=_relu_bind, derivative_bind=_relu_grad_bind)
+unary(
+    "relu",
+    None,
+    "Out",
+    None,
+    bind=_relu_bind,
+    torch=_named("relu"),
+    derivative_bind=_relu_grad_bind,
+    torch_derivative=lambda torch, out, dout: torch.ops.aten.threshold_backward(dout, out, 0),
+    inplace=True,
+)
 
 
 # -- powers and roots ----------------------------------------------------------------------------
-def _square_grad(xp: ArrayModule, x, dout, dx) -> None:
-    """dx = 2 x dout."""
-    xp.multiply(x, dout, out=dx)
-    xp.add(dx, dx, out=dx)  # cheaper than a Python number as operand
+def _square_grad(xp: ArrayModule, x, dout) -> Array:
+    half = x * dout
+    return half + half  # cheaper than a Python number as operand
 
 
-def _sqrt_grad(xp: ArrayModule, out, dout, dx) -> None:
-    """dx = dout / (2 out)."""
-    xp.true_divide(dout, out, out=dx)
-    xp.multiply(dx, 0.5, out=dx)
+unary(
+    "square",
+    _named("square"),
+    "X",
+    _square_grad,
+    torch_derivative=lambda torch, x, dout: 2 * x * dout,
+    inplace=True,
+)
+unary(
+    "rsqrt",
+    lambda xp, x: 1 / xp.sqrt(x),
+    "Out",
+    lambda xp, out, dout: out * out * out * dout * -0.5,
+    torch=_named("rsqrt"),
+)
+unary(
+    "pow",
+    lambda xp, x, factor: x**factor,
+    "X",
+    lambda xp, x, dout, factor: x ** (factor - 1) * dout * factor,
+    factor=1.0,
+)
 
 
-def _rsqrt(xp: ArrayModule, x, out) -> None:
-    """out = 1 / sqrt(x)."""
-    xp.sqrt(x, out=out)
-    xp.true_divide(1, out, out=out)
+# -- elementary functions: in place, each is one call ----------------------------------------------
+def _flat(xp: ArrayModule, dout, dx) -> Call:
+    return partial(dx.fill, 0)
 
 
-def _rsqrt_grad(xp: ArrayModule, out, dout, dx) -> None:
-    """dx = -out^3 dout / 2."""
-    xp.multiply(out, out, out=dx)
-    xp.multiply(dx, out, out=dx)
-    xp.multiply(dx, dout, out=dx)
-    xp.multiply(dx, -0.5, out=dx)
+for _type, _name, _needs, _derivative in (
+    ("sqrt", "sqrt", "Out", lambda xp, out, dout: dout / out * 0.5),
+    ("reciprocal", "reciprocal", "Out", lambda xp, out, dout: -(out * out * dout)),
+    ("exp", "exp", "Out", lambda xp, out, dout: out * dout),
+    ("log", "log", "X", lambda xp, x, dout: dout / x),
+    ("log1p", "log1p", "X", lambda xp, x, dout: dout / (1 + x)),
+    ("abs", "absolute", "X", lambda xp, x, dout: xp.sign(x) * dout),
+    ("sin", "sin", "X", lambda xp, x, dout: xp.cos(x) * dout),
+    ("cos", "cos", "X", lambda xp, x, dout: -(xp.sin(x) * dout)),
+    ("acos", "arccos", "X", lambda xp, x, dout: -dout / xp.sqrt(1 - x * x)),
+    ("asin", "arcsin", "X", lambda xp, x, dout: dout / xp.sqrt(1 - x * x)),
+    ("atan", "arctan", "X", lambda xp, x, dout: dout / (1 + x * x)),
+):
+    unary(_type, _named(_name), _needs, _derivative, inplace=True)
+for _type, _name in {"floor": "floor", "ceil": "ceil", "round": "rint"}.items():
+    unary(
+        _type,
+        _named(_name),
+        "",
+        None,
+        torch=_named(_type),
+        derivative_bind=_flat,
+        torch_derivative=lambda torch, dout: torch.zeros_like(dout),
+        inplace=True,
+    )
 
 
-def _reciprocal_grad(xp: ArrayModule, out, dout, dx) -> None:
-    """dx = -out^2 dout."""
-    xp.multiply(out, out, out=dx)
-    xp.multiply(dx, dout, out=dx)
-    xp.negative(dx, out=dx)
+def _erf_bind(xp: ArrayModule, x, out) -> Call:
+    def run() -> None:
+        out[...] = erf(xp, x)
+
+    return run
 
 
-def _pow(xp: ArrayModule, x, out, factor: float) -> None:
-    xp.power(x, factor, out=out)
-
-
-def _pow_grad(xp: ArrayModule, x, dout, dx, factor: float) -> None:
-    """dx = factor x^(factor - 1) dout."""
-    xp.power(x, factor - 1, out=dx)
-    xp.multiply(dx, dout, out=dx)
-    xp.multiply(dx, factor, out=dx)
-
-
-unary("square", "square", "X", _square_grad, calls=True)
-unary("sqrt", "sqrt", "Out", _sqrt_grad, calls=True)
-unary("rsqrt", _rsqrt, "Out", _rsqrt_grad, calls=True)
-unary("reciprocal", "reciprocal", "Out", _reciprocal_grad, calls=True)
-unary("pow", _pow, "X", _pow_grad, factor=1.0, calls=True)
-
-
-# -- elementary functions ------------------------------------------------------------------------
-def _times(name: str) -> Kernel:
-    """Derivative: a ufunc of the value, times dout."""
-
-    def derivative(xp: ArrayModule, value, dout, dx) -> None:
-        getattr(xp, name)(value, out=dx)
-        xp.multiply(dx, dout, out=dx)
-
-    return derivative
-
-
-def _exp_grad(xp: ArrayModule, out, dout, dx) -> None:
-    xp.multiply(out, dout, out=dx)
-
-
-def _log_grad(xp: ArrayModule, x, dout, dx) -> None:
-    xp.true_divide(dout, x, out=dx)
-
-
-def _cos_grad(xp: ArrayModule, x, dout, dx) -> None:
-    """dx = -sin(x) dout."""
-    xp.sin(x, out=dx)
-    xp.multiply(dx, dout, out=dx)
-    xp.negative(dx, out=dx)
-
-
-def _tanh_grad(xp: ArrayModule, out, dout, dx) -> None:
-    """dx = (1 - out^2) dout."""
-    xp.multiply(out, out, out=dx)
-    xp.subtract(1, dx, out=dx)
-    xp.multiply(dx, dout, out=dx)
-
-
-def _flat_grad(xp: ArrayModule, dout, dx) -> None:
-    dx.fill(0)
-
-
-unary("exp", "exp", "Out", _exp_grad, calls=True)
-unary("log", "log", "X", _log_grad, calls=True)
-unary("abs", "absolute", "X", _times("sign"), calls=True)
-unary("sin", "sin", "X", _times("cos"), calls=True)
-unary("cos", "cos", "X", _cos_grad, calls=True)
-unary("tanh", "tanh", "Out", _tanh_grad, calls=True)
-unary("floor", "floor", "", _flat_grad)
-unary("ceil", "ceil", "", _flat_grad)
-unary("round", "rint", "", _flat_grad)
+unary(
+    "erf",
+    None,
+    "X",
+    lambda xp, x, dout: 2 / math.sqrt(math.pi) * xp.exp(-x * x) * dout,
+    bind=_erf_bind,
+    torch=_named("erf"),
+)
 
 
 def _sign_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
@@ -199,142 +187,213 @@ def _sign_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
     return [GradOp("scale", {"X": [grad_name(out)]}, {"Out": [grad_name(x)]}, {"scale": 0.0})]
 
 
+enter("sign", _named("sign"))
 define(
     "sign",
     "X -> Out",
     rows=by_element(),
     infer=same,
-    bind=_ufunc("sign"),
+    bind=traced(_named("sign"), 1),
     inplace={"Out": "X"},
     grad=_sign_grad,
 )
 
 
-# -- sigmoid and what is made of it --------------------------------------------------------------
-def sigmoid(xp: ArrayModule, x, out) -> None:
-    """Write 1 / (1 + exp(-x)), by way of tanh, which cannot overflow."""
-    xp.multiply(x, 0.5, out=out)
-    xp.tanh(out, out=out)
-    xp.multiply(out, 0.5, out=out)
-    xp.add(out, 0.5, out=out)
+# -- sigmoid, tanh, and what is made of them -------------------------------------------------------
+def _gate(xp: ArrayModule, x) -> Array:
+    """Return sigmoid(x); tensors by torch's own function."""
+    own = getattr(xp, "sigmoid", None)
+    return sigmoid(xp, x) if own is None else own(x)
 
 
-def _sigmoid_grad(xp: ArrayModule, out, dout, dx) -> None:
-    """dx = out (1 - out) dout."""
-    xp.subtract(1, out, out=dx)
-    xp.multiply(dx, out, out=dx)
-    xp.multiply(dx, dout, out=dx)
+def _swish_grad(xp: ArrayModule, x, dout, beta: float) -> Array:
+    gate = _gate(xp, x * beta)
+    return (gate + beta * x * gate * (1 - gate)) * dout
 
 
-def _logsigmoid(xp: ArrayModule, x, out) -> None:
-    """out = -log(1 + exp(-x))."""
-    _softplus(xp, -x, out)
-    xp.negative(out, out=out)
+def _stanh_grad(xp: ArrayModule, x, dout, scale_a: float, scale_b: float) -> Array:
+    tanh = xp.tanh(scale_a * x)
+    return dout * (scale_a * scale_b * (1 - tanh * tanh))
 
 
-def _logsigmoid_grad(xp: ArrayModule, x, dout, dx) -> None:
-    """dx = sigmoid(-x) dout."""
-    sigmoid(xp, -x, dx)
-    xp.multiply(dx, dout, out=dx)
-
-
-def _softplus(xp: ArrayModule, x, out) -> None:
-    """Write log(1 + exp(x)), as max(x, 0) + log1p(exp(-|x|))."""
-    xp.absolute(x, out=out)
-    xp.negative(out, out=out)
-    xp.exp(out, out=out)
-    xp.log1p(out, out=out)
-    xp.add(out, xp.maximum(x, 0), out=out)
-
-
-def _softplus_grad(xp: ArrayModule, x, dout, dx) -> None:
-    """dx = sigmoid(x) dout."""
-    sigmoid(xp, x, dx)
-    xp.multiply(dx, dout, out=dx)
-
-
-def _swish(xp: ArrayModule, x, out, beta: float) -> None:
-    """out = x sigmoid(beta x)."""
-    sigmoid(xp, x * beta, out)
-    xp.multiply(out, x, out=out)
-
-
-def _swish_grad(xp: ArrayModule, x, dout, dx, beta: float) -> None:
-    """dx = (s + beta x s (1 - s)) dout, with s = sigmoid(beta x)."""
-    gate = xp.empty_like(x)
-    sigmoid(xp, x * beta, gate)
-    xp.multiply(gate + beta * x * gate * (1 - gate), dout, out=dx)
-
-
-unary("sigmoid", sigmoid, "Out", _sigmoid_grad, calls=True)
-unary("logsigmoid", _logsigmoid, "X", _logsigmoid_grad)
-unary("softplus", _softplus, "X", _softplus_grad)
-unary("swish", _swish, "X", _swish_grad, beta=1.0)
+unary(
+    "sigmoid",
+    _gate,
+    "Out",
+    lambda xp, out, dout: (1 - out) * out * dout,
+    torch_derivative=lambda torch, out, dout: torch.ops.aten.sigmoid_backward(dout, out),
+)
+unary(
+    "tanh",
+    _named("tanh"),
+    "Out",
+    lambda xp, out, dout: (1 - out * out) * dout,
+    torch_derivative=lambda torch, out, dout: torch.ops.aten.tanh_backward(dout, out),
+    inplace=True,
+)
+unary(
+    "logsigmoid",
+    lambda xp, x: -softplus(xp, -x),
+    "X",
+    lambda xp, x, dout: _gate(xp, -x) * dout,
+)
+unary("softplus", softplus, "X", lambda xp, x, dout: _gate(xp, x) * dout)
+unary("swish", lambda xp, x, beta: _gate(xp, x * beta) * x, "X", _swish_grad, beta=1.0)
+unary(
+    "stanh",
+    lambda xp, x, scale_a, scale_b: scale_b * xp.tanh(scale_a * x),
+    "X",
+    _stanh_grad,
+    scale_a=0.67,
+    scale_b=1.7159,
+)
+unary(
+    "tanh_shrink",
+    lambda xp, x: x - xp.tanh(x),
+    "X",
+    lambda xp, x, dout: dout * xp.square(xp.tanh(x)),
+)
 
 
 # -- pieces of lines -----------------------------------------------------------------------------
-def _softsign(xp: ArrayModule, x, out) -> None:
-    """out = x / (1 + |x|)."""
-    xp.absolute(x, out=out)
-    xp.add(out, 1, out=out)
-    xp.true_divide(x, out, out=out)
+def _softsign_grad(xp: ArrayModule, x, dout) -> Array:
+    size = xp.absolute(x) + 1
+    return dout / (size * size)
 
 
-def _softsign_grad(xp: ArrayModule, x, dout, dx) -> None:
-    """dx = dout / (1 + |x|)^2."""
-    xp.absolute(x, out=dx)
-    xp.add(dx, 1, out=dx)
-    xp.multiply(dx, dx, out=dx)
-    xp.true_divide(dout, dx, out=dx)
+def _leaky_relu(xp: ArrayModule, x, alpha: float) -> Array:
+    return xp.maximum(x, x * alpha) if alpha <= 1 else xp.minimum(x, x * alpha)
 
 
-def _leaky_relu(xp: ArrayModule, x, out, alpha: float) -> None:
-    """out = x where x > 0, else alpha x."""
-    xp.multiply(x, alpha, out=out)
-    xp.maximum(x, out, out=out) if alpha <= 1 else xp.minimum(x, out, out=out)
+def _hard_swish_grad(
+    xp: ArrayModule, x, dout, threshold: float, scale: float, offset: float
+) -> Array:
+    above = x + offset >= threshold
+    middle = (x + offset > 0) & ~above
+    # As Fluid: one above the middle, whatever threshold / scale is.
+    return dout * xp.where(middle, (2 * x + offset) / scale, above)
 
 
-def _leaky_relu_grad(xp: ArrayModule, out, dout, dx, alpha: float) -> None:
-    xp.multiply(dout, xp.where(out > 0, 1, alpha), out=dx)
+unary("softsign", lambda xp, x: x / (xp.absolute(x) + 1), "X", _softsign_grad)
+unary(
+    "leaky_relu",
+    _leaky_relu,
+    "Out",
+    lambda xp, out, dout, alpha: dout * xp.where(out > 0, 1, alpha),
+    torch_derivative=lambda torch, out, dout, alpha: torch.where(out > 0, dout, dout * alpha),
+    alpha=0.02,
+)
+unary(
+    "relu6",
+    lambda xp, x, threshold: xp.clip(x, 0, threshold),
+    "Out",
+    lambda xp, out, dout, threshold: dout * ((out > 0) & (out < threshold)),
+    threshold=6.0,
+)
+unary(
+    "brelu",
+    lambda xp, x, t_min, t_max: xp.clip(x, t_min, t_max),
+    "X",
+    lambda xp, x, dout, t_min, t_max: dout * ((x > t_min) & (x < t_max)),
+    t_min=0.0,
+    t_max=24.0,
+)
+unary(
+    "hard_sigmoid",
+    lambda xp, x, slope, offset: xp.clip(x * slope + offset, 0, 1),
+    "Out",
+    lambda xp, out, dout, slope, offset: dout * ((out > 0) & (out < 1)) * slope,
+    slope=0.2,
+    offset=0.5,
+)
+unary(
+    "hard_swish",
+    lambda xp, x, threshold, scale, offset: x * (xp.clip(x + offset, 0, threshold) / scale),
+    "X",
+    _hard_swish_grad,
+    threshold=6.0,
+    scale=6.0,
+    offset=3.0,
+)
+unary(
+    "hard_shrink",
+    lambda xp, x, threshold: x * (xp.absolute(x) > threshold),
+    "X",
+    lambda xp, x, dout, threshold: dout * (xp.absolute(x) > threshold),
+    threshold=0.5,
+)
+_LAMBDA: Attrs = {"lambda": 0.5}  # a word of Python's
+unary(
+    "softshrink",
+    lambda xp, x, **attrs: xp.sign(x) * xp.clip(xp.absolute(x) - attrs["lambda"], 0, None),
+    "X",
+    lambda xp, x, dout, **attrs: dout * (xp.absolute(x) > attrs["lambda"]),
+    **_LAMBDA,
+)
+unary(
+    "thresholded_relu",
+    lambda xp, x, threshold: x * (x > threshold),
+    "X",
+    lambda xp, x, dout, threshold: dout * (x > threshold),
+    threshold=1.0,
+)
 
 
-def _relu6(xp: ArrayModule, x, out, threshold: float) -> None:
-    xp.clip(x, 0, threshold, out=out)
+# -- smooth variants of relu -----------------------------------------------------------------------
+def _elu_grad(xp: ArrayModule, x, dout, alpha: float) -> Array:
+    return dout * xp.where(x > 0, 1.0, alpha * xp.exp(xp.clip(x, None, 0)))
 
 
-def _relu6_grad(xp: ArrayModule, out, dout, dx, threshold: float) -> None:
-    xp.multiply(dout, (out > 0) & (out < threshold), out=dx)
+def _soft_relu_grad(xp: ArrayModule, out, dout, threshold: float) -> Array:
+    # As Fluid: what is compared with the threshold is the result.
+    return dout * (-xp.expm1(-out) * ((out > -threshold) & (out < threshold)))
 
 
-def _hard_sigmoid(xp: ArrayModule, x, out, slope: float, offset: float) -> None:
-    """out = min(max(slope x + offset, 0), 1)."""
-    xp.multiply(x, slope, out=out)
-    xp.add(out, offset, out=out)
-    xp.clip(out, 0, 1, out=out)
+def _selu(xp: ArrayModule, x, scale: float, alpha: float) -> Array:
+    """Klambauer et al., 2017."""
+    return scale * xp.where(x > 0, x, alpha * xp.expm1(xp.clip(x, None, 0)))
 
 
-def _hard_sigmoid_grad(xp: ArrayModule, out, dout, dx, slope: float, offset: float) -> None:
-    xp.multiply(dout, (out > 0) & (out < 1), out=dx)
-    xp.multiply(dx, slope, out=dx)
+def _soft(xp: ArrayModule, x, threshold: float) -> Array:
+    """Return softplus as mish has it: x above the threshold, exp(x) below its negative."""
+    inside = xp.log1p(xp.exp(xp.clip(x, -threshold, threshold)))
+    below = xp.where(x < -threshold, xp.exp(xp.clip(x, None, 0)), inside)
+    return xp.where(x > threshold, x, below)
 
 
-def _elu(xp: ArrayModule, x, out, alpha: float) -> None:
-    """out = x where x > 0, else alpha (exp(x) - 1)."""
-    xp.minimum(x, 0, out=out)
-    xp.expm1(out, out=out)
-    xp.multiply(out, alpha, out=out)
-    xp.add(out, xp.maximum(x, 0), out=out)
+def _mish_grad(xp: ArrayModule, x, dout, threshold: float) -> Array:
+    soft = _soft(xp, x, threshold)
+    tanh = xp.tanh(soft)
+    return dout * (tanh + x * (1 - tanh * tanh) * -xp.expm1(-soft))
 
 
-def _elu_grad(xp: ArrayModule, x, dout, dx, alpha: float) -> None:
-    """dx = dout where x > 0, else alpha exp(x) dout."""
-    xp.minimum(x, 0, out=dx)
-    xp.exp(dx, out=dx)
-    xp.multiply(dout, xp.where(x > 0, 1, alpha * dx), out=dx)
-
-
-unary("softsign", _softsign, "X", _softsign_grad, calls=True)
-unary("leaky_relu", _leaky_relu, "Out", _leaky_relu_grad, alpha=0.02)
-unary("relu6", _relu6, "Out", _relu6_grad, threshold=6.0)
-unary("hard_sigmoid", _hard_sigmoid, "Out", _hard_sigmoid_grad, slope=0.2, offset=0.5)
-unary("elu", _elu, "X", _elu_grad, alpha=1.0)
+SELU_SCALE, SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
+unary(
+    "elu",
+    lambda xp, x, alpha: xp.expm1(xp.clip(x, None, 0)) * alpha + xp.clip(x, 0, None),
+    "X",
+    _elu_grad,
+    alpha=1.0,
+)
+unary(
+    "soft_relu",
+    lambda xp, x, threshold: xp.log1p(xp.exp(xp.clip(x, -threshold, threshold))),
+    "Out",
+    _soft_relu_grad,
+    threshold=40.0,
+)
+unary(
+    "selu",
+    _selu,
+    "Out",
+    lambda xp, out, dout, scale, alpha: dout * xp.where(out > 0, scale, out + scale * alpha),
+    scale=SELU_SCALE,
+    alpha=SELU_ALPHA,
+)
+unary(
+    "mish",  # Misra, 2019
+    lambda xp, x, threshold: x * xp.tanh(_soft(xp, x, threshold)),
+    "X",
+    _mish_grad,
+    threshold=20.0,
+)

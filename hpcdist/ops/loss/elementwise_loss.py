@@ -9,6 +9,7 @@ from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_element, by_row, of_matrices
 from hpcdist.ops.common import define_with_grad, fits, in_sequence, same
+from hpcdist.ops.formulas import define_by_formulas
 from hpcdist.ops.loss.labels import put_where
 from hpcdist.ops.types import Array, ArrayModule, Call, Metas
 
@@ -93,45 +94,26 @@ define_with_grad(
 )
 
 
-def _log_loss_bind(xp: ArrayModule, p, label, loss, epsilon: float) -> Call:
-    """Write -label log(p + epsilon) - (1 - label) log(1 - p + epsilon)."""
-    hit, miss, weight = (xp.empty(p.shape, p.dtype) for _ in range(3))
-    return in_sequence(
-        partial(xp.add, p, epsilon, hit),
-        partial(xp.log, hit, hit),
-        partial(xp.multiply, hit, label, hit),
-        partial(xp.subtract, 1 + epsilon, p, miss),
-        partial(xp.log, miss, miss),
-        partial(xp.subtract, label, 1, weight),
-        partial(xp.multiply, miss, weight, miss),
-        partial(xp.subtract, miss, hit, loss),
-    )
+def _log_loss(xp: ArrayModule, p, label, epsilon: float) -> Array:
+    """Return -label log(p + epsilon) - (1 - label) log(1 - p + epsilon)."""
+    return xp.log(1 + epsilon - p) * (label - 1) - xp.log(p + epsilon) * label
 
 
-def _log_loss_grad_bind(xp: ArrayModule, p, label, dloss, dp, epsilon: float) -> Call:
-    """Write dloss ((1 - label) / (1 - p + epsilon) - label / (p + epsilon))."""
-    hit, miss = (xp.empty(p.shape, p.dtype) for _ in range(2))
-    return in_sequence(
-        partial(xp.add, p, epsilon, hit),
-        partial(xp.divide, label, hit, hit),
-        partial(xp.subtract, 1, label, miss),
-        partial(xp.subtract, 1 + epsilon, p, dp),
-        partial(xp.divide, miss, dp, dp),
-        partial(xp.subtract, dp, hit, dp),
-        partial(xp.multiply, dp, dloss, dp),
-    )
+def _log_loss_grad(xp: ArrayModule, p, label, dloss, epsilon: float) -> Array:
+    return ((1 - label) / (1 + epsilon - p) - label / (p + epsilon)) * dloss
 
 
-define_with_grad(
+define_by_formulas(
     "log_loss",
     "Predicted, Labels -> Loss",
     "Predicted, Labels, Loss@GRAD -> Predicted@GRAD",
+    _log_loss,
+    _log_loss_grad,
+    by_element=True,
     rows=by_element(),
     attrs={"epsilon": 1e-4},
     infer=_elementwise_infer,
-    bind=_log_loss_bind,
     grad_infer=same,
-    grad_bind=_log_loss_grad_bind,
 )
 
 

@@ -147,17 +147,6 @@ def sigmoid_cross_entropy_grad(torch, x, label, dout, ignore_index, normalize):
     return _normalized(torch, slope, label, ignore_index, normalize)
 
 
-@form("log_loss")
-def log_loss(torch, p, label, epsilon):
-    miss = torch.log(1 + epsilon - p) * (label - 1)
-    return miss - torch.log(p + epsilon) * label
-
-
-@form("log_loss_grad")
-def log_loss_grad(torch, p, label, dloss, epsilon):
-    return ((1 - label) / (1 + epsilon - p) - label / (p + epsilon)) * dloss
-
-
 # -- robust regression, label_smooth ---------------------------------------------------------------
 @form("huber_loss")
 def huber_loss(torch, x, y, delta):

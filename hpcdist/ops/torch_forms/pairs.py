@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hpcdist.ops.formulas import softplus
 from hpcdist.ops.torch_forms import Checked, form
-from hpcdist.ops.torch_forms.activation import softplus
 
 
 # -- of the scores of a row ------------------------------------------------------------------------
