@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcdist.fluid.layers.helper import LayerHelper, append, append_all, present
+from hpcdist.fluid.layers.helper import LayerHelper, append, declared, declared_attrs, present
 from hpcdist.fluid.layers.metric import topk
 from hpcdist.fluid.layers.tensor import squeeze
 from hpcdist.graph.variable import Variable
@@ -35,12 +35,7 @@ def beam_search(
     chosen_scores, chosen = helper.new_var(pre_scores.dtype), helper.new_var(pre_ids.dtype)
     parents = helper.new_var("int32")
     outputs = {"selected_ids": chosen, "selected_scores": chosen_scores, "parent_idx": parents}
-    attrs = {
-        "level": level,
-        "beam_size": beam_size,
-        "end_id": end_id,
-        "is_accumulated": is_accumulated,
-    }
+    attrs = declared_attrs("beam_search", locals())
     helper.append_op("beam_search", slots, outputs, attrs)
     return (chosen, chosen_scores, parents) if return_parent_idx else (chosen, chosen_scores)
 
@@ -52,9 +47,7 @@ def beam_search_decode(
 
     Ids and scores [n, 1], in two levels of sequences; the best sentence of a source comes first.
     """
-    inputs, attrs = {"Ids": ids, "Scores": scores}, {"beam_size": beam_size, "end_id": end_id}
-    outputs = {"SentenceIds": ids.dtype, "SentenceScores": scores.dtype}
-    return append_all("beam_search_decode", inputs, attrs, outputs, name, constant=())
+    return declared("beam_search_decode", locals())
 
 
 def gather_tree(ids: Variable, parents: Variable) -> Variable:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.base.errors import GraphError
-from hpcdist.fluid.layers.helper import LayerHelper, append, append_all, present
+from hpcdist.fluid.layers.helper import LayerHelper, append, append_all, declared, declared_attrs
 from hpcdist.fluid.layers.nn import softmax
 from hpcdist.fluid.layers.tensor import slice, transpose
 from hpcdist.graph.dtypes import DTypeLike
@@ -52,23 +52,11 @@ def prior_box(
     min_max_aspect_ratios_order: bool = False,
 ) -> tuple[Variable, ...]:
     """Return prior boxes [rows, columns, priors, 4] of a feature map, and their variances."""
-    attrs = {
-        "min_sizes": _floats(min_sizes),
-        "aspect_ratios": _floats(aspect_ratios),
-        "variances": list(variance),
-        "flip": flip,
-        "clip": clip,
-        "step_w": float(steps[0]),
-        "step_h": float(steps[1]),
-        "offset": offset,
-        "min_max_aspect_ratios_order": min_max_aspect_ratios_order,
-    }
-    largest = [] if max_sizes is None else _floats(max_sizes)
-    if largest and largest[0] > 0:
-        attrs["max_sizes"] = largest
-    inputs = {"Input": input, "Image": image}
-    outputs = {"Boxes": input.dtype, "Variances": input.dtype}
-    return append_all("prior_box", inputs, attrs, outputs, name)
+    largest = _floats(max_sizes or ())
+    max_sizes = largest if largest and largest[0] > 0 else None
+    min_sizes, aspect_ratios = _floats(min_sizes), _floats(aspect_ratios)
+    step_w, step_h = steps
+    return declared("prior_box", locals(), None, variances=variance)
 
 
 def density_prior_box(
@@ -87,20 +75,10 @@ def density_prior_box(
     """Return prior boxes of fixed sizes, ``densities[i]`` squared of size i over each cell."""
     if not densities or not fixed_sizes or not fixed_ratios or len(densities) != len(fixed_sizes):
         raise GraphError("density_prior_box: as many densities as fixed_sizes must be given")
-    attrs = {
-        "variances": list(variance),
-        "clip": clip,
-        "step_w": float(steps[0]),
-        "step_h": float(steps[1]),
-        "offset": offset,
-        "densities": [int(d) for d in densities],
-        "fixed_sizes": _floats(fixed_sizes),
-        "fixed_ratios": _floats(fixed_ratios),
-        "flatten_to_2d": flatten_to_2d,
-    }
-    inputs = {"Input": input, "Image": image}
-    outputs = {"Boxes": input.dtype, "Variances": input.dtype}
-    return append_all("density_prior_box", inputs, attrs, outputs, name)
+    densities = [int(d) for d in densities]
+    fixed_sizes, fixed_ratios = _floats(fixed_sizes), _floats(fixed_ratios)
+    step_w, step_h = steps
+    return declared("density_prior_box", locals(), None, variances=variance)
 
 
 def anchor_generator(
@@ -115,15 +93,9 @@ def anchor_generator(
     """Return anchors [rows, columns, anchors, 4] in pixels, and their variances."""
     if stride is None or len(stride) != 2:
         raise GraphError(f"anchor_generator: stride must be (width, height), got {stride}")
-    attrs = {
-        "anchor_sizes": _floats(anchor_sizes),
-        "aspect_ratios": _floats(aspect_ratios),
-        "variances": list(variance),
-        "stride": _floats(stride),
-        "offset": offset,
-    }
-    outputs = {"Anchors": input.dtype, "Variances": input.dtype}
-    return append_all("anchor_generator", {"Input": input}, attrs, outputs, name)
+    anchor_sizes, aspect_ratios = _floats(anchor_sizes), _floats(aspect_ratios)
+    stride = _floats(stride)
+    return declared("anchor_generator", locals(), None, variances=variance)
 
 
 def iou_similarity(
@@ -182,16 +154,8 @@ def yolo_box(
     x: [n, anchors * (5 + classes), rows, columns]; img_size: int32 [n, 2] (height, width). Returns
     boxes [n, rows * columns * anchors, 4] and scores [n, rows * columns * anchors, classes].
     """
-    attrs = {
-        "anchors": [int(a) for a in anchors],
-        "class_num": class_num,
-        "conf_thresh": conf_thresh,
-        "downsample_ratio": downsample_ratio,
-        "clip_bbox": clip_bbox,
-        "scale_x_y": scale_x_y,
-    }
-    inputs, outputs = {"X": x, "ImgSize": img_size}, {"Boxes": x.dtype, "Scores": x.dtype}
-    return append_all("yolo_box", inputs, attrs, outputs, name)
+    anchors = [int(a) for a in anchors]
+    return declared("yolo_box", locals(), None)
 
 
 def yolov3_loss(
@@ -212,19 +176,8 @@ def yolov3_loss(
 
     gt_box: [N, boxes, 4], center, width and height in parts of the image; 0 where there is none.
     """
-    inputs = present(X=x, GTBox=gt_box, GTLabel=gt_label, GTScore=gt_score)
-    attrs = {
-        "anchors": [int(a) for a in anchors],
-        "anchor_mask": [int(a) for a in anchor_mask],
-        "class_num": class_num,
-        "ignore_thresh": ignore_thresh,
-        "downsample_ratio": downsample_ratio,
-        "use_label_smooth": use_label_smooth,
-        "scale_x_y": scale_x_y,
-    }
-    outputs = {"Loss": x.dtype, "ObjectnessMask": x.dtype, "GTMatchMask": "int32"}
-    constant = ("ObjectnessMask", "GTMatchMask")
-    return append_all("yolov3_loss", inputs, attrs, outputs, name, constant)[0]
+    anchors, anchor_mask = [int(a) for a in anchors], [int(a) for a in anchor_mask]
+    return declared("yolov3_loss", locals(), ("ObjectnessMask", "GTMatchMask"))[0]
 
 
 def polygon_box_transform(input: Variable, name: str | None = None) -> Variable:
@@ -251,15 +204,7 @@ def suppressed(
     **more: Any,
 ) -> tuple[Variable, ...]:
     """Append what keeps the best boxes; ``more``: its slots behind Out, with types."""
-    attrs = {
-        "background_label": background_label,
-        "score_threshold": float(score_threshold),
-        "nms_top_k": nms_top_k,
-        "nms_threshold": float(nms_threshold),
-        "nms_eta": float(nms_eta),
-        "keep_top_k": keep_top_k,
-        "normalized": normalized,
-    }
+    attrs = declared_attrs(kind, locals())
     inputs = {"BBoxes": bboxes, "Scores": scores}
     return append_all(kind, inputs, attrs, {"Out": bboxes.dtype, **more}, name)
 

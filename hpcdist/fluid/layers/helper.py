@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 from hpcdist.base.errors import GraphError, GraphTypeError
@@ -11,6 +12,7 @@ from hpcdist.fluid.layers.param_attr import ParamAttr, ParamLike
 from hpcdist.graph import names
 from hpcdist.graph.dtypes import DTypeLike
 from hpcdist.graph.program import Program, default_main_program, default_startup_program
+from hpcdist.graph.registry import lookup
 from hpcdist.graph.variable import Parameter, Variable
 
 # By type of ParamAttr: what makes a parameter that is itself computed by layers. It is called
@@ -233,6 +235,57 @@ def append_all(
     """
     fixed = outputs if constant is None else constant
     return LayerHelper(type, name).apply_all(type, inputs, outputs, attrs, constant=fixed)
+
+
+def declared(
+    type: str,
+    arguments: Mapping[str, Any],
+    constant: Collection[str] | None = (),
+    order: Sequence[str] = (),
+    **others: Any,
+) -> Any:
+    """Append an operator that is a complete layer; return its output, or all of them in a tuple.
+
+    ``arguments``: the layer's own, ``locals()``. A slot or attribute has the argument of its name,
+    but for case and underscores (GtBoxes is gt_boxes), or that of ``others``; what is None is left
+    out, and numbers get the type of the attribute's default. ``constant``: as in `append_all`.
+    ``order``: outputs that come in this order, not in the operator's.
+    """
+    definition, given = lookup(type), _by_plain_names(arguments, others)
+    slots = {slot.name: given.get(_plain(slot.name)) for slot in definition.inputs}
+    attrs = declared_attrs(type, arguments, **others)
+    moved = iter(order)
+    names = [slot.name for slot in definition.outputs]
+    outputs = dict.fromkeys((next(moved) if n in order else n for n in names), "float32")
+    made = append_all(type, present(**slots), attrs, outputs, arguments.get("name"), constant)
+    return made if len(made) > 1 else made[0]
+
+
+def declared_attrs(type: str, arguments: Mapping[str, Any], **others: Any) -> dict[str, Any]:
+    """Return an operator's attributes from a layer's arguments, as `declared` takes them."""
+    given = _by_plain_names(arguments, others)
+    return {
+        name: _like(default, given[_plain(name)])
+        for name, default in lookup(type).attrs.items()
+        if given.get(_plain(name)) is not None
+    }
+
+
+def _by_plain_names(arguments: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    return {_plain(name): value for name, value in (*arguments.items(), *others.items())}
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def _like(default: Any, value: Any) -> Any:
+    """Return an argument as an attribute of the default's type."""
+    if isinstance(default, (bool, float)) and isinstance(value, Real):
+        return type(default)(value)
+    if isinstance(default, tuple) and isinstance(value, Iterable):
+        return [_like(default[0], one) if default else one for one in value]
+    return value
 
 
 def named(name: str, layer: Callable[..., Any], doc: str | None = None) -> Callable[..., Any]:

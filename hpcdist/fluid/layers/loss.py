@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcdist.base.errors import GraphError
-from hpcdist.fluid.layers.helper import LayerHelper, append, append_all, present
+from hpcdist.fluid.layers.helper import LayerHelper, append, append_all, declared, present
 from hpcdist.graph.variable import Variable
 
 __all__ = [
@@ -69,16 +69,7 @@ def softmax_with_cross_entropy(
         >>> fluid.layers.softmax_with_cross_entropy(logits, label).shape
         (-1, 1)
     """
-    inputs = {"Logits": logits, "Label": label}
-    attrs = {
-        "soft_label": soft_label,
-        "ignore_index": ignore_index,
-        "numeric_stable_mode": numeric_stable_mode,
-        "axis": axis,
-    }
-    outputs = dict.fromkeys(("Softmax", "Loss"), logits.dtype)
-    kind = "softmax_with_cross_entropy"
-    softmax, loss = append_all(kind, inputs, attrs, outputs, constant=())
+    softmax, loss = declared("softmax_with_cross_entropy", locals())
     return (loss, softmax) if return_softmax else loss
 
 
@@ -130,8 +121,7 @@ def sigmoid_cross_entropy_with_logits(
         >>> fluid.layers.sigmoid_cross_entropy_with_logits(x, label).shape
         (-1, 1)
     """
-    inputs, kind = {"X": x, "Label": label}, "sigmoid_cross_entropy_with_logits"
-    return append(kind, inputs, name, ignore_index=ignore_index, normalize=normalize)
+    return declared("sigmoid_cross_entropy_with_logits", locals())
 
 
 def log_loss(
@@ -147,9 +137,7 @@ def log_loss(
         >>> fluid.layers.log_loss(chance, label).shape
         (-1, 1)
     """
-    return append(
-        "log_loss", {"Predicted": input, "Labels": label}, name, slot="Loss", epsilon=epsilon
-    )
+    return declared("log_loss", locals(), Predicted=input, Labels=label)
 
 
 def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
@@ -163,8 +151,7 @@ def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
         >>> fluid.layers.huber_loss(x, y, delta=1.0).shape
         (-1, 1)
     """
-    inputs, outputs = {"X": input, "Y": label}, dict.fromkeys(("Residual", "Out"), input.dtype)
-    return append_all("huber_loss", inputs, {"delta": delta}, outputs, constant=())[1]
+    return declared("huber_loss", locals(), X=input, Y=label)[1]
 
 
 def smooth_l1(
@@ -182,10 +169,7 @@ def smooth_l1(
         >>> fluid.layers.smooth_l1(x, y).shape
         (-1, 1)
     """
-    inputs = present(X=x, Y=y, InsideWeight=inside_weight, OutsideWeight=outside_weight)
-    attrs = {"sigma": 1.0 if sigma is None else sigma}
-    outputs = dict.fromkeys(("Diff", "Out"), x.dtype)
-    return append_all("smooth_l1_loss", inputs, attrs, outputs, constant=())[1]
+    return declared("smooth_l1_loss", {**locals(), "sigma": 1.0 if sigma is None else sigma})[1]
 
 
 def label_smooth(

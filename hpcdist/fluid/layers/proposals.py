@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid.layers.boxes import suppressed
-from hpcdist.fluid.layers.helper import LayerHelper, append_all
+from hpcdist.fluid.layers.helper import LayerHelper, append_all, declared, declared_attrs
 from hpcdist.fluid.layers.tensor import gather, reshape
 from hpcdist.graph.variable import Variable
 
@@ -26,30 +26,13 @@ __all__ = [
 
 
 def _learnt(
-    kind: str,
-    bbox_pred: Variable,
-    cls_logits: Variable,
-    classes: int,
-    inputs: Mapping[str, Variable],
-    attrs: Any,
-    **more: Any,
+    kind: str, arguments: Mapping[str, Any], classes: int, anchors: Variable
 ) -> tuple[Variable, ...]:
-    """Choose anchors to learn from, and take what is predicted of them: scores and codes.
-
-    ``more``: slots after those of codes wanted, with their element types.
-    """
-    dtype = inputs["Anchor"].dtype
-    outputs = {
-        "LocationIndex": "int32",
-        "ScoreIndex": "int32",
-        "TargetLabel": "int32",
-        "TargetBBox": dtype,
-        "BBoxInsideWeight": dtype,
-        **more,
-    }
-    location, scored, *targets = append_all(kind, inputs, attrs, outputs)
-    scores = gather(reshape(cls_logits, [-1, classes]), scored)
-    codes = gather(reshape(bbox_pred, [-1, 4]), location)
+    """Choose anchors to learn from, and take what is predicted of them: scores and codes."""
+    inputs = {**arguments, "Anchor": anchors}
+    location, scored, *targets = declared(kind, inputs, None, order=("TargetLabel", "TargetBBox"))
+    scores = gather(reshape(arguments["cls_logits"], [-1, classes]), scored)
+    codes = gather(reshape(arguments["bbox_pred"], [-1, 4]), location)
     return scores, codes, *targets
 
 
@@ -73,21 +56,7 @@ def rpn_target_assign(
     bbox_pred: [N, anchors, 4], cls_logits: [N, anchors, 1]; gt_boxes: sequences, one per image;
     im_info: (rows, columns, scale).
     """
-    attrs = {
-        "rpn_batch_size_per_im": rpn_batch_size_per_im,
-        "rpn_straddle_thresh": float(rpn_straddle_thresh),
-        "rpn_positive_overlap": float(rpn_positive_overlap),
-        "rpn_negative_overlap": float(rpn_negative_overlap),
-        "rpn_fg_fraction": float(rpn_fg_fraction),
-        "use_random": use_random,
-    }
-    inputs = {
-        "Anchor": anchor_box,
-        "GtBoxes": gt_boxes,
-        "IsCrowd": is_crowd,
-        "ImInfo": im_info,
-    }
-    return _learnt("rpn_target_assign", bbox_pred, cls_logits, 1, inputs, attrs)
+    return _learnt("rpn_target_assign", locals(), 1, anchor_box)
 
 
 def retinanet_target_assign(
@@ -107,26 +76,7 @@ def retinanet_target_assign(
 
     That is one more than there are, as in Fluid. cls_logits: [N, anchors, num_classes].
     """
-    attrs = {
-        "positive_overlap": float(positive_overlap),
-        "negative_overlap": float(negative_overlap),
-    }
-    inputs = {
-        "Anchor": anchor_box,
-        "GtBoxes": gt_boxes,
-        "GtLabels": gt_labels,
-        "IsCrowd": is_crowd,
-        "ImInfo": im_info,
-    }
-    return _learnt(
-        "retinanet_target_assign",
-        bbox_pred,
-        cls_logits,
-        num_classes,
-        inputs,
-        attrs,
-        ForegroundNumber="int32",
-    )
+    return _learnt("retinanet_target_assign", locals(), num_classes, anchor_box)
 
 
 def generate_proposals(
@@ -148,26 +98,7 @@ def generate_proposals(
     scores: [N, anchors, rows, columns]; bbox_deltas: 4 for each anchor. Both results are in
     sequences, one per image; ``return_rois_num``: where these end, too.
     """
-    attrs = {
-        "pre_nms_topN": pre_nms_top_n,
-        "post_nms_topN": post_nms_top_n,
-        "nms_thresh": float(nms_thresh),
-        "min_size": float(min_size),
-        "eta": float(eta),
-    }
-    inputs = {
-        "Scores": scores,
-        "BboxDeltas": bbox_deltas,
-        "ImInfo": im_info,
-        "Anchors": anchors,
-        "Variances": variances,
-    }
-    outputs = {
-        "RpnRois": bbox_deltas.dtype,
-        "RpnRoiProbs": scores.dtype,
-        "RpnRoisLod": "int64",
-    }
-    outs = append_all("generate_proposals", inputs, attrs, outputs, name)
+    outs = declared("generate_proposals", locals(), None)
     return outs if return_rois_num else outs[:2]
 
 
@@ -194,33 +125,7 @@ def generate_proposal_labels(
     """
     if class_nums is None:
         raise GraphError("generate_proposal_labels: class_nums must be given, 0 being nothing")
-    attrs = {
-        "batch_size_per_im": batch_size_per_im,
-        "fg_fraction": float(fg_fraction),
-        "fg_thresh": float(fg_thresh),
-        "bg_thresh_hi": float(bg_thresh_hi),
-        "bg_thresh_lo": float(bg_thresh_lo),
-        "bbox_reg_weights": [float(w) for w in bbox_reg_weights],
-        "class_nums": class_nums,
-        "use_random": use_random,
-        "is_cls_agnostic": is_cls_agnostic,
-        "is_cascade_rcnn": is_cascade_rcnn,
-    }
-    inputs = {
-        "RpnRois": rpn_rois,
-        "GtClasses": gt_classes,
-        "IsCrowd": is_crowd,
-        "GtBoxes": gt_boxes,
-        "ImInfo": im_info,
-    }
-    outputs = {
-        "Rois": rpn_rois.dtype,
-        "LabelsInt32": "int32",
-        "BboxTargets": rpn_rois.dtype,
-        "BboxInsideWeights": rpn_rois.dtype,
-        "BboxOutsideWeights": rpn_rois.dtype,
-    }
-    return append_all("generate_proposal_labels", inputs, attrs, outputs)
+    return declared("generate_proposal_labels", locals(), None)
 
 
 def distribute_fpn_proposals(
@@ -242,12 +147,7 @@ def distribute_fpn_proposals(
     count = max_level - min_level + 1
     parts = [helper.new_var(fpn_rois.dtype) for _ in range(count)]
     restore = helper.new_var("int32", stop_gradient=True)
-    attrs = {
-        "min_level": min_level,
-        "max_level": max_level,
-        "refer_level": refer_level,
-        "refer_scale": refer_scale,
-    }
+    attrs = declared_attrs(helper.layer_type, locals())
     outputs = {"MultiFpnRois": parts, "RestoreIndex": restore}
     helper.append_op(helper.layer_type, {"FpnRois": fpn_rois}, outputs, attrs)
     return parts, restore
@@ -287,15 +187,7 @@ def box_decoder_and_assign(
 
     Class 0 is the background. ``box_clip``: the largest logarithm of a factor of a side.
     """
-    inputs = {
-        "PriorBox": prior_box,
-        "PriorBoxVar": prior_box_var,
-        "TargetBox": target_box,
-        "BoxScore": box_score,
-    }
-    outputs = dict.fromkeys(("DecodeBox", "OutputAssignBox"), prior_box.dtype)
-    attrs = {"box_clip": float(box_clip)}
-    return append_all("box_decoder_and_assign", inputs, attrs, outputs, name, constant=())
+    return declared("box_decoder_and_assign", locals())
 
 
 # -- which are kept --------------------------------------------------------------------------------
@@ -315,21 +207,7 @@ def retinanet_detection_output(
     bboxes: [N, anchors, 4] of each level, scores: [N, anchors, classes]. As in Fluid, nms_eta is 1,
     whatever is given. Rows are in sequences, one per image.
     """
-    attrs = {
-        "score_threshold": float(score_threshold),
-        "nms_top_k": nms_top_k,
-        "nms_threshold": float(nms_threshold),
-        "keep_top_k": keep_top_k,
-        "nms_eta": 1.0,
-    }
-    inputs = {
-        "BBoxes": list(bboxes),
-        "Scores": list(scores),
-        "Anchors": list(anchors),
-        "ImInfo": im_info,
-    }
-    outputs = {"Out": scores[0].dtype}
-    return append_all("retinanet_detection_output", inputs, attrs, outputs)[0]
+    return declared("retinanet_detection_output", {**locals(), "nms_eta": 1.0}, None)
 
 
 def locality_aware_nms(
@@ -370,17 +248,5 @@ def matrix_nms(
 
     bboxes: [N, M, 4], scores: [N, classes, M]. Rows are in sequences, one per image.
     """
-    attrs = {
-        "background_label": background_label,
-        "score_threshold": float(score_threshold),
-        "post_threshold": float(post_threshold),
-        "nms_top_k": nms_top_k,
-        "gaussian_sigma": float(gaussian_sigma),
-        "use_gaussian": use_gaussian,
-        "keep_top_k": keep_top_k,
-        "normalized": normalized,
-    }
-    inputs = {"BBoxes": bboxes, "Scores": scores}
-    outputs = {"Out": bboxes.dtype, "Index": "int32"}
-    out, index = append_all("matrix_nms", inputs, attrs, outputs, name)
+    out, index = declared("matrix_nms", locals(), None)
     return (out, index) if return_index else out

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.base.errors import GraphAssertionError, GraphError
-from hpcdist.fluid.layers.helper import LayerHelper, present
+from hpcdist.fluid.layers.helper import LayerHelper, declared_attrs, present
 from hpcdist.fluid.layers.nn import fc
 from hpcdist.fluid.layers.param_attr import ParamLike
 from hpcdist.fluid.layers.tensor import concat
@@ -52,13 +52,7 @@ def dynamic_lstm(
         "Bias": _gate_bias(helper, bias_attr, width, use_peepholes, dtype),
     }
     _add_states(slots, {"H0": (h_0, width), "C0": (c_0, width)}, input)
-    attrs = {
-        "use_peepholes": use_peepholes,
-        "is_reverse": is_reverse,
-        "gate_activation": gate_activation,
-        "cell_activation": cell_activation,
-        "candidate_activation": candidate_activation,
-    }
+    attrs = declared_attrs("lstm", locals())
     outputs = dict.fromkeys(("Hidden", "Cell", "BatchGate", "BatchCellPreAct"), dtype)
     hidden, cell, *_ = helper.apply_all("lstm", slots, outputs, attrs)
     return hidden, cell
@@ -112,16 +106,7 @@ def dynamic_lstmp(
             "BatchGate": gates,
             "BatchCellPreAct": active,
         },
-        {
-            "use_peepholes": use_peepholes,
-            "cell_clip": cell_clip or 0.0,
-            "proj_clip": proj_clip or 0.0,
-            "is_reverse": is_reverse,
-            "gate_activation": gate_activation,
-            "cell_activation": cell_activation,
-            "candidate_activation": candidate_activation,
-            "proj_activation": proj_activation,
-        },
+        {"cell_clip": 0.0, "proj_clip": 0.0, **declared_attrs("lstmp", locals())},
     )
     return projection, cell
 
@@ -154,12 +139,7 @@ def dynamic_gru(
         "Bias": helper.create_parameter(bias_attr, [1, 3 * size], input.dtype, is_bias=True),
     }
     _add_states(slots, {"H0": (h_0, size)}, input)
-    attrs = {
-        "is_reverse": is_reverse,
-        "gate_activation": gate_activation,
-        "activation": candidate_activation,
-        "origin_mode": origin_mode,
-    }
+    attrs = declared_attrs("gru", locals(), activation=candidate_activation)
     names = "Hidden", "BatchGate", "BatchResetHiddenPrev", "BatchHidden"
     return helper.apply_all("gru", present(**slots), dict.fromkeys(names, input.dtype), attrs)[0]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from hpcdist.fluid.layers.helper import append, append_all, present
+from hpcdist.fluid.layers.helper import declared
 from hpcdist.graph.variable import Variable
 
 __all__ = [
@@ -31,8 +31,7 @@ def roi_pool(
     Regions are in sequences, or ``rois_lod`` int [images + 1] says where each image's begin,
     and the end.
     """
-    sizes = pooled_height, pooled_width, spatial_scale
-    return _of_regions("roi_pool", {"X": input, "ROIs": rois, "RoisLod": rois_lod}, *sizes)
+    return declared("roi_pool", locals(), X=input)
 
 
 def roi_align(
@@ -50,9 +49,7 @@ def roi_align(
     input: [n, channels, rows, columns]; rois: [regions, 4] in sequences, one per image. Returns
     [regions, channels, pooled_height, pooled_width].
     """
-    inputs = {"X": input, "ROIs": rois, "RoisLod": rois_lod}
-    sizes = pooled_height, pooled_width, spatial_scale
-    return _of_regions("roi_align", inputs, *sizes, sampling_ratio=sampling_ratio)
+    return declared("roi_align", {**locals(), "name": None}, X=input)
 
 
 def psroi_pool(
@@ -69,9 +66,7 @@ def psroi_pool(
     input: [n, output_channels * pooled_height * pooled_width, rows, columns]; rois: [regions, 4] in
     sequences. Returns [regions, output_channels, pooled_height, pooled_width].
     """
-    sizes = pooled_height, pooled_width, spatial_scale
-    inputs = {"X": input, "ROIs": rois}
-    return _of_regions("psroi_pool", inputs, *sizes, output_channels=output_channels)
+    return declared("psroi_pool", {**locals(), "name": None}, X=input)
 
 
 def prroi_pool(
@@ -87,8 +82,7 @@ def prroi_pool(
 
     Regions are in sequences, or ``batch_roi_nums`` has their numbers per image.
     """
-    inputs = {"X": input, "ROIs": rois, "BatchRoINums": batch_roi_nums}
-    return _of_regions("prroi_pool", inputs, pooled_height, pooled_width, spatial_scale)
+    return declared("prroi_pool", {**locals(), "name": None}, X=input)
 
 
 def deformable_roi_pooling(
@@ -111,24 +105,11 @@ def deformable_roi_pooling(
     trans: [regions, 2 * classes, rows of parts, columns]. ``position_sensitive``: each bin reads
     channels of its own.
     """
-    channels = input.shape[1] // (pooled_height * pooled_width if position_sensitive else 1)
-    parts = [pooled_height, pooled_width] if part_size is None else part_size
-    attrs = {
-        "no_trans": no_trans,
-        "spatial_scale": float(spatial_scale),
-        "output_dim": channels // (pooled_height * pooled_width)
-        if position_sensitive
-        else channels,
-        "group_size": [int(size) for size in group_size],
-        "pooled_height": pooled_height,
-        "pooled_width": pooled_width,
-        "part_size": [parts] * 2 if isinstance(parts, int) else [int(part) for part in parts],
-        "sample_per_part": sample_per_part,
-        "trans_std": float(trans_std),
-    }
-    inputs = {"Input": input, "ROIs": rois, "Trans": trans}
-    outputs, constant = dict.fromkeys(("Output", "TopCount"), input.dtype), ("TopCount",)
-    return append_all("deformable_psroi_pooling", inputs, attrs, outputs, name, constant)[0]
+    bins = pooled_height * pooled_width if position_sensitive else 1
+    parts = (pooled_height, pooled_width) if part_size is None else part_size
+    part_size = [parts] * 2 if isinstance(parts, int) else parts
+    output_dim = input.shape[1] // bins // bins
+    return declared("deformable_psroi_pooling", locals(), ("TopCount",))[0]
 
 
 def roi_perspective_transform(
@@ -144,23 +125,5 @@ def roi_perspective_transform(
     The second is [regions, 1, rows, columns] of int32: 1 where a pixel lies in the quadrangle and
     the image; the third [regions, 9] takes pixels to places in the image.
     """
-    attrs = {
-        "transformed_height": transformed_height,
-        "transformed_width": transformed_width,
-        "spatial_scale": float(spatial_scale),
-    }
-    inputs, constant = {"X": input, "ROIs": rois}, ("Mask", "TransformMatrix")
-    outputs = {"Out": input.dtype, "Mask": "int32", "TransformMatrix": input.dtype}
-    return append_all("roi_perspective_transform", inputs, attrs, outputs, name, constant)
-
-
-def _of_regions(
-    kind: str,
-    inputs: Mapping[str, Variable | None],
-    height: int,
-    width: int,
-    scale: float,
-    **more: Any,
-) -> Variable:
-    attrs = {"pooled_height": height, "pooled_width": width, "spatial_scale": float(scale), **more}
-    return append(kind, present(**inputs), None, **attrs)
+    constant = ("Mask", "TransformMatrix")
+    return declared("roi_perspective_transform", locals(), constant, X=input)

@@ -10,7 +10,7 @@ import numpy as np
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid.initializer import NumpyArrayInitializer
 from hpcdist.fluid.layers.embedding import looked_up
-from hpcdist.fluid.layers.helper import LayerHelper, present
+from hpcdist.fluid.layers.helper import LayerHelper, declared_attrs, present
 from hpcdist.fluid.layers.loss import softmax_with_cross_entropy
 from hpcdist.fluid.layers.param_attr import ParamAttr, ParamLike
 from hpcdist.graph.variable import Variable
@@ -215,13 +215,7 @@ def sampled_softmax_with_cross_entropy(
         "SampledLogits": sampled,
         "SampledLabels": places,
     }
-    attrs = {
-        "use_customized_samples": use_customized_samples,
-        "uniq": True,
-        "remove_accidental_hits": remove_accidental_hits,
-        "num_samples": num_samples,
-        "seed": seed,
-    }
+    attrs = {"uniq": True, **declared_attrs("sample_logits", locals())}
     helper.append_op("sample_logits", inputs, outputs, attrs)
     truth = helper.apply("one_hot", {"X": places}, {"depth": num_samples + 1}, stop_gradient=True)
     loss = softmax_with_cross_entropy(sampled, truth, soft_label=True)

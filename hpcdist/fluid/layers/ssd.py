@@ -9,7 +9,7 @@ from typing import Any
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid.layers.boxes import _VARIANCE, box_coder, iou_similarity
 from hpcdist.fluid.layers.boxes import prior_box as prior_boxes
-from hpcdist.fluid.layers.helper import append_all, present
+from hpcdist.fluid.layers.helper import declared
 from hpcdist.fluid.layers.image import Pair, conv2d
 from hpcdist.fluid.layers.loss import smooth_l1, softmax_with_cross_entropy
 from hpcdist.fluid.layers.math import reduce_sum
@@ -35,12 +35,8 @@ def bipartite_match(
     Rows are in sequences, one for each image. match_type: bipartite, each row one column; or
     per_prediction, then also other columns that are alike enough to one: ``dist_threshold`` (0.5).
     """
-    attrs = {
-        "match_type": match_type or "bipartite",
-        "dist_threshold": 0.5 if dist_threshold is None else float(dist_threshold),
-    }
-    outputs = {"ColToRowMatchIndices": "int32", "ColToRowMatchDist": dist_matrix.dtype}
-    return append_all("bipartite_match", {"DistMat": dist_matrix}, attrs, outputs, name)
+    match_type = match_type or "bipartite"
+    return declared("bipartite_match", locals(), None, DistMat=dist_matrix)
 
 
 def target_assign(
@@ -51,10 +47,8 @@ def target_assign(
     name: str | None = None,
 ) -> tuple[Variable, ...]:
     """Return for each column its row of ``input``, and 1 where there is one, or it is negative."""
-    inputs = present(X=input, MatchIndices=matched_indices, NegIndices=negative_indices)
-    attrs = {"mismatch_value": mismatch_value or 0}
-    outputs = {"Out": input.dtype, "OutWeight": input.dtype}
-    return append_all("target_assign", inputs, attrs, outputs, name)
+    slots = {"X": input, "MatchIndices": matched_indices, "NegIndices": negative_indices}
+    return declared("target_assign", {**locals(), **slots}, None)
 
 
 def ssd_loss(
@@ -99,14 +93,9 @@ def ssd_loss(
     assert isinstance(first, Variable)
     hard = reshape(first, [-1, priors])
     hard.stop_gradient = True
-    inputs = {"ClsLoss": hard, "MatchIndices": matched, "MatchDist": alike}
-    attrs = {
-        "neg_pos_ratio": float(neg_pos_ratio),
-        "neg_dist_threshold": float(neg_overlap),
-        "mining_type": mining_type,
-    }
-    outputs = {"NegIndices": "int32", "UpdatedMatchIndices": "int32"}
-    negative, updated = append_all("mine_hard_examples", inputs, attrs, outputs)
+    slots = {"ClsLoss": hard, "MatchIndices": matched, "MatchDist": alike}
+    inputs = {**locals(), **slots, "neg_dist_threshold": neg_overlap, "sample_size": None}
+    negative, updated = declared("mine_hard_examples", inputs, None)
     spread = _VARIANCE if prior_box_var is None else prior_box_var
     boxes = box_coder(prior_box, spread, gt_box)
     places, weights = target_assign(boxes, updated, mismatch_value=background_label)
