@@ -205,11 +205,7 @@ def average_parameters(main: Program, group: Group) -> Program:
     ring = count()
     averages = [op for op in block.ops if AFTER_UPDATES in op.attrs]
     block.ops = [op for op in block.ops if AFTER_UPDATES not in op.attrs]
-    updated = {
-        op.input("Param")[0]
-        for op in block.ops
-        if op.input("Param") and op.input("Grad") and op.input("LearningRate")
-    }
+    updated = {op.input("Param")[0] for op in block.ops if op.input("Param") and op.input("Grad")}
     last: dict[int, list[str]] = {}  # by position: the parameters that no later operator uses
     for i, op in reversed(list(enumerate(block.ops))):
         access = access_of(op)

@@ -24,7 +24,7 @@ from hpcdist.ps.planned_tables import PlannedTable
 from hpcdist.transpiler.config import DistributeTranspilerConfig, dispatcher_class
 from hpcdist.transpiler.counters import step_counter
 from hpcdist.transpiler.group import Participants
-from hpcdist.transpiler.program_roles import ParameterUpdate, program_roles
+from hpcdist.transpiler.program_roles import WHOLE, ParameterUpdate, program_roles
 from hpcdist.transpiler.scheduled import ScheduledValue, scheduled_values
 from hpcdist.transpiler.table_metadata import (
     LOOKUPS,
@@ -149,7 +149,7 @@ def make_plan(
             sparse,
             remote=sparse and var.name in remote and not mode.geo,
             moved_whole=sparse and _moves_all(block, update),
-        ).cut(servers, config.min_block_size)
+        ).cut(1 if block.ops[update.optimizer].type in WHOLE else servers, config.min_block_size)
         if route.cut and not mode.geo:
             refuse_uncut(block, update)
             warn_of_norms_of_parts(block.ops[update.optimizer], update.parameter)

@@ -15,7 +15,7 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Parameter
 from hpcdist.ops.optimize.sparse_gradients import misses_rows
 from hpcdist.transpiler.dependences import Access, access_of, swapped
-from hpcdist.transpiler.mean_gradient import is_local
+from hpcdist.transpiler.mean_gradient import SUMMED, is_local
 from hpcdist.transpiler.program_roles import (
     ELEMENTWISE,
     ON_SERVERS,
@@ -152,8 +152,11 @@ def refuse_uncut(block: Block, update: ParameterUpdate) -> None:
 
 
 def warn_of_norms_of_parts(op: Operator, parameter: str) -> None:
-    """Say that an optimizer takes norms of what each server has of a parameter, as in Fluid."""
-    if op.type == "lars_momentum":
+    """Say that an optimizer takes norms of what each server has of a parameter, as in Fluid.
+
+    Of a plain script's servers these are summed.
+    """
+    if op.type == "lars_momentum" and SUMMED not in op.attrs:
         warnings.warn(
             f"{op.place} {op}: each server takes the norms over its own part of {parameter!r}, as "
             "in Fluid, so results depend on the number of servers; set config.slice_var_up = "

@@ -60,7 +60,13 @@ def test_chances_of_half_precision_are_counted_beside_those_of_one_process(mode)
 @pytest.mark.parametrize("optimizer", ["Adamax", "RMSProp", "centered RMSProp", "Lamb"])
 @pytest.mark.parametrize("mode", ["servers", "servers for tables"])
 def test_rows_move_by_more_optimizers(optimizer, mode):
-    """A power of Adamax counted in one process only; servers take Lamb for rows alone."""
+    """A power of Adamax counted in one process only."""
     outcome = compare({"optimizer": optimizer, "table": "distributed", "mode": mode})
-    dense = optimizer == "Lamb" and mode == "servers"
-    assert outcome.kind == (REFUSED if dense else EQUAL), outcome
+    assert outcome.kind == EQUAL, outcome
+
+
+@pytest.mark.parametrize("table", ["none", "sparse"])
+def test_lamb_finds_whole_parameters_on_servers(table):
+    """Its rate follows from the norm of a parameter: servers refused to have parts of one."""
+    outcome = compare({"optimizer": "Lamb", "table": table, "mode": "servers"})
+    assert outcome.kind == EQUAL, outcome

@@ -1,8 +1,8 @@
 """Jobs of which a rank is stopped, or stops calling anything, at a random moment.
 
 Each is named, with its stack, and ends within the deadline. In asynchronous modes nobody waits for
-such a trainer before the others have ended: then within another deadline. Those that save a
-checkpoint wait for ten. Under ULFM others may go on without it.
+such a trainer before the others have ended: then within another deadline. One that saves a
+checkpoint may take ten, unless it is stopped. Under ULFM others may go on without it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ def run(hang: Hang, directory: Path) -> str:
     args = [hang.mode, str(STEPS), str(int(RATE)), str(death)]
     job = Job(directory, SCRIPT, *options, ranks=ranks, args=args, tolerant=hang.tolerant)
     deadlines = 2 if hang.mode in ASYNCHRONOUS else 1
-    limit_s = (SAVING if death.moment == "save" else deadlines) * DEADLINE_S + MORE_S
+    if death.moment == "save" and death.way != "SIGSTOP":
+        deadlines = SAVING
+    limit_s = deadlines * DEADLINE_S + MORE_S
     ended = job.end_after_death(limit_s + MORE_S)
     over = time.time()
     if death.moment in LATE and survived(death, directory):

@@ -24,7 +24,6 @@ GROUPS = 8
 ASKED = os.environ.get("HPCDIST_TEST_UPDATES", "")
 REFUSED = (  # before the first step
     "LookaheadOptimizer moves parameters in every step",
-    "Not supported optimizer for distributed training",
     "has is_sparse=True, but operators other than lookups read it",
     "would run on parameter servers, but reads",
 )

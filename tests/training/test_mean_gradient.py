@@ -86,6 +86,11 @@ def test_norms_of_one_gradient_and_of_lars_come_one_after_the_other():
             ]
 
 
+def test_nobody_is_warned_of_norms_that_servers_sum(recwarn):
+    transpiled(*build(fluid.optimizer.LarsMomentum, momentum=0.9), 2)
+    assert not [w for w in recwarn if "its own part" in str(w.message)]
+
+
 def test_values_are_cut_on_servers_without_any_sum():
     main, startup = build(grad_clip=GradientClipByValue(1.0))
     made, (program,) = transpiled(main, startup, 1)

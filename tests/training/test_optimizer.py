@@ -272,14 +272,14 @@ def test_distributed_tables_may_be_many() -> None:
     assert [op.input("Param") for op in update_ops()] == [["a"], ["b"]]
 
 
-@pytest.mark.parametrize("name", ["Adamax", "Ftrl", "DecayedAdagrad", "LarsMomentum", "Lamb"])
+@pytest.mark.parametrize("name", ["Adamax", "Ftrl", "DecayedAdagrad", "LarsMomentum"])
 def test_sparse_gradients_are_refused_when_built(name: str) -> None:
     facts = {"momentum": 0.9} if name == "LarsMomentum" else {}
     loss = layers.mean(
         layers.embedding(layers.data("ids", [1], dtype="int64"), [10, 4], is_sparse=True)
     )
     with pytest.raises(
-        GraphError, match=r"sparse gradient.*is_sparse=False.*adagrad, adam, momentum"
+        GraphError, match=r"sparse gradient.*is_sparse=False.*adagrad, adam, lamb, momentum"
     ):
         getattr(optimizer, name)(learning_rate=0.1, **facts).minimize(loss)
 

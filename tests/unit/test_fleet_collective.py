@@ -13,6 +13,7 @@ from hpcdist.fleet import Fleet, UserDefinedCollectiveRoleMaker
 from hpcdist.fleet import collective as fleet1
 from hpcdist.fluid.fleet.strategy_v2 import REFUSED
 from hpcdist.transpiler.grad_allreduce import without_average
+from tests.support.update_programs import OPTIMIZERS
 
 
 def network(optimizer=None):
@@ -110,6 +111,15 @@ def test_local_sgd(generation):
     strategy.use_local_sgd = True
     main, _, _ = minimized(started(), fluid.optimizer.SGD(0.1), strategy)
     assert "fc_0.w_0@SNAPSHOT" in main.global_block().vars
+    assert kinds(main).count("c_allreduce_sum") == 2
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_local_sgd_averages_what_any_optimizer_moves(name):
+    """Adadelta has no learning rate."""
+    strategy = fleet2.DistributedStrategy()
+    strategy.localsgd = True
+    main, _, _ = minimized(started(), OPTIMIZERS[name](0.1), strategy)
     assert kinds(main).count("c_allreduce_sum") == 2
 
 

@@ -159,11 +159,11 @@ def test_tables_may_share_ids():
 
 
 def test_an_optimizer_that_servers_cannot_run_will_do():
-    def adadelta():
-        return optimizer.Adadelta(learning_rate=0.1)
+    def dpsgd():
+        return optimizer.Dpsgd(learning_rate=0.1)
 
-    program = geo(built(regression(adadelta))).get_trainer_program()
-    assert len(of_type(program, "adadelta")) == 2
+    program = geo(built(regression(dpsgd))).get_trainer_program()
+    assert len(of_type(program, "dpsgd")) == 2
 
 
 def test_parameters_are_not_cut_when_that_is_asked():

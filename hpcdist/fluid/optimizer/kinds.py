@@ -294,8 +294,8 @@ class AdadeltaOptimizer(Optimizer):
 
 
 class LambOptimizer(AdamOptimizer):
-    """Adam with a rate per layer (You et al., 2020). Servers take it for distributed tables only,
-    whose rows have a rate each.
+    """Adam with a rate per layer (You et al., 2020). A server has all of a parameter that it
+    moves; rows of a distributed table have a rate each.
 
     Examples:
         >>> fluid.optimizer.Lamb(learning_rate=0.001).type

@@ -136,6 +136,7 @@ UPDATES: dict[str, Update] = {
         {**_ADAM_ATTRS, "epsilon": 1e-6, "weight_decay": 0.01},
         _always("lamb"),
         lambda a, f: (*_adam_hyper(a, f), a["weight_decay"]),
+        _always("all"),
     ),
 }
 

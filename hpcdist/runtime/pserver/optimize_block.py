@@ -206,8 +206,9 @@ def _optimizer_arrays(op: Operator, binding: Binding) -> tuple[Any, Any, list[An
     """Return parameter, learning rate and state of an optimizer operator."""
     names = [op.input(slot)[0] for slot in UPDATES[op.type].state if op.input(slot)]
     state = [array_of(binding, name) for name in names]
-    rate = array_of(binding, op.input("LearningRate")[0])
-    return array_of(binding, op.input("Param")[0]), rate, state
+    param = array_of(binding, op.input("Param")[0])
+    rates = op.input("LearningRate")  # without one, anything stands for it
+    return param, array_of(binding, rates[0]) if rates else param, state
 
 
 def merge_rows(rows: Any, contributors: Sequence[int], out: Any) -> None:
