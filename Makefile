@@ -154,7 +154,7 @@ test-torch: memory $(TORCH_READY)
 	@echo "make test-torch: all passed (MPI=$(MPI), ranks $(RANKS))"
 
 $(TORCH_READY): $(READY)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[onnx,torch]'
 	@touch $@
 
 # A commit that git does not have, in a shallow clone, is left out and named.

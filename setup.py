@@ -73,6 +73,7 @@ setup(
         "cuda12": ["cupy-cuda12x[ctk]>=13.6", "nvidia-nccl-cu12>=2.20"],
         "cuda13": ["cupy-cuda13x[ctk]>=13.6", "nvidia-nccl-cu13>=2.27"],
         "torch": ["torch>=2.13"],
+        "onnx": ["onnx>=1.18", "onnxruntime>=1.20", "onnxscript>=0.5", "torch>=2.13"],
         "data": ["pyarrow>=15"],
         "tfrecord": ["google-crc32c>=1.5", "protobuf>=4.22", "pyarrow>=15"],
         "images": ["pillow>=10"],

@@ -41,8 +41,15 @@ class PublishOrder:
 
     def path(self, owner: int, owners: int) -> Path:
         """Return the file of an owner's rows."""
-        name = f"{self.sequence:09d}.{self.attempt}.{owner}-of-{owners}.rows"
-        return Path(self.directory) / name
+        return self._path(f"{owner}-of-{owners}.rows")
+
+    @property
+    def dense_path(self) -> Path:
+        """The file of the dense part."""
+        return self._path("onnx")
+
+    def _path(self, what: str) -> Path:
+        return Path(self.directory) / f"{self.sequence:09d}.{self.attempt}.{what}"
 
 
 def facts_path(rows: Path) -> Path:

@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,13 @@ from hpcdist.checkpoint.serving import PUBLISH
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.program import Program
 from hpcdist.serving.compaction import drop_before, drop_unnamed
-from hpcdist.serving.files import read_member, read_publication, write_member
+from hpcdist.serving.dense import OnnxModel
+from hpcdist.serving.files import read_member, read_publication, write_dense, write_member
 from hpcdist.serving.members import (
     BASE,
     DELTA,
     NAME,
+    DenseFile,
     Member,
     RowsFile,
     TableKind,
@@ -55,12 +57,15 @@ class Publisher:
         every: int = 100,
         base_every: int = 24,
         tables: Sequence[str] | None = None,
+        dense: OnnxModel | None = None,
         main_program: Program | None = None,
         scope: Scope | None = None,
     ) -> None:
         """``every``: steps from version to version; ``base_every``: versions from base to base.
 
-        ``tables`` are published, None: all of the job. PlanError for numbers that cannot be.
+        ``tables`` are published, None: all of the job; ``dense``: each version has this dense part,
+        too, with trainer 0's values. PlanError for numbers that cannot be, PublicationError, on
+        trainer 0, for a dense part that cannot be exported.
         """
         self._every = integer("every", every, 1)
         self._base_every = integer("base_every", base_every, 1)
@@ -76,6 +81,9 @@ class Publisher:
         self._base: Member | None = None  # the newest of this run
         self._publication, self._previous, self._first = "", "", 1
         self._put_off = False
+        self._dense = dense
+        if dense is not None and peers_here().trainer == 0:
+            dense.prepare()
 
     def is_due(self, step: int) -> bool:
         """Return whether `after_step` publishes after this step."""
@@ -126,7 +134,8 @@ class Publisher:
         if first:
             owners, step = peers.servers or peers.trainers, self._steps
             deadline_s = PATIENCE * peers.deadline_s
-            self._background.start(lambda: self._commit(order, owners, step, deadline_s))
+            dense = None if self._dense is None else self._dense.encode()
+            self._background.start(lambda: self._commit(order, owners, step, deadline_s, dense))
         return True
 
     def wait(self) -> bool:
@@ -186,16 +195,18 @@ class Publisher:
         self._publication = chain.last.publication if chain else secrets.token_hex(16)
         self._previous = link_of(chain.last) if chain else ""
 
-    def _commit(self, order: PublishOrder, owners: int, step: int, deadline_s: float) -> None:
-        """Wait for all owners' rows, and write the manifest."""
+    def _commit(
+        self, order: PublishOrder, owners: int, step: int, deadline_s: float, dense: bytes | None
+    ) -> None:
+        """Write the dense part, wait for all owners' rows, and write the manifest."""
         paths = [order.path(owner, owners) for owner in range(owners)]
         try:
             facts = [_await(path, deadline_s) for path in paths]
-            member = self._member(order, step, facts)
+            member = replace(self._member(order, step, facts), dense=self._written(order, dense))
             write_member(self._directory, member, founds=self._last is None)
         except (CheckpointError, PublicationError, OSError) as error:
             self._say(getattr(error, "strerror", None) or str(error))
-            self._clean(paths, rows=True)
+            self._clean([*paths, order.dense_path], rows=True)
             return
         self._last, self._previous = member, link_of(member)
         self._since_base = 0 if order.base else self._since_base + 1
@@ -206,6 +217,11 @@ class Publisher:
         if order.base:
             self._base, before = member, self._base
             self._drop(before)
+
+    def _written(self, order: PublishOrder, dense: bytes | None) -> DenseFile | None:
+        if self._dense is None or dense is None:
+            return None
+        return write_dense(order.dense_path, dense, self._dense.inputs, self._dense.rows)
 
     def _member(self, order: PublishOrder, step: int, facts: Sequence[Mapping[str, Any]]) -> Member:
         try:

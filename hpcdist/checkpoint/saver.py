@@ -26,6 +26,7 @@ from hpcdist.transpiler.plan import trainer_plan
 
 if TYPE_CHECKING:
     from hpcdist.checkpoint.publisher import Publisher
+    from hpcdist.serving.dense import OnnxModel
 
 LOOK_S = 0.5  # how often trainers ask each other whether it is time to save, or to stop
 BEST = "best"  # the directory, below that of the others, of the best checkpoint
@@ -78,13 +79,15 @@ class Saver:
         scope: Scope | None = None,
         publish: str | Path | None = None,
         publish_every: int = 100,
+        dense: OnnxModel | None = None,
     ) -> None:
         """``every``, ``every_s``: None saves only when asked, or warned.
 
         ``best``: whether the "min" or the "max" of a metric is the best. ``on_nan``: what not to
         save is followed by, a "warn"ing or the "end" of training, by a NotFiniteError; None: as
         `--on-nan` says. ``publish``: the directory of versions of the tables, ``publish_every``:
-        steps from one to the next. The others are those of `save`.
+        steps from one to the next, ``dense``: the dense part that is published with them. The
+        others are those of `save`.
         """
         for name, value, fits, expected in (
             ("every", every, every is None or every >= 1, "at least 1 step"),
@@ -108,7 +111,9 @@ class Saver:
             "compression": compression,
             "single_file": single_file,
         }
-        self._publisher = None if publish is None else self._publisher_to(publish, publish_every)
+        self._publisher: Publisher | None = None
+        if publish is not None:
+            self._publisher = self._publisher_to(publish, publish_every, dense)
         self._asks: bool | None = None  # whether trainers ask each other
         self._look_at = 1  # the step after which they do so next
         self._looked = (0, time.monotonic())
@@ -206,11 +211,15 @@ class Saver:
         """Whether versions of the tables are published."""
         return self._publisher is not None
 
-    def _publisher_to(self, dirname: str | Path, every: int) -> Publisher:
+    def _publisher_to(self, dirname: str | Path, every: int, dense: OnnxModel | None) -> Publisher:
         from hpcdist.checkpoint.publisher import Publisher  # few jobs publish
 
         return Publisher(
-            dirname, every=every, main_program=self._program, scope=self._common["scope"]
+            dirname,
+            every=every,
+            dense=dense,
+            main_program=self._program,
+            scope=self._common["scope"],
         )
 
     def _save(self, directory: Path, keep: int, extra: object, *, asynchronous: bool) -> bool:

@@ -77,6 +77,6 @@ def _named(directory: Path) -> Iterable[str]:
     for path in directory.iterdir():
         if NAME.fullmatch(path.name):
             try:
-                yield from (file.file for file in read_member(path).files)
+                yield from (file.file for file in read_member(path).all_files)
             except PublicationError:  # it names nothing that could be read
                 continue

@@ -7,7 +7,7 @@ import mmap
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,16 @@ import xxhash
 
 from hpcdist.base.errors import PublicationError
 from hpcdist.base.replaced import in_place_of, write_whole
-from hpcdist.serving.members import MAX_MANIFEST, Member, RowsFile, TableKind, TableSection, parse
+from hpcdist.serving.members import (
+    MAX_MANIFEST,
+    DenseFile,
+    Member,
+    RowsFile,
+    RowsInput,
+    TableKind,
+    TableSection,
+    parse,
+)
 from hpcdist.serving.sorted_rows import Keys, Layer, Rows
 
 PUBLICATION = "publication"  # the file that names the publication of a directory
@@ -59,6 +68,22 @@ def write_rows(path: Path, tables: Mapping[str, TableRows], widths: Mapping[str,
             put(memoryview(bytes(-end % 8)))
             offset = end + -end % 8
     return RowsFile(path.name, offset, digest.hexdigest(), sections)
+
+
+def write_dense(
+    path: Path, model: bytes, inputs: Sequence[str], rows: Mapping[str, RowsInput]
+) -> DenseFile:
+    """Write a dense part; return what its member says of it. OSError if it cannot be written."""
+    write_whole(path, model, durable=True)
+    digest = xxhash.xxh3_128_hexdigest(model)
+    return DenseFile(path.name, len(model), digest, tuple(inputs), rows)
+
+
+def read_dense(directory: Path, member: Member) -> bytes | None:
+    """Read a member's dense part, None if it has none; PublicationError if it is damaged."""
+    if member.dense is None:
+        return None
+    return bytes(_mapped(directory / member.dense.file, member.dense, member.name))
 
 
 def write_member(directory: Path, member: Member, *, founds: bool = False) -> None:
@@ -124,7 +149,7 @@ def _layers(memory: bytes | mmap.mmap, section: TableSection, kind: TableKind) -
     return layers
 
 
-def _mapped(path: Path, expected: RowsFile, member: str) -> bytes | mmap.mmap:
+def _mapped(path: Path, expected: RowsFile | DenseFile, member: str) -> bytes | mmap.mmap:
     """Map a file and compare it with its checksum."""
     try:
         descriptor = _plain(path)

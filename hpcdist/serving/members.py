@@ -21,7 +21,7 @@ from hpcdist.base.plain_data import typed
 FORMAT = 1
 BASE, DELTA = "base", "delta"
 NAME = re.compile(r"(\d{9})\.(base|delta)\.json")
-FILE = re.compile(r"\d{9}\.[0-9a-f]{1,32}\.\d+-of-\d+\.rows")
+FILE = re.compile(r"\d{9}\.[0-9a-f]{1,32}\.(\d+-of-\d+\.rows|onnx)")
 MAX_MANIFEST = 64 << 20  # bytes
 MAX_WIDTH = 1 << 24
 
@@ -59,6 +59,30 @@ class RowsFile:
 
 
 @dataclass(frozen=True)
+class RowsInput:
+    """An input of a dense part: rows of ``table`` by the ids that ``ids`` names.
+
+    Where an id is ``padding`` they are zeros. ``last_is_one``: ids [..., 1] give rows [..., width].
+    """
+
+    table: str
+    ids: str
+    padding: int | None = None
+    last_is_one: bool = False
+
+
+@dataclass(frozen=True)
+class DenseFile:
+    """The file of a version's dense part, in ONNX: its inputs, and which are rows of tables."""
+
+    file: str
+    bytes: int
+    digest: str
+    inputs: tuple[str, ...]
+    rows: Mapping[str, RowsInput]
+
+
+@dataclass(frozen=True)
 class Member:
     """One version's manifest.
 
@@ -74,6 +98,7 @@ class Member:
     tables: Mapping[str, TableKind]
     files: tuple[RowsFile, ...]
     link: str = ""  # of a compacted base; else the member's own digest
+    dense: DenseFile | None = None
 
     @property
     def name(self) -> str:
@@ -91,17 +116,26 @@ class Member:
     @property
     def nbytes(self) -> int:
         """The bytes of its files."""
-        return sum(file.bytes for file in self.files)
+        return sum(file.bytes for file in self.all_files)
+
+    @property
+    def all_files(self) -> tuple[RowsFile | DenseFile, ...]:
+        """All files that it names."""
+        return self.files if self.dense is None else (*self.files, self.dense)
 
     @cached_property
     def chained(self) -> str:
         """What the next member must name as ``previous``; many are compared at each look."""
-        return self.link or _digest({"format": FORMAT, **asdict(self)})
+        return self.link or _digest(self._facts)
 
     def encode(self) -> bytes:
         """Return the manifest's bytes, with their digest."""
+        return _canonical({**self._facts, "digest": _digest(self._facts)})
+
+    @cached_property
+    def _facts(self) -> dict[str, Any]:
         facts = {"format": FORMAT, **asdict(self)}
-        return _canonical({**facts, "digest": _digest(facts)})
+        return {name: fact for name, fact in facts.items() if name != "dense" or fact}
 
 
 def member_name(sequence: int, kind: str) -> str:
@@ -146,9 +180,10 @@ def _check(member: Member) -> None:
     for name, kind in member.tables.items():
         if not 0 < kind.width < MAX_WIDTH:
             raise ValueError(f"table {name!r:.80} has width {kind.width}")
+    for named in member.all_files:
+        if not FILE.fullmatch(named.file):
+            raise ValueError(f"file {named.file!r:.80}")
     for file in member.files:
-        if not FILE.fullmatch(file.file):
-            raise ValueError(f"file {file.file!r:.80}")
         if file.tables.keys() != member.tables.keys():
             raise ValueError(f"{file.file} has other tables")
         for name, section in file.tables.items():

@@ -12,7 +12,7 @@ import numpy as np
 from hpcdist.base.errors import PublicationError, TableError
 from hpcdist.base.nearest import did_you_mean
 from hpcdist.base.plain_data import typed
-from hpcdist.serving.files import open_layers
+from hpcdist.serving.files import open_layers, read_dense
 from hpcdist.serving.members import Member, MemberChain, TableKind, link_of
 from hpcdist.serving.sorted_rows import Ids, Keys, Layer, Places, Rows, ids_of, merged, mixes_of
 
@@ -119,11 +119,14 @@ class Version:
     """A complete version. All its look-ups are of the same rows, whatever is published meanwhile.
 
     ``number`` counts versions, ``step`` is the training step, ``tables`` are names with widths.
+    ``dense`` is the dense part in ONNX, None if none is published.
     """
 
-    def __init__(self, chain: MemberChain, tables: Mapping[str, PublishedTable]) -> None:
-        """Hold the tables of a chain."""
-        self.chain, self._tables = chain, dict(tables)
+    def __init__(
+        self, chain: MemberChain, tables: Mapping[str, PublishedTable], dense: bytes | None = None
+    ) -> None:
+        """Hold the tables of a chain, and the dense part of its last member."""
+        self.chain, self._tables, self.dense = chain, dict(tables), dense
         self.number, self.step = chain.version, chain.last.step
         self.tables = {name: kind.width for name, kind in chain.last.tables.items()}
 
@@ -155,6 +158,32 @@ class Version:
         flat = np.ascontiguousarray(array, np.int64).reshape(-1)
         return found.pull(flat, missing).reshape(*array.shape, found.kind.width)
 
+    def feeds(self, values: Mapping[str, Any], *, missing: str = INITIAL) -> dict[str, Any]:
+        """Return the feeds of a session of ``dense``: ``values`` by name, rows in place of ids.
+
+        TableError for a value that is missing; PublicationError without a dense part.
+        """
+        dense = self.chain.last.dense
+        if dense is None:
+            raise PublicationError(f"{self!r} has no dense part: publish with dense=")
+        needed = {
+            name: dense.rows[name].ids if name in dense.rows else name for name in dense.inputs
+        }
+        lacking = sorted({*needed.values()} - values.keys())
+        if lacking:
+            raise TableError(f"feeds: expected {', '.join(lacking)} too, got {', '.join(values)}")
+        fed = {}
+        for name, given in needed.items():
+            fed[name] = values[given]
+            if name in dense.rows:
+                wanted = dense.rows[name]
+                ids = np.asarray(values[given])
+                ids = ids[..., 0] if wanted.last_is_one else ids
+                fed[name] = self.pull(wanted.table, ids, missing=missing)
+                if wanted.padding is not None:
+                    fed[name][ids == wanted.padding] = 0
+        return fed
+
 
 def load(directory: Path, chain: MemberChain, before: Version | None) -> Version:
     """Map a chain; what ``before`` has of it is not read again. PublicationError if damaged."""
@@ -172,7 +201,7 @@ def load(directory: Path, chain: MemberChain, before: Version | None) -> Version
             tables[name] = PublishedTable(name, kind, base, merged(over, kind.width))
         except PublicationError as error:
             raise PublicationError(f"{chain.members[0].name}: {error}") from None
-    return Version(chain, tables)
+    return Version(chain, tables, read_dense(directory, chain.last))
 
 
 def _common(chain: MemberChain, before: Version | None) -> int:

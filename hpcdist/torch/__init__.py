@@ -33,6 +33,7 @@ from hpcdist.torch.shrink import shrink  # noqa: E402
 from hpcdist.torch.table_optimizer import TableOptimizer  # noqa: E402
 
 if TYPE_CHECKING:
+    from hpcdist.torch.onnx_model import onnx_model
     from hpcdist.torch.published import Publisher, shrink_tables
     from hpcdist.torch.saver import Saver
 
@@ -40,7 +41,13 @@ register()
 
 # What reads and writes checkpoints is imported when it is first used.
 __getattr__, __dir__ = lazy_names(
-    __name__, {"Publisher": ".published", "Saver": ".saver", "shrink_tables": ".published"}
+    __name__,
+    {
+        "Publisher": ".published",
+        "Saver": ".saver",
+        "onnx_model": ".onnx_model",
+        "shrink_tables": ".published",
+    },
 )
 
 __all__ = [
@@ -56,6 +63,7 @@ __all__ = [
     "TableOptimizer",
     "dense_state_dict",
     "drop_tables",
+    "onnx_model",
     "rows_ahead",
     "shrink",
     "shrink_tables",

@@ -13,6 +13,7 @@ from hpcdist.checkpoint.ranks import peers_here, together
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
 from hpcdist.ps.facts import PUBLISH_EVERY
+from hpcdist.serving.dense import OnnxModel
 from hpcdist.torch.models import needs_launcher, tables_of
 from hpcdist.torch.tables import Tables
 
@@ -33,8 +34,11 @@ class Publisher(checkpoint.Publisher):
         *,
         every: int = PUBLISH_EVERY,
         base_every: int = 24,
+        dense: OnnxModel | None = None,
     ) -> None:
         """``every``: steps from version to version; ``base_every``: versions from base to base.
+
+        ``dense``: a dense part of `onnx_model` that is published, too.
 
         TableError for a model without tables, PlanError for numbers that cannot be.
         """
@@ -46,7 +50,7 @@ class Publisher(checkpoint.Publisher):
                 f"Publisher: tables {names} were made after others had been looked up: publish "
                 "them by a Publisher of their own, to a directory of their own"
             )
-        super().__init__(dirname, every=every, base_every=base_every, scope=Scope())
+        super().__init__(dirname, every=every, base_every=base_every, dense=dense, scope=Scope())
 
     def publish(self, step: int | None = None, *, base: bool = False) -> bool:
         """Begin to publish a version now; see the base class. TableError within a step."""

@@ -22,6 +22,7 @@ from hpcdist.fluid.io.load_variables import (
     load_vars,
 )
 from hpcdist.fluid.io.model import holds_model, load_inference_model, save_inference_model
+from hpcdist.fluid.io.onnx_model import onnx_model
 from hpcdist.fluid.io.selection import (
     get_parameter_value,
     get_parameter_value_by_name,
@@ -61,6 +62,7 @@ __all__ = [
     "load_vars",
     "map_readers",
     "multiprocess_reader",
+    "onnx_model",
     "save",
     "save_inference_model",
     "save_params",

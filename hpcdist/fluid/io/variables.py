@@ -228,7 +228,7 @@ def save_for_inference(
     dense = [name for name in names if name not in tables]
 
     def save() -> None:
-        arrays = _values(peers, program, dense, _on_servers(peers, program))
+        arrays = values_of(peers, program, dense)
         pieces, scope = _as_pieces(program, arrays)
         target = Path(dirname), filename or MANIFEST
         looked_up = sorted(tables.intersection(names))
@@ -267,6 +267,11 @@ def _on_servers(peers: Peers, program: Program) -> dict[str, list[Remote]]:
                 piece = Piece(**{**fields, "whole": tuple(fields["whole"])})
                 remote.setdefault(piece.name, []).append((server, local, piece))
     return remote
+
+
+def values_of(peers: Peers, program: Program, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return values of variables by name, sorted. Trainer 0 calls this, between two steps."""
+    return _values(peers, program, names, _on_servers(peers, program))
 
 
 def _values(
