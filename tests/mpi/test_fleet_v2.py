@@ -32,8 +32,11 @@ def begun(role, trainers, servers):
     return fleet
 
 
-def by_fleet_2(trainers, servers, settings, work, model=None):
-    """Return a script that trains with fleet 2; ``work(fleet, exe, loss)`` is what workers do."""
+def by_fleet_2(trainers, servers, settings, work, model=None, begin=lambda fleet: None):
+    """Return a script that trains with fleet 2; ``work(fleet, exe, loss)`` is what workers do.
+
+    ``begin(fleet)`` is what they do between the startup program and ``init_worker``.
+    """
 
     def script(role):
         fleet = begun(role, trainers, servers)
@@ -50,6 +53,7 @@ def by_fleet_2(trainers, servers, settings, work, model=None):
                 return "served"
             exe = fluid.Executor()
             exe.run(fluid.default_startup_program())
+            begin(fleet)
             fleet.init_worker()
             found = work(fleet, exe, loss)
             fleet.stop_worker()
@@ -70,6 +74,31 @@ def test_a_synchronous_job_of_fleet_2_trains_as_one_process(trainers, servers):
     found = results(run_job(trainers, servers, script))
     mean = np.mean(found[:trainers], axis=0)
     np.testing.assert_allclose(mean, in_one_process(), rtol=2e-6)
+
+
+def set_by_hand(value=0.25):
+    scope = fluid.global_scope()
+    tensors = [scope.find_var(name).get_tensor() for name in ("fc_0.w_0", "fc_1.b_0")]
+    for tensor in tensors:
+        tensor.set(np.full_like(np.array(tensor), value), fluid.CPUPlace())
+
+
+@pytest.mark.mpi(min_size=4)
+@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
+def test_all_begin_with_what_worker_0_has_set(mode):
+    settings = {"a_sync": mode != "sync"}
+    if mode == "geo":
+        settings["a_sync_configs"] = {"k_steps": 1}
+
+    def begin(fleet):
+        set_by_hand(0.25 if fleet.worker_index() == 0 else 9.0)
+
+    found = results(run_job(2, 2, by_fleet_2(2, 2, settings, training, begin=begin)))[:2]
+    mean, expected = np.mean(found, axis=0), in_one_process(set_by_hand)
+    if mode == "sync":
+        np.testing.assert_allclose(mean, expected, rtol=2e-6)
+    else:  # who comes first is open: with 9.0 the loss is 20 times as large
+        assert mean[0] < 2 * expected[0]
 
 
 @pytest.mark.mpi(min_size=4)

@@ -24,9 +24,10 @@ def rows_of(step, worker, workers):
     return {"x": x[worker::workers], "y": x.sum(1, keepdims=True)[worker::workers]}
 
 
-def trained(main, startup, loss, worker, workers, exe=None, steps=STEPS):
+def trained(main, startup, loss, worker, workers, exe=None, steps=STEPS, begin=lambda: None):
     exe = exe or fluid.Executor()
     exe.run(startup)
+    begin()
     fed = (rows_of(step, worker, workers) for step in range(steps))
     return [float(exe.run(main, feed=feed, fetch_list=[loss])[0][0]) for feed in fed]
 
@@ -37,13 +38,13 @@ def own_programs():
     return fluid.program_guard(main, startup)
 
 
-def in_one_process():
-    """Return the losses of one process on whole batches."""
+def in_one_process(begin=lambda: None):
+    """Return the losses of one process on whole batches; ``begin``: after the startup program."""
     with own_programs(), names.guard(), fluid.scope_guard(fluid.Scope()):
         loss = net()
         fluid.optimizer.Momentum(0.1, 0.9).minimize(loss)
         main, startup = fluid.default_main_program(), fluid.default_startup_program()
-        return trained(main, startup, loss, 0, 1)
+        return trained(main, startup, loss, 0, 1, begin=begin)
 
 
 def results(outcomes):

@@ -19,6 +19,7 @@ from hpcdist.executor.executor import Executor
 from hpcdist.fluid import io
 from hpcdist.fluid.fleet import metrics
 from hpcdist.fluid.fleet.collective_settings import CollectiveSettings, plan_collective
+from hpcdist.fluid.fleet.first_values import begin_as_first
 from hpcdist.fluid.fleet.fleet_roles import FleetRoles
 from hpcdist.fluid.fleet.job_checks import (
     BATCH,
@@ -273,7 +274,8 @@ class Fleet(FleetRoles):
         """Get ready to train. Not needed without servers.
 
         Where a communicator runs, its settings become this process's FLAGS_communicator_*: with a
-        strategy of fleet 1.8 call it before the startup program runs.
+        strategy of fleet 1.8 call it before the startup program runs. With one of fleet 2 all
+        workers call it after that, and begin with worker 0's parameters.
         """
         self._require(Role.WORKER, "init_worker")
         if scopes is not None:
@@ -284,6 +286,9 @@ class Fleet(FleetRoles):
             return  # what was minimized without fleet is trained here alone
         if self._planned.strategy is not None:
             self._planned.strategy.set_communicator_flags()
+        main = self._planned.main
+        if self._of_tables is not None and isinstance(main, Program):
+            begin_as_first(main)
 
     def stop_worker(self) -> None:
         """Leave the servers: they continue without this worker, and end after the last one."""
