@@ -50,20 +50,21 @@ class Tensor:
 
     def read(self, begin: int = 0, end: int | None = None) -> np.ndarray:
         """Return rows ``begin:end``, reading nothing else."""
-        width = math.prod(self.shape[1:])
         rows = self.shape[0] if self.shape else 1
         last = rows if end is None else end
         if not 0 <= begin <= last <= rows:
             raise CheckpointError(f"{self.file}: has {rows} rows, expected {begin}:{last}")
-        itemsize = np.dtype(self.dtype).itemsize
-        count = (last - begin) * width
-        skip = self.offset + begin * width * itemsize
-        data = np.empty(count, self.dtype)
+        data = np.empty((last - begin, *self.shape[1:]), self.dtype)
+        self.fill(data, begin)
+        return data if self.shape else data.reshape(())
+
+    def fill(self, out: np.ndarray, begin: int = 0) -> None:
+        """Read rows from ``begin`` on into a contiguous array that the file has as many for."""
+        row = math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
         with open_below(self.directory, self.name) as file:
-            file.seek(skip)
-            if not read_into(file, data.view(np.uint8).data):
+            file.seek(self.offset + begin * row)
+            if not read_into(file, out.reshape(-1).view(np.uint8).data):
                 raise CheckpointError(f"{self.file}: was cut off while it was read")
-        return data.reshape((last - begin, *self.shape[1:]) if self.shape else ())
 
 
 def tensor_of(directory: Path, name: str) -> Tensor:

@@ -1,11 +1,13 @@
 """The files of ``fluid.save`` and ``paddle.static.save``: pickled dicts of arrays, without pickle.
 
 A small interpreter reads them. It supports only the operations of such files (protocols 2 to 5),
-calls nothing that a file names, and takes at most a few times the file's size of memory.
+calls nothing that a file names, and takes at most a few times the file's size of memory: little
+where arrays lie in the file as they are, which are read by rows, when they are asked for.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 from collections.abc import Iterator, Mapping
@@ -17,6 +19,7 @@ import numpy as np
 
 from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.files import open_plain, read_into
+from hpcdist.checkpoint.fluid_files import Tensor
 from hpcdist.checkpoint.write import write_bytes
 
 KINDS = "biuf"
@@ -41,6 +44,17 @@ class _DType:
 
     name: Any
     state: Any = None
+
+
+@dataclass(frozen=True)
+class _Bytes:
+    """Bytes that are left in the file."""
+
+    offset: int
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
 
 
 class _Called:
@@ -86,9 +100,15 @@ def read_state(path: Path) -> dict[str, np.ndarray]:
 
     No code of the file, nor any that it names, is run.
     """
+    stored = stored_arrays(path).items()
+    return {name: a.read() if isinstance(a, Tensor) else a for name, a in stored}
+
+
+def stored_arrays(path: Path) -> dict[str, Tensor | np.ndarray]:
+    """Return the arrays of `read_state`; those that lie in the file as they are stay there."""
     with open_plain(path) as file:
         try:
-            return _Machine(file, os.fstat(file.fileno()).st_size).run()
+            return _Machine(file, os.fstat(file.fileno()).st_size).run(path)
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
         except (ValueError, IndexError, TypeError) as error:
@@ -135,26 +155,24 @@ class _Machine:
         self._window, self._at = b"", 0
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
-        self._called: dict[str, Any]
         self._given: set[int] = set()  # the bytes that are an array
-        self._called = {"array": self._array, "dtype": _DType, "bytes": self._encoded}
 
-    def run(self) -> dict[str, np.ndarray]:
+    def run(self, path: Path) -> dict[str, Tensor | np.ndarray]:
         """Return the arrays of the file; ValueError, TypeError or IndexError for other files."""
         for _ in range(MAX_OPERATIONS):
             code = self._take(1)[0]
             if code == 0x2E:  # STOP
-                return self._result()
+                return self._result(path)
             self._operate(code)
             if len(self._stack) > MAX_STACK or len(self._memo) > MAX_MEMO:
                 raise ValueError("its stack or memo is too large")
         raise ValueError("too many operations")
 
-    def _result(self) -> dict[str, np.ndarray]:
+    def _result(self, path: Path) -> dict[str, Tensor | np.ndarray]:
         (state,) = self._stack
         if not isinstance(state, dict):
             raise ValueError(f"a {type(state).__name__}, not a dict")
-        return {name: self._array_of(array) for name, array in state.items()}
+        return {name: self._array_of(array, path) for name, array in state.items()}
 
     # -- bytes -----------------------------------------------------------------------------------
     def _take(self, count: int) -> bytes:
@@ -165,12 +183,15 @@ class _Machine:
         data, self._at = self._window[self._at : self._at + count], self._at + count
         return data if len(data) == count else self._behind(data, count).tobytes()
 
-    def _long(self, count: int) -> np.ndarray:
-        """Return the next bytes of the file, which may be many, in memory of their own."""
+    def _long(self, count: int) -> np.ndarray | _Bytes:
+        """Return the next bytes of the file; leave them there if they may be many."""
         if count <= len(self._window) - self._at or count > self._left:
             return np.frombuffer(self._take(count), np.uint8).copy()
+        left = _Bytes(self._size - self._left, count)
         self._left -= count
-        return self._behind(self._window[self._at :], count)
+        self._file.seek(left.offset + count)
+        self._window, self._at = b"", 0
+        return left
 
     def _behind(self, begin: bytes, count: int) -> np.ndarray:
         """Return ``count`` bytes that begin so, and fill the window with what follows them."""
@@ -270,14 +291,16 @@ class _Machine:
 
     def _reduce(self) -> None:
         arguments, called = self._stack.pop(), self._stack.pop()
-        make = self._called.get(called.name) if isinstance(called, _Called) else None
-        if make is None or not isinstance(arguments, tuple) or not 1 <= len(arguments) <= 3:
+        name = called.name if isinstance(called, _Called) else None
+        made = isinstance(arguments, tuple) and 1 <= len(arguments) <= 3
+        if name == "array" and made:
+            self._stack.append(_Array())
+        elif name == "dtype" and made:
+            self._stack.append(_DType(arguments[0]))
+        elif name == "bytes" and made:
+            self._stack.append(self._encoded(*arguments))
+        else:
             raise ValueError("a call that is not part of an array")
-        self._stack.append(make(*arguments[: 1 if called.name == "dtype" else 3]))
-
-    @staticmethod
-    def _array(*_: object) -> _Array:
-        return _Array()
 
     def _encoded(self, text: object, encoding: object) -> np.ndarray:
         if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
@@ -292,7 +315,7 @@ class _Machine:
             raise ValueError("it would unpack to more than three times its size")
 
     # -- arrays ----------------------------------------------------------------------------------
-    def _array_of(self, array: _Array) -> np.ndarray:
+    def _array_of(self, array: _Array, path: Path) -> Tensor | np.ndarray:
         _, shape, dtype_state, columns, data = _items(array.state, 5)
         if not isinstance(dtype_state, _DType) or columns not in (False, 0):
             raise ValueError("an array without a dtype, or in Fortran order")
@@ -307,9 +330,13 @@ class _Machine:
         if not all(type(d) is int and 0 <= d < 1 << 48 for d in shape):
             raise ValueError(f"shape {shape!r:.80}")
         raw = _latin(data) if isinstance(data, str) else data
-        if not isinstance(raw, np.ndarray):
+        if not isinstance(raw, (np.ndarray, _Bytes)):
             raise ValueError("malformed array")
         self._spend(len(raw))
+        if isinstance(raw, _Bytes):
+            if len(raw) != math.prod(shape) * dtype.itemsize:
+                raise ValueError(f"{len(raw)} bytes for shape {shape!r:.80}")
+            return Tensor(path.parent, path.name, raw.offset, dtype.name, shape)
         raw = raw.copy() if id(raw) in self._given else raw
         self._given.add(id(raw))
         return raw.view(dtype).reshape(shape)

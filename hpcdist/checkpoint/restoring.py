@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -137,7 +137,7 @@ def restore(
         variables = [v for v in persistables(program) if v.name not in leave]
         if partial:
             variables = [v for v in variables if _may_fit(checkpoint, v, scope)]
-        pieces = wanted(checkpoint, variables, scope, _kept_elsewhere(program))
+        pieces = wanted(checkpoint, variables, scope, kept_elsewhere(program))
         fit = FittingShards(
             tuple(_divided(checkpoint, pieces, program, peers)), tuple(tables), {}, {}
         )
@@ -267,7 +267,7 @@ def wanted(
     checkpoint: Source,
     variables: Iterable[Variable],
     scope: Scope,
-    elsewhere: frozenset[str] = frozenset(),
+    elsewhere: Set[str] = frozenset(),
 ) -> list[LocalPiece]:
     """Return those of some variables that this process is to take up whole.
 
@@ -341,7 +341,7 @@ def is_table(scope: Scope, name: str) -> bool:
     return variable is not None and isinstance(variable.value, SparseTable)
 
 
-def _kept_elsewhere(program: Program) -> frozenset[str]:
+def kept_elsewhere(program: Program) -> frozenset[str]:
     """Return the variables that this process never holds, but servers or other trainers do."""
     names: set[str] = set()
     plan = served_plan(program)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
 from hpcdist.checkpoint.fluid_files import Tensor, tensor_of, tensors_of
 from hpcdist.checkpoint.layout import MANIFEST, path_of
 from hpcdist.checkpoint.metadata import OTHER
-from hpcdist.checkpoint.pickled import is_pickled, read_state
+from hpcdist.checkpoint.pickled import is_pickled, stored_arrays
 from hpcdist.checkpoint.plan import Saved
 from hpcdist.checkpoint.read import Job
 
@@ -40,7 +41,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Pickled:
-    """An array of a pickled file, which is read as a whole: what `Tensor` is of Fluid's files."""
+    """An array of a pickled file in memory, since it is text there: in place of a `Tensor`."""
 
     file: Path
     array: np.ndarray
@@ -71,8 +72,10 @@ class FluidFiles:
         self._directory = directory
         self._together: Mapping[str, Tensor | Pickled] | None = None
         if filename is not None and is_pickled(self.manifest):
-            arrays = read_state(self.manifest)
-            self._together = {n: Pickled(self.manifest, array) for n, array in arrays.items()}
+            self._together = {
+                name: found if isinstance(found, Tensor) else Pickled(self.manifest, found)
+                for name, found in stored_arrays(self.manifest).items()
+            }
         elif filename is not None:
             tensors = tensors_of(self.manifest.parent, self.manifest.name, len(names))
             self._together = dict(zip(sorted(names), tensors))
@@ -110,6 +113,8 @@ class FluidFiles:
                 f"{tensor.file}: {name!r} is {saved.dtype}{list(saved.shape)}, expected "
                 f"{out.dtype.name}{list(out.shape)}: the program differs from the one saved"
             )
+        if isinstance(tensor, Tensor) and out.flags.c_contiguous:
+            return [partial(tensor.fill, out, begin)]
         if not tensor.shape:
             return [lambda: np.copyto(out, tensor.read().reshape(1))]
         return [lambda: np.copyto(out, tensor.read(begin, end))]

@@ -7,6 +7,7 @@ import json
 import pickle
 import pickletools
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +94,24 @@ def test_arrays_are_written_for_any_numpy(tmp_path):
     assert named == {"numpy.core.multiarray _reconstruct", "numpy ndarray", "numpy dtype"}
     with pytest.raises(CheckpointError, match="writes one file: give its filename"):
         hpcdist.io.save_vars(None, str(tmp_path), hpcdist.Program(), [], format="pickle")
+
+
+def test_rows_are_read_without_what_lies_beside_them(tmp_path):
+    table = np.arange(1 << 20, dtype="float32").reshape(-1, 64)
+    write_state(tmp_path / "state", {"table": table, "small": ARRAYS["int32"]})
+    rows = np.empty((2, 64), "float32")
+    tracemalloc.start()
+    with open_saved(tmp_path, "state", ["table"]) as source:
+        for job in source.jobs("table", 7, 9, rows):
+            job()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_array_equal(rows, table[7:9])
+    assert peak < table.nbytes / 4
+    with open(tmp_path / "state", "r+b") as file:
+        file.truncate(table.nbytes // 2)
+    with pytest.raises(CheckpointError, match="not a file of fluid.save"):
+        open_saved(tmp_path, "state", ["table"])
 
 
 def test_servers_read_their_rows_of_what_2_6_2_has_saved(prefix):

@@ -117,6 +117,27 @@ def test_fluid_save_takes_from_servers_what_only_they_have(mpi_tmp_path):
     check_that_it_goes_on(save, load)
 
 
+def test_a_trainer_loads_no_rows_that_it_only_looks_up(mpi_tmp_path):
+    path = str(mpi_tmp_path / "model")
+
+    def save(exe):
+        fluid.save(fluid.default_main_program(), path)
+
+    def load(exe):
+        fluid.load(fluid.default_main_program(), path, exe)
+        assert not fluid.global_scope().find_var("embedding_0.w_0").value.any()  # untouched memory
+        assert fluid.global_scope().find_var("fc_0.w_0").value.any()
+
+    def read(exe):
+        save(exe)
+        table = fluid.global_scope().find_var("embedding_0.w_0")
+        saved = fluid.load_program_state(path)["embedding_0.w_0"]
+        np.testing.assert_array_equal(np.array(table.get_tensor()), saved)
+
+    values(run_job(1, 1, train(0, 2, save=save)))
+    values(run_job(1, 1, train(2, 4, load=load, save=read)))
+
+
 def test_what_cannot_be_restored_is_the_same_error_on_all_trainers(mpi_tmp_path):
     (mpi_tmp_path / "step-000004").mkdir(exist_ok=True)
     (mpi_tmp_path / "step-000004" / "manifest.h5").write_bytes(b"foreign")

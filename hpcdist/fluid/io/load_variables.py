@@ -17,7 +17,7 @@ from hpcdist.checkpoint.local_shards import (
 )
 from hpcdist.checkpoint.metadata import PARAMETER
 from hpcdist.checkpoint.ranks import done_by_first, peers_here
-from hpcdist.checkpoint.restoring import wanted
+from hpcdist.checkpoint.restoring import kept_elsewhere, wanted
 from hpcdist.checkpoint.serving import CHECK, LOAD
 from hpcdist.checkpoint.sources import open_saved
 from hpcdist.executor.compiled_program import CompiledProgram
@@ -59,6 +59,7 @@ def load_vars(
     names = [var.name for var in chosen]
     index, servers = 0, 1
     peers: Peers | None = None  # if servers load, too
+    elsewhere = not_here(program)
     served = server_plan(program)
     if served is not None:
         index, servers = served.index, len(served.plan.endpoints)
@@ -68,7 +69,7 @@ def load_vars(
             index, servers = others.trainer, others.trainers
         if others.trains_in(scope):
             peers = others
-            peers.program(program)
+            elsewhere |= kept_elsewhere(peers.program(program))
             chosen = [v for v in chosen if array_of(scope, v.name) is not None]
     tables = [table for table in tables_of(program, scope) if table.name in names]
     with open_saved(directory, filename, names) as source:
@@ -76,7 +77,7 @@ def load_vars(
             pieces = [h for h in pieces_of_server(program, scope) if h.local in names]
             plan: ProgramPlan | None = served.plan
         else:
-            pieces = wanted(source, chosen, scope, frozenset(not_here(program)))
+            pieces = wanted(source, chosen, scope, elsewhere)
             sums = left_to_first(program, peers_here().trainer)
             pieces = [
                 replace(h, combined=Combined((h.piece.name,), sums[h.local], holds=False))
