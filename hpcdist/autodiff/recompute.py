@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.graph.block import Block
+from hpcdist.graph.memory_saving import MemorySaving
 from hpcdist.graph.names import EMPTY
 from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.program import MemorySaving, program_of
+from hpcdist.graph.program import program_of
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.variable import Variable
 

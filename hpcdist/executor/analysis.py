@@ -12,7 +12,8 @@ from hpcdist.executor.memory import Lifetime
 from hpcdist.graph.block import Block
 from hpcdist.graph.names import EMPTY
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import Meta, infer_outputs, lookup
+from hpcdist.graph.registry import Meta, lookup
+from hpcdist.graph.shape_rules import infer_outputs
 
 FOREVER = sys.maxsize
 

@@ -19,9 +19,9 @@ from hpcdist.graph.registry import (
     arguments,
     attrs_of,
     gives_open,
-    infer_outputs,
     lookup,
 )
+from hpcdist.graph.shape_rules import infer_outputs
 
 
 def bind_kernel(

@@ -5,21 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from hpcdist.base import settings
-from hpcdist.base.division import ceil_div, equal_parts
-from hpcdist.base.errors import FeedError, FleetTypeError, PlanAssertionError, PlanError
+from hpcdist.base.errors import FleetTypeError, PlanAssertionError, PlanError
 from hpcdist.base.nearest import did_you_mean
 from hpcdist.executor import control
 from hpcdist.executor.backend import CPUPlace, CUDAPlace, Place
+from hpcdist.executor.divided_feed import divided, joined, only_feed, samples, used
 from hpcdist.executor.reading import parts_read, sources, with_read
 from hpcdist.executor.scope import Scope
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
-from hpcdist.graph.lod_tensor import LoDTensor, concatenated
 from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import as_names
 from hpcdist.graph.program import Program
@@ -52,7 +48,7 @@ class DividedRun:
         by_name = [fetched[i : i + self.devices] for i in range(0, len(fetched), self.devices)]
         if not return_merged:
             return by_name
-        return [v[0] if self.devices == 1 else _joined(v) for v in by_name]
+        return [v[0] if self.devices == 1 else joined(v) for v in by_name]
 
 
 class CompiledProgram:
@@ -162,12 +158,12 @@ class CompiledProgram:
             self._check_complete(len(feed), devices)
             devices = len(feed)
         elif isinstance(feed, Mapping) and not self._has_backward():
-            devices = _used(min(map(_samples, feed.values()), default=0), devices)
+            devices = used(min(map(samples, feed.values()), default=0), devices)
         with control.turn():
             parallel = self._on(devices)
             for first, copies in parallel.copied.items():
                 _begin_alike(scope, first, copies)
-        fed = _divided(feed, parallel)
+        fed = divided(feed, parallel)
         names = [name for fetched in fetch_list for name in parallel.names(fetched)]
         return DividedRun(parallel.program, fed, names, devices)
 
@@ -330,76 +326,3 @@ def _begin_alike(scope: Scope, first: str, copies: Sequence[str]) -> None:
         copy = scope.find_var(name) or scope.var(name)
         if copy.value is None and source is not None and source.value is not None:
             copy.hold(source.value.copy())
-
-
-# -- feeding -----------------------------------------------------------------------------------
-def only_feed(feed: object) -> Mapping[str, Any]:
-    """Return the feed of the only device. An empty list is none, as `even_batches` gives it."""
-    if isinstance(feed, (list, tuple)):
-        if not feed:
-            return {}
-        if len(feed) != 1:
-            raise FeedError(f"feed: expected one dict, or a list of one, got {len(feed)} dicts")
-        feed = feed[0]
-    return _mapping(feed)
-
-
-def _mapping(feed: object) -> Mapping[str, Any]:
-    if feed is not None and not isinstance(feed, Mapping):
-        raise FleetTypeError(f"feed: expected a dict, got {type(feed).__name__}")
-    return feed or {}
-
-
-def _divided(feed: object, parallel: DataParallel) -> dict[str, Any]:
-    """Return the feeds of all devices together, by the names of their variables."""
-    devices = parallel.devices
-    if isinstance(feed, (list, tuple)):
-        if len(feed) != devices:
-            raise FeedError(
-                f"feed: expected a list of {devices} dicts, one for each device, got {len(feed)}"
-            )
-        parts = [_mapping(part) for part in feed]
-        return {parallel.names(n)[d]: v for d, part in enumerate(parts) for n, v in part.items()}
-    mapping = _mapping(feed)
-    if devices == 1:
-        return dict(mapping)
-    fed = {}
-    for name, value in mapping.items():
-        tensor = value if isinstance(value, LoDTensor) else LoDTensor(value)
-        rows = _samples(value)
-        if rows < devices:
-            raise FeedError(
-                f"feed {name!r}: {rows} rows cannot be divided among {devices} devices "
-                f"({settings.CPU_NUM.name}); feed at least one row for each"
-            )
-        for name_there, (begin, end) in zip(parallel.names(name), pairwise(_cuts(rows, devices))):
-            part = tensor.part(begin, end)
-            fed[name_there] = part.value if part.sequences is None else part
-    return fed
-
-
-def _joined(values: Sequence[Any]) -> Any:
-    """Return the values of all devices as one: arrays, or tensors with their sequences."""
-    return concatenated(values) if isinstance(values[0], LoDTensor) else np.concatenate(values)
-
-
-def _samples(value: Any) -> int:
-    """Return how many samples an array, or a tensor of sequences, has."""
-    tensor = value if isinstance(value, LoDTensor) else LoDTensor(value)
-    return tensor.samples if np.ndim(value) else 0
-
-
-def _used(samples: int, devices: int) -> int:
-    """Return on how many devices a batch that is not trained runs: all but the last are full."""
-    return ceil_div(samples, ceil_div(samples, devices)) if samples else 1
-
-
-def _cuts(samples: int, devices: int) -> list[int]:
-    """Return where the parts of a batch begin, and its end: as in Fluid, the last is the small one.
-
-    Where that would leave a device with nothing, which Fluid refuses, they are nearly equal.
-    """
-    full = ceil_div(samples, devices)
-    if full * (devices - 1) < samples:
-        return [min(full * device, samples) for device in range(devices + 1)]
-    return equal_parts(samples, devices)

@@ -14,8 +14,9 @@ from hpcdist.base.keywords import names_arguments_of
 from hpcdist.executor import control
 from hpcdist.executor.backend import Backend, CPUPlace, Place, backend_of
 from hpcdist.executor.bound_step import BegunStep, BoundStep, copier, handed_out
-from hpcdist.executor.compiled_program import CompiledProgram, only_feed
+from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.dataset_run import for_test, run_dataset
+from hpcdist.executor.divided_feed import only_feed
 from hpcdist.executor.fed import as_host, declared, fed_metas, plain, ragged_key
 from hpcdist.executor.forms import Form, Forms, Key, rows_of
 from hpcdist.executor.merging import MergedSteps

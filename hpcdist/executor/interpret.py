@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,19 +18,26 @@ from hpcdist.executor.analysis import nested_ops
 from hpcdist.executor.dynamic import GRADIENTS, outer_reads
 from hpcdist.executor.scope import Scope
 from hpcdist.executor.states import OperatorStates
-from hpcdist.executor.tape import SAME_VALUE, Tape, TapeRecorder, seeds_of, stacked, unstacked
+from hpcdist.executor.tape import (
+    SAME_VALUE,
+    Tape,
+    TapeRecorder,
+    seeds_of,
+    stacked,
+    summed,
+    unstacked,
+)
 from hpcdist.graph.block import Block, block_of
-from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import (
     Meta,
     arguments,
     declared_attrs,
-    infer_outputs,
     known_attrs,
     lookup,
 )
+from hpcdist.graph.shape_rules import infer_outputs, operand_meta
 from hpcdist.graph.values import ARRAY, TensorArray, Value
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.tensor.tensor_array import zeros_like
@@ -196,7 +202,7 @@ class Interpreter:
         definition = lookup(op.type)
         if any(isinstance(v, TensorArray) for operands in ins.values() for v in operands):
             if op.type == "sum":
-                return {"Out": [_summed(ins["X"])]}
+                return {"Out": [summed(ins["X"])]}
             if op.type in ("assign", "fill_zeros_like"):
                 result = TensorArray(
                     v and (zeros_like(v) if op.type != "assign" else v) for v in ins["X"][0]
@@ -217,7 +223,7 @@ class Interpreter:
                 for slot, value in zip(definition.outputs, per_slot)
             }
         metas = {
-            slot: [self._meta(definition, slot, v) for v in operands]
+            slot: [operand_meta(definition, slot, v) for v in operands]
             for slot, operands in ins.items()
         }
         try:
@@ -251,15 +257,6 @@ class Interpreter:
         for target, source in copies:
             target[...] = source
         return outs
-
-    @staticmethod
-    def _meta(definition: Any, slot: str, value: Any) -> Meta:
-        if slot in definition.measures:
-            lengths = Lod.of_lengths([value.array.reshape(-1)])
-            return replace(value.meta, lengths=lengths)
-        if slot in definition.giving:
-            return replace(value.meta, numbers=tuple(value.array.reshape(-1).tolist()))
-        return value.meta
 
     def _call(
         self, op: Operator, definition: Any, attrs: Any, metas: Any, arrays: Any, results: Any
@@ -395,15 +392,3 @@ class Interpreter:
             else:
                 gradient_value = gradient_of(value) or zeros_like(value)
             self._put(op, gradient, gradient_value)
-
-
-def _summed(arrays: Sequence[Any]) -> TensorArray:
-    total = TensorArray([None] * max(map(len, arrays)))
-    for array in arrays:
-        for k, value in enumerate(array):
-            if value is not None:
-                before = total[k]
-                total[k] = (
-                    value if before is None else Value(before.array + value.array, before.lod)
-                )
-    return total

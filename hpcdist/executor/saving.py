@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from hpcdist.executor.analysis import Storage, View, plan_storage, reads, root_of, values_read
 from hpcdist.executor.memory import assign_offsets
 from hpcdist.executor.ordering import dependences, free_first, update_at_once
+from hpcdist.graph.memory_saving import MemorySaving
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.program import MemorySaving
 
 
 @dataclass(frozen=True)

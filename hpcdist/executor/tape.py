@@ -223,3 +223,16 @@ def seeds_of(value: Any, gradient: Any) -> list[tuple[Value, Value]]:
     if isinstance(value, TensorArray):
         return [(v, g) for v, g in zip(value, gradient) if v is not None and g is not None]
     return [(value, gradient)]
+
+
+def summed(arrays: Sequence[Any]) -> TensorArray:
+    """Return the sums of the values at each place of arrays that may be of different lengths."""
+    total = TensorArray([None] * max(map(len, arrays)))
+    for array in arrays:
+        for k, value in enumerate(array):
+            if value is not None:
+                before = total[k]
+                total[k] = (
+                    value if before is None else Value(before.array + value.array, before.lod)
+                )
+    return total

@@ -12,7 +12,8 @@ from hpcdist.graph.op_role import DEVICE_ATTR, ROLE_ATTR, ROLE_VAR_ATTR
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.owner import OwningProgram
 from hpcdist.graph.printing import block_text
-from hpcdist.graph.registry import check_read, infer_outputs, lookup
+from hpcdist.graph.registry import check_read, lookup
+from hpcdist.graph.shape_rules import infer_outputs
 from hpcdist.graph.variable import Parameter, Variable
 
 _ELEMENT_TYPES = ("dtype", "in_dtype", "out_dtype")  # attributes, in Fluid numbers

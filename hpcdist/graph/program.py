@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
@@ -16,6 +15,7 @@ from hpcdist.graph.distribution import (
     ProgramDistribution,
     VarsDistributed,
 )
+from hpcdist.graph.memory_saving import MemorySaving
 from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.operator import Operator, as_names
 from hpcdist.graph.pipeline import PipelineCut
@@ -24,19 +24,6 @@ from hpcdist.graph.pruning import Target, prune
 from hpcdist.graph.variable import Parameter, Variable
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class MemorySaving:
-    """A wish that the executor orders a Program's operators for a low peak of memory.
-
-    ``unshared`` names variables that share their buffer with no other; without ``move_updates``
-    gradients live until the updates where these stand; ``print_log`` tells what was gained.
-    """
-
-    unshared: frozenset[str] = frozenset()
-    move_updates: bool = True
-    print_log: bool = False
 
 
 class Program:

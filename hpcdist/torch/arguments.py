@@ -78,3 +78,12 @@ def one_for_each(
                 f"dtype, and number {rank} its number of elements, but number {k} is "
                 f"{described(tensor)}"
             )
+
+
+def check_parts(kind: str, part: torch.Tensor, whole: torch.Tensor, size: int) -> None:
+    """Raise CommError unless ``whole`` has ``size`` times the elements of ``part``, of one type."""
+    if whole.numel() != part.numel() * size or whole.dtype != part.dtype:
+        raise CommError(
+            f"{kind} over {size} ranks: {described(part)} needs {size} times as "
+            f"many elements of its dtype on the other side, got {described(whole)}"
+        )

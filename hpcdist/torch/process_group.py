@@ -13,12 +13,19 @@ from torch.distributed.distributed_c10d import AllgatherOptions
 
 from hpcdist.base.errors import CommError
 from hpcdist.torch import sparse_sum
-from hpcdist.torch.arguments import OneOrList, of_root, one, one_for_each, options, pairs
+from hpcdist.torch.arguments import (
+    OneOrList,
+    check_parts,
+    of_root,
+    one,
+    one_for_each,
+    options,
+    pairs,
+)
 from hpcdist.torch.group_queue import GroupOptions, GroupQueue
 from hpcdist.torch.job import TorchJob
 from hpcdist.torch.memory import (
     checked,
-    described,
     equal_parts,
     flat,
     joined,
@@ -30,7 +37,7 @@ from hpcdist.torch.memory import (
 from hpcdist.torch.reductions import reduction
 from hpcdist.torch.signature import Call
 from hpcdist.torch.single_messages import SingleMessages
-from hpcdist.torch.work import MpiWork, monitored
+from hpcdist.torch.work import MpiWork, last_of, monitored
 
 Tensors: TypeAlias = Sequence[torch.Tensor]
 
@@ -174,12 +181,12 @@ class MpiProcessGroup(dist.ProcessGroup):
             outputs, inputs = [outputs], [inputs]
         parsed = options(dist.ReduceScatterOptions(), *opts, **named)
         each = pairs(outputs, inputs)
-        return _last([self._reduce_scatter(*pair, parsed) for pair in each], outputs)
+        return last_of([self._reduce_scatter(*pair, parsed) for pair in each], outputs)
 
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: object = None
     ) -> MpiWork:
-        self._fits("reduce_scatter", part=output, whole=input)
+        check_parts("reduce_scatter", output, input, self._size)
         checked([input], ())
         return self._reduce_scatter(output, equal_parts(flat(input), self._size), opts)
 
@@ -189,7 +196,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         self, outputs: Tensors, inputs: Tensors, opts: object = None
     ) -> MpiWork:
         each = pairs(outputs, inputs)
-        return _last([self.reduce_scatter_single(*pair, opts) for pair in each], outputs)
+        return last_of([self.reduce_scatter_single(*pair, opts) for pair in each], outputs)
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
@@ -211,12 +218,12 @@ class MpiProcessGroup(dist.ProcessGroup):
         parsed = options(AllgatherOptions(), *opts, **named)
         each = pairs(outputs, inputs)
         works = [self._all_gather(part, list(into), parsed) for into, part in each]
-        return _last(works, outputs if len(outputs) > 1 else outputs[0])  # as gloo's
+        return last_of(works, outputs if len(outputs) > 1 else outputs[0])  # as gloo's
 
     def all_gather_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: object = None
     ) -> MpiWork:
-        self._fits("all_gather", part=input, whole=output)
+        check_parts("all_gather", input, output, self._size)
         checked((), [output])
         vector = flat(output)
         return self._all_gather(input, equal_parts(vector, self._size), opts, (vector, output))
@@ -227,7 +234,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         self, outputs: Tensors, inputs: Tensors, opts: object = None
     ) -> MpiWork:
         each = pairs(outputs, inputs)
-        return _last([self.all_gather_single(*pair, opts) for pair in each], outputs)
+        return last_of([self.all_gather_single(*pair, opts) for pair in each], outputs)
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
@@ -254,7 +261,7 @@ class MpiProcessGroup(dist.ProcessGroup):
     ) -> MpiWork:
         opts = options(dist.GatherOptions(), *where, **named)
         parts = [list(output.chunk(self._size))] if self.rank() == opts.rootRank else []
-        return _last([self.gather(parts, [input], opts)], [output])
+        return last_of([self.gather(parts, [input], opts)], [output])
 
     def scatter(
         self, outputs: OneOrList, inputs: Sequence[Any], *where: Any, **named: Any
@@ -317,7 +324,7 @@ class MpiProcessGroup(dist.ProcessGroup):
     def barrier(self, *opts: Any, **named: Any) -> MpiWork:
         call = Call("barrier", torch.uint8, 0)
         parsed = options(dist.BarrierOptions(), *opts, **named)
-        return self.queue.add(call, (), _nothing, [], parsed)
+        return self.queue.add(call, (), lambda: None, [], parsed)
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
@@ -388,21 +395,4 @@ class MpiProcessGroup(dist.ProcessGroup):
             )
         sparse = tensor.detach().coalesce()
         call = Call("all_reduce", tensor.dtype, None, reducer.name)
-        return self.queue.add(call, (tensor, sparse), _nothing, [tensor], opts, sparse_sum)
-
-    def _fits(self, kind: str, part: torch.Tensor, whole: torch.Tensor) -> None:
-        if whole.numel() != part.numel() * self._size or whole.dtype != part.dtype:
-            raise CommError(
-                f"{kind} over {self._size} ranks: {described(part)} needs {self._size} times as "
-                f"many elements of its dtype on the other side, got {described(whole)}"
-            )
-
-
-def _nothing() -> None:
-    """Nothing is to be copied back."""
-
-
-def _last(works: list[MpiWork], result: Sequence[Any]) -> MpiWork:
-    """Return the work that ends last, for all of them: they run one after another."""
-    works[-1].covers(result)
-    return works[-1]
+        return self.queue.add(call, (tensor, sparse), lambda: None, [tensor], opts, sparse_sum)

@@ -113,3 +113,9 @@ def monitored() -> Iterator[None]:
         who = f"Rank{'s' * (len(late.missing) > 1)} {ranks}"
         late.args = (f"{who} failed to pass monitoredBarrier: {late}",)
         raise
+
+
+def last_of(works: Sequence[MpiWork], result: Sequence[Any]) -> MpiWork:
+    """Return the work that ends last, for all of them: they run one after another."""
+    works[-1].covers(result)
+    return works[-1]

@@ -11,8 +11,9 @@ from collections.abc import Collection
 from typing import Any
 
 from hpcdist.base.errors import PlanError, PlanTypeError
+from hpcdist.graph.memory_saving import MemorySaving
 from hpcdist.graph.operator import as_names
-from hpcdist.graph.program import MemorySaving, Program
+from hpcdist.graph.program import Program
 
 
 def memory_optimize(

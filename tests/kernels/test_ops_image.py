@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta, infer_outputs
+from hpcdist.graph.registry import Meta
+from hpcdist.graph.shape_rules import infer_outputs
 from hpcdist.ops.convolution import correlate_cpu, correlate_device
 from hpcdist.ops.convolution.windows import Correlation, lay_windows
 from tests.support.ops import run_op

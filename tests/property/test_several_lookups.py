@@ -10,7 +10,8 @@ import hpcdist as fluid
 from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.graph import names
 from hpcdist.graph.lod import Lod
-from hpcdist.graph.registry import Meta, infer_outputs
+from hpcdist.graph.registry import Meta
+from hpcdist.graph.shape_rules import infer_outputs
 from tests.support.thread_jobs import ranks_as_threads
 
 # Both slots have 6 rows, also each trainer's half of them, but other sequences.

@@ -9,7 +9,8 @@ import numpy as np
 
 from hpcdist.graph import Meta, Program
 from hpcdist.graph.block import Block
-from hpcdist.graph.registry import arguments, infer_outputs, known_attrs, lookup
+from hpcdist.graph.registry import arguments, known_attrs, lookup
+from hpcdist.graph.shape_rules import infer_outputs
 
 
 def evaluate(program: Program, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

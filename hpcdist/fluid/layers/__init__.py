@@ -8,6 +8,7 @@ from hpcdist.fluid.layers.beam_search import *  # noqa: F403
 from hpcdist.fluid.layers.boxes import *  # noqa: F403
 from hpcdist.fluid.layers.cells import *  # noqa: F403
 from hpcdist.fluid.layers.checks import checked as _checked
+from hpcdist.fluid.layers.constant import *  # noqa: F403
 from hpcdist.fluid.layers.control_flow import *  # noqa: F403
 from hpcdist.fluid.layers.creation import *  # noqa: F403
 from hpcdist.fluid.layers.crf import *  # noqa: F403
