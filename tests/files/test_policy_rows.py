@@ -9,6 +9,7 @@ from hpcdist.ps.policy_table import PolicyTable
 from hpcdist.ps.row_policy import ClickScore, RowPolicy
 from hpcdist.ps.table import RowInitializer, RowOptimizer
 from tests.cases.checkpoint import TABLE, Servers, build, fill_tables
+from tests.support import row_servers
 
 EXACT = RowPolicy(
     admit_after=3, waiting_ids=300, budget_rows=600, score=ClickScore(delete_threshold=0.35)
@@ -22,22 +23,12 @@ def table_with(policy):
 
 
 def servers_with(policy, count):
-    servers = Servers(*build(), count, tables=True)
-    servers.tables = [table_with(policy) for _ in range(count)]
-    for scope, table in zip(servers.scopes, servers.tables):
-        scope.var(TABLE).value = table
-    return servers
+    return row_servers.servers_of(lambda: table_with(policy), count)
 
 
 def train(tables, steps, seed):
-    """Push batches of Zipf's ids, each table its own, and end a day."""
-    random = np.random.default_rng(seed)
-    for _ in range(steps):
-        ids = random.zipf(1.2, 400).astype(np.int64) % 4000
-        grads = random.normal(size=(400, 4)).astype(np.float32)
-        owners = owners_of(ids, len(tables))
-        for k, table in enumerate(tables):
-            table.push(ids[owners == k], grads[owners == k], 0.1)
+    """Push batches, and end a day."""
+    row_servers.push_batches(tables, steps, seed, ids=4000)
     for table in tables:
         table.shrink()
 

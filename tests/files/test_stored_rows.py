@@ -12,7 +12,8 @@ from hpcdist.ps.batch import owners_of
 from hpcdist.ps.policy_table import PolicyTable
 from hpcdist.ps.row_policy import RowPolicy
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
-from tests.cases.checkpoint import TABLE, Servers, build
+from tests.cases.checkpoint import TABLE
+from tests.support import row_servers
 
 INT8 = RowPolicy(rows="int8", state="float16")
 HALF = RowPolicy(rows="bfloat16", rounding="stochastic")
@@ -28,21 +29,11 @@ def table_of(policy):
 
 
 def servers_of(policy, count):
-    servers = Servers(*build(), count, tables=True)
-    servers.tables = [table_of(policy) for _ in range(count)]
-    for scope, table in zip(servers.scopes, servers.tables):
-        scope.var(TABLE).value = table
-    return servers
+    return row_servers.servers_of(lambda: table_of(policy), count)
 
 
 def train(tables, steps, seed):
-    random = np.random.default_rng(seed)
-    for _ in range(steps):
-        ids = random.zipf(1.2, 400).astype(np.int64) % 1000
-        grads = random.normal(size=(400, 4)).astype(np.float32)
-        owners = owners_of(ids, len(tables))
-        for k, table in enumerate(tables):
-            table.push(ids[owners == k], grads[owners == k], 0.1)
+    row_servers.push_batches(tables, steps, seed, ids=1000)
 
 
 def kept(tables):
