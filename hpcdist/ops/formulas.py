@@ -10,7 +10,7 @@ and scratch memory. The temporaries of others take memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from hpcdist.ops.types import Array, ArrayModule, Bind, Call, Kernel, Operands
 
 Formula = Callable[..., Any]  # of tensors it is the function of a `torch_forms.TorchForm`
 _defined: dict[str, tuple[Formula, bool]] = {}
+FEW = 4096  # elements, of which temporaries have memory of their own
 
 
 def define_by_formulas(
@@ -107,6 +108,10 @@ class _Traced(NDArrayOperatorsMixin):
     def __array_function__(self, function, types, operands, named) -> Any:
         if function not in (np.where, np.clip) or named:
             return NotImplemented
+        if function is np.clip and operands[1] is None:  # as numpy does, after more words
+            return self._note(np.minimum, (operands[0], operands[2]))
+        if function is np.clip and operands[2] is None:
+            return self._note(np.maximum, operands[:2])
         return self._note(function, operands)
 
     def _note(self, function: Callable[..., Any], operands: Sequence[Any]) -> _Traced:
@@ -150,7 +155,8 @@ class _Storage:
     """Which array holds each value of a traced formula: inputs, the result, or scratch memory."""
 
     arrays: dict[_Traced, Any]
-    free: list[Any] = field(default_factory=list)
+    free: list[Any]
+    empty: Callable[..., Any] | None  # of a few elements, by which memory of their own is made
     taken: int = 0
 
     def place(self, step: _Operation, dying: Sequence[_Traced]) -> None:
@@ -161,7 +167,9 @@ class _Storage:
         candidates = self.free if step.function is np.where else last + self.free
         fit = (a for a in candidates if a.dtype == value.sample.dtype and a.shape == value.shape)
         array = next(fit, None)
-        if array is None:
+        if array is None and self.empty is not None:
+            array = self.empty(value.shape, value.sample.dtype)
+        elif array is None:
             array = scratch(f"formula {self.taken}", value.shape, value.sample.dtype)
             self.taken += 1
         self.free = [a for a in [*self.free, *last] if a is not array]
@@ -172,7 +180,8 @@ def traced(formula: Formula | None, count: int) -> Bind:
     """Return the bind of a formula of single elements with one result, of ``count`` inputs.
 
     It may use signs, ufuncs, ``xp.where`` and ``xp.clip``. The result is no input's memory, unless
-    the formula is one call. On a GPU, a formula that needs scratch memory is computed as it stands.
+    the formula is one call. Of few elements its calls may become one with others
+    (`executor.loop_runs`). On a GPU, one that needs scratch memory is computed as it stands.
     """
 
     def bind(xp: ArrayModule, *operands: Array, **attrs: Any) -> Call:
@@ -185,7 +194,8 @@ def traced(formula: Formula | None, count: int) -> Bind:
 
         def calls() -> tuple[list[Call], bool]:
             """Return the calls, and whether they need scratch memory."""
-            memory = _Storage({value: value.array for value in values}, [out])
+            empty = xp.empty if out.size <= FEW else None
+            memory = _Storage({value: value.array for value in values}, [out], empty)
             made = []
             for i, step in enumerate(steps):
                 if step.result is result:

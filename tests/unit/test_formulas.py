@@ -23,7 +23,7 @@ FORMULAS = {
 def test_a_traced_formula_has_the_bits_of_its_evaluation(formula, dtype):
     rng = np.random.default_rng(3)
     calls = []
-    for rows in (3, 50):  # the scratch memory of the first moves
+    for rows in (3, 700, 1500):  # memory of its own; scratch memory, which moves
         x, y = (rng.normal(0, 2, (rows, 7)).astype(dtype) for _ in range(2))
         kept, out = (x.copy(), y.copy()), np.empty_like(x)
         calls.append((traced(formula, 2)(np, x, y, out), out, formula(np, x, y).astype(dtype)))
