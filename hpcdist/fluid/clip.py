@@ -21,7 +21,8 @@ ParamGrads = list[tuple[Parameter, Variable]]
 class GradientClipBase:
     """A clip: ``clip(params_grads)`` appends its operators and returns the new pairs.
 
-    ``need_clip(parameter)`` may choose the parameters whose gradients are clipped.
+    ``need_clip(parameter)`` may choose the parameters whose gradients are clipped; those with
+    ``need_clip`` False (Paddle 2's ParamAttr) are never.
     """
 
     def __init__(self, need_clip: Callable[[Parameter], bool] | None = None) -> None:
@@ -34,7 +35,9 @@ class GradientClipBase:
         pairs = [
             (p, g)
             for p, g in params_grads
-            if g is not None and (self._need_clip is None or self._need_clip(p))
+            if g is not None
+            and getattr(p, "need_clip", True)
+            and (self._need_clip is None or self._need_clip(p))
         ]
         before = _ops(pairs)
         clipped = {p.name: (p, g) for p, g in self._clip(pairs)} if pairs else {}

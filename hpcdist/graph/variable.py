@@ -172,12 +172,14 @@ class Parameter(Variable):
         regularizer: Any = None,
         gradient_clip_attr: Any = None,
         do_model_average: bool | None = None,
+        need_clip: bool = True,
         is_distributed: bool = False,
         row_policy: object = None,
         **rest: Any,
     ) -> None:
         super().__init__(block, name, persistable=True, **rest)
-        self.train_as(trainable, optimize_attr, regularizer, gradient_clip_attr, do_model_average)
+        facts = trainable, optimize_attr, regularizer, gradient_clip_attr, do_model_average
+        self.train_as(*facts, need_clip)
         self.is_distributed = is_distributed
         self.row_policy = row_policy  # a `ps.row_policy.RowPolicy` of a distributed table's rows
 
@@ -188,6 +190,7 @@ class Parameter(Variable):
         regularizer: Any,
         gradient_clip_attr: Any,
         do_model_average: bool | None,
+        need_clip: bool = True,
     ) -> None:
         """Set how optimizers treat it."""
         self.trainable, self.stop_gradient = trainable, not trainable
@@ -195,3 +198,4 @@ class Parameter(Variable):
         self.regularizer = regularizer
         self.gradient_clip_attr = gradient_clip_attr
         self.do_model_average = do_model_average
+        self.need_clip = need_clip  # False: a clip of all gradients leaves this one out

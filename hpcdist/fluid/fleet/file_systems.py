@@ -94,6 +94,12 @@ class FS:
 class LocalFS(FS):
     """Files of this machine, and of shared file systems that are mounted on it."""
 
+    def mv(  # its names of parameters are not those of HDFSClient.mv
+        self, src_path: str, dst_path: str, overwrite: bool = False, test_exists: bool = False
+    ) -> None:
+        """Rename a file or directory; with ``overwrite`` it takes the place of another one."""
+        super().mv(src_path, dst_path, overwrite, test_exists)
+
     def is_exist(self, fs_path: str) -> bool:
         """Return whether a file or directory is there."""
         return os.path.exists(fs_path)

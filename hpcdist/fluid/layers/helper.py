@@ -132,7 +132,7 @@ class LayerHelper:
                 f"{self.layer_type} {self.name!r}: row_policy is for tables whose rows come and "
                 "go: is_sparse=True, is_distributed=True"
             )
-        if make := MAKERS.get(type(attributes)):
+        if make := next((MAKERS[of] for of in type(attributes).__mro__ if of in MAKERS), None):
             return make(
                 self, attributes, name, attributes.initializer or default_initializer, shape, dtype
             )
@@ -142,6 +142,7 @@ class LayerHelper:
             "regularizer": attributes.regularizer,
             "gradient_clip_attr": attributes.gradient_clip,
             "do_model_average": attributes.do_model_average,
+            "need_clip": attributes.need_clip,
         }
         existing = self.main_program.global_block().vars.get(name)
         if existing is not None:

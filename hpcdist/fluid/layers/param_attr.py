@@ -27,6 +27,8 @@ class ParamAttr:
         (-1, 1)
     """
 
+    need_clip = True  # of Paddle 2's: whether a clip of all gradients takes this one
+
     def __init__(
         self,
         name: str | None = None,

@@ -47,7 +47,9 @@ def weight_normalized(
 
 def _part(attr: WeightNormParamAttr, name: str, initializer: Any) -> ParamAttr:
     facts = attr.learning_rate, attr.regularizer, attr.trainable
-    return ParamAttr(name, initializer, *facts, do_model_average=attr.do_model_average)
+    part = ParamAttr(name, initializer, *facts, do_model_average=attr.do_model_average)
+    part.need_clip = attr.need_clip
+    return part
 
 
 def _norms(v: Variable, dim: int | None, lengths: Sequence[int]) -> Variable:

@@ -62,8 +62,9 @@ class ServerSide:
                 raise PlanError(
                     f"{name!r} was changed on a trainer, by tensor.set, a feed or a "
                     "program that writes it, but only the parameter servers hold and read it: feed "
-                    "a learning rate to the step, let a schedule of layers.learning_rate_scheduler "
-                    "compute it, or train without servers (no --pservers)"
+                    f"a learning rate by its name (exe.run(feed={{{name!r}: rate, ...}})), let a "
+                    "schedule of layers.learning_rate_scheduler compute it, or train without "
+                    "servers (no --pservers)"
                 )
 
     def refuse_fetched(self, names: Collection[str]) -> None:

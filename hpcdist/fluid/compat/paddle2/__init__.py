@@ -15,9 +15,9 @@ from hpcdist.base.errors import GraphError
 from hpcdist.executor.backend import CPUPlace, CUDAPlace, Place
 from hpcdist.fluid.compat.core import is_compiled_with_cuda
 from hpcdist.fluid.compat.paddle2 import methods, tensor
+from hpcdist.fluid.compat.paddle2.param_attr import ParamAttr
 from hpcdist.fluid.compat.paddle2.tensor import *  # noqa: F403
 from hpcdist.fluid.layers import create_parameter
-from hpcdist.fluid.layers.param_attr import ParamAttr
 from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.program import default_main_program, default_startup_program
 from hpcdist.graph.variable import Variable

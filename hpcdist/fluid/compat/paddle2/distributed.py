@@ -19,11 +19,11 @@ __all__ = [
 ]
 
 
-def get_rank() -> int:
-    """Return which trainer this process is."""
+def get_rank(group: None = None) -> int:
+    """Return which trainer this process is; there are no groups."""
     return settings.TRAINER_ID.read()
 
 
-def get_world_size() -> int:
-    """Return how many trainers there are."""
+def get_world_size(group: None = None) -> int:
+    """Return how many trainers there are; there are no groups."""
     return settings.TRAINERS_NUM.read()

@@ -16,7 +16,7 @@ from hpcdist.fluid.compat.framework import (
 from hpcdist.fluid.compat.layer_helper import LayerHelper
 from hpcdist.fluid.compat.paddle2 import in_dynamic_mode, no_grad, seed
 from hpcdist.fluid.compat.paddle2.creation import get_default_dtype, set_default_dtype
-from hpcdist.fluid.layers.param_attr import ParamAttr
+from hpcdist.fluid.compat.paddle2.param_attr import ParamAttr
 
 __all__ = [
     "Block",

@@ -6,6 +6,7 @@ dimensions at the front if its first extent is the batch's.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from numbers import Real
 from typing import Any
@@ -102,6 +103,7 @@ def _method(name: str) -> Callable[..., Any]:
         return function(self, *args, **kwargs)
 
     method.__name__, method.__doc__ = name, function.__doc__
+    method.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return method
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hpcdist.fluid.clip import GradientClipByGlobalNorm as ClipGradByGlobalNorm
-from hpcdist.fluid.clip import GradientClipByNorm as ClipGradByNorm
-from hpcdist.fluid.clip import GradientClipByValue as ClipGradByValue
 from hpcdist.fluid.compat.paddle2.nn import functional, initializer, layer
+from hpcdist.fluid.compat.paddle2.nn.clip import (
+    ClipGradByGlobalNorm,
+    ClipGradByNorm,
+    ClipGradByValue,
+)
 from hpcdist.fluid.compat.paddle2.nn.layer import *  # noqa: F403
 
 __all__ = ["ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradByValue", "functional", "initializer"]

@@ -57,7 +57,7 @@ def Normal(mean: float = 0.0, std: float = 1.0, name: str | None = None) -> Init
 
 @_make
 def TruncatedNormal(
-    mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, name: str | None = None
+    mean: float = 0.0, std: float = 1.0, name: str | None = None, a: float = -2.0, b: float = 2.0
 ) -> Initializer:
     """Draw from the normal distribution cut off at two standard deviations."""
     if (a, b) != (-2.0, 2.0):
@@ -77,8 +77,8 @@ def Uniform(low: float = -1.0, high: float = 1.0, name: str | None = None) -> In
 def XavierNormal(
     fan_in: float | None = None,
     fan_out: float | None = None,
-    gain: float = 1.0,
     name: str | None = None,
+    gain: float = 1.0,
 ) -> Initializer:
     """Draw from the normal distribution with variance 2 / (fan_in + fan_out)."""
     return _scaled(fluid.Xavier(False, fan_in, fan_out), gain)
@@ -88,8 +88,8 @@ def XavierNormal(
 def XavierUniform(
     fan_in: float | None = None,
     fan_out: float | None = None,
-    gain: float = 1.0,
     name: str | None = None,
+    gain: float = 1.0,
 ) -> Initializer:
     """Draw evenly with variance 2 / (fan_in + fan_out)."""
     return _scaled(fluid.Xavier(True, fan_in, fan_out), gain)

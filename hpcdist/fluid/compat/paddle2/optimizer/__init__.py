@@ -6,6 +6,7 @@ trained; ``weight_decay`` is a regularizer, or the factor of L2.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -101,27 +102,53 @@ def _optimizer(name: str, base: type[Optimizer], parameters: str) -> type[Optimi
         "__doc__": f"{base.__doc__}\n\nParameters: {parameters}.",
         "__module__": "paddle.optimizer",
         "__signature__": signature,
-        "get_lr": get_lr,
-        "set_lr": set_lr,
-        "clear_grad": lambda self, set_to_zero=True: None,
     }
-    return type(name, (base,), body)
+    return type(name, (_Methods, base), body)
 
 
-def get_lr(self: Any) -> float:
-    """Return the learning rate: the scheduler's, or the number that was given or set."""
-    return self.scheduler() if self.scheduler is not None else float(self.learning_rate)
+class _Methods(Optimizer):
+    """What optimizers of Paddle 2 have beside, or in other words than, those of Fluid."""
 
+    scheduler: Any
+    moved = False  # the scheduler's rate, from the one that the Program begins with
 
-def set_lr(self: Any, value: float) -> None:
-    """Set the learning rate in the global scope, from the next step on."""
-    number = declare.KINDS["float"]("set_lr: value", value)
-    if self.scheduler is not None:
-        raise GraphError("set_lr: the learning rate is a scheduler's: step that")
-    variable = self._global_learning_rate(default_main_program())
-    self.learning_rate = number
-    if variable is not None:
-        _put(global_scope(), variable.name, number, variable.dtype)
+    def minimize(  # type: ignore[override]
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameters: Any = None,
+        no_grad_set: Any = None,
+    ) -> Any:
+        """Append all that a training step needs; see `hpcdist.optimizer.Optimizer.minimize`."""
+        return super().minimize(loss, startup_program, parameters, no_grad_set)
+
+    def backward(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameters: Any = None,
+        no_grad_set: Any = None,
+        callbacks: Any = None,
+    ) -> Any:
+        """Append the backward operators; return parameters with their gradients."""
+        return super().backward(loss, startup_program, parameters, no_grad_set, callbacks)
+
+    def get_lr(self) -> float:
+        """Return the learning rate: the scheduler's, or the number that was given or set."""
+        return self.scheduler() if self.scheduler is not None else float(self.learning_rate)
+
+    def set_lr(self, value: float) -> None:
+        """Set the learning rate in the global scope, from the next step on."""
+        number = declare.KINDS["float"]("set_lr: value", value)
+        if self.scheduler is not None:
+            raise GraphError("set_lr: the learning rate is a scheduler's: step that")
+        variable = self._global_learning_rate(default_main_program())
+        self.learning_rate = number
+        if variable is not None:
+            _put(global_scope(), variable.name, np.asarray([number], variable.dtype))
+
+    def clear_grad(self, set_to_zero: bool = True) -> None:
+        """Do nothing: a step begins without gradients."""
 
 
 def has_schedulers() -> bool:
@@ -129,18 +156,32 @@ def has_schedulers() -> bool:
     return bool(schedulers)
 
 
-def set_rates(program: Program, scope: Scope) -> None:
-    """Put the rates of schedulers into a scope, before a step of the Program that they train."""
+def rates_of(program: Program, stepped: bool = False) -> dict[str, np.ndarray]:
+    """Return the rates of now, [1], of the schedulers of a Program, by the variables' names.
+
+    ``stepped``: only of those that have been stepped.
+    """
+    found = {}
     for scheduler in list(schedulers):
         for optimizer in scheduler.optimizers:
             variable = optimizer._global_learning_rate(program)
-            if variable is not None and program_of(variable) is program:
-                _put(scope, variable.name, scheduler(), variable.dtype)
+            if variable is None or program_of(variable) is not program:
+                continue
+            rate = scheduler()
+            optimizer.moved = optimizer.moved or rate != optimizer.learning_rate
+            if optimizer.moved or not stepped:
+                found[variable.name] = np.asarray([rate], variable.dtype)
+    return found
 
 
-def _put(scope: Scope, name: str, value: float, dtype: str) -> None:
+def set_rates(rates: Mapping[str, np.ndarray], scope: Scope) -> None:
+    """Put rates into a scope, before a step of the Program that they train."""
+    for name, rate in rates.items():
+        _put(scope, name, rate)
+
+
+def _put(scope: Scope, name: str, wanted: np.ndarray) -> None:
     found = scope.find_var(name)
-    wanted = np.asarray([value], dtype)
     if found is None or not np.array_equal(np.asarray(found.get_tensor()), wanted):
         scope.var(name).get_tensor().set(wanted, None)
 
@@ -153,6 +194,7 @@ class AdamW(extend_with_decoupled_weight_decay(_optimizer("Adam", *_OPTIMIZERS["
     rate."""
 
     decay_attr = "rate_decay"
+    __signature__ = None  # not Adam's
 
     def __init__(
         self,

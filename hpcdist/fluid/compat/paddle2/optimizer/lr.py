@@ -132,6 +132,7 @@ def _scheduler(name: str, parameters: str, formula: Callable[[Any, int], float])
         "__init__": init,
         "__doc__": f"{name}({parameters}); see docs/paddle2.md.",
         "__module__": "paddle.optimizer.lr",
+        "__signature__": signature,
         "get_lr": lambda self: formula(self, self.last_epoch),
     }
     return type(name, (LRScheduler,), body)

@@ -8,6 +8,7 @@ from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
 from hpcdist.fluid.compat.core import cpu_places, cuda_places
 from hpcdist.fluid.compat.housekeeping import device_guard, name_scope
 from hpcdist.fluid.compat.paddle2.metric import accuracy, auc
+from hpcdist.fluid.compat.paddle2.param_attr import WeightNormParamAttr
 from hpcdist.fluid.compat.paddle2.static import amp, io, nn
 from hpcdist.fluid.compat.paddle2.static.executor import StaticExecutor as Executor
 from hpcdist.fluid.compat.paddle2.static.input import InputSpec, data
@@ -23,7 +24,6 @@ from hpcdist.fluid.compat.paddle2.static.io import (
 )
 from hpcdist.fluid.contrib.rows import ctr_metric_bundle
 from hpcdist.fluid.layers import Print, create_global_var, create_parameter, py_func
-from hpcdist.fluid.layers.param_attr import WeightNormParamAttr
 from hpcdist.fluid.optimizer import ExponentialMovingAverage
 from hpcdist.graph import (
     Program,

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.keywords import names_arguments_of
+from hpcdist.executor import control
 from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import global_scope
@@ -21,18 +23,62 @@ class StaticExecutor(Executor):
 
         super().__init__(paddle2.chosen_place() if place is None else place)
 
-    def run(self, program: Any = None, *args: Any, **kwargs: Any) -> list[Any]:
+    @names_arguments_of("paddle.static.Executor.run")
+    def run(  # type: ignore[override]  # 2.6.2 has no return_merged
+        self,
+        program: Any = None,
+        feed: Any = None,
+        fetch_list: Any = None,
+        feed_var_name: str = "feed",
+        fetch_var_name: str = "fetch",
+        scope: Any = None,
+        return_numpy: bool = True,
+        use_program_cache: bool = False,
+        use_prune: bool = False,
+    ) -> list[Any]:
         """Run a Program once, as `hpcdist.Executor.run` does."""
+        if isinstance(feed, dict):
+            feed = _with_ones(program, feed)
         if optimizer.has_schedulers():
             of = program.program if isinstance(program, CompiledProgram) else program
-            scope = kwargs.get("scope") or global_scope()
             if of is None or isinstance(of, Program):
-                optimizer.set_rates(of or default_main_program(), scope)
-        feed = args[0] if args else kwargs.get("feed")
-        if isinstance(feed, dict):
-            fitting = _with_ones(program, feed)
-            args, kwargs = args[1:], {**kwargs, "feed": fitting}
-        return super().run(program, *args, **kwargs)
+                fed = _has_servers() and (feed is None or isinstance(feed, dict))
+                rates = optimizer.rates_of(of or default_main_program(), stepped=fed)
+                if fed and rates:
+                    feed = {**(feed or {}), **rates}  # servers update with what they are fed
+                else:
+                    optimizer.set_rates(rates, scope or global_scope())
+        return super().run(
+            program,
+            feed,
+            fetch_list,
+            scope=scope,
+            return_numpy=return_numpy,
+            use_prune=use_prune,
+        )
+
+    def infer_from_dataset(
+        self,
+        program: Any = None,
+        dataset: Any = None,
+        scope: Any = None,
+        thread: int = 0,
+        debug: bool = False,
+        fetch_list: Any = None,
+        fetch_info: Any = None,
+        print_period: int = 100,
+        fetch_handler: Any = None,
+    ) -> None:
+        """Run what is left of a Program without its training; nothing is updated."""
+        rest = thread, debug, fetch_list, fetch_info, print_period, fetch_handler
+        super().infer_from_dataset(program, dataset, scope, *rest)
+
+
+def _has_servers() -> bool:
+    """Return whether this is a trainer whose job has servers."""
+    job = control.installed()
+    peers = job.peers() if job is not None else None
+    return peers is not None and bool(peers.servers)
 
 
 def _with_ones(program: Any, feed: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2.sparse_table import sparse_embedding
 from hpcdist.fluid.layers import (
@@ -23,7 +24,6 @@ from hpcdist.fluid.layers import (
     instance_norm,
     layer_norm,
     nce,
-    prelu,
     py_func,
     row_conv,
     sequence_concat,
@@ -89,6 +89,22 @@ __all__ = [
     "switch_case",
     "while_loop",
 ]
+
+
+def prelu(
+    x: Variable,
+    mode: str,
+    param_attr: Any = None,
+    data_format: str = "NCHW",
+    name: str | None = None,
+) -> Variable:
+    """Return x where positive, learned slopes times x elsewhere: Fluid's, of channels in front."""
+    if data_format not in ("NC", "NCL", "NCHW", "NCDHW") and mode == "channel":
+        raise GraphError(
+            f"paddle.static.nn.prelu: data_format: expected channels in front ('NCHW'), got "
+            f"{data_format!r}: transpose x"
+        )
+    return layers.prelu(x, mode, param_attr, name)
 
 
 def fc(

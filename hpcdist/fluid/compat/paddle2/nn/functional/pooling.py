@@ -120,7 +120,7 @@ def avg_pool3d(
 
 @_function
 def adaptive_avg_pool3d(
-    x: Variable, output_size: Any, data_format: str = "NCDHW", name: str | None = None
+    x: Variable, output_size: Sizes, data_format: str = "NCDHW", name: str | None = None
 ) -> Variable:
     """Return means over as many windows of volumes as ``output_size`` says."""
     if data_format != "NCDHW":
@@ -130,7 +130,7 @@ def adaptive_avg_pool3d(
 
 @_function
 def adaptive_max_pool3d(
-    x: Variable, output_size: Any, return_mask: bool = False, name: str | None = None
+    x: Variable, output_size: Sizes, return_mask: bool = False, name: str | None = None
 ) -> Variable:
     """Return the greatest elements of as many windows of volumes as ``output_size`` says."""
     _no_mask("adaptive_max_pool3d", return_mask)
@@ -179,7 +179,7 @@ def avg_pool1d(
 
 @_function
 def adaptive_avg_pool2d(
-    x: Variable, output_size: Any, data_format: str = "NCHW", name: str | None = None
+    x: Variable, output_size: Sizes, data_format: str = "NCHW", name: str | None = None
 ) -> Variable:
     """Return means over as many windows as ``output_size`` says."""
     return layers.adaptive_pool2d(x, output_size, "avg", name=name)
@@ -187,7 +187,7 @@ def adaptive_avg_pool2d(
 
 @_function
 def adaptive_max_pool2d(
-    x: Variable, output_size: Any, return_mask: bool = False, name: str | None = None
+    x: Variable, output_size: Sizes, return_mask: bool = False, name: str | None = None
 ) -> Variable:
     """Return the greatest elements of as many windows as ``output_size`` says."""
     _no_mask("adaptive_max_pool2d", return_mask)

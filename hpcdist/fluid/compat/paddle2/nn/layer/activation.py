@@ -7,6 +7,7 @@ their defaults, and whose ``forward`` takes the inputs.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.fluid.compat.paddle2 import declare
@@ -14,7 +15,7 @@ from hpcdist.fluid.compat.paddle2.nn import functional
 from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer
 
 # Class: its function, if that is not the class's name in lower case; how many inputs it has.
-_LAYERS = {
+_LAYERS: dict[str, tuple[Any, ...]] = {
     "CELU": ("celu", 1),
     "ELU": ("elu", 1),
     "GELU": ("gelu", 1),
@@ -58,7 +59,7 @@ _LAYERS = {
     "PixelUnshuffle": ("pixel_unshuffle", 1),
     "Upsample": ("upsample", 1),
     "ChannelShuffle": ("channel_shuffle", 1),
-    "Unfold": ("unfold", 1),
+    "Unfold": ("unfold", 1, ("kernel_sizes", "dilations", "paddings", "strides", "name")),
     "BCELoss": ("binary_cross_entropy", 2),
     "CTCLoss": ("ctc_loss", 4),
     "CosineEmbeddingLoss": ("cosine_embedding_loss", 3),
@@ -79,7 +80,13 @@ _LAYERS = {
     "TripletMarginLoss": ("triplet_margin_loss", 3),
     "TripletMarginWithDistanceLoss": ("triplet_margin_with_distance_loss", 3),
 }
-_WITHOUT = ("dtype", "training", "weight_grad")  # what a function takes, but not the class
+_WITHOUT = (
+    "dtype",
+    "training",
+    "weight_grad",
+    "slope",
+    "offset",
+)  # what a function takes, but not the class
 
 
 class FunctionLayer(Layer):
@@ -107,11 +114,13 @@ class FunctionLayer(Layer):
         return ", ".join(f"{key}={value}" for key, value in shown.items())
 
 
-def _layer(name: str, function: str, inputs: int) -> type[FunctionLayer]:
-    """Return the class of a declaration."""
+def _layer(name: str, function: str, inputs: int, order: Sequence[str] = ()) -> type[FunctionLayer]:
+    """Return the class of a declaration; ``order``: of its parameters, if not the function's."""
     called = getattr(functional, function)
     parameters = list(inspect.signature(called).parameters.values())
     options = [p for p in parameters[inputs:] if p.name not in _WITHOUT]
+    if order:
+        options.sort(key=lambda p: order.index(p.name))
     return type(
         name,
         (FunctionLayer,),
@@ -121,6 +130,7 @@ def _layer(name: str, function: str, inputs: int) -> type[FunctionLayer]:
             "function": staticmethod(called),
             "inputs": inputs,
             "signature": inspect.Signature(options),
+            "__signature__": inspect.Signature(options),
         },
     )
 

@@ -42,14 +42,14 @@ class _Listed(Layer):
         """Replace a part."""
         setattr(self, self._key(index), part)
 
-    def append(self, part: Any) -> Any:
+    def append(self, sublayer: Any) -> Any:
         """Put a part at the end; return the list."""
-        setattr(self, str(len(self)), part)
+        setattr(self, str(len(self)), sublayer)
         return self
 
-    def extend(self, parts: Iterable[Any]) -> Any:
+    def extend(self, sublayers: Iterable[Any]) -> Any:
         """Put parts at the end; return the list."""
-        for part in parts:
+        for part in sublayers:
             self.append(part)
         return self
 
