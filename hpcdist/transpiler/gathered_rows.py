@@ -35,8 +35,9 @@ def with_norms(program: Program) -> Program:
     for i, op in enumerate(block.ops):
         gradient, done = of.get((op.input("X") or [""])[0], ("", 0))
         if gradient and op.type == _SQUARES[done] and op.attrs.get("reduce_all", True):
-            of[op.output("Out")[0]] = gradient, done + 1
-            if op.type == _SQUARES[-1]:
+            if op.type != _SQUARES[-1]:
+                of[op.output("Out")[0]] = gradient, done + 1
+            else:
                 attrs = {name: op.attrs[name] for name in (ROLE_ATTR, ROLE_VAR_ATTR)}
                 inputs = {"X": gradient}
                 block.ops[i] = Operator(block, "squared_l2_norm", inputs, op.outputs, attrs)

@@ -14,7 +14,8 @@ from hpcdist import layers
 from hpcdist.errors import PlanError
 from hpcdist.graph.registry import lookup
 from hpcdist.ops.embedding.selected_rows import SelectedRows
-from hpcdist.transpiler.gathered_rows import ANY_ROWS, check_sparse
+from hpcdist.transpiler.gathered_rows import ANY_ROWS, check_sparse, with_norms
+from hpcdist.transpiler.grad_allreduce import sum_over_trainers
 from tests.equality.features import BATCHES, REGULARIZER, RUN
 from tests.equality.jobs import EQUAL, compare
 
@@ -73,6 +74,24 @@ def test_an_operator_takes_any_number_of_rows(type, numbers, compiled_for):
 
     wanted = run(rows_of(numbers), rows_of(numbers))
     np.testing.assert_array_equal(run(rows_of([0] * compiled_for), rows_of(numbers)), wanted)
+
+
+@pytest.mark.parametrize("tables", [1, 2])
+def test_norms_of_tables_need_no_dense_values(tables):
+    """The first of what is summed up, and all of it."""
+    main = fluid.Program()
+    with fluid.program_guard(main, fluid.Program()), fluid.unique_name.guard():
+        word = layers.data("word", [1], dtype="int64")
+        rows = [layers.embedding(word, [HEIGHT, WIDTH], is_sparse=True) for _ in range(tables)]
+        clip = fluid.clip.GradientClipByGlobalNorm(1.0)
+        fluid.optimizer.SGD(0.1, grad_clip=clip).minimize(layers.mean(layers.sums(rows)))
+    sum_over_trainers(main.global_block(), 1)
+    with pytest.raises(PlanError, match="has rows of all trainers"):
+        check_sparse(main)
+    check_sparse(new := with_norms(main))
+    types = [op.type for op in new.global_block().ops]
+    assert types.count("squared_l2_norm") == tables
+    assert not {"merge_selected_rows", "get_tensor_from_selected_rows", "square"} & {*types}
 
 
 def test_what_needs_the_number_of_rows_is_refused():
