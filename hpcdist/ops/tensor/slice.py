@@ -46,7 +46,7 @@ def _slice_infer(x: Meta, axes, starts, ends, decrease_axis, infer_flags=(), str
     known = [1 if step is None else step for step in steps]
     index = slices(rank, axes, starts, ends, known)
     shape = [
-        -1 if d == -1 or n in open_ else len(range(*i.indices(d)))
+        d if i == slice(None) else -1 if d == -1 or n in open_ else len(range(*i.indices(d)))
         for n, (i, d) in enumerate(zip(index, x.shape))
     ]
     if 0 in shape:

@@ -79,6 +79,8 @@ def expand_grad(torch, x, dout, **_):
 # -- slice, strided_slice, reverse -----------------------------------------------------------------
 def _part(torch, x, places):
     for axis, place in enumerate(places):
+        if place == slice(None):  # its extent may be open
+            continue
         indices = range(*place.indices(x.shape[axis]))
         begin, step = indices.start, indices.step
         if step < 0:  # torch has no negative steps
