@@ -8,7 +8,7 @@ Chance is a function of the table's seed, the id, the table's step and the eleme
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import numpy as np
 from numba import float32, float64, int8, int16, int32, int64, uint16, uint32, uint64
@@ -24,9 +24,11 @@ from hpcdist.ps.raw_memory import (
     prefetch,
     uint16_at,
 )
+from hpcdist.ps.row_kernels import bound_records, shrink_records
 from hpcdist.ps.row_values import mixed, random_bits, write_initial
 
 FLOAT32, FLOAT16, BFLOAT16, INT8 = range(4)
+BLOCK_BYTES = 16384  # of records in float32 at a time
 AHEAD = 8  # records asked for before they are needed
 _16, _32 = uint32(16), uint64(32)
 _SIGN, _REST = uint32(0x8000), uint32(0x7FFFFFFF)
@@ -60,17 +62,20 @@ def _half_of(value, noise, by_chance):
     return uint16(half | ((bits >> _16) & _SIGN))
 
 
-@jit
+@inlined
 def _of_half(half):
-    """Return the float32 of a float16's bits."""
+    """Return the float32 of a float16's bits. No branches."""
     size = uint32(half) & uint32(0x7FFF)
     bits = size << uint32(13)
-    if size >= uint32(0x7C00):
-        bits |= uint32(0x7F800000)
-        value = float_of(bits)
-    else:
-        value = float_of(bits) * float32(2.0**112)
-    return -value if uint32(half) & _SIGN else value
+    finite = bits_of(float_of(bits) * float32(2.0**112))
+    number = bits | uint32(0x7F800000) if size >= uint32(0x7C00) else finite
+    return float_of(number | ((uint32(half) & _SIGN) << _16))
+
+
+@inlined
+def _power_of(exponent):
+    """Return a power of two, float32."""
+    return float_of(uint32(exponent + 127) << uint32(23))
 
 
 @inlined
@@ -106,7 +111,7 @@ def _to_int8(source, place, width, by_chance, low, high):
         whole[j] = int8(int32(min(127.0, max(-127.0, quotient))))
 
 
-@jit
+@inlined
 def _write_values(source, place, facts, key):
     """Round ``width`` float32 to what is kept; ``key``: the chance of the row in this step."""
     kind, width, by_chance = facts[0], facts[1], facts[2] != 0
@@ -117,15 +122,21 @@ def _write_values(source, place, facts, key):
         _to_int8(source, place, width, by_chance, low, high)
     else:
         values, halves = float32_at(source), uint16_at(place)
-        for j in range(width):
-            noise = random_bits(low, high, j) if by_chance else uint32(0)
-            if kind == FLOAT16:
-                halves[j] = _half_of(values[j], noise, by_chance)
-            else:
-                halves[j] = _bfloat_of(values[j], noise, by_chance)
+        if kind == FLOAT16 and by_chance:
+            for j in range(width):
+                halves[j] = _half_of(values[j], random_bits(low, high, uint32(j)), True)
+        elif kind == FLOAT16:
+            for j in range(width):
+                halves[j] = _half_of(values[j], uint32(0), False)
+        elif by_chance:
+            for j in range(width):
+                halves[j] = _bfloat_of(values[j], random_bits(low, high, uint32(j)), True)
+        else:
+            for j in range(width):
+                halves[j] = _bfloat_of(values[j], uint32(0), False)
 
 
-@jit
+@inlined
 def _read_values(place, target, facts):
     kind, width = facts[0], facts[1]
     out = float32_at(target)
@@ -143,7 +154,7 @@ def _read_values(place, target, facts):
             out[j] = scale * float32(int8_at(place + 4)[j])
 
 
-@jit
+@inlined
 def _write_state(source, place, facts, key):
     columns, width = facts[3], facts[4]
     if not facts[5]:
@@ -160,26 +171,24 @@ def _write_state(source, place, facts, key):
             exponent = int64(0)
         begin = place + column * (2 + 2 * width)
         int16_at(begin)[0] = int16(exponent)
-        factor = math.ldexp(1.0, -int(exponent))
+        # By two factors, float32 has all of them. What that rounds is too small for a digit.
+        first, second = _power_of(-(exponent // 2)), _power_of(exponent // 2 - exponent)
+        halves, number = uint16_at(begin + 2), uint32(facts[1] + column * width)
         for j in range(width):
-            noise = random_bits(low, high, facts[1] + column * width + j)
-            part = float32(float64(values[j]) * factor)
-            uint16_at(begin + 2)[j] = _half_of(part, noise, True)
+            noise = random_bits(low, high, number + uint32(j))
+            halves[j] = _half_of(values[j] * first * second, noise, True)
 
 
-@jit
+@inlined
 def _read_state(place, target, facts):
     columns, width = facts[3], facts[4]
-    if not facts[5]:
-        copy_bytes(target, place, 4 * columns * width)
-        return
-    out = float32_at(target)
     for column in range(columns):
         begin = place + column * (2 + 2 * width)
-        factor = math.ldexp(1.0, int64(int16_at(begin)[0]))
+        exponent = int64(int16_at(begin)[0])
+        first, second = _power_of(exponent // 2), _power_of(exponent - exponent // 2)
+        halves, out = uint16_at(begin + 2), float32_at(target + 4 * column * width)
         for j in range(width):
-            value = float64(_of_half(uint16_at(begin + 2)[j])) * factor
-            out[column * width + j] = float32(value)
+            out[j] = _of_half(halves[j]) * first * second
 
 
 @inlined
@@ -236,22 +245,54 @@ def begin(ids, records, facts, seed_key, kind, initial):
 
 @jit
 def unpack(records, out, facts):
-    """Write values and state of records to rows of ``out``, float32 [n, 1 + floats of both]."""
+    """Write values to rows of ``out``, float32 [n, 1 + floats of both], and state in float16."""
     for i in range(len(records)):
         _ask_ahead(records, i, facts[6])
         target = int64(out.ctypes.data) + 4 * (out.shape[1] * i + 1)
         _read_values(records[i] + 4, target, facts)
-        _read_state(records[i] + facts[6], target + 4 * facts[1], facts)
+        if facts[5]:
+            _read_state(records[i] + facts[6], target + 4 * facts[1], facts)
 
 
 @jit
-def pack(ids, records, source, step, facts, seed_key):
-    """Round values and state in rows of ``source``, as `unpack` writes them, into records."""
+def pack(ids, records, source, step, facts, seed_key, moved):
+    """Round values and state in rows of ``source`` into records; state in float32 unless moved."""
     for i in range(len(records)):
         begin = int64(source.ctypes.data) + 4 * (source.shape[1] * i + 1)
         key = _key(mixed(ids[i]), seed_key, step)
         _write_values(begin, records[i] + 4, facts, key)
-        _write_state(begin + 4 * facts[1], records[i] + facts[6], facts, key)
+        if facts[5] or not moved:
+            _write_state(begin + 4 * facts[1], records[i] + facts[6], facts, key)
+
+
+def moving_pass(move: Any) -> Any:
+    """Return the pass of `row_kernels` that moves packed records, rounded once.
+
+    State in float32 moves where it is.
+    """
+
+    def moved(
+        ids, records, grads, firsts, following, scale, rate, hyper, facts, seed_key, step, more
+    ):
+        # Some at a time, so that what is between stays in the cache.
+        floats = 1 + facts[1] + facts[3] * facts[4]
+        block = max(8, min(len(records), BLOCK_BYTES // (4 * floats)))
+        moving = np.empty((block, floats), np.float32)
+        places = int64(moving.ctypes.data) + 4 * floats * np.arange(block)
+        shrinks, part, bounds, low, high = more
+        for begin in range(0, len(records), block):
+            kept = records[begin : begin + block]
+            there = places[: len(kept)]
+            unpack(kept, moving, facts)
+            if shrinks:
+                shrink_records(there, facts[1], part)
+            states = there + 4 + 4 * facts[1] if facts[5] else kept + facts[6]
+            move(there, states, grads, firsts[begin:], following, scale, rate, hyper)
+            if bounds:
+                bound_records(there, facts[1], low, high)
+            pack(ids[begin:], kept, moving, step, facts, seed_key, True)
+
+    return jit(moved)
 
 
 @jit

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from hpcdist.base.division import round_up
 from hpcdist.comm.base import Array
 from hpcdist.ps import packed_kernels as kernels
+from hpcdist.ps.row_kernels import PASSES
 from hpcdist.ps.row_storage import ROWS, RowStorage
 from hpcdist.ps.row_values import KINDS, mixed
 from hpcdist.ps.table_metadata import RowInitializer, RowOptimizer
 
 
+@functools.cache
+def _passes(formula: str) -> Any:
+    return kernels.moving_pass(PASSES[formula])
+
+
 class PackedRows:
     """Reads, makes and writes records as a `RowStorage` says.
 
-    Rows move in float32: `unpack` copies records to memory of its own, whose addresses it returns,
-    in the layout that `row_kernels` take; `pack` rounds what came of them.
+    Rows move in float32, by the passes of `row_kernels`, and are rounded once.
     """
 
     def __init__(
@@ -40,7 +49,7 @@ class PackedRows:
             KINDS[initializer.kind],
             np.array([initializer.a, initializer.b, optimizer.first_state]),
         )
-        self._moving = np.empty((0, 1 + dim + sum(widths)), np.float32)
+        self._pass = _passes(optimizer.formula)
         self._compile()
 
     def read(self, ids: Array, records: Array, out: Array, *, zeros: bool) -> None:
@@ -51,17 +60,13 @@ class PackedRows:
         """Give new records their first values and state."""
         kernels.begin(ids, records, self._facts, *self._beginning)
 
-    def unpack(self, records: Array) -> Array:
-        """Return addresses of the records in float32, valid until the next call."""
-        if len(records) > len(self._moving):
-            self._moving = np.empty((len(records), self._moving.shape[1]), np.float32)
-        kernels.unpack(records, self._moving, self._facts)
-        stride = 4 * self._moving.shape[1]
-        return self._moving.ctypes.data + stride * np.arange(len(records), dtype=np.int64)
+    def move(self, ids: Array, records: Array, update: Sequence[Any], step: int, more: Any) -> None:
+        """Move records: ``update`` is what passes of `row_kernels` take behind records.
 
-    def pack(self, ids: Array, records: Array, step: int) -> None:
-        """Round what `unpack` returned, once moved, into its records."""
-        kernels.pack(ids, records, self._moving, step, self._facts, self._seed_key)
+        ``more``: whether values are shrunk before, and by which part; whether they are kept within
+        bounds, and the bounds.
+        """
+        self._pass(ids, records, *update, self._facts, self._seed_key, step, more)
 
     def export(self, records: Array) -> tuple[Array, Array]:
         """Return the bytes of records: uint8 [n, row_bytes] and [n, state_bytes]."""
@@ -78,7 +83,7 @@ class PackedRows:
             kernels.copy_in(records, self._state_at, state)
             return
         joined = np.hstack([np.zeros((len(ids), 1), np.float32), rows, state])
-        kernels.pack(ids, records, joined, step, self._facts, self._seed_key)
+        kernels.pack(ids, records, joined, step, self._facts, self._seed_key, False)
 
     def decoded(self, rows: Array, state: Array) -> tuple[Array, Array]:
         """Return in float32 what `export` returns."""
@@ -89,6 +94,7 @@ class PackedRows:
         ids, nothing = np.empty(0, np.int64), np.empty((0, self._dim), np.float32)
         self.read(ids, ids, nothing, zeros=False)
         self.begin(ids, ids)
-        self.unpack(ids)
-        self.pack(ids, ids, 0)
+        one, hyper, none = np.float32(1), np.zeros(8, np.float32), np.empty(0, np.int32)
+        more = False, one, False, one, one
+        self.move(ids, ids, (nothing, none, none, one, one, hyper), 0, more)
         self.load(ids, ids, *self.export(ids), 0)

@@ -1,8 +1,9 @@
 """Loops over the records of a table: read rows, move rows by merged gradients.
 
 Records are given by address; `index_kernels` says what is in one. The passes that move them are
-called with (records, grads, firsts, following, scale, rate, constants): record u moves by the sum
-of the rows of ``grads`` that ``firsts[u]`` and the chain of ``following`` list, times ``scale``.
+called with (records, states, grads, firsts, following, scale, rate, constants): record u, whose
+state is at ``states[u]``, moves by the sum of the rows of ``grads`` that ``firsts[u]`` and the
+chain of ``following`` list, times ``scale``.
 """
 
 from __future__ import annotations
@@ -225,7 +226,7 @@ def _record_pass(name):
     loop, constants, states_at = elementwise(rule), rule.constants, _STATES_AT[rule.states]
     columns, powers, rate_of = 1 + rule.states, rule.powers, rule.rate or _plain_rate
 
-    def move(records, grads, firsts, following, scale, rate, hyper):
+    def move(records, states, grads, firsts, following, scale, rate, hyper):
         rate = rate_of(rate, *as_tuple(hyper[constants:], powers))
         fixed = as_tuple(hyper, constants)
         width = grads.shape[1]
@@ -233,15 +234,14 @@ def _record_pass(name):
         for u in range(len(records)):
             _ahead(records, u, columns * width)
             g = float32_at(_gradient(u, grads, firsts, following, sums))
-            place = records[u] + 4
-            states = states_at(place + 4 * width, 4 * width)
-            loop(float32_at(place), g, states, width, scale, rate, fixed)
+            of_row = states_at(states[u], 4 * width)
+            loop(float32_at(records[u] + 4), g, of_row, width, scale, rate, fixed)
 
     return jit(move)
 
 
 @jit
-def _row_wise_adagrad(records, grads, firsts, following, scale, rate, hyper):
+def _row_wise_adagrad(records, states, grads, firsts, following, scale, rate, hyper):
     width = grads.shape[1]
     sums, g = np.empty(width, np.float32), np.empty(width, np.float32)
     for u in range(len(records)):
@@ -249,15 +249,15 @@ def _row_wise_adagrad(records, grads, firsts, following, scale, rate, hyper):
         merged = float32_at(_gradient(u, grads, firsts, following, sums))
         for j in range(width):
             g[j] = merged[j] * scale
-        p = float32_at(records[u] + 4)
-        p[width] += _squares(g) / float32(width)
-        root = np.sqrt(p[width]) + hyper[0]
+        p, moment = float32_at(records[u] + 4), float32_at(states[u])
+        moment[0] += _squares(g) / float32(width)
+        root = np.sqrt(moment[0]) + hyper[0]
         for j in range(width):
             p[j] = p[j] - rate * g[j] / root
 
 
 @jit
-def _lamb(records, grads, firsts, following, scale, rate, hyper):
+def _lamb(records, states, grads, firsts, following, scale, rate, hyper):
     width = grads.shape[1]
     sums, steps, before = (
         np.empty(width, np.float32),
@@ -268,9 +268,8 @@ def _lamb(records, grads, firsts, following, scale, rate, hyper):
     for u in range(len(records)):
         _ahead(records, u, 3 * width)
         g = float32_at(_gradient(u, grads, firsts, following, sums))
-        place = records[u] + 4
-        p, m = float32_at(place), float32_at(place + 4 * width)
-        v = float32_at(place + 8 * width)
+        p, m = float32_at(records[u] + 4), float32_at(states[u])
+        v = float32_at(states[u] + 4 * width)
         for j in range(width):
             before[j] = p[j]
             steps[j], m[j], v[j] = lamb_rule(p[j], g[j] * scale, m[j], v[j], *constants)

@@ -169,24 +169,32 @@ class SparseTable:
         facts = np.float32(scale), rate, np.concatenate([self._constants, self.shared])
         if moved.kind == "adamax":
             self.shared *= betas
+        low, high = np.array(moved.weight_bounds or (0, 0), np.float32)
+        bounded, shrinks = moved.weight_bounds is not None, bool(moved.decoupled_decay)
+        shrinks |= bool(moved.rate_decay)
+        part = np.float32(moved.decoupled_decay) + rate * np.float32(moved.rate_decay)
+        more = shrinks, part, bounded, low, high
         for begin in range(0, len(unique), PIECE):
             # A piece at a time: its records are still in the cache when they are moved.
-            part = slice(begin, begin + PIECE)
-            records = kept = self._locate(unique[part])
+            ids = unique[begin : begin + PIECE]
+            records = self._locate(ids)
+            moving = grads, firsts[begin : begin + PIECE], following, *facts
             if self._packed is not None:
-                records = self._packed.unpack(kept)
-            moving = grads, firsts[part], following, *facts
-            if moved.decoupled_decay or moved.rate_decay:
-                taken = np.float32(moved.decoupled_decay) + rate * np.float32(moved.rate_decay)
-                self._rows.shrink_records(records, self.dim, taken)
+                if moved.changes_gradients:
+                    rows = np.empty((len(ids), self.dim), np.float32)
+                    self._packed.read(ids, records, rows, zeros=False)
+                    moving = self._prepared(rows - rows * part if shrinks else rows, *moving)
+                self._packed.move(ids, records, moving, self.step, more)
+                continue
+            if shrinks:
+                self._rows.shrink_records(records, self.dim, part)
             if moved.changes_gradients:
-                moving = self._prepared(records, *moving)
-            self._move(records, *moving)
-            if moved.weight_bounds is not None:
-                bounds = np.array(moved.weight_bounds, np.float32)
-                self._rows.bound_records(records, self.dim, bounds[0], bounds[1])
-            if self._packed is not None:
-                self._packed.pack(unique[part], kept, self.step)
+                rows = np.empty((len(ids), self.dim), np.float32)
+                self._rows.read_records(records, 0, self.dim, rows.ctypes.data)
+                moving = self._prepared(rows, *moving)
+            self._move(records, records + (4 + 4 * self.dim), *moving)
+            if bounded:
+                self._rows.bound_records(records, self.dim, low, high)
         self._changed(unique)
 
     def export(self, start_row: int, stop_row: int) -> tuple[Array, Array, Array]:
@@ -288,19 +296,18 @@ class SparseTable:
             self.changes.touch(ids)
 
     def _prepared(
-        self, records: Array, grads: Array, firsts: Array, following: Array, *facts: Any
+        self, rows: Array, grads: Array, firsts: Array, following: Array, *facts: Any
     ) -> tuple[Any, ...]:
-        """Return the update of records, their gradients clipped, with the penalty's derivative."""
+        """Return the update of rows, their gradients clipped, with the penalty's derivative."""
         scale, *rest = facts
-        rows, merged = (np.empty((len(records), self.dim), np.float32) for _ in range(2))
-        self._rows.read_records(records, 0, self.dim, rows.ctypes.data)
+        merged = np.empty_like(rows)
         self._rows.write_merged(grads, firsts, following, merged)
         merged *= scale
         if self.optimizer.clip_norm:
             self._rows.clip_rows(merged, np.float32(self.optimizer.clip_norm))
         merged += np.float32(self.optimizer.l2_decay) * rows
         merged += np.float32(self.optimizer.l1_decay) * np.sign(rows)
-        _, firsts, following = single(records)
+        _, firsts, following = single(rows)
         return merged, firsts, following, np.float32(1), *rest
 
     def _compile(self) -> None:
@@ -311,7 +318,7 @@ class SparseTable:
         self._rows.first_not_finite(rows.reshape(-1).view(np.uint32))
         _, firsts, following = self._merged(ids)
         one, constants = np.float32(1), np.zeros(8, np.float32)
-        self._move(ids, rows, firsts, following, one, one, constants)
+        self._move(ids, ids, rows, firsts, following, one, one, constants)
         self._rows.clip_rows(rows, one)
         self._rows.shrink_records(ids, self.dim, one)
         self._rows.bound_records(ids, self.dim, one, one)
