@@ -2,13 +2,21 @@
 
 from typing import TYPE_CHECKING, Any
 
-from hpcdist.fluid.compat.paddle2.composed import arithmetic, questions, selection, shapes
+from hpcdist.fluid.compat.paddle2.composed import (
+    arithmetic,
+    elementary,
+    questions,
+    selection,
+    shapes,
+)
 from hpcdist.fluid.compat.paddle2.composed.arithmetic import *  # noqa: F403
+from hpcdist.fluid.compat.paddle2.composed.elementary import *  # noqa: F403
 from hpcdist.fluid.compat.paddle2.composed.questions import *  # noqa: F403
 from hpcdist.fluid.compat.paddle2.composed.selection import *  # noqa: F403
 from hpcdist.fluid.compat.paddle2.composed.shapes import *  # noqa: F403
 
-__all__ = sorted({*arithmetic.__all__, *questions.__all__, *selection.__all__, *shapes.__all__})
+_MODULES = (arithmetic, elementary, questions, selection, shapes)
+__all__ = sorted({name for module in _MODULES for name in module.__all__})
 
 if TYPE_CHECKING:
 

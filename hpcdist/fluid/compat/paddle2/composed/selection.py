@@ -49,7 +49,7 @@ def where(condition: Variable, x: Any = None, y: Any = None, name: str | None = 
     sides = [v if isinstance(v, Variable) else creation.full([1], v, kind) for v in (x, y)]
     shape = condition.shape
     if any(v.shape != shape for v in sides):
-        zero = cast(condition, sides[0].dtype) * 0 + sides[0] * 0 + sides[1] * 0
+        zero = _zeros(cast(condition, sides[0].dtype)) + _zeros(sides[0]) + _zeros(sides[1])
         sides = [v + zero for v in sides]
         condition = (
             append("logical_or", {"X": condition, "Y": cast(zero, "bool")})
@@ -58,6 +58,11 @@ def where(condition: Variable, x: Any = None, y: Any = None, name: str | None = 
         )
     inputs = {"Condition": condition, "X": sides[0], "Y": sides[1]}
     return append("where", inputs, name, dtype=sides[0].dtype)
+
+
+def _zeros(x: Variable) -> Variable:
+    """Return zeros in the shape of ``x``, whatever it holds: NaN * 0 is NaN."""
+    return append("fill_any_like", {"X": x}, value=0.0, stop_gradient=True)
 
 
 @_function

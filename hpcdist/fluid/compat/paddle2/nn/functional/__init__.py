@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdist.fluid.compat.paddle2.nn.functional import (
     activation,
+    classes,
     common,
     conv,
     likelihood,
@@ -14,7 +15,7 @@ from hpcdist.fluid.compat.paddle2.nn.functional import (
     vision,
 )
 
-_MODULES = (activation, common, conv, likelihood, loss, pooling, vision)
+_MODULES = (activation, classes, common, conv, likelihood, loss, pooling, vision)
 for _module in _MODULES:
     globals().update({name: getattr(_module, name) for name in _module.__all__})
 

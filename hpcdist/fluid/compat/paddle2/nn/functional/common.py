@@ -189,6 +189,33 @@ def layer_norm(
 
 
 @_function
+def instance_norm(
+    x: Variable,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Variable | None = None,
+    bias: Variable | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.9,
+    eps: float = 1e-5,
+    data_format: str = "NCHW",
+    name: str | None = None,
+) -> Variable:
+    """Normalize each channel of each sample by itself; as in 2.6.2 nothing else is averaged."""
+    if not data_format.startswith("NC"):
+        raise GraphError(f"{_MODULE}.instance_norm: {data_format!r}: only channels first")
+    image = layers.reshape(x, [0, 0, -1, 1])  # other dimensions in one row
+    channels, kind = [x.shape[1]], x.dtype
+    scale = layers.fill_constant(channels, kind, 1.0) if weight is None else weight
+    shift = layers.fill_constant(channels, kind, 0.0) if bias is None else bias
+    inputs = {"X": image, "Scale": scale, "Bias": shift}
+    outputs = dict.fromkeys(("Y", "SavedMean", "SavedVariance"), x.dtype)
+    helper, attrs = LayerHelper("instance_norm", name), {"epsilon": eps}
+    out = helper.apply_all("instance_norm", inputs, outputs, attrs, constant=list(outputs)[1:])
+    return layers.reshape(out[0], [0, 0, *x.shape[2:]])
+
+
+@_function
 def normalize(
     x: Variable, p: float = 2, axis: int = 1, epsilon: float = 1e-12, name: str | None = None
 ) -> Variable:

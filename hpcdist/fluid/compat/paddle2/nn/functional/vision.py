@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import declare
+from hpcdist.fluid.compat.paddle2.declare import Sizes
 from hpcdist.fluid.layers.extents import as_extents
 from hpcdist.fluid.layers.helper import LayerHelper
 from hpcdist.graph.variable import Variable
@@ -91,6 +94,47 @@ def local_response_norm(
     means = layers.pool2d(layers.pad(squares, around), [size, 1], "avg")
     divisors = layers.pow(layers.scale(means, alpha, k), beta)
     return layers.reshape(x / layers.reshape(divisors, [0, *x.shape[1:]]), [0, *x.shape[1:]])
+
+
+def _pair(value: Any) -> list[int]:
+    return [value] * 2 if isinstance(value, int) else list(value)
+
+
+@_function
+def fold(
+    x: Variable,
+    output_sizes: Sizes,
+    kernel_sizes: Sizes,
+    strides: Any = 1,
+    paddings: Any = 0,
+    dilations: Any = 1,
+    name: str | None = None,
+) -> Variable:
+    """Add the columns of windows, [n, channels * window, windows], up to images: undo `unfold`."""
+    size, kernel, step, between = map(_pair, (output_sizes, kernel_sizes, strides, dilations))
+    around = _pair(paddings) * (
+        1 if isinstance(paddings, (list, tuple)) and len(paddings) > 2 else 2
+    )
+    whole = [size[k] + around[k] + around[k + 2] for k in (0, 1)]
+    steps = [(whole[k] - between[k] * (kernel[k] - 1) - 1) // step[k] + 1 for k in (0, 1)]
+    window = kernel[0] * kernel[1]
+    if len(x.shape) != 3 or x.shape[1] % window or x.shape[2] != steps[0] * steps[1]:
+        raise GraphError(
+            f"{_MODULE}.fold: x: expected [n, channels * {window}, {steps[0] * steps[1]}] for "
+            f"images of {size}, got {x.shape}"
+        )
+    channels = x.shape[1] // window
+    ones = np.tile(np.eye(window, dtype=x.dtype), (channels, 1)).reshape(-1, 1, *kernel)
+    columns = layers.reshape(x, [-1, x.shape[1], *steps])
+    attrs = {"strides": step, "dilations": between, "paddings": [0, 0], "groups": channels}
+    inputs = {"Input": columns, "Filter": layers.assign(ones)}
+    images = LayerHelper("fold", name).apply(
+        "conv2d_transpose", inputs, attrs, slot="Output", dtype=x.dtype
+    )
+    behind = [whole[k] - images.shape[k + 2] for k in (0, 1)]  # rows that no window reaches
+    images = layers.pad(images, [0, 0, 0, 0, 0, behind[0], 0, behind[1]])
+    ends = [around[k] + size[k] for k in (0, 1)]
+    return layers.slice(images, [2, 3], around[:2], ends)
 
 
 # -- other sizes -----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from hpcdist.base.errors import GraphError
 from hpcdist.fluid.compat.paddle2 import declare
 from hpcdist.fluid.compat.paddle2.nn import functional
 from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer
@@ -60,6 +61,11 @@ _LAYERS: dict[str, tuple[Any, ...]] = {
     "Upsample": ("upsample", 1),
     "ChannelShuffle": ("channel_shuffle", 1),
     "Unfold": ("unfold", 1, ("kernel_sizes", "dilations", "paddings", "strides", "name")),
+    "Fold": (
+        "fold",
+        1,
+        ("output_sizes", "kernel_sizes", "dilations", "paddings", "strides", "name"),
+    ),
     "BCELoss": ("binary_cross_entropy", 2),
     "CTCLoss": ("ctc_loss", 4),
     "CosineEmbeddingLoss": ("cosine_embedding_loss", 3),
@@ -72,6 +78,7 @@ _LAYERS: dict[str, tuple[Any, ...]] = {
     "MSELoss": ("mse_loss", 2),
     "MarginRankingLoss": ("margin_ranking_loss", 3),
     "MultiLabelSoftMarginLoss": ("multi_label_soft_margin_loss", 2),
+    "MultiMarginLoss": ("multi_margin_loss", 2),
     "NLLLoss": ("nll_loss", 2),
     "PairwiseDistance": ("pairwise_distance", 2),
     "PoissonNLLLoss": ("poisson_nll_loss", 2),
@@ -180,4 +187,33 @@ class BCEWithLogitsLoss(Layer):
         return functional.binary_cross_entropy_with_logits(logit, label, *self._options)
 
 
-__all__ = [*_LAYERS, "BCEWithLogitsLoss", "PReLU"]
+class HSigmoidLoss(Layer):
+    """Return the cost of the way down a tree of classes to the label."""
+
+    def __init__(
+        self,
+        feature_size: int,
+        num_classes: int,
+        weight_attr: Any = None,
+        bias_attr: Any = None,
+        is_custom: bool = False,
+        is_sparse: bool = False,
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        if num_classes < 2 and not is_custom:
+            raise GraphError(
+                f"paddle.nn.HSigmoidLoss: a tree needs 2 classes or more, got {num_classes}"
+            )
+        self._classes = num_classes
+        rows = num_classes if is_custom else num_classes - 1
+        self.weight = self.create_parameter([rows, feature_size], weight_attr)
+        self.bias = self.create_parameter([rows, 1], bias_attr, is_bias=True)
+
+    def forward(self, input: Any, label: Any, path_table: Any = None, path_code: Any = None) -> Any:
+        """Append the loss."""
+        own = self._classes, self.weight, self.bias
+        return functional.hsigmoid_loss(input, label, *own, path_table, path_code)
+
+
+__all__ = [*_LAYERS, "BCEWithLogitsLoss", "HSigmoidLoss", "PReLU"]

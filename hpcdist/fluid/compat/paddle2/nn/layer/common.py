@@ -23,6 +23,7 @@ __all__ = [
     "Pad2D",
     "Pad3D",
     "Softmax2D",
+    "Unflatten",
     "UpsamplingBilinear2D",
     "UpsamplingNearest2D",
     "ZeroPad2D",
@@ -147,6 +148,18 @@ class Flatten(Layer):
     def forward(self, input: Any) -> Any:
         """Append the reshape."""
         return composed.flatten(input, self.start_axis, self.stop_axis)
+
+
+class Unflatten(Layer):
+    """Give one dimension several extents."""
+
+    def __init__(self, axis: int, shape: Ints, name: str | None = None) -> None:
+        super().__init__()
+        self.axis, self.shape = axis, shape
+
+    def forward(self, input: Any) -> Any:
+        """Append the reshape."""
+        return composed.unflatten(input, self.axis, self.shape)
 
 
 class Bilinear(Layer):

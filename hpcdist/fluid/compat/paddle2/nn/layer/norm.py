@@ -6,12 +6,12 @@ import math
 from typing import Any
 
 from hpcdist.base.errors import GraphError
-from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import declare
 from hpcdist.fluid.compat.paddle2.creation import get_default_dtype
+from hpcdist.fluid.compat.paddle2.declare import Ints
 from hpcdist.fluid.compat.paddle2.nn import functional
 from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer, number_from
-from hpcdist.fluid.initializer import Constant
+from hpcdist.fluid.initializer import Constant, Normal
 from hpcdist.fluid.layers.helper import LayerHelper
 from hpcdist.fluid.layers.param_attr import ParamAttr
 
@@ -23,6 +23,7 @@ __all__ = [
     "BatchNorm3D",
     "GroupNorm",
     "LayerNorm",
+    "SpectralNorm",
     *_INSTANCES,
 ]
 
@@ -208,13 +209,9 @@ class InstanceNorm1D(Layer):
         self.bias = self.create_parameter(size, bias_attr, is_bias=True)
 
     def forward(self, input: Any) -> Any:
-        """Append the normalization: of images, in which other dimensions are in one row."""
-        image = layers.reshape(input, [0, 0, -1, 1])
-        inputs = {"X": image, "Scale": self.scale, "Bias": self.bias}
-        outputs = dict.fromkeys(("Y", "SavedMean", "SavedVariance"), input.dtype)
-        helper, attrs = LayerHelper("instance_norm"), {"epsilon": self._epsilon}
-        out = helper.apply_all("instance_norm", inputs, outputs, attrs, constant=list(outputs)[1:])
-        return layers.reshape(out[0], [0, 0, *input.shape[2:]])
+        """Append the normalization."""
+        own = {"weight": self.scale, "bias": self.bias, "eps": self._epsilon}
+        return functional.instance_norm(input, **own)
 
 
 class InstanceNorm2D(InstanceNorm1D):
@@ -223,3 +220,34 @@ class InstanceNorm2D(InstanceNorm1D):
 
 class InstanceNorm3D(InstanceNorm1D):
     """The same, of volumes."""
+
+
+class SpectralNorm(Layer):
+    """Divide a weight by its greatest singular value, which is found by iteration."""
+
+    def __init__(
+        self,
+        weight_shape: Ints,
+        dim: int = 0,
+        power_iters: int = 1,
+        eps: float = 1e-12,
+        dtype: str = "float32",
+    ) -> None:
+        super().__init__(dtype=dtype)
+        if not 0 <= dim < len(weight_shape) or min(weight_shape) < 1:
+            raise GraphError(
+                f"paddle.nn.SpectralNorm: no dimension {dim} of a weight of shape {weight_shape}"
+            )
+        self._attrs = {"dim": dim, "power_iters": power_iters, "eps": eps}
+        sizes = weight_shape[dim], math.prod(weight_shape) // weight_shape[dim]
+        self.weight_u, self.weight_v = (
+            self.create_parameter([size], default_initializer=Normal(0.0, 1.0)) for size in sizes
+        )
+        self.weight_u.stop_gradient = self.weight_v.stop_gradient = True
+
+    def forward(self, x: Any) -> Any:
+        """Append the division."""
+        inputs = {"Weight": x, "U": self.weight_u, "V": self.weight_v}
+        return LayerHelper("spectral_norm").apply(
+            "spectral_norm", inputs, self._attrs, dtype=x.dtype
+        )

@@ -1,8 +1,10 @@
-"""Attention, and the encoder of Transformers (Vaswani et al., 2017)."""
+"""Attention, and Transformers (Vaswani et al., 2017): encoder, decoder, both."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import numpy as np
 
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
@@ -15,7 +17,14 @@ from hpcdist.fluid.compat.paddle2.nn.layer.norm import LayerNorm
 from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.variable import Variable
 
-__all__ = ["MultiHeadAttention", "TransformerEncoder", "TransformerEncoderLayer"]
+__all__ = [
+    "MultiHeadAttention",
+    "Transformer",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
+]
 
 
 def _mask(mask: Variable | None, dtype: str) -> Variable | None:
@@ -108,7 +117,7 @@ class TransformerEncoderLayer(Layer):
         super().__init__()
         self._config = config
         self.normalize_before = normalize_before
-        weights, biases = (_two(attr) for attr in (weight_attr, bias_attr))
+        weights, biases = (_each(attr, 2) for attr in (weight_attr, bias_attr))
         of_attention = dropout if attn_dropout is None else attn_dropout
         self.self_attn = MultiHeadAttention(
             d_model, nhead, of_attention, weight_attr=weights[0], bias_attr=biases[0]
@@ -132,8 +141,76 @@ class TransformerEncoderLayer(Layer):
         return src if self.normalize_before else self.norm2(src)
 
 
-def _two(attr: Any) -> list[Any]:
-    return list(attr) if isinstance(attr, (list, tuple)) else [attr, attr]
+def _each(attr: Any, count: int) -> list[Any]:
+    """Return the attributes of ``count`` parts of a layer: those given, of fewer the last again."""
+    given = list(attr) if isinstance(attr, (list, tuple)) else [attr]
+    return [*given[: count - 1], *[given[0]] * (count - 1 - len(given)), given[-1]]
+
+
+class TransformerDecoderLayer(Layer):
+    """Attention to the target and to ``memory``, and two Linear layers, as an encoder's layer."""
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int,
+        dropout: float = 0.1,
+        activation: str = "relu",
+        attn_dropout: float | None = None,
+        act_dropout: float | None = None,
+        normalize_before: bool = False,
+        weight_attr: Any = None,
+        bias_attr: Any = None,
+    ) -> None:
+        config = dict(locals())
+        for key in ("self", "__class__"):
+            config.pop(key)
+        super().__init__()
+        self._config = config
+        self.normalize_before = normalize_before
+        weights, biases = (_each(attr, 3) for attr in (weight_attr, bias_attr))
+        of_attention = dropout if attn_dropout is None else attn_dropout
+        self.self_attn, self.cross_attn = (
+            MultiHeadAttention(
+                d_model, nhead, of_attention, weight_attr=weights[k], bias_attr=biases[k]
+            )
+            for k in range(2)
+        )
+        self.linear1 = Linear(d_model, dim_feedforward, weights[2], biases[2])
+        self.dropout = Dropout(dropout if act_dropout is None else act_dropout)
+        self.linear2 = Linear(dim_feedforward, d_model, weights[2], biases[2])
+        self.norm1, self.norm2, self.norm3 = (LayerNorm(d_model) for _ in range(3))
+        self.dropout1, self.dropout2, self.dropout3 = (Dropout(dropout) for _ in range(3))
+        self.activation = getattr(functional, activation)
+
+    def forward(
+        self,
+        tgt: Variable,
+        memory: Variable,
+        tgt_mask: Variable | None = None,
+        memory_mask: Variable | None = None,
+        cache: Any = None,
+    ) -> Variable:
+        """Append the layer."""
+        if cache is not None:
+            raise GraphError(
+                "paddle.nn.TransformerDecoderLayer: there is no cache; give all of tgt"
+            )
+        parts = (
+            (self.norm1, self.dropout1, lambda x: self.self_attn(x, attn_mask=tgt_mask)),
+            (self.norm2, self.dropout2, lambda x: self.cross_attn(x, memory, memory, memory_mask)),
+            (
+                self.norm3,
+                self.dropout3,
+                lambda x: self.linear2(self.dropout(self.activation(self.linear1(x)))),
+            ),
+        )
+        for norm, dropout, part in parts:
+            inside = norm(tgt) if self.normalize_before else tgt
+            tgt = layers.elementwise_add(tgt, dropout(part(inside)))
+            tgt = tgt if self.normalize_before else norm(tgt)
+        return tgt
 
 
 class TransformerEncoder(Layer):
@@ -152,3 +229,79 @@ class TransformerEncoder(Layer):
         for layer in self.layers:
             src = layer(src, src_mask=src_mask, cache=cache)
         return src if self.norm is None else self.norm(src)
+
+
+class TransformerDecoder(Layer):
+    """Layers like ``decoder_layer``, one after the other, and ``norm`` at the end."""
+
+    def __init__(
+        self, decoder_layer: TransformerDecoderLayer, num_layers: int, norm: Any = None
+    ) -> None:
+        super().__init__()
+        others = [type(decoder_layer)(**decoder_layer._config) for _ in range(num_layers - 1)]
+        self.layers = LayerList([decoder_layer, *others])
+        self.num_layers, self.norm = num_layers, norm
+
+    def forward(
+        self,
+        tgt: Variable,
+        memory: Variable,
+        tgt_mask: Variable | None = None,
+        memory_mask: Variable | None = None,
+        cache: Any = None,
+    ) -> Variable:
+        """Append the layers."""
+        for layer in self.layers:
+            tgt = layer(tgt, memory, tgt_mask, memory_mask, cache)
+        return tgt if self.norm is None else self.norm(tgt)
+
+
+class Transformer(Layer):
+    """An encoder of ``src`` and a decoder of ``tgt``, each with a norm at its end."""
+
+    def __init__(
+        self,
+        d_model: int = 512,
+        nhead: int = 8,
+        num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str = "relu",
+        attn_dropout: float | None = None,
+        act_dropout: float | None = None,
+        normalize_before: bool = False,
+        weight_attr: Any = None,
+        bias_attr: Any = None,
+        custom_encoder: Any = None,
+        custom_decoder: Any = None,
+    ) -> None:
+        super().__init__()
+        alike = (d_model, nhead, dim_feedforward, dropout, activation)
+        more = (attn_dropout, act_dropout, normalize_before)
+        attrs = [_each(attr, 3) for attr in (weight_attr, bias_attr)]
+        if custom_encoder is None:
+            ends = ([attr[0], attr[-1]] for attr in attrs)
+            layer = TransformerEncoderLayer(*alike, *more, *ends)
+            custom_encoder = TransformerEncoder(layer, num_encoder_layers, LayerNorm(d_model))
+        self.encoder = custom_encoder
+        if custom_decoder is None:
+            own = TransformerDecoderLayer(*alike, *more, *attrs)
+            custom_decoder = TransformerDecoder(own, num_decoder_layers, LayerNorm(d_model))
+        self.decoder = custom_decoder
+        self.d_model, self.nhead = d_model, nhead
+
+    def forward(
+        self,
+        src: Variable,
+        tgt: Variable,
+        src_mask: Variable | None = None,
+        tgt_mask: Variable | None = None,
+        memory_mask: Variable | None = None,
+    ) -> Variable:
+        """Append both."""
+        return self.decoder(tgt, self.encoder(src, src_mask), tgt_mask, memory_mask)
+
+    def generate_square_subsequent_mask(self, length: int) -> Variable:
+        """Return the mask that hides what comes later: -inf above the diagonal, else 0."""
+        return layers.assign(np.triu(np.full((length, length), -np.inf, "float32"), 1))
