@@ -50,7 +50,8 @@ def network(optimizer: Callable[[], Any]) -> tuple[Any, Any, Any, Any]:
 
 def momentum() -> Any:
     rate = layers.exponential_decay(0.2, 1, 0.7)
-    return fluid.optimizer.Momentum(rate, 0.9)
+    clip = fluid.clip.GradientClipByGlobalNorm(0.1)
+    return fluid.optimizer.Momentum(rate, 0.9, grad_clip=clip)
 
 
 def locally(trainers: int) -> dict[str, np.ndarray]:
