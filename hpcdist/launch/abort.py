@@ -27,21 +27,20 @@ from hpcdist.launch.held_outputs import pipes_of
 from hpcdist.launch.host_board import HostBoard
 from hpcdist.launch.host_ranks import HostRanks
 from hpcdist.launch.logs import Output
-from hpcdist.launch.processes import lives
+from hpcdist.launch.processes import await_end
 from hpcdist.launch.quiet_end import end_job
 from hpcdist.launch.recording import RankRecorder
 from hpcdist.launch.report import MOST_STACKS, Peer
 from hpcdist.launch.termination import (
     code_when_ended,
-    forget_termination,
     leave_it_to_the_thread,
+    pipe_of_signals,
     sigterm_is_ours,
 )
 
 UNDECIDED_MS = 50  # how often to ask whether the job continues without a dead rank
 PATIENCE_S = 2.0  # how long the launcher may take to end this rank after another's death
 SERVERS_FIRST_S = 5.0  # how long a trainer leaves it to servers to report a deadline
-NOTICE_S = 0.5  # how long the death of a rank may take to be seen after its messages have failed
 HESITATION_S = 0.1  # how long a rank that waits for nothing delays its report of a death
 MPI_NOTICES_S = 1.0  # how long MPI may take to notice a death before this rank reports it
 STUCK_S = 3.0  # how long MPI may take to end, and other ranks to leave, when some have died
@@ -137,7 +136,7 @@ class Guard:
                 all_dead = {*dead, *reported} - self._host.excused or reported
                 dead = sorted(all_dead, key=lambda peer: peer.rank)
                 text = self._of_deaths(dead, error.what)
-            elif report.is_of_messages(error) and (dead := self._await_dead()):
+            elif report.is_of_messages(error) and (dead := self._host.await_dead(self._transport)):
                 # A death is the cause, and this rank only the first to notice.
                 text = self._of_deaths(dead, f"{runtime.where()}: {error}")
             else:
@@ -156,16 +155,6 @@ class Guard:
         served = any(peer.role.kind == PSERVER for peer in self._peers)
         seen = [self.stack_of(peer.rank) for peer in peers if peer in on_host] if served else []
         return report.is_left_to_servers(self._me, served, seen)
-
-    def _await_dead(self) -> list[Peer]:
-        """Return the dead: messages to and from a process fail before its end can be seen."""
-        end = time.monotonic() + NOTICE_S
-        while True:
-            failed = {self._peers[rank] for rank in self._transport.failed()}
-            dead = {*self._host.dead(), *failed} - self._host.excused
-            if dead or time.monotonic() > end:
-                return sorted(dead, key=lambda peer: peer.rank)
-            time.sleep(NOTICE_S / 50)
 
     def stack_of(self, rank: int) -> str:
         """Return lines that tell where a rank is in its Python code, as far as that is known."""
@@ -207,7 +196,7 @@ class Guard:
     def _end(self, code: int) -> NoReturn:
         self._write_last()
         if self._reported and self._recording.directory is not None:
-            self._let_others_write()
+            self._host.make_write(WRITE_LAST, WRITING_S)
         # Under a tolerant mpirun every rank ends by itself, and Open MPI forgets the code when the
         # last living rank aborts the job: only the elected one aborts, before the others end.
         reporter, *_ = [*self._board.all(Fact.REPORTS), 0]
@@ -216,9 +205,7 @@ class Guard:
             if self._tolerant:  # mpirun leaves it to every rank to end, and these cannot
                 self._host.kill_stopped(PATIENCE_S)
         if reporter not in (0, os.getpid()):
-            late = time.monotonic() + PATIENCE_S
-            while lives(reporter) and time.monotonic() < late:
-                time.sleep(PATIENCE_S / 200)
+            await_end(reporter, PATIENCE_S)
             # mpirun may return the code of any of them.
             code = self._board.code() or code
             if self._tolerant:
@@ -234,18 +221,6 @@ class Guard:
     def _write_last(self) -> None:
         self._recording.fail()
         self._board.note(Fact.WRITTEN)
-
-    def _let_others_write(self) -> None:
-        """Make the ranks of this host write their recordings now: launchers leave no time."""
-        for peer in self._host.neighbours:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(peer.pid, WRITE_LAST)
-        late = time.monotonic() + WRITING_S
-        while time.monotonic() < late:
-            written = self._board.all(Fact.WRITTEN)
-            if not any(p.pid not in written and lives(p.pid) for p in self._host.neighbours):
-                break
-            time.sleep(WRITING_S / 500)
 
     # -- deaths that do not end the job --
 
@@ -327,12 +302,8 @@ class Guard:
 
         A thread, because this rank may be inside a call of MPI's, where no Python handler runs.
         """
-        read_end, write_end = os.pipe()
-        os.set_blocking(write_end, False)
-        signal.signal(signal.SIGTERM, leave_it_to_the_thread)
-        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        os.register_at_fork(after_in_child=forget_termination)
-        threading.Thread(target=self._await_the_end, args=(read_end,), daemon=True).start()
+        args = (pipe_of_signals(),)
+        threading.Thread(target=self._await_the_end, args=args, daemon=True).start()
 
     def _await_the_end(self, read_end: int) -> None:
         poll = select.poll()

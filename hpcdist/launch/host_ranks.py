@@ -9,10 +9,13 @@ import time
 from collections.abc import Sequence
 
 from hpcdist import runtime
+from hpcdist.comm.base import Transport
 from hpcdist.launch.facts import Fact
 from hpcdist.launch.host_board import HostBoard
-from hpcdist.launch.processes import is_stopped, lives
+from hpcdist.launch.processes import await_end, is_stopped, lives
 from hpcdist.launch.report import Peer
+
+NOTICE_S = 0.5  # how long the death of a rank may take to be seen after its messages have failed
 
 
 class HostRanks:
@@ -53,9 +56,29 @@ class HostRanks:
             if is_stopped(peer.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(peer.pid, signal.SIGKILL)
-                late = time.monotonic() + within_s
-                while lives(peer.pid) and time.monotonic() < late:
-                    time.sleep(within_s / 200)
+                await_end(peer.pid, within_s)
+
+    def make_write(self, number: int, within_s: float) -> None:
+        """Make them write their recordings now, by a signal: launchers leave no time."""
+        for peer in self.neighbours:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(peer.pid, number)
+        late = time.monotonic() + within_s
+        while time.monotonic() < late:
+            written = self._board.all(Fact.WRITTEN)
+            if not any(p.pid not in written and lives(p.pid) for p in self.neighbours):
+                break
+            time.sleep(within_s / 500)
+
+    def await_dead(self, transport: Transport) -> list[Peer]:
+        """Return the dead: messages to and from a process fail before its end can be seen."""
+        end = time.monotonic() + NOTICE_S
+        while True:
+            failed = {self._peers[rank] for rank in transport.failed()}
+            dead = {*self.dead(), *failed} - self.excused
+            if dead or time.monotonic() > end:
+                return sorted(dead, key=lambda peer: peer.rank)
+            time.sleep(NOTICE_S / 50)
 
     def others_stay(self) -> bool:
         """Return whether one lives whose script has not called os._exit."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,13 @@ class Activity:
 def lives(pid: int) -> bool:
     """Return whether a process of this host exists and is not a zombie."""
     return _state(pid) not in "ZX"
+
+
+def await_end(pid: int, within_s: float) -> None:
+    """Wait until a process of this host has ended, but not for longer."""
+    late = time.monotonic() + within_s
+    while lives(pid) and time.monotonic() < late:
+        time.sleep(within_s / 200)
 
 
 def is_stopped(pid: int) -> bool:

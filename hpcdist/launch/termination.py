@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from types import FrameType
 
@@ -20,6 +21,16 @@ def code_when_ended() -> int:
 
 def leave_it_to_the_thread(signum: int, frame: FrameType | None) -> None:
     """Handle a signal by not dying of it: the watching thread was woken too."""
+
+
+def pipe_of_signals() -> int:
+    """Open a pipe that SIGTERM and other signals are written to; return its end to read from."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    signal.signal(signal.SIGTERM, leave_it_to_the_thread)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=forget_termination)
+    return read_end
 
 
 def sigterm_is_ours() -> bool:
