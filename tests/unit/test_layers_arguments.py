@@ -49,3 +49,11 @@ def test_what_may_be_left_out_may_be_none():
     image = layers.data("image", [3, 32, 32])
     boxes = [layers.prior_box(image, image, [4.0], sizes)[0] for sizes in (None, [], [0.0], [8.0])]
     assert [box.shape[2] for box in boxes] == [1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("value", ["wide", [0.5]])
+def test_a_number_that_an_operator_declares_is_one(value):
+    rois = layers.data("rois", [4], lod_level=1)
+    with pytest.raises(TypeError, match="roi_align: spatial_scale: expected a number, got .*") as e:
+        layers.roi_align(layers.data("image", [3, 8, 8]), rois, spatial_scale=value)
+    assert isinstance(e.value, fluid.HpcdistError) and repr(value) in str(e.value)

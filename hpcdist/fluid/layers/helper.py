@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 from hpcdist.base.errors import GraphError, GraphTypeError
@@ -266,7 +265,7 @@ def declared_attrs(type: str, arguments: Mapping[str, Any], **others: Any) -> di
     """Return an operator's attributes from a layer's arguments, as `declared` takes them."""
     given = _by_plain_names(arguments, others)
     return {
-        name: _like(default, given[_plain(name)])
+        name: _like(f"{type}: {name}", default, given[_plain(name)])
         for name, default in lookup(type).attrs.items()
         if given.get(_plain(name)) is not None
     }
@@ -280,13 +279,16 @@ def _plain(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-def _like(default: Any, value: Any) -> Any:
+def _like(what: str, default: Any, value: Any) -> Any:
     """Return an argument as an attribute of the default's type."""
-    if isinstance(default, (bool, float)) and isinstance(value, Real):
-        return type(default)(value)
     if isinstance(default, tuple) and isinstance(value, Iterable):
-        return [_like(default[0], one) if default else one for one in value]
-    return value
+        return [_like(what, default[0], one) if default else one for one in value]
+    if isinstance(value, Variable) or not isinstance(default, (bool, float)):
+        return value
+    try:
+        return type(default)(value)
+    except (TypeError, ValueError):
+        raise GraphTypeError(f"{what}: expected a number, got {value!r}") from None
 
 
 def named(name: str, layer: Callable[..., Any], doc: str | None = None) -> Callable[..., Any]:

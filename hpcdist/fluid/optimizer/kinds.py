@@ -317,16 +317,8 @@ class LambOptimizer(AdamOptimizer):
         exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            learning_rate,
-            beta1,
-            beta2,
-            epsilon,
-            parameter_list,
-            regularization,
-            grad_clip,
-            name,
-        )
+        usual = parameter_list, regularization, grad_clip, name
+        super().__init__(learning_rate, beta1, beta2, epsilon, *usual)
         del self.attrs["lazy_mode"]
         self.weight_decay = float(lamb_weight_decay)
         self._excluded = exclude_from_weight_decay_fn or (lambda param: False)
