@@ -154,6 +154,7 @@ def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
     names = {var.name for var in program.list_vars() if is_persistable(var)}
     elsewhere = not_here(program)
     names -= tables_looked_up(program) | state_of_tables(program) | elsewhere
+    _refuse_with_servers()
     for name in sorted(names):
         if array_of(global_scope(), name) is None:
             raise GraphAssertionError(f"variable {name!r} has no value: run the startup program")
@@ -194,12 +195,16 @@ def _state(path: Path) -> dict[str, np.ndarray]:
         return {name: saved.read(name) for name in saved.variables}
 
 
-def _assign(state: Mapping[str, np.ndarray], source: str) -> None:
+def _refuse_with_servers() -> None:
     if peers_here().servers:
         raise CheckpointError(
             "servers keep the parameters of this job, or its tables: set them in one process, then "
             "fluid.save them there and fluid.load them here"
         )
+
+
+def _assign(state: Mapping[str, np.ndarray], source: str) -> None:
+    _refuse_with_servers()
     scope, state = global_scope(), dict(state)
     for name, array in state.items():
         current = array_of(scope, name)
