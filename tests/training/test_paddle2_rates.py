@@ -39,7 +39,7 @@ def trained(main: Any, startup: Any, loss: Any, rate: Any) -> list[tuple[float, 
     for _ in range(6):
         x = rng.random((12, 3), np.float32)
         fed = {"x": x, "y": x.sum(1, keepdims=True)}
-        (value,) = exe.run(main, fed, [loss], scope=scope)
+        (value,) = exe.run(main, [fed], [loss], scope=scope)  # as from a DataLoader
         if isinstance(rate, optimizer.lr.ReduceOnPlateau):
             rate.step(float(value[0]))
         elif isinstance(rate, optimizer.lr.StepDecay):

@@ -37,6 +37,8 @@ class StaticExecutor(Executor):
         use_prune: bool = False,
     ) -> list[Any]:
         """Run a Program once, as `hpcdist.Executor.run` does."""
+        if isinstance(feed, (list, tuple)) and len(feed) == 1 and isinstance(feed[0], dict):
+            feed = feed[0]  # what a DataLoader gives for one place
         if isinstance(feed, dict):
             feed = _with_ones(program, feed)
         if optimizer.has_schedulers():
