@@ -54,3 +54,16 @@ def test_what_paddle_2_6_computes(paddle, expression):
         assert len(found["gradients"]) == len(expected["gradients"])
         for gradient, wanted in zip(found["gradients"], expected["gradients"]):
             np.testing.assert_allclose(gradient, wanted, **close)
+
+
+@pytest.mark.parametrize("name", ["add", "subtract", "multiply", "divide", "maximum", "minimum"])
+def test_what_two_operands_make_is_called_as_the_call(paddle, name):
+    with paddle.static.program_guard(paddle.static.Program()), paddle.utils.unique_name.guard():
+        x = paddle.static.data("x", [2, 3])
+        operator = getattr(paddle, name)(x, x).name
+        assert operator.startswith("elementwise_") and operator.endswith("_0")
+        assert getattr(paddle, name)(x, x, name="chosen").name == "chosen"
+        (found,) = paddle.static.Executor().run(
+            feed={"x": np.ones((2, 3), "float32")}, fetch_list=["chosen"]
+        )
+        assert found.shape == (2, 3)

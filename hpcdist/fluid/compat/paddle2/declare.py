@@ -170,7 +170,7 @@ class Declaration:
                 attrs[target] = KINDS[kind](label, value) if kind else value
         helper = LayerHelper(self.key, arguments.get("name"))
         outputs = {
-            slot.name: helper.new_var()
+            slot.name: self._new(helper)
             for slot in definition.outputs
             if not slot.optional or slot.name == _SHAPE_OF_X
         }
@@ -180,6 +180,12 @@ class Declaration:
             scalar(outputs[slot[:-2]]) if slot.endswith("[]") else outputs[slot] for slot in wanted
         )
         return results if len(results) > 1 else results[0]
+
+    def _new(self, helper: LayerHelper) -> Variable:
+        """Return a new result; Paddle 2 calls those of two operands as the call is called."""
+        if not self.type.startswith("elementwise_"):
+            return helper.new_var()
+        return helper.main_program.current_block().create_var(helper.name)
 
 
 def parsed_parameters(text: str, named: bool = True) -> tuple[inspect.Signature, dict[str, str]]:

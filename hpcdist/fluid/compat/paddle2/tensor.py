@@ -38,6 +38,7 @@ DECLARED = declare.functions(
     add(x, y)                                   elementwise_add X=x Y=y
     subtract(x, y)                              elementwise_sub X=x Y=y
     multiply(x, y)                              elementwise_mul X=x Y=y
+    divide(x, y)                                elementwise_div X=x Y=y
     maximum(x, y)                               elementwise_max X=x Y=y
     minimum(x, y)                               elementwise_min X=x Y=y
     bitwise_and(x, y)                           bitwise_and X=x Y=y

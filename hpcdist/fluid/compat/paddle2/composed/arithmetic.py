@@ -25,12 +25,6 @@ def cast(x: Variable, dtype: Any) -> Variable:
 
 
 @_function
-def divide(x: Variable, y: Variable, name: str | None = None) -> Variable:
-    """Return x / y, broadcast by numpy's rules; of integers the fraction is dropped."""
-    return append("elementwise_div", {"X": x, "Y": y}, name, axis=-1)
-
-
-@_function
 def pow(x: Variable, y: Any, name: str | None = None) -> Variable:
     """Return x to the power of a number, or of a Variable, element by element."""
     if isinstance(y, Variable):
