@@ -1,8 +1,9 @@
-"""Divides the cores of a host among its ranks: threads of linear algebra in each."""
+"""Divides the cores of a host among its ranks: threads of linear algebra, and who runs where."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import threadpoolctl
 
@@ -21,3 +22,25 @@ def share(ranks_on_host: int, *, tell: bool = False) -> None:
         threadpoolctl.threadpool_limits(threads)
         if tell:
             settings.MATH_THREADS[0].write(str(threads))
+
+
+def stay(place: int, cores: Sequence[Sequence[int]]) -> None:
+    """Keep this process, the ``place``-th rank of its host, on one core, if `own_core` has one."""
+    core = own_core(place, cores)
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+
+
+def own_core(place: int, cores: Sequence[Sequence[int]]) -> int | None:
+    """Return the core of the ``place``-th rank of a host, where several ranks share each.
+
+    ``cores`` are those that each rank may use. Left to itself the system often has one rank poll
+    alone on a core while all others take turns on the rest, and sees no reason to change that.
+    None if there are enough cores, or if ranks may use different ones: somebody has divided them.
+    """
+    usable, ranks = cores[place], len(cores)
+    if any(theirs != usable for theirs in cores):
+        return None
+    if ranks <= len(usable) or ranks % len(usable):
+        return None
+    return usable[place % len(usable)]

@@ -117,7 +117,10 @@ def prepare_host(start: RankStart) -> None:
     host = start.hosts[start.rank]
     if start.is_first_of_host:
         remove_stale_files(host)
-    cores.share(start.hosts.count(host), tell=start.chosen.as_torchrun)
+    here = [rank for rank, its_host in enumerate(start.hosts) if its_host == host]
+    cores.share(len(here), tell=start.chosen.as_torchrun)
+    if not start.chosen.as_torchrun:  # PyTorch's workers and threads are the script's concern
+        cores.stay(here.index(start.rank), [start.ranks[rank].cores for rank in here])
 
 
 def watch_for_failures(start: RankStart, output: Output, recorded: RankRecorder) -> Guard:

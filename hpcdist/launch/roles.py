@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
 from hpcdist.base.errors import LaunchError
@@ -26,6 +26,7 @@ class RankFacts:
     env: Mapping[str, str]  # its settings.role_variables()
     begun_ns: int = 0  # since 1970: with host and process it names this run, as no other
     problem: str = ""  # why this rank cannot run the script
+    cores: Sequence[int] = field(default_factory=list)  # those that it may use
 
     @property
     def run(self) -> str:

@@ -41,6 +41,7 @@ def local_facts(options: Options) -> RankFacts:
         env=environment,
         begun_ns=time.time_ns(),
         problem=problem,
+        cores=sorted(os.sched_getaffinity(0)),
     )
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from hpcdist.comm.progress import threads_per_rank
+from hpcdist.launch.cores import own_core
 
 
 @pytest.mark.parametrize(
@@ -11,3 +12,18 @@ from hpcdist.comm.progress import threads_per_rank
 )
 def test_threads_are_a_share_of_the_cores(ranks, usable, present, threads):
     assert threads_per_rank(ranks, usable, present) == threads
+
+
+@pytest.mark.parametrize(
+    ("cores", "own"),
+    [
+        ([[0, 1]] * 4, [0, 1, 0, 1]),
+        ([[2, 5, 7]] * 6, [2, 5, 7, 2, 5, 7]),
+        ([[3]] * 2, [3, 3]),
+        ([[0, 1]] * 2, [None] * 2),  # enough
+        ([[0, 1]] * 3, [None] * 3),  # no equal shares
+        ([[0, 1], [0, 1], [2, 3], [2, 3]], [None] * 4),  # a launcher has divided them
+    ],
+)
+def test_ranks_that_share_cores_stay_on_them_in_equal_numbers(cores, own):
+    assert [own_core(place, cores) for place in range(len(cores))] == own
