@@ -63,7 +63,7 @@ class Clock:
 CLOCK = Clock()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Wait:
     """What a thread waits for, once it has waited a little."""
 

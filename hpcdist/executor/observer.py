@@ -12,10 +12,9 @@ from hpcdist.executor.nan_watch import NanWatch
 from hpcdist.trace.events import EventKind
 from hpcdist.trace.metric_log import metric_log
 from hpcdist.trace.position import here
-from hpcdist.trace.recorder import recorder
+from hpcdist.trace.recorder import OF_A_DETAILED_STEP, recorder
 
 _FEED, _FETCH, _STEP, _RUN = map(recorder.name, ("feed", "fetch", "step", "run"))
-_AS_EVENTS = 20  # events take as long as it does to take a step from its beginning, with details
 
 Ended = Callable[[list[Any], int, int], None]  # (fetched values, begin in ns, step): it has ended
 
@@ -43,7 +42,7 @@ class StepObserver:
                 recorder.record(
                     EventKind.VALUE, recorder.name(name), now, now, number, step=here.step
                 )
-        recorder.detailed(operators + 2 + len(names) + _AS_EVENTS, now)
+        recorder.detailed(operators + 2 + len(names) + OF_A_DETAILED_STEP, now)
 
     def ended(self, trains: bool, names: Sequence[str], values: Sequence[Any], begin: int) -> None:
         """Note a step that has ended: look for NaN, keep its metrics, record how long it took."""

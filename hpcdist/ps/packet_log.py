@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hpcdist.ps.messages import Hello
 from hpcdist.trace.events import Count, EventKind
-from hpcdist.trace.recorder import recorder
+from hpcdist.trace.recorder import OF_A_DETAILED_STEP, recorder
 
 
 class PacketLog:
@@ -15,7 +15,7 @@ class PacketLog:
 
     def __init__(self, expected: Hello, ranks: Sequence[int], tables: bool) -> None:
         """``ranks`` are those of the trainers; ``tables``: the last packet is of all tables."""
-        self._answers = expected.parameters
+        self._answers = [(str(packet), packet.nbytes) for packet in expected.parameters]
         self._ranks = ranks
         # Names and bytes; of those whose rows differ from step to step 0.
         self._packets = [(str(packet), packet.nbytes) for packet in expected.gradients]
@@ -49,14 +49,14 @@ class PacketLog:
         name, nbytes = self._packets[packet]
         end = recorder.message(EventKind.APPLIED, name, begin_ns, nbytes, -1, number - 1)
         if packet < len(self._answers):
-            answer = self._answers[packet]
+            name, nbytes = self._answers[packet]
             for k in contributors:
-                to = self._ranks[k]
                 end = recorder.message(
-                    EventKind.SENT, str(answer), end, answer.nbytes, to, number - 1
+                    EventKind.SENT, name, end, nbytes, self._ranks[k], number - 1
                 )
         if packet == len(self._packets) - 1:
-            recorder.detailed(len(self._packets) * (1 + 2 * len(contributors)), end)
+            events = len(self._packets) * (2 + 3 * len(contributors))
+            recorder.detailed(events + OF_A_DETAILED_STEP, end)
 
     def forget(self, trainer: int) -> None:
         """Count a trainer's packets no more: it has died, and what waits is dropped."""

@@ -27,7 +27,10 @@ from hpcdist.trace.programs import MOST_PROGRAMS, ProgramFacts
 
 SHARE = 0.005  # of the time, for the details of some steps
 COST_NS = 500  # of one event, measured: benchmarks/recorder.py
-MOST_STRIDE = 1024
+# Events take as long as a step with details does beside these: all of it is decided anew, by code
+# and data that are in no cache. The other ranks of a job wait for it.
+OF_A_DETAILED_STEP = 150
+MOST_STRIDE = 4096
 MEMORY_NS = 200_000_000  # between two looks at the memory, at least
 MIB = 2**20
 
