@@ -132,12 +132,14 @@ class PacketUpdates:
         if took and len(contributors) == self._trainers and not self._own_answers:
             return exchange.answerer(packet)
 
+        calls = [exchange.receiver(packet, contributors)] if took else []
+        calls += [exchange.sender(which, trainers) for which, trainers in answers if which < dense]
+        if len(calls) == 1:
+            return calls[0]
+
         def answer() -> None:
-            if took:
-                exchange.receive(packet, contributors)
-            for answered, trainers in answers:
-                if answered < dense:
-                    exchange.answer(answered, trainers)
+            for call in calls:
+                call()
 
         return answer
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-
 from hpcdist.base.errors import RankFailure
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.ps.messages import GRADIENT_TAG, PARAMETER_TAG, Hello
@@ -92,7 +90,7 @@ class StepExchange:
     def admit(self, trainers: Sequence[int]) -> None:
         """Take the first gradients of these trainers."""
         for packet in range(len(self._receives)):
-            self.receive(packet, trainers)
+            self.receiver(packet, trainers)()
 
     def settler(self, packet: int) -> Callable[[], object]:
         """Return the wait until the last answers have left, before their parameters change.
@@ -100,7 +98,7 @@ class StepExchange:
         Where answers leave from the parameters, they have been received, or their trainers would
         not have sent again; this only lets the transport close the requests.
         """
-        return functools.partial(self._finish, packet, self._finish_all[packet])
+        return functools.partial(self._finish, self._sends[packet], self._finish_all[packet])
 
     def answerer(self, packet: int) -> Callable[[], object]:
         """Return the call that answers every trainer, and takes its next gradients."""
@@ -115,29 +113,36 @@ class StepExchange:
 
         return answer
 
-    def receive(self, packet: int, trainers: Sequence[int]) -> None:
-        """Take the next gradients of these trainers."""
-        self._transport.start([self._receives[packet][k] for k in trainers])
+    def receiver(self, packet: int, trainers: Sequence[int]) -> Callable[[], object]:
+        """Return the call that takes the next gradients of these trainers."""
+        return self._transport.starter([self._receives[packet][k] for k in trainers])
 
-    def answer(self, packet: int, trainers: Sequence[int]) -> None:
-        """Answer these trainers with the parameters as they are now."""
+    def sender(self, packet: int, trainers: Sequence[int]) -> Callable[[], object]:
+        """Return the call that answers these trainers with the parameters as they are then."""
         sends = [self._sends[packet][k] for k in trainers]
-        if packet in self._staged:
-            self._live[packet].gather()
-        if self._own_answers:
-            finish_sends(self._transport, sends, self._describe, self._deadline_s)
-            for k in trainers:
-                np.copyto(self._copies[packet][k], self._live[packet].bytes)
-        self._transport.start(sends)
+        start, live = self._transport.starter(sends), self._live[packet]
+        staged, copies = packet in self._staged, [self._copies[packet][k] for k in trainers]
+        gone = self._transport.waiter_all(sends, self._describe, self._deadline_s)
+
+        def send() -> None:
+            if staged:
+                live.gather()
+            if self._own_answers:
+                self._finish(sends, gone)
+                for copy in copies:
+                    copy[:] = live.bytes
+            start()
+
+        return send
 
     def close(self) -> None:
         """Wait until all answers have left, and free the requests of the sends."""
         for packet, sends in enumerate(self._sends):
-            self._finish(packet, self._finish_all[packet])
+            self._finish(sends, self._finish_all[packet])
             self._transport.release(sends)
 
-    def _finish(self, packet: int, finish: Callable[[], object]) -> None:
+    def _finish(self, sends: Sequence[Request], finish: Callable[[], object]) -> None:
         try:
             finish()
         except RankFailure:  # the living still get theirs
-            finish_sends(self._transport, self._sends[packet], self._describe, self._deadline_s)
+            finish_sends(self._transport, sends, self._describe, self._deadline_s)
