@@ -104,9 +104,9 @@ class Work:
 WORKS = (
     Work("linreg alone", FIRST, "train.py --warmup 1000 --steps 20000", short=True),
     Work("linreg 1+1", FIRST, "train.py --warmup 1000 --steps 10000", 2, 1, short=True),
-    Work("linreg 2+2", FIRST, "train.py --warmup 1000 --steps 8000", 4, 2),
-    Work("mlp 2+2", FIRST, "train.py --case mlp --warmup 10 --steps 100", 4, 2),
-    Work("ctr 2+2", FIRST, "ctr_train.py --warmup 20 --steps 150", 4, 2, tolerance=2e-3),
+    Work("linreg 2+2", FIRST, "train.py --warmup 1000 --steps 3000", 4, 2),
+    Work("mlp 2+2", FIRST, "train.py --case mlp --warmup 5 --steps 40", 4, 2),
+    Work("ctr 2+2", FIRST, "ctr_train.py --warmup 20 --steps 60", 4, 2, tolerance=2e-3),
     Work(
         "linreg, sums", FOLDERS, "train_sums.py --case linreg --warmup 500 --steps 4000", 2,
         short=True,
