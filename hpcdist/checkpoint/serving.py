@@ -41,6 +41,7 @@ from hpcdist.checkpoint.sources import Source, open_saved
 from hpcdist.comm.base import Transport
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
+from hpcdist.ps.given_values import GIVE, take
 from hpcdist.ps.messages import ASSIGN
 from hpcdist.ps.policy_table import PolicyTable
 from hpcdist.ps.table import SparseTable
@@ -93,6 +94,7 @@ class ServerStore:
             LOAD: self._load,
             LIST: self._list,
             ASSIGN: self._assign,
+            GIVE: self._take,
             PUBLISH: self._publish,
             FINITE: lambda: self._content().not_finite(),
             HOTTEST: self._hottest,
@@ -187,10 +189,13 @@ class ServerStore:
             load_shards(source, fit.pieces, self._scope)
             for table in fit.tables:
                 load_table(source, table, self._index, self._servers)
+        self._back_up()
+        self._after_load()
+
+    def _back_up(self) -> None:
         for parameter, copies in backups_of(self._program).items():
             for copy in copies:
                 np.copyto(array_of(self._scope, copy), array_of(self._scope, parameter))
-        self._after_load()
 
     def _publish(self, order: Mapping[str, Any]) -> bool:
         """Begin to write rows that have changed; return whether it must be a base instead."""
@@ -210,6 +215,13 @@ class ServerStore:
             array = array_of(self._scope, name)
             if array is not None:
                 array[...] = value
+
+    def _take(self, name: str, at: int, data: str) -> None:
+        """Take a part of a value; a server that has no such variable has nothing to do."""
+        array = array_of(self._scope, name)
+        if array is not None:
+            take(array, name, at, data)
+            self._back_up()
 
     def _fitting(
         self, source: Source, names: Any, partial: bool, leave: Sequence[str]

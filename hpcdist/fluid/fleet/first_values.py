@@ -9,7 +9,7 @@ from hpcdist.checkpoint.ranks import peers_here
 from hpcdist.executor.control import Peers
 from hpcdist.executor.scope import ScopeVariable, global_scope
 from hpcdist.graph.program import Program
-from hpcdist.ps.messages import ASSIGN
+from hpcdist.ps.given_values import give
 from hpcdist.ps.plan import Route
 from hpcdist.transpiler.plan import ProgramPlan, trainer_plan
 
@@ -39,9 +39,8 @@ def begin_as_first(main: Program) -> None:
             for piece in route.slices:
                 local = here[piece.begin : piece.end] if route.cut else here
                 if local.tobytes() != pieces[piece.name].tobytes():
-                    changed[piece.name] = local.tolist()
-        if changed:
-            peers.ask({"do": ASSIGN, "values": changed})
+                    changed[piece.name] = local
+        give(peers.ask, changed)
     peers.gather(b"")  # the servers have all of it
     if peers.trainer > 0:
         pieces = _on_servers(peers, plan, [route for route, _ in received])

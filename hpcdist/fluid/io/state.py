@@ -149,15 +149,25 @@ def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
 
     After the startup program. Raises GraphAssertionError, and nothing has changed, if one has
     another shape or dtype. Warns of values that no variable takes. What other trainers hold of the
-    optimizer's state is left to them.
+    optimizer's state is left to them. In a job with servers a plain script may give parameters,
+    which servers have before the next step; CheckpointError for what only they keep.
     """
     names = {var.name for var in program.list_vars() if is_persistable(var)}
     elsewhere = not_here(program)
     names -= tables_looked_up(program) | state_of_tables(program) | elsewhere
-    _refuse_with_servers()
-    for name in sorted(names):
-        if array_of(global_scope(), name) is None:
-            raise GraphAssertionError(f"variable {name!r} has no value: run the startup program")
+    scope, peers = global_scope(), peers_here()
+    lacking = {name for name in names if array_of(scope, name) is None}
+    if peers.servers:
+        lacking = (lacking | tables_looked_up(program)).intersection(state_dict)
+        if lacking or not peers.shares_batches:
+            raise CheckpointError(
+                f"set_program_state: servers keep {min(lacking, default='the parameters')}: set "
+                "all values in one process, then fluid.save them there and fluid.load them here"
+            )
+    elif lacking:
+        raise GraphAssertionError(
+            f"variable {min(lacking)!r} has no value: run the startup program"
+        )
     _assign({n: np.asarray(a) for n, a in state_dict.items() if n in names}, "state_dict")
     unused = sorted(set(state_dict) - names - elsewhere)
     if unused:
@@ -195,16 +205,7 @@ def _state(path: Path) -> dict[str, np.ndarray]:
         return {name: saved.read(name) for name in saved.variables}
 
 
-def _refuse_with_servers() -> None:
-    if peers_here().servers:
-        raise CheckpointError(
-            "servers keep the parameters of this job, or its tables: set them in one process, then "
-            "fluid.save them there and fluid.load them here"
-        )
-
-
 def _assign(state: Mapping[str, np.ndarray], source: str) -> None:
-    _refuse_with_servers()
     scope, state = global_scope(), dict(state)
     for name, array in state.items():
         current = array_of(scope, name)

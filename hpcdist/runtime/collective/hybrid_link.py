@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from hpcdist.base.errors import GraphError, HpcdistError, PlanError
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
@@ -118,7 +120,7 @@ class HybridLink(CollectiveLink):
         plan = self._served.plan if program.trains else served_plan(program)
         return frozenset(value.name for value in plan.scheduled) if plan else frozenset()
 
-    def expect_on_servers(self, variables: Sequence[ScopeVariable]) -> None:
+    def unlike_servers(self, variables: Sequence[ScopeVariable]) -> dict[str, np.ndarray]:
         plan = self._served.plan
         names = {value.name for value in plan.scheduled} if plan is not None else set()
         for variable in variables:
@@ -130,6 +132,7 @@ class HybridLink(CollectiveLink):
                     "of layers.learning_rate_scheduler compute it, or train without servers (no "
                     "--pservers)"
                 )
+        return {}
 
     # -- servers -----------------------------------------------------------------------------
     def current_client(self) -> PsClient:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import numpy as np
+
+from hpcdist.base.device import on_host
 from hpcdist.base.errors import PlanError
 from hpcdist.executor.control import Feed, Settled, SharedFetch
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
 from hpcdist.runtime.batches.shared_batches import Batches
 from hpcdist.runtime.job.links import Links
-from hpcdist.runtime.job.server_side import NOTHING_ON_SERVERS, ServerSide, fed_rates
+from hpcdist.runtime.job.server_side import (
+    NOTHING_ON_SERVERS,
+    ServerSide,
+    fed_rates,
+    is_routed,
+    rates_of,
+)
 from hpcdist.runtime.job.set_values import SetValues
 from hpcdist.transpiler.hybrid import served_plan
 
 TellServers = Callable[[Mapping[str, float], str], None]
+GiveServers = Callable[[Mapping[str, np.ndarray]], None]
 
 
 class BatchSteps:
@@ -29,12 +39,16 @@ class BatchSteps:
         batches: Batches,
         changed: SetValues,
         tell_servers: TellServers | None,
+        give_servers: GiveServers | None,
     ) -> None:
-        """``tell_servers``, which a trainer that has some calls with new rates. Collective."""
+        """``tell_servers``, which a trainer that has some calls with new rates. Collective.
+
+        ``give_servers``: which each trainer calls with new parameters, and one of them sends.
+        """
         self._links = links
         self._batches = batches
         self._changed = changed
-        self._tell_servers = tell_servers
+        self._tell_servers, self._give_servers = tell_servers, give_servers
         self._server_side = NOTHING_ON_SERVERS  # of a plain script
         self._has_trained = False
         self.by_script = False
@@ -89,13 +103,20 @@ class BatchSteps:
         return program.trains or (self.by_script and _is_served(substitute))
 
     def _take_changed(self, substitute: Program, scope: Scope) -> None:
-        """Refuse what was changed here and would count on servers only; compare the rest."""
+        """Give servers what was changed here, or refuse it; let trainers compare all of it."""
         by_hand, everything = self._changed.take(scope)
         side = ServerSide.planned(substitute) if self.by_script else self._server_side
-        side.refuse_changed(variable.name for variable in everything)
-        if not self.by_script:  # there parameters last until the servers' come, as in Fluid
-            self._links.current.expect_on_servers(everything)
-            self._batches.note_set(by_hand)
+        rates = frozenset[str]() if self.by_script else rates_of(substitute)
+        side.refuse_changed(v.name for v in everything if v.name not in rates)
+        if self.by_script:  # there parameters last until the servers' come, as in Fluid
+            return
+        given = self._links.current.unlike_servers(everything)
+        set_ = [v for v in everything if v.name in rates and v.value is not None]
+        given |= {v.name: on_host(v.value) for v in set_}
+        if given and self._give_servers is not None:
+            self._give_servers(given)
+        set_ += [v for v in everything if is_routed(substitute, v.name)]
+        self._batches.note_set([*by_hand, *(v for v in set_ if v not in by_hand)])
 
     def settled(
         self,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from hpcdist.base.errors import HpcdistError
 from hpcdist.executor.control import NetworkOperators
 from hpcdist.executor.scope import Scope, ScopeVariable
@@ -53,8 +55,12 @@ class Link(NetworkOperators):
     def begin(self, program: Program, scope: Scope) -> None:
         """Before a Program trains for the first time: let all trainers begin alike."""
 
-    def expect_on_servers(self, variables: Sequence[ScopeVariable]) -> None:
-        """Raise PlanError if others hold another value of these, and would continue with it."""
+    def unlike_servers(self, variables: Sequence[ScopeVariable]) -> dict[str, np.ndarray]:
+        """Return of these, by name, the pieces that servers hold with other values.
+
+        PlanError if they cannot be given these, and would continue with theirs.
+        """
+        return {}
 
     def also_on_servers(self, program: Program) -> frozenset[str]:
         """Return a trainer's values of a Program that servers have too, and would continue with."""

@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
+import numpy as np
+
 from hpcdist.base import settings
 from hpcdist.base.errors import HpcdistError
 from hpcdist.executor.analysis import is_control
@@ -19,6 +21,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.registry import Meta
 from hpcdist.ops.random.counter import draw_as_reader
+from hpcdist.ps.given_values import give
 from hpcdist.ps.messages import ASSIGN
 from hpcdist.ps.table import TableStatistics
 from hpcdist.runtime.batches.global_moments import bind_moments, is_synchronized
@@ -67,8 +70,8 @@ class ProgramJob(Control):
         self._substitutes: ProgramCache[Program] = ProgramCache()
         draw_as_reader("")  # until it turns out that trainers read data of their own
         self._changed = SetValues()
-        tell_servers = None if job.servers is None else self._tell_servers
-        self._batch_steps = BatchSteps(self._links, self._batches, self._changed, tell_servers)
+        to_servers = (self._tell_servers, self._give_servers) if job.servers else (None, None)
+        self._batch_steps = BatchSteps(self._links, self._batches, self._changed, *to_servers)
         self._batch_steps.by_script = job.adopted
         self._steps: BatchSteps | StageSteps = self._batch_steps
         self._gone: set[int] = set()  # trainers that had died when all made a checkpoint
@@ -231,6 +234,15 @@ class ProgramJob(Control):
         peers = self.peers()
         if peers is not None and peers.trainer == 0:
             peers.ask({"do": ASSIGN, "values": rates})
+
+    def _give_servers(self, values: Mapping[str, np.ndarray]) -> None:
+        """Send what a plain script has set, the same on all trainers, from the first that lives.
+
+        Servers wait for its gradients before they go on from these values.
+        """
+        peers = self.peers()
+        if peers is not None and peers.trainer == 0:
+            give(peers.ask, values)
 
     def join_uneven(self) -> None:
         """From now on, let every step of this job count the rows that each trainer has."""

@@ -51,7 +51,7 @@ class ServerSide:
             and (
                 (program.trains and name in self.unused)
                 or name not in remaining
-                or (isinstance(variables[name], Parameter) and _is_routed(substitute, name))
+                or (isinstance(variables[name], Parameter) and is_routed(substitute, name))
             )
         ]
 
@@ -61,10 +61,10 @@ class ServerSide:
             if name in self.unused:
                 raise PlanError(
                     f"{name!r} was changed on a trainer, by tensor.set, a feed or a "
-                    "program that writes it, but only the parameter servers hold and read it: feed "
-                    f"a learning rate by its name (exe.run(feed={{{name!r}: rate, ...}})), let a "
-                    "schedule of layers.learning_rate_scheduler compute it, or train without "
-                    "servers (no --pservers)"
+                    "program that writes it, but only the parameter servers hold and read it: let "
+                    "a schedule of layers.learning_rate_scheduler compute it, or train in a plain "
+                    "script (without a transpiler), synchronously, or without servers (no "
+                    "--pservers)"
                 )
 
     def refuse_fetched(self, names: Collection[str]) -> None:
@@ -98,7 +98,16 @@ def fed_rates(substitute: Program, fed: Mapping[str, Any], *, fed_alike: bool) -
     return {name: float(np.reshape(value, -1)[0]) for name, value in fed.items()}
 
 
-def _is_routed(substitute: Program, parameter: str) -> bool:
+def rates_of(substitute: Program) -> frozenset[str]:
+    """Return the rates and counts of servers, where trainers go through the same steps."""
+    plan = served_plan(substitute)
+    if plan is None or not plan.mode.lockstep:
+        return frozenset()
+    return frozenset(value.name for value in plan.scheduled)
+
+
+def is_routed(substitute: Program, parameter: str) -> bool:
+    """Return whether a parameter of what a trainer runs is on servers."""
     plan = trainer_plan(substitute)
     return plan is not None and any(route.parameter == parameter for route in plan.routes)
 

@@ -131,10 +131,11 @@ class TrainerLink(Link):
         self._servers.leave()
         self._plan = None
 
-    def expect_on_servers(self, variables: Sequence[ScopeVariable]) -> None:
+    def unlike_servers(self, variables: Sequence[ScopeVariable]) -> dict[str, np.ndarray]:
         """Compare parameters that were changed here with those of the servers."""
+        unlike: dict[str, np.ndarray] = {}
         if self._plan is None:
-            return
+            return unlike
         routes = {r.parameter: r for r in self._plan.routes}
         tables = {table.parameter for table in self._plan.tables}
         for variable in variables:
@@ -150,7 +151,10 @@ class TrainerLink(Link):
                 local = value[piece.begin : piece.end] if route.cut else value
                 if answered.tobytes() != local.tobytes():
                     _refuse_averages(variable.scope)
-                    self._refuse_changed(route.parameter)
+                    if not self._plan.mode.lockstep:
+                        self._refuse_changed(route.parameter)
+                    unlike[piece.name] = local
+        return unlike
 
     def _refuse_changed(self, name: str) -> NoReturn:
         raise PlanError(

@@ -6,7 +6,6 @@ trained; ``weight_decay`` is a regularizer, or the factor of L2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -93,7 +92,7 @@ def _optimizer(name: str, base: type[Optimizer], parameters: str) -> type[Optimi
         base.__init__(self, rate if scheduler is None else scheduler(), **chosen)
         if "epsilon" in self.attrs and base is fluid.AdamOptimizer:
             self.attrs["scaled_epsilon"] = True
-        self.scheduler = scheduler
+        self.scheduler, self.given = scheduler, {}
         if scheduler is not None:
             scheduler.optimizers.append(self)
 
@@ -110,7 +109,7 @@ class _Methods(Optimizer):
     """What optimizers of Paddle 2 have beside, or in other words than, those of Fluid."""
 
     scheduler: Any
-    moved = False  # the scheduler's rate, from the one that the Program begins with
+    given: dict[str, float]  # the scheduler's rate in the last step, by variable
 
     def minimize(  # type: ignore[override]
         self,
@@ -156,28 +155,25 @@ def has_schedulers() -> bool:
     return bool(schedulers)
 
 
-def rates_of(program: Program, stepped: bool = False) -> dict[str, np.ndarray]:
-    """Return the rates of now, [1], of the schedulers of a Program, by the variables' names.
+def set_rates(program: Program, scope: Scope, with_servers: bool) -> None:
+    """Put the rates of schedulers into a scope, before a step of the Program that they train.
 
-    ``stepped``: only of those that have been stepped.
+    ``with_servers``: only those that have changed, since servers are given them.
     """
-    found = {}
     for scheduler in list(schedulers):
         for optimizer in scheduler.optimizers:
             variable = optimizer._global_learning_rate(program)
             if variable is None or program_of(variable) is not program:
                 continue
             rate = scheduler()
-            optimizer.moved = optimizer.moved or rate != optimizer.learning_rate
-            if optimizer.moved or not stepped:
-                found[variable.name] = np.asarray([rate], variable.dtype)
-    return found
-
-
-def set_rates(rates: Mapping[str, np.ndarray], scope: Scope) -> None:
-    """Put rates into a scope, before a step of the Program that they train."""
-    for name, rate in rates.items():
-        _put(scope, name, rate)
+            if with_servers and rate == optimizer.given.get(variable.name, optimizer.learning_rate):
+                continue
+            optimizer.given[variable.name] = rate
+            wanted = np.asarray([rate], variable.dtype)
+            if with_servers:  # a value that they have would be asked for
+                scope.var(variable.name).get_tensor().set(wanted, None)
+            else:
+                _put(scope, variable.name, wanted)
 
 
 def _put(scope: Scope, name: str, wanted: np.ndarray) -> None:

@@ -44,12 +44,8 @@ class StaticExecutor(Executor):
         if optimizer.has_schedulers():
             of = program.program if isinstance(program, CompiledProgram) else program
             if of is None or isinstance(of, Program):
-                fed = _has_servers() and (feed is None or isinstance(feed, dict))
-                rates = optimizer.rates_of(of or default_main_program(), stepped=fed)
-                if fed and rates:
-                    feed = {**(feed or {}), **rates}  # servers update with what they are fed
-                else:
-                    optimizer.set_rates(rates, scope or global_scope())
+                into = scope or global_scope()
+                optimizer.set_rates(of or default_main_program(), into, _has_servers())
         return super().run(
             program,
             feed,
