@@ -154,3 +154,32 @@ def test_other_values_on_one_trainer_are_named(trainers, servers, before, local_
     for error in errors:
         assert error.startswith(f"step {before + 1}: before this step trainer ")
         assert "has set 'w' by hand" in error and "(rank 1)" in error
+
+
+def training_with_rows(role: Any = None) -> list[np.ndarray]:
+    """A table of which servers send rows, set before the first step and between two steps."""
+    main, startup, rng = fluid.Program(), fluid.Program(), np.random.default_rng(4)
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        ids, y = fluid.data("ids", [None, 1], "int64"), fluid.data("y", [None, 1])
+        rows = fluid.embedding(ids, [3000, 4], is_sparse=True, param_attr="table")
+        out = layers.fc(layers.reshape(rows, [-1, 4]), 1)
+        loss = layers.mean(layers.square_error_cost(out, y))
+        fluid.optimizer.Adagrad(0.1).minimize(loss)
+    exe, table = fluid.Executor(fluid.CPUPlace()), fluid.global_scope().var("table")
+    exe.run(startup)
+    found = []
+    for step in range(5):
+        if step in (0, 3):
+            table.get_tensor().set(rng.normal(size=(3000, 4)).astype(np.float32))
+        fed = {"ids": rng.integers(0, 9, (8, 1)), "y": rng.random((8, 1), np.float32)}
+        found.append(np.array(exe.run(main, fed, [loss])[0]))
+    return [*found, np.array(table.get_tensor())]
+
+
+@pytest.mark.parametrize(("trainers", "servers"), [*SHAPES, (1, 2)])
+def test_rows_that_are_set_are_those_of_the_servers(trainers, servers):
+    with alone():
+        wanted = training_with_rows()
+    for got in values(run_job(trainers, servers, training_with_rows)):
+        for one, other in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

@@ -43,7 +43,7 @@ class BatchSteps:
     ) -> None:
         """``tell_servers``, which a trainer that has some calls with new rates. Collective.
 
-        ``give_servers``: which each trainer calls with new parameters, and one of them sends.
+        ``give_servers``: with new parameters and rates, if servers do not have these yet.
         """
         self._links = links
         self._batches = batches

@@ -236,13 +236,14 @@ class ProgramJob(Control):
             peers.ask({"do": ASSIGN, "values": rates})
 
     def _give_servers(self, values: Mapping[str, np.ndarray]) -> None:
-        """Send what a plain script has set, the same on all trainers, from the first that lives.
+        """Send what a plain script has set, the same on all trainers.
 
-        Servers wait for its gradients before they go on from these values.
+        Each of them does so, unless servers have it already: before it asks for rows of the step,
+        and before its gradients, without which servers do not go on.
         """
         peers = self.peers()
-        if peers is not None and peers.trainer == 0:
-            give(peers.ask, values)
+        assert peers is not None, "a trainer's"
+        give(peers.ask, values)
 
     def join_uneven(self) -> None:
         """From now on, let every step of this job count the rows that each trainer has."""

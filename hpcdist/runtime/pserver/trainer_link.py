@@ -140,7 +140,8 @@ class TrainerLink(Link):
         tables = {table.parameter for table in self._plan.tables}
         for variable in variables:
             route = routes.get(variable.name)
-            if variable.name in tables or (route is not None and route.remote):
+            remote = route is not None and route.remote
+            if variable.name in tables or (remote and not self._plan.mode.lockstep):
                 self._refuse_changed(variable.name)
             if route is None or variable.value is None:
                 continue
@@ -154,6 +155,8 @@ class TrainerLink(Link):
                     if not self._plan.mode.lockstep:
                         self._refuse_changed(route.parameter)
                     unlike[piece.name] = local
+            if remote:  # the servers' rows are read, now as before
+                install_table_readers(self._plan, variable.scope, self.current_client)
         return unlike
 
     def _refuse_changed(self, name: str) -> NoReturn:
