@@ -121,8 +121,14 @@ def test_a_changed_parameter_is_gone_on_with(between, before, trainers, servers)
 
 @pytest.mark.parametrize(("trainers", "servers"), [(2, 0), (2, 1), (2, 2)])
 @pytest.mark.parametrize("between", [a_rate_by_hand, a_rate_by_a_program])
-def test_a_changed_rate_is_gone_on_with(between, trainers, servers):
-    check_equal(Training(between), trainers, servers)
+def test_a_changed_rate_is_gone_on_with_or_refused(between, trainers, servers):
+    training = Training(between)
+    if not servers or between is a_rate_by_hand:
+        check_equal(training, trainers, servers)
+        return
+    errors = [o.error for o in run_job(trainers, servers, training) if "PlanError" in o.error_types]
+    assert errors and all("'learning_rate_0' was changed on a trainer" in error for error in errors)
+    assert all("only the parameter servers" in error for error in errors)
 
 
 @pytest.mark.parametrize(("trainers", "servers"), SHAPES)
@@ -183,3 +189,18 @@ def test_rows_that_are_set_are_those_of_the_servers(trainers, servers):
     for got in values(run_job(trainers, servers, training_with_rows)):
         for one, other in zip(got, wanted, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def a_count_by_hand(training: Training) -> None:
+    fluid.global_scope().var("@LR_DECAY_COUNTER@").get_tensor().set(np.array([0], np.int64))
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_count_that_a_schedule_moves_is_refused(monkeypatch, servers):
+    def by_a_schedule(rate: float, momentum: float) -> Any:
+        return fluid.optimizer.SGD(layers.exponential_decay(rate, 2, 0.5))
+
+    monkeypatch.setattr(fluid.optimizer, "Momentum", by_a_schedule)
+    outcomes = run_job(2, servers, Training(a_count_by_hand))
+    errors = [o.error for o in outcomes if "PlanError" in o.error_types]
+    assert errors and all("COUNTER@' was changed on a trainer" in error for error in errors)

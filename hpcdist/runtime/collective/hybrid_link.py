@@ -120,7 +120,9 @@ class HybridLink(CollectiveLink):
         plan = self._served.plan if program.trains else served_plan(program)
         return frozenset(value.name for value in plan.scheduled) if plan else frozenset()
 
-    def unlike_servers(self, variables: Sequence[ScopeVariable]) -> dict[str, np.ndarray]:
+    def unlike_servers(
+        self, variables: Sequence[ScopeVariable], by_hand: Sequence[ScopeVariable]
+    ) -> dict[str, np.ndarray]:
         plan = self._served.plan
         names = {value.name for value in plan.scheduled} if plan is not None else set()
         for variable in variables:

@@ -106,17 +106,21 @@ class BatchSteps:
         """Give servers what was changed here, or refuse it; let trainers compare all of it."""
         by_hand, everything = self._changed.take(scope)
         side = ServerSide.planned(substitute) if self.by_script else self._server_side
-        rates = frozenset[str]() if self.by_script else rates_of(substitute)
-        side.refuse_changed(v.name for v in everything if v.name not in rates)
+        # A Program here may have read one that servers have moved since; so may the script, of what
+        # a schedule moves.
+        rates = frozenset[str]() if self.by_script else rates_of(substitute) - side.written
+        set_ = [v for v in by_hand if v.name in rates and v.value is not None]
+        side.refuse_changed(v.name for v in everything if v not in set_)
         if self.by_script:  # there parameters last until the servers' come, as in Fluid
             return
-        given = self._links.current.unlike_servers(everything)
-        set_ = [v for v in everything if v.name in rates and v.value is not None]
+        given = self._links.current.unlike_servers(everything, by_hand)
         given |= {v.name: on_host(v.value) for v in set_}
         if given and self._give_servers is not None:
             self._give_servers(given)
-        set_ += [v for v in everything if is_routed(substitute, v.name)]
-        self._batches.note_set([*by_hand, *(v for v in set_ if v not in by_hand)])
+        others = (v for v in everything if is_routed(substitute, v.name) and v not in by_hand)
+        self._batches.note_set([*by_hand, *others])
+        if set_ and (scheduled := self._links.current.scheduled(substitute)) is not None:
+            scheduled.read_there([v.name for v in set_], scope)
 
     def settled(
         self,

@@ -55,10 +55,13 @@ class Link(NetworkOperators):
     def begin(self, program: Program, scope: Scope) -> None:
         """Before a Program trains for the first time: let all trainers begin alike."""
 
-    def unlike_servers(self, variables: Sequence[ScopeVariable]) -> dict[str, np.ndarray]:
+    def unlike_servers(
+        self, variables: Sequence[ScopeVariable], by_hand: Sequence[ScopeVariable]
+    ) -> dict[str, np.ndarray]:
         """Return of these, by name, the pieces that servers hold with other values.
 
-        PlanError if they cannot be given these, and would continue with theirs.
+        PlanError if they cannot be given these, and would continue with theirs. Of those that are
+        set ``by_hand`` the value here counts, whatever it was before.
         """
         return {}
 

@@ -55,6 +55,12 @@ class ScheduledFetch:
             raise FeedError(f"cannot fetch {refused!r} on a trainer: {self._refusal}")
         return tuple(name for name in names if name not in self._scheduled)
 
+    def read_there(self, names: Sequence[str], scope: Scope) -> None:
+        """Read the servers' values again of variables that were set here, and given to them."""
+        for name in self._scheduled.keys() & names:
+            scope.var_or_new(name).value = None
+        self.install_readers(scope)
+
     def install_readers(self, scope: Scope) -> None:
         """Set in ``scope`` readers of these variables, which fetch the servers' values."""
         for name, value in self._scheduled.items():

@@ -131,7 +131,9 @@ class TrainerLink(Link):
         self._servers.leave()
         self._plan = None
 
-    def unlike_servers(self, variables: Sequence[ScopeVariable]) -> dict[str, np.ndarray]:
+    def unlike_servers(
+        self, variables: Sequence[ScopeVariable], by_hand: Sequence[ScopeVariable]
+    ) -> dict[str, np.ndarray]:
         """Compare parameters that were changed here with those of the servers."""
         unlike: dict[str, np.ndarray] = {}
         if self._plan is None:
@@ -141,7 +143,8 @@ class TrainerLink(Link):
         for variable in variables:
             route = routes.get(variable.name)
             remote = route is not None and route.remote
-            if variable.name in tables or (remote and not self._plan.mode.lockstep):
+            given = self._plan.mode.lockstep and variable in by_hand
+            if variable.name in tables or (remote and not given):
                 self._refuse_changed(variable.name)
             if route is None or variable.value is None:
                 continue
