@@ -74,6 +74,7 @@ class ServerStore:
     ) -> None:
         """``group`` is the transport of all servers, if they are to write one file together."""
         self._after_load = after_load
+        self.settle: Callable[[], None] = _nothing  # until answers with parameters have left
         self._program = program
         self._scope = scope
         self._servers = servers
@@ -220,6 +221,7 @@ class ServerStore:
         """Take a part of a value; a server that has no such variable has nothing to do."""
         array = array_of(self._scope, name)
         if array is not None:
+            self.settle()
             take(array, name, at, data)
             self._back_up()
 
@@ -279,3 +281,7 @@ def failure_words(path: Path) -> str | None:
 def failure_of(path: Path) -> Path:
     """Return the file that says why a part could not be written."""
     return path.with_name(f"{path.name}.failed")
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -135,10 +135,15 @@ class StepExchange:
 
         return send
 
+    def settle(self) -> None:
+        """Wait until all answers have left: then parameters may be changed in place."""
+        for sends, finish in zip(self._sends, self._finish_all):
+            self._finish(sends, finish)
+
     def close(self) -> None:
         """Wait until all answers have left, and free the requests of the sends."""
-        for packet, sends in enumerate(self._sends):
-            self._finish(sends, self._finish_all[packet])
+        self.settle()
+        for sends in self._sends:
             self._transport.release(sends)
 
     def _finish(self, sends: Sequence[Request], finish: Callable[[], object]) -> None:

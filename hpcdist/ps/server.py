@@ -196,6 +196,10 @@ class PsServer:
         self.tables.close()
         transport.release(self._requests)
 
+    def settle(self) -> None:
+        """Wait until the last answers have left: then parameters may be changed in place."""
+        self._exchange.settle()
+
     @property
     def steps_applied(self) -> tuple[int, ...]:
         """How many complete steps of each trainer have been applied."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -162,14 +163,16 @@ def test_other_values_on_one_trainer_are_named(trainers, servers, before, local_
         assert "has set 'w' by hand" in error and "(rank 1)" in error
 
 
-def training_with_rows(role: Any = None) -> list[np.ndarray]:
-    """A table of which servers send rows, set before the first step and between two steps."""
+def training_with_rows(role: Any = None, saved: str = "") -> list[np.ndarray]:
+    """A table of which servers send rows, set before the first step and between two: then saved,
+    looked up by a test, and trained."""
     main, startup, rng = fluid.Program(), fluid.Program(), np.random.default_rng(4)
     with fluid.unique_name.guard(), fluid.program_guard(main, startup):
         ids, y = fluid.data("ids", [None, 1], "int64"), fluid.data("y", [None, 1])
         rows = fluid.embedding(ids, [3000, 4], is_sparse=True, param_attr="table")
         out = layers.fc(layers.reshape(rows, [-1, 4]), 1)
         loss = layers.mean(layers.square_error_cost(out, y))
+        test = main.clone(for_test=True)
         fluid.optimizer.Adagrad(0.1).minimize(loss)
     exe, table = fluid.Executor(fluid.CPUPlace()), fluid.global_scope().var("table")
     exe.run(startup)
@@ -177,18 +180,25 @@ def training_with_rows(role: Any = None) -> list[np.ndarray]:
     for step in range(5):
         if step in (0, 3):
             table.get_tensor().set(rng.normal(size=(3000, 4)).astype(np.float32))
+            if saved:
+                fluid.io.save_persistables(exe, saved, main)
         fed = {"ids": rng.integers(0, 9, (8, 1)), "y": rng.random((8, 1), np.float32)}
-        found.append(np.array(exe.run(main, fed, [loss])[0]))
+        found += [np.array(exe.run(program, fed, [loss])[0]) for program in (test, main)]
     return [*found, np.array(table.get_tensor())]
 
 
 @pytest.mark.parametrize(("trainers", "servers"), [*SHAPES, (1, 2)])
-def test_rows_that_are_set_are_those_of_the_servers(trainers, servers):
+def test_rows_that_are_set_are_those_of_the_servers(mpi_tmp_path, trainers, servers):
+    job = functools.partial(training_with_rows, saved=str(mpi_tmp_path / "model"))
     with alone():
         wanted = training_with_rows()
-    for got in values(run_job(trainers, servers, training_with_rows)):
+    for got in values(run_job(trainers, servers, job)):
         for one, other in zip(got, wanted, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    saved = fluid.load_program_state(str(mpi_tmp_path / "model"))["table"]
+    rng = np.random.default_rng(4)
+    first = rng.normal(size=(3000, 4)).astype(np.float32)
+    assert not np.array_equal(saved, first) and 0.9 < saved.std() < 1.1  # the second ones
 
 
 def a_count_by_hand(training: Training) -> None:

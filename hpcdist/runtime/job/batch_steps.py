@@ -88,6 +88,8 @@ class BatchSteps:
         link.begin(substitute, scope)
         if self._changed.some and self._is_step(program, substitute):
             self._take_changed(substitute, scope)
+        else:
+            self.give_set(scope)  # a test looks rows up there, too
         if substitute.trains and self._batches.counts_rows(program):
             with_rows, without = link.variants(substitute)
             rows, has_rows = self._batches.meet(substitute, feed)
@@ -97,6 +99,12 @@ class BatchSteps:
             self._feed_servers(substitute, {name: feed[name] for name in on_servers})
             rows = {name: value for name, value in rows.items() if name not in on_servers}
         return link.of_this_step(substitute, scope), rows
+
+    def give_set(self, scope: Scope) -> None:
+        """Give servers the parameters of theirs that the script has set, before the next step."""
+        if self._changed.some and self._give_servers is not None and not self.by_script:
+            by_hand = self._changed.to_give(scope)
+            self._give_servers(self._links.current.unlike_servers(by_hand, by_hand))
 
     def _is_step(self, program: Program, substitute: Program) -> bool:
         """Return whether a Program is a step of training, be its optimizer on servers."""
@@ -115,7 +123,7 @@ class BatchSteps:
             return
         given = self._links.current.unlike_servers(everything, by_hand)
         given |= {v.name: on_host(v.value) for v in set_}
-        if given and self._give_servers is not None:
+        if self._give_servers is not None:
             self._give_servers(given)
         others = (v for v in everything if is_routed(substitute, v.name) and v not in by_hand)
         self._batches.note_set([*by_hand, *others])

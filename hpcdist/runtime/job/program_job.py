@@ -16,7 +16,7 @@ from hpcdist.base.errors import HpcdistError
 from hpcdist.executor.analysis import is_control
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding, Control, Feed, Settled, SharedFetch
-from hpcdist.executor.scope import Scope, ScopeVariable
+from hpcdist.executor.scope import Scope, ScopeVariable, global_scope
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.registry import Meta
@@ -241,9 +241,8 @@ class ProgramJob(Control):
         Each of them does so, unless servers have it already: before it asks for rows of the step,
         and before its gradients, without which servers do not go on.
         """
-        peers = self.peers()
-        assert peers is not None, "a trainer's"
-        give(peers.ask, values)
+        if values and (peers := self.peers()) is not None:
+            give(peers.ask, values)
 
     def join_uneven(self) -> None:
         """From now on, let every step of this job count the rows that each trainer has."""
@@ -297,6 +296,7 @@ class ProgramJob(Control):
         link = self._link
         if self.job.serves:
             return None
+        self._batch_steps.give_set(self._last_trained() or global_scope())  # which may be saved
         client = link.current_client if self.cluster.servers else None
         return JobPeers(
             self._gone,

@@ -17,12 +17,14 @@ class SetValues:
         self.some = False
         self._by_hand: WeakSet[ScopeVariable] = WeakSet()
         self._by_programs: WeakSet[ScopeVariable] = WeakSet()
+        self._given: WeakSet[ScopeVariable] = WeakSet()  # of these, to servers
         self._persistent: ProgramCache[list[str]] = ProgramCache()
 
     def note(self, variable: ScopeVariable) -> None:
         """Note that the script has set a variable."""
         self.some = True
         self._by_hand.add(variable)
+        self._given.discard(variable)
 
     def note_run(self, program: Program, scope: Scope) -> None:
         """Note what a Program that does not train changes of what is kept from step to step."""
@@ -38,11 +40,18 @@ class SetValues:
                 self._by_hand.discard(variable)
                 self._by_programs.discard(variable)
 
+    def to_give(self, scope: Scope) -> Sequence[ScopeVariable]:
+        """Return, by name, those of a scope set by hand, but each once only."""
+        found = [v for v in _of_scope(self._by_hand, scope) if v not in self._given]
+        self._given.update(found)
+        return found
+
     def take(self, scope: Scope) -> tuple[Sequence[ScopeVariable], Sequence[ScopeVariable]]:
         """Return, by name, those of a scope: set by hand, and all; forget them."""
         by_hand = _of_scope(self._by_hand, scope)
         everything = _of_scope(self._by_hand | self._by_programs, scope)
         for variable in everything:
+            self._given.discard(variable)
             self._by_hand.discard(variable)
             self._by_programs.discard(variable)
         self.some = bool(self._by_hand or self._by_programs)

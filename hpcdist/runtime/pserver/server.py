@@ -181,6 +181,7 @@ class Server(Link):
             self._servers,
         )
         server = self._ps_server(plan, exchange, serving, store, binding)
+        store.settle = server.settle
         staged = self._staged(plan, exchange, binding)
         updates = _bind_packets(plan, exchange, blocks, server, binding, staged)
         parameters = {block.gradient: block.parameter for block in plan.blocks}
