@@ -146,7 +146,8 @@ def test_the_doctor_looks_at_an_allocation(lab, tmp_path, mpi, level, said):
     assert said in launcher["text"]
     assert (done.returncode != 0) == (found["exit_code"] != 0)
     if level == "OK":
-        assert [rank["host"] for rank in found["ranks"]] == ["n1", "n2", "n3"]
+        hosts = [rank["host"] for rank in found["ranks"]]  # others' jobs may have some of the nodes
+        assert len(set(hosts)) == 3 and set(hosts) <= {f"n{k}" for k in range(1, 9)}, hosts
         assert len(found["links"]) == 3
         assert all(rank["variables"]["SLURM_NTASKS"] == "3" for rank in found["ranks"])
 
