@@ -194,6 +194,7 @@ class ServerStore:
         self._after_load()
 
     def _back_up(self) -> None:
+        """Give the copies that DC-ASGD keeps of parameters their present values."""
         for parameter, copies in backups_of(self._program).items():
             for copy in copies:
                 np.copyto(array_of(self._scope, copy), array_of(self._scope, parameter))

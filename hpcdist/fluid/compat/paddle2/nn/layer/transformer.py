@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -95,8 +96,24 @@ class MultiHeadAttention(Layer):
         return (out, shares) if self.need_weights else out
 
 
-class TransformerEncoderLayer(Layer):
-    """Attention and two Linear layers, each with a residual, a norm and dropout."""
+def _each(attr: Any, count: int) -> list[Any]:
+    """Return the attributes of ``count`` parts of a layer: those given, of fewer the last again."""
+    given = list(attr) if isinstance(attr, (list, tuple)) else [attr]
+    return [*given[: count - 1], *[given[0]] * (count - 1 - len(given)), given[-1]]
+
+
+class _AttentionLayer(Layer):
+    """Base of a layer with attentions and two Linear layers, each with a norm and dropout."""
+
+    attentions: Sequence[str]  # their names
+    self_attn: MultiHeadAttention
+    cross_attn: MultiHeadAttention
+    norm1: LayerNorm
+    norm2: LayerNorm
+    norm3: LayerNorm
+    dropout1: Dropout
+    dropout2: Dropout
+    dropout3: Dropout
 
     def __init__(
         self,
@@ -117,17 +134,28 @@ class TransformerEncoderLayer(Layer):
         super().__init__()
         self._config = config
         self.normalize_before = normalize_before
-        weights, biases = (_each(attr, 2) for attr in (weight_attr, bias_attr))
+        count = len(self.attentions) + 1
+        weights, biases = (_each(attr, count) for attr in (weight_attr, bias_attr))
         of_attention = dropout if attn_dropout is None else attn_dropout
-        self.self_attn = MultiHeadAttention(
-            d_model, nhead, of_attention, weight_attr=weights[0], bias_attr=biases[0]
-        )
-        self.linear1 = Linear(d_model, dim_feedforward, weights[1], biases[1])
+        for name, weight, bias in zip(self.attentions, weights, biases):
+            attention = MultiHeadAttention(
+                d_model, nhead, of_attention, weight_attr=weight, bias_attr=bias
+            )
+            setattr(self, name, attention)
+        self.linear1 = Linear(d_model, dim_feedforward, weights[-1], biases[-1])
         self.dropout = Dropout(dropout if act_dropout is None else act_dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, weights[1], biases[1])
-        self.norm1, self.norm2 = LayerNorm(d_model), LayerNorm(d_model)
-        self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
+        self.linear2 = Linear(dim_feedforward, d_model, weights[-1], biases[-1])
+        for k in range(count):
+            setattr(self, f"norm{k + 1}", LayerNorm(d_model))
+        for k in range(count):
+            setattr(self, f"dropout{k + 1}", Dropout(dropout))
         self.activation = getattr(functional, activation)
+
+
+class TransformerEncoderLayer(_AttentionLayer):
+    """Attention and two Linear layers, each with a residual, a norm and dropout."""
+
+    attentions = ("self_attn",)
 
     def forward(self, src: Variable, src_mask: Variable | None = None, cache: Any = None) -> Any:
         """Append the layer."""
@@ -141,48 +169,10 @@ class TransformerEncoderLayer(Layer):
         return src if self.normalize_before else self.norm2(src)
 
 
-def _each(attr: Any, count: int) -> list[Any]:
-    """Return the attributes of ``count`` parts of a layer: those given, of fewer the last again."""
-    given = list(attr) if isinstance(attr, (list, tuple)) else [attr]
-    return [*given[: count - 1], *[given[0]] * (count - 1 - len(given)), given[-1]]
-
-
-class TransformerDecoderLayer(Layer):
+class TransformerDecoderLayer(_AttentionLayer):
     """Attention to the target and to ``memory``, and two Linear layers, as an encoder's layer."""
 
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int,
-        dropout: float = 0.1,
-        activation: str = "relu",
-        attn_dropout: float | None = None,
-        act_dropout: float | None = None,
-        normalize_before: bool = False,
-        weight_attr: Any = None,
-        bias_attr: Any = None,
-    ) -> None:
-        config = dict(locals())
-        for key in ("self", "__class__"):
-            config.pop(key)
-        super().__init__()
-        self._config = config
-        self.normalize_before = normalize_before
-        weights, biases = (_each(attr, 3) for attr in (weight_attr, bias_attr))
-        of_attention = dropout if attn_dropout is None else attn_dropout
-        self.self_attn, self.cross_attn = (
-            MultiHeadAttention(
-                d_model, nhead, of_attention, weight_attr=weights[k], bias_attr=biases[k]
-            )
-            for k in range(2)
-        )
-        self.linear1 = Linear(d_model, dim_feedforward, weights[2], biases[2])
-        self.dropout = Dropout(dropout if act_dropout is None else act_dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, weights[2], biases[2])
-        self.norm1, self.norm2, self.norm3 = (LayerNorm(d_model) for _ in range(3))
-        self.dropout1, self.dropout2, self.dropout3 = (Dropout(dropout) for _ in range(3))
-        self.activation = getattr(functional, activation)
+    attentions = ("self_attn", "cross_attn")
 
     def forward(
         self,
