@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import io
 import os
 import re
 import shutil
@@ -211,7 +212,7 @@ class _Curve:
             or (time.monotonic() < self._drawn_s + DRAWS_S and not last)
         ):
             return
-        from IPython.display import display
+        from IPython.display import Image, display
         from matplotlib.figure import Figure
 
         self._drawn_s = time.monotonic()
@@ -220,7 +221,11 @@ class _Curve:
         axes.plot(losses)
         axes.set_ylabel("loss")
         axes.grid(alpha=0.3)
+        # Drawn here: unless a notebook has imported pyplot, it shows a Figure's name.
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format="png", bbox_inches="tight")
+        picture = Image(drawn.getvalue(), format="png")
         if self._handle is None:
-            self._handle = display(figure, display_id=True)
+            self._handle = display(picture, display_id=True)
         else:
-            self._handle.update(figure)
+            self._handle.update(picture)

@@ -53,7 +53,6 @@ EXPECTED = (
     Expected("HPCDIST_DATA_HOME", lambda: not os.environ.get("HPCDIST_DATA_HOME")),
     Expected("PADDLEREC", lambda: not os.environ.get("PADDLEREC")),
     Expected("node: apt-get", lambda: shutil.which("node") is None),
-    Expected("nbclient", lambda: importlib.util.find_spec("nbclient") is None),
     Expected("mkdocs", lambda: importlib.util.find_spec("mkdocs") is None),  # `make site` builds it
     Expected("torch", lambda: importlib.util.find_spec("torch") is None),
     Expected("Slurm|slurmctld|root|browser", lambda: not can_install()),
