@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from hpcdist.base.optimizers import OPTIMIZERS
 from hpcdist.executor.segments import TYPE
 from hpcdist.executor.traced import TracedSegment
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call, Meta
 from hpcdist.ops.by_torch import torch_for
-from hpcdist.ops.optimize.update import UPDATES
 
 # What they do follows from memory of the GPU alone: nothing is counted on the host, or waited for.
 _REPLAYED = {
     TYPE,
-    *UPDATES,
+    *OPTIMIZERS,
     *("assign", "cast", "check_finite_and_unscale", "clip", "elementwise_add", "elementwise_div"),
     *("elementwise_max", "elementwise_min", "elementwise_mul", "elementwise_sub", "fill_constant"),
     *("increment", "scale", "square", "sqrt", "sum", "update_loss_scaling"),

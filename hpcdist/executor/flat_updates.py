@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from hpcdist.base.optimizers import OPTIMIZERS
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.memory import adjacent, aligned_offsets, lay_contiguous
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call, Meta, declared_attrs, lookup
-from hpcdist.ops.optimize.update import UPDATES, bind_updates, is_plain
+from hpcdist.ops.optimize.update import bind_updates, is_plain
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,12 @@ class FlatRun:
     @property
     def slots(self) -> list[str]:
         """The slots whose values are contiguous, but for the gradients."""
-        return ["Param", *UPDATES[self.ops[0].type].state]
+        return ["Param", *OPTIMIZERS[self.ops[0].type].state]
 
     def bind(self, arrays: Mapping[str, Any], backend: Backend) -> Call:
         """Return the call that updates all parameters."""
         first = self.ops[0]
-        update, attrs = UPDATES[first.type], declared_attrs(lookup(first.type), first.attrs)
+        update, attrs = OPTIMIZERS[first.type], declared_attrs(lookup(first.type), first.attrs)
         params, grads, *states = (
             [arrays[n] for n in self.names(slot)] for slot in ("Param", "Grad", *update.state)
         )
@@ -139,7 +140,7 @@ def _side_by_side(
 
 def _key(op: Operator, metas: Mapping[str, Meta], views: Container[str]) -> Any:
     """Return the key of updates that may be fused; None for an operator that cannot be."""
-    update = UPDATES.get(op.type)
+    update = OPTIMIZERS.get(op.type)
     if update is None:
         return None
     (gradient,) = op.input("Grad")

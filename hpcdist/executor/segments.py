@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from hpcdist.base.optimizers import OPTIMIZERS
 from hpcdist.executor.analysis import reads, writes
 from hpcdist.graph.names import EMPTY
 from hpcdist.graph.op_role import ROLE_ATTR
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Meta, arguments, attrs_of, gives_open, lookup
 from hpcdist.ops.optimize.mixed_precision import ROUNDINGS
-from hpcdist.ops.optimize.update import UPDATES
 from hpcdist.ops.torch_forms import EXACT_FAMILIES, forms
 
 TYPE = "torch_segment"
@@ -120,7 +120,7 @@ def inputs_of(op: Operator, values: Mapping[str, object]) -> list[object]:
 
 def _has_form(op: Operator, metas: Mapping[str, Meta]) -> bool:
     form = forms().get(op.type)
-    if form is None or form.draws or op.type in UPDATES or "sub_block" in op.attrs:
+    if form is None or form.draws or op.type in OPTIMIZERS or "sub_block" in op.attrs:
         return False
     definition = lookup(op.type)
     names = [n for n in (*op.input_arg_names, *op.output_arg_names) if n != EMPTY]

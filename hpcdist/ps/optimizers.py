@@ -11,39 +11,20 @@ from dataclasses import fields
 from numbers import Real
 
 from hpcdist.base.errors import PlanError
-from hpcdist.ps.table_metadata import STATE_NAMES, RowOptimizer
+from hpcdist.base.optimizer_kind import Argument
+from hpcdist.base.optimizers import OPTIMIZERS
+from hpcdist.ps.table_metadata import RowOptimizer
 
-_EPSILON, _BETAS = {"epsilon": 1e-6}, {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
-
-# The arguments of Fluid's classes but the rate, in their order, with defaults; None: it has none.
-KINDS: dict[str, dict[str, float | None]] = {
-    "SGD": {},
-    "Momentum": {"momentum": None, "use_nesterov": False},
-    "Adagrad": {**_EPSILON, "initial_accumulator_value": 0.0},
-    "DecayedAdagrad": {"decay": 0.95, **_EPSILON},
-    "Adadelta": {**_EPSILON, "rho": 0.95},
-    "Adam": {**_BETAS, "lazy_mode": False},
-    "Adamax": {**_BETAS},
-    "RMSProp": {"rho": 0.95, **_EPSILON, "momentum": 0.0, "centered": False},
-    "Ftrl": {"l1": 0.0, "l2": 0.0, "lr_power": -0.5},
+# Fluid's classes; those without formulas move rows of tables, but no parameters on servers.
+_OWN = {k.name: k.arguments for k in OPTIMIZERS.values() if k.formulas or k.rows}
+_ADAMW = {
+    **{name: argument for name, argument in _OWN["Adam"].items() if name != "lazy_mode"},
+    "weight_decay": Argument(0.01, "rate_decay"),
 }
-# Those that move rows of tables, but no parameters on servers.
-FOR_ROWS: dict[str, dict[str, float | None]] = {
-    "AdamW": {**_BETAS, "weight_decay": 0.01},
-    "Lamb": {"lamb_weight_decay": 0.01, **_BETAS, "epsilon": 1e-6},
-}
-_ARGUMENTS = {**KINDS, **FOR_ROWS}
-ROW_KINDS = (*(kind for kind in KINDS if kind.lower() in STATE_NAMES), *FOR_ROWS)
-BELOW_1 = ("beta1", "beta2")
-OF_ANY_SIGN = ("lr_power",)
-# The fields of a `RowOptimizer` that have other names; others have the same.
-_OF_ROWS = {
-    "Momentum": {"momentum": "mu"},
-    "Adagrad": {"initial_accumulator_value": "initial_moment"},
-    "RMSProp": {"rho": "decay"},
-    "AdamW": {"weight_decay": "rate_decay"},
-    "Lamb": {"lamb_weight_decay": "weight_decay"},
-}
+_ARGUMENTS: dict[str, Mapping[str, Argument]] = {**_OWN, "AdamW": _ADAMW}
+KINDS = tuple(kind.name for kind in OPTIMIZERS.values() if kind.formulas)
+FOR_ROWS = tuple(sorted(_ARGUMENTS.keys() - set(KINDS)))
+ROW_KINDS = (*(k.name for k in OPTIMIZERS.values() if k.formulas and k.rows), *FOR_ROWS)
 
 
 def check_optimizer(kind: str, arguments: Mapping[str, object], l2_decay: object) -> None:
@@ -59,9 +40,8 @@ def check_optimizer(kind: str, arguments: Mapping[str, object], l2_decay: object
         )
     for name, value in {**arguments, "l2_decay": l2_decay}.items():
         _check_argument(kind, name, value)
-    missing = [name for name, default in taken.items() if default is None]
-    for name in missing:
-        if name not in arguments:
+    for name, argument in taken.items():
+        if argument.required and name not in arguments:
             raise PlanError(f"optimizer {kind}: missing 1 required argument: {name!r}")
 
 
@@ -70,9 +50,10 @@ def _check_argument(kind: str, name: str, value: object) -> None:
     if not (isinstance(value, Real) and math.isfinite(value)):
         raise PlanError(f"optimizer {kind}: {name}: expected a finite number, got {value!r}")
     number = float(value)
-    if name in BELOW_1 and not 0 <= number < 1:
+    declared = _ARGUMENTS[kind].get(name, Argument(0.0))
+    if declared.below_1 and not 0 <= number < 1:
         raise PlanError(f"optimizer {kind}: {name}: expected 0 to 1, not 1 itself, got {value!r}")
-    if name not in OF_ANY_SIGN and number < 0:
+    if not declared.any_sign and number < 0:
         raise PlanError(f"optimizer {kind}: {name}: expected no negative number, got {value!r}")
 
 
@@ -84,11 +65,8 @@ def type_of(kind: str) -> str:
 def row_attributes(kind: str, arguments: Mapping[str, float], l2_decay: float) -> dict[str, float]:
     """Return the fields of the `RowOptimizer` that moves rows as this optimizer does."""
     known = {field.name for field in fields(RowOptimizer)}
-    given, fields_of = {**_ARGUMENTS[kind], **arguments}, _OF_ROWS.get(kind, {})
-    named = {fields_of.get(name, name): (name, value) for name, value in given.items()}
     attributes: dict[str, float] = {}
-    for field, (name, value) in named.items():
-        if field in known:
-            assert value is not None, "it has been checked"
-            attributes[field] = bool(value) if _ARGUMENTS[kind][name] is False else float(value)
+    for name, argument in _ARGUMENTS[kind].items():
+        if (attr := argument.attr or name) in known:
+            attributes[attr] = type(argument.default)(arguments.get(name, argument.default))
     return attributes | ({"l2_decay": float(l2_decay)} if l2_decay else {})

@@ -11,13 +11,15 @@ from __future__ import annotations
 import numpy as np
 from numba import float32, int64, uint64
 
+from hpcdist.base import optimizers
 from hpcdist.base.jit import as_tuple, inlined, jit
-from hpcdist.base.update_rules import RULES, elementwise, lamb_rate, lamb_rule
+from hpcdist.base.update_rules import RULES, compiled, elementwise
 from hpcdist.ps.raw_memory import copy_bytes, float32_at, prefetch
 from hpcdist.ps.row_values import mixed
 
 AHEAD = 8  # records asked for before they are needed
 LINE_BYTES = 64
+lamb_rate, lamb_rule = compiled(optimizers.lamb_rate), compiled(optimizers.lamb_rule)
 EXPONENT = np.uint32(0x7F800000)  # all of its bits: infinity, or not a number
 
 
@@ -281,10 +283,9 @@ def _lamb(records, states, grads, firsts, following, scale, rate, hyper):
 PASSES = {
     **{
         name: _record_pass(name)
-        for name in (
-            *("sgd", "momentum", "nesterov", "adagrad", "adam", "adamax"),
-            *("rmsprop", "centered_rmsprop", "ftrl", "sqrt_ftrl"),
-        )
+        for kind in optimizers.OPTIMIZERS.values()
+        for name, formula in kind.formulas.items()
+        if kind.rows and formula.last is None
     },
     "row_wise_adagrad": _row_wise_adagrad,
     "lamb": _lamb,

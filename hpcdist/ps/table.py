@@ -53,7 +53,8 @@ class SparseTable:
         self.name, self.dim = name, dim
         self.optimizer, self.initializer, self.seed = optimizer, initializer, seed
         self.dict_size = dict_size
-        self.shared = np.zeros(len(optimizer.shared_names), np.float32)
+        self._betas, self._powers_first = optimizer.betas, optimizer.powers_first
+        self.shared = self._betas.copy()
         self.changes: Changes | None = None  # once the table is published
         self._width = optimizer.state_width(dim)
         self.storage = storage or _FLOAT32
@@ -90,8 +91,7 @@ class SparseTable:
         """Forget all rows, and what they share: the table is as it was made."""
         self._memory = self._new_memory()
         self.step = 0
-        begin = (n.removesuffix("_power") for n in self.optimizer.shared_names)
-        self.shared[...] = [getattr(self.optimizer, name) for name in begin]
+        self.shared[...] = self._betas
         if self.changes is not None:
             self.changes.all()
 
@@ -163,12 +163,11 @@ class SparseTable:
     ) -> None:
         """Make one step of the optimizer with the merged gradients of ``unique``."""
         moved, rate = self.optimizer, np.float32(learning_rate)
-        betas = np.array([moved.beta1, moved.beta2], np.float32)[: len(self.shared)]
-        if moved.kind == "adam":
-            self.shared *= betas
+        if self._powers_first:
+            self.shared *= self._betas
         facts = np.float32(scale), rate, np.concatenate([self._constants, self.shared])
-        if moved.kind == "adamax":
-            self.shared *= betas
+        if not self._powers_first:
+            self.shared *= self._betas
         low, high = np.array(moved.weight_bounds or (0, 0), np.float32)
         bounded, shrinks = moved.weight_bounds is not None, bool(moved.decoupled_decay)
         shrinks |= bool(moved.rate_decay)

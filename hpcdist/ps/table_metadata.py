@@ -5,22 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
 from hpcdist.base.errors import TableError
+from hpcdist.base.optimizer_kind import Formula, OptimizerKind
+from hpcdist.base.optimizers import FORMULAS, OPTIMIZERS
 
-# What each optimizer keeps beside a row, one column of the row's width each, or one number.
-STATE_NAMES: dict[str, tuple[str, ...]] = {
-    "sgd": (),
-    "momentum": ("velocity",),
-    "adagrad": ("moment",),
-    "adam": ("moment1", "moment2"),
-    "adamax": ("moment", "inf_norm"),
-    "rmsprop": ("momentum", "mean_square"),
-    "ftrl": ("squared", "linear"),
-    "lamb": ("moment1", "moment2"),
-}
+KINDS = tuple(type for type, kind in OPTIMIZERS.items() if kind.rows)  # that move rows
 INITIALIZERS = ("constant", "uniform", "normal", "truncated_normal")
 
 
@@ -61,17 +54,31 @@ class RowOptimizer:
     weight_bounds: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in STATE_NAMES:
-            raise TableError(
-                f"optimizer of rows {self.kind!r}: expected one of {', '.join(STATE_NAMES)}"
-            )
+        if self.kind not in KINDS:
+            raise TableError(f"optimizer of rows {self.kind!r}: expected one of {', '.join(KINDS)}")
         if self.row_wise and self.kind != "adagrad":
             raise TableError(f"optimizer of rows {self.kind!r}: row_wise is for adagrad")
 
     @property
+    def declared(self) -> OptimizerKind:
+        """What is declared of its kind."""
+        return OPTIMIZERS[self.kind]
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """The attributes of the operator that moves parameters in the same way."""
+        return {**self.declared.attrs, **vars(self)}
+
+    @property
+    def rule(self) -> Formula | None:
+        """The formula, None for what takes norms."""
+        return FORMULAS.get(self.declared.rule(self.attrs))
+
+    @property
     def state_names(self) -> tuple[str, ...]:
         """The columns of a row's state, in order."""
-        return STATE_NAMES[self.kind] + (("mean_gradient",) if self.centered else ())
+        columns = [s.in_rows or s.name for s in self.declared.states if s.power is None]
+        return tuple(columns if self.rule is None else columns[: self.rule.states])
 
     def state_widths(self, dim: int) -> tuple[int, ...]:
         """Return how wide each column of the state of a row of ``dim`` elements is."""
@@ -89,41 +96,32 @@ class RowOptimizer:
     @property
     def formula(self) -> str:
         """The name of the pass in `row_kernels` that moves rows."""
-        if self.kind == "momentum" and self.use_nesterov:
-            return "nesterov"
-        if self.row_wise or self.centered:
-            return f"{'row_wise' if self.row_wise else 'centered'}_{self.kind}"
-        return "sqrt_ftrl" if self.kind == "ftrl" and self.lr_power == -0.5 else self.kind
+        return f"{'row_wise_' if self.row_wise else ''}{self.declared.rule(self.attrs)}"
 
     @property
     def constants(self) -> tuple[np.float32, ...]:
         """What that pass takes besides the learning rate, in its order."""
-        one, two = np.float32(1), np.float32(2)
-        beta1, beta2 = np.float32(self.beta1), np.float32(self.beta2)
-        epsilon, l1, l2 = np.float32(self.epsilon), np.float32(self.l1), np.float32(self.l2)
-        moments, rho = (beta1, one - beta1, beta2, one - beta2, epsilon), np.float32(self.decay)
-        squares = rho, one - rho, epsilon, np.float32(self.momentum)
-        return {
-            "sgd": (),
-            "momentum": (np.float32(self.mu),),
-            "nesterov": (np.float32(self.mu),),
-            "adagrad": (epsilon,),
-            "row_wise_adagrad": (epsilon,),
-            "adam": moments,
-            "adamax": (beta1, one - beta1, beta2, epsilon),
-            "rmsprop": squares,
-            "centered_rmsprop": squares,
-            "lamb": (*moments, np.float32(self.weight_decay)),
-            "ftrl": (l1, two * l2, np.float32(-self.lr_power)),
-            "sqrt_ftrl": (l1, two * l2),
-        }[self.formula]
+        return tuple(np.float32(c) for c in self.declared.hyper(self.attrs, np.float32))
 
     @property
     def shared_names(self) -> tuple[str, ...]:
         """The numbers that all rows of a table share."""
-        if self.kind == "adamax":
-            return ("beta1_power",)
-        return ("beta1_power", "beta2_power") if self.kind == "adam" else ()
+        return tuple(f"{name}_power" for name in self._bases)
+
+    @property
+    def betas(self) -> np.ndarray:
+        """What these numbers begin with and are multiplied by at each push, float32."""
+        return np.array([getattr(self, name) for name in self._bases], np.float32)
+
+    @property
+    def powers_first(self) -> bool:
+        """Whether they are multiplied before a push, and not after it."""
+        return self.rule is not None and bool(self.rule.times)
+
+    @property
+    def _bases(self) -> list[str]:
+        """The arguments of which there are powers, if the formula takes them."""
+        return [s.power for s in self.declared.states if s.power is not None and self.rule]
 
     @property
     def changes_gradients(self) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 
 from hpcdist.base import settings
 from hpcdist.base.errors import PlanError
+from hpcdist.base.optimizers import OPTIMIZERS
 from hpcdist.graph.block import Block
 from hpcdist.graph.distribution import ProgramDistribution
 from hpcdist.graph.dtypes import VarType
@@ -18,13 +19,12 @@ from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.ops.optimize.sparse_gradients import sparse_refusal
-from hpcdist.ops.optimize.update import UPDATES
 from hpcdist.ps.plan import Plan, PlannedParameter, Route, UpdateMode, placed
 from hpcdist.ps.planned_tables import PlannedTable
 from hpcdist.transpiler.config import DistributeTranspilerConfig, dispatcher_class
 from hpcdist.transpiler.counters import step_counter
 from hpcdist.transpiler.group import Participants
-from hpcdist.transpiler.program_roles import WHOLE, ParameterUpdate, program_roles
+from hpcdist.transpiler.program_roles import ParameterUpdate, program_roles
 from hpcdist.transpiler.scheduled import ScheduledValue, scheduled_values
 from hpcdist.transpiler.table_metadata import (
     LOOKUPS,
@@ -39,6 +39,9 @@ from hpcdist.transpiler.unserved import (
     refuse_unserved,
     warn_of_norms_of_parts,
 )
+
+# What takes norms over all of a parameter: one server has all of it.
+_WHOLE = {type for type, kind in OPTIMIZERS.items() if kind.whole}
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,10 @@ def make_plan(
             sparse,
             remote=sparse and var.name in remote and not mode.geo,
             moved_whole=sparse and _moves_all(block, update),
-        ).cut(1 if block.ops[update.optimizer].type in WHOLE else servers, config.min_block_size)
+        ).cut(
+            1 if block.ops[update.optimizer].type in _WHOLE else servers,
+            config.min_block_size,
+        )
         if route.cut and not mode.geo:
             refuse_uncut(block, update)
             warn_of_norms_of_parts(block.ops[update.optimizer], update.parameter)
@@ -213,7 +219,7 @@ def _moves_all(block: Block, update: ParameterUpdate) -> bool:
     if len(update.ops) > 1:
         return True
     op = block.ops[update.optimizer]
-    moved = UPDATES[op.type].sparse(op.attrs) if op.type in UPDATES else None
+    moved = OPTIMIZERS[op.type].sparse(op.attrs) if op.type in OPTIMIZERS else None
     if moved is None:
         raise PlanError(f"{op.place} {op}: {sparse_refusal(op.type)}")
     return moved == "all"

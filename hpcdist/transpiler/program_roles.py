@@ -13,23 +13,6 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.transpiler.dependences import access_of, following
 
-# Optimizers that a server can run on a block of rows: none looks across elements, except that
-# lars_momentum takes its norms over the block (where trainers share batches, over the parameter),
-# and that a parameter is in one block for those of `WHOLE`.
-WHOLE = ("lamb",)
-OPTIMIZERS = (
-    *WHOLE,
-    "adadelta",
-    "adagrad",
-    "adam",
-    "adamax",
-    "decayed_adagrad",
-    "ftrl",
-    "lars_momentum",
-    "momentum",
-    "rmsprop",
-    "sgd",
-)
 # Operators on gradients and parameters that compute each row, or element, from the same one.
 BY_ROWS = {
     "assign",

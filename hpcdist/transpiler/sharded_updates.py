@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcdist.base.errors import PlanError
+from hpcdist.base.optimizers import OPTIMIZERS
 from hpcdist.graph.block import Block
 from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program
-from hpcdist.ops.optimize.update import UPDATES
 from hpcdist.transpiler.group import Group, group_of
 
 
@@ -65,8 +65,8 @@ def shards_of(program: Program, trainers: int) -> StateOwners:
     block = program.global_block()
     state: dict[str, set[str]] = {}
     for op in block.ops:
-        if op.type in UPDATES and block.var(op.input("Grad")[0]).type != "SELECTED_ROWS":
-            names = {name for slot in UPDATES[op.type].state for name in op.input(slot)}
+        if op.type in OPTIMIZERS and block.var(op.input("Grad")[0]).type != "SELECTED_ROWS":
+            names = {name for slot in OPTIMIZERS[op.type].state for name in op.input(slot)}
             state.setdefault(op.input("Param")[0], set()).update(names)
     sizes = {p: sum(_nbytes(block, name) for name in names) for p, names in state.items() if names}
     loads = [0] * trainers
@@ -89,7 +89,7 @@ def _main(program: Program, group: Group) -> Program:
     updates = [
         i
         for i, op in enumerate(block.ops)
-        if op.type in UPDATES and op.input("Param")[0] in shards.parameters
+        if op.type in OPTIMIZERS and op.input("Param")[0] in shards.parameters
     ]
     digest = hashlib.sha256(exact_text(program).encode()).hexdigest()
     new.distribution = replace(group, owners=shards.state, fingerprint=digest)

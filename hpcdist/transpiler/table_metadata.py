@@ -20,10 +20,9 @@ from hpcdist.graph.registry import declared_attrs, lookup
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.ps.planned_tables import Fill, PlannedTable, check_policy
 from hpcdist.ps.row_policy import RowPolicy
-from hpcdist.ps.table_metadata import STATE_NAMES
+from hpcdist.ps.table_metadata import KINDS
 
 LOOKUPS = ("lookup_table", "lookup_table_v2")
-OPTIMIZERS = tuple(STATE_NAMES)  # that move rows one by one
 # Attributes of an update: coefficients of a regularizer, and of decoupled decays.
 DECAYS = ("l1_decay", "l2_decay", "decoupled_decay", "rate_decay")
 GIVEN_ROWS = "given_rows"  # attribute of what fills a table: the rows that it begins with
@@ -223,10 +222,10 @@ def _check_dtype(var: Variable) -> None:
 
 def _of_update(op: Operator, gradient: str, padding: int | None) -> PlannedTable:
     var = op.block.program.global_block().var(op.input("Param")[0])
-    if op.type not in OPTIMIZERS:
+    if op.type not in KINDS:
         raise PlanError(
             f"table {var.name!r} has is_distributed=True: {op.type} cannot move its rows one by "
-            f"one, expected one of {', '.join(OPTIMIZERS)}"
+            f"one, expected one of {', '.join(KINDS)}"
         )
     operands = [n for slot in lookup(op.type).inputs for n in op.input(slot.name)]
     block = block_of(op)

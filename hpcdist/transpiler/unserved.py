@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 from hpcdist.base.errors import PlanError
+from hpcdist.base.optimizers import OPTIMIZERS
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.op_role import OpRole
@@ -19,7 +20,6 @@ from hpcdist.transpiler.mean_gradient import SUMMED, is_local
 from hpcdist.transpiler.program_roles import (
     ELEMENTWISE,
     ON_SERVERS,
-    OPTIMIZERS,
     ParameterUpdate,
     ProgramRoles,
     nested,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcdist.base.update_rules import RULES
+from hpcdist.base.optimizers import FORMULAS
 from hpcdist.executor.chains import join_chains
 from hpcdist.ops.normalization import batch_norm
 from hpcdist.ops.optimize import mixed_precision, update_device
@@ -184,9 +184,9 @@ def assert_one_kernel(cupy: Any, fused: Any, *args: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", FORMULAS)
 def test_cupy_makes_one_kernel_of_a_rule(cupy, made, name, dtype):
-    rule, number = RULES[name], np.dtype(dtype).type
+    rule, number = FORMULAS[name], np.dtype(dtype).type
     param, grad, *states = (made((3, 32), dtype) for _ in range(2 + rule.states))
     powers = [made((3, 1), dtype) for _ in range(rule.powers)]
     constants = [number(0.5)] * rule.constants

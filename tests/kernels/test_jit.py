@@ -23,7 +23,8 @@ def package(tmp_path: Path) -> Path:
     for folder in ("", "base", "ops", "ops/optimize"):
         (copy / folder).mkdir()
         (copy / folder / "__init__.py").touch()
-    for name in ("base/jit", "base/replaced", "base/update_rules", "ops/optimize/update_kernels"):
+    rules = "base/optimizer_kind", "base/optimizers", "base/update_rules"
+    for name in ("base/jit", "base/replaced", *rules, "ops/optimize/update_kernels"):
         shutil.copy(source / f"{name}.py", copy / f"{name}.py")
     return copy
 
@@ -43,7 +44,7 @@ def test_kernels_are_found_again_until_their_rule_changes(package: Path) -> None
     assert step_in_a_process(package) == (0.5, 0)
     assert step_in_a_process(package) == (0.5, 1)
     old = {path.name for path in package.rglob("update_kernels.update_*sgd_rule*.nbc")}
-    rules = package / "base/update_rules.py"
+    rules = package / "base/optimizers.py"
     rules.write_text(rules.read_text().replace("p - lr * g\n", "p - 100 * lr * g\n"))
     assert step_in_a_process(package) == (-49.0, 0)
     new = {path.name for path in package.rglob("update_kernels.update_*sgd_rule*.nbc")}

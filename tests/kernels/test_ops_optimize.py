@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcdist.base.optimizers import OPTIMIZERS
 from hpcdist.errors import GraphError
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.optimize import update_device
-from hpcdist.ops.optimize.operators import UPDATES, bind_sparse_update, bind_update
+from hpcdist.ops.optimize.operators import bind_sparse_update, bind_update
 from hpcdist.ops.optimize.sparse_gradients import are_members
 from tests.support.device import asarray, install
 
 Arrays = list[np.ndarray]
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
-    *((type, {}) for type in UPDATES),
+    *((type, {}) for type in OPTIMIZERS),
     ("momentum", {"use_nesterov": True}),
     ("rmsprop", {"centered": True}),
     ("ftrl", {"l1": 0.1, "l2": 0.2}),
@@ -32,7 +33,7 @@ def arrays_for(type: str, size: int, dtype: Any = np.float32) -> tuple[np.ndarra
     rng = np.random.default_rng(3)
     param = rng.normal(size=size).astype(dtype)
     state = []
-    for slot in UPDATES[type].state:
+    for slot in OPTIMIZERS[type].state:
         power = {"Beta1Pow": 0.9, "Beta2Pow": 0.999}.get(slot)
         low, high = {"MeanSquare": (2, 4), "MeanGrad": (-1, 1)}.get(slot, (0.1, 4))
         held = [power] if power else rng.uniform(low, high, size)
@@ -41,7 +42,7 @@ def arrays_for(type: str, size: int, dtype: Any = np.float32) -> tuple[np.ndarra
 
 
 def attrs_of(type: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    return {**UPDATES[type].attrs, **own}
+    return {**OPTIMIZERS[type].attrs, **own}
 
 
 RATE = np.array([0.01], np.float32)
@@ -127,7 +128,7 @@ def test_device_formulas_agree_with_the_compiled_ones(
     rate = RATE.astype(dtype)
     param, state = arrays_for(type, n, dtype)
     bind_update(np, type, attrs, param, rate, state, grads, (0, 1, 2), 1 / 3)()
-    update = UPDATES[type]
+    update = OPTIMIZERS[type]
     other, other_state = arrays_for(type, n, dtype)
     hyper = np.array([1 / 3, *update.hyper(attrs, dtype)], dtype)
     cupy = install(monkeypatch)
@@ -153,9 +154,9 @@ def test_rows_must_be_contiguous() -> None:
 def test_a_parameter_and_gradient_of_zero_do_not_give_nan() -> None:
     for type in ("lars_momentum", "ftrl", "lamb"):
         param = np.zeros(5, np.float32)
-        state = [np.zeros(1 if "Pow" in s else 5, np.float32) for s in UPDATES[type].state]
+        state = [np.zeros(1 if "Pow" in s else 5, np.float32) for s in OPTIMIZERS[type].state]
         bind_update(
-            np, type, UPDATES[type].attrs, param, RATE, state, np.zeros((1, 5), np.float32)
+            np, type, OPTIMIZERS[type].attrs, param, RATE, state, np.zeros((1, 5), np.float32)
         )()
         np.testing.assert_array_equal(param, 0)
 
@@ -167,7 +168,7 @@ def test_a_parameter_and_gradient_of_zero_do_not_give_nan() -> None:
 def test_lars_takes_the_rate_itself_while_parameter_or_gradient_is_zero(start, slope, want) -> None:
     # Two equal elements, trained by Fluid 1.8.5 (LarsMomentum(0.1, 0.9), its other defaults).
     param, velocity = np.full(2, start, np.float32), np.zeros(2, np.float32)
-    facts = {**UPDATES["lars_momentum"].attrs, "mu": 0.9}
+    facts = {**OPTIMIZERS["lars_momentum"].attrs, "mu": 0.9}
     grads = np.full((1, 2), slope, np.float32)
     rate = np.array([0.1], np.float32)
     step = bind_update(np, "lars_momentum", facts, param, rate, [velocity], grads)
@@ -178,7 +179,7 @@ def test_lars_takes_the_rate_itself_while_parameter_or_gradient_is_zero(start, s
 
 # -- sparse gradients ------------------------------------------------------------------------------
 HEIGHT, WIDTH = 7, 3
-SPARSE = [(t, o) for t, o in VARIANTS if UPDATES[t].sparse(attrs_of(t, o))]
+SPARSE = [(t, o) for t, o in VARIANTS if OPTIMIZERS[t].sparse(attrs_of(t, o))]
 SPARSE.append(("adam", {"lazy_mode": True}))
 
 
@@ -208,7 +209,7 @@ def test_sparse_equals_dense_where_rows_are_listed(type: str, own: dict[str, Any
     listed = [1, 2, 5]
     np.testing.assert_allclose(param[listed], want[listed], rtol=1e-6)
     others = [0, 3, 4, 6]
-    stays = UPDATES[type].sparse(attrs) != "all"
+    stays = OPTIMIZERS[type].sparse(attrs) != "all"
     np.testing.assert_array_equal(param[others], before[others] if stays else want[others])
 
 
@@ -255,7 +256,7 @@ def test_rows_lost_by_fluid_can_be_kept(monkeypatch: pytest.MonkeyPatch, type: s
     for setting in ("fluid", "exact"):
         monkeypatch.setenv("HPCDIST_SPARSE_ROWS", setting)
         param = np.zeros((HEIGHT, WIDTH), np.float32)
-        state = [np.zeros_like(param) for _ in UPDATES[type].state]
+        state = [np.zeros_like(param) for _ in OPTIMIZERS[type].state]
         bind_sparse_update(np, type, attrs_of(type, {}), param, RATE, state)(unsorted)
         moved[setting] = sorted(np.flatnonzero(param.any(1)))
     assert moved == {"fluid": [2], "exact": [0, 2, 6]}

@@ -14,11 +14,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from hpcdist.backward import gradients  # noqa: E402
+from hpcdist.base.optimizers import OPTIMIZERS  # noqa: E402
 from hpcdist.graph.names import EMPTY  # noqa: E402
 from hpcdist.graph.registry import Meta, arguments, defined, known_attrs, lookup  # noqa: E402
 from hpcdist.lod_tensor import LoDTensor  # noqa: E402
 from hpcdist.ops.optimize.mixed_precision import ROUNDINGS  # noqa: E402
-from hpcdist.ops.optimize.update import UPDATES  # noqa: E402
 from hpcdist.ops.random.counter import Draws  # noqa: E402
 from hpcdist.ops.torch_forms import EXACT_FAMILIES, FAMILIES, forms  # noqa: E402
 from tests.cases.operators.forward import WITHOUT_GRADIENT  # noqa: E402
@@ -32,7 +32,7 @@ NEAR = {"float64": 1e-9, "float32": 2e-4}
 # -- cases of what has none elsewhere --------------------------------------------------------------
 def _moved(type: str) -> Callable[[Draw], Case]:
     """Return the case of an optimizer; its states are not negative."""
-    update = UPDATES[type]
+    update = OPTIMIZERS[type]
 
     def make(draw: Draw) -> Case:
         shape = draw.shape(1, 2)
@@ -108,7 +108,7 @@ def _one(draw: Draw) -> Case:
 
 
 OTHERS: dict[str, Callable[[Draw], Case]] = {
-    **{type: _moved(type) for type in UPDATES},
+    **{type: _moved(type) for type in OPTIMIZERS},
     "average_accumulates": _averaged,
     "dropout": _dropped,
     "size": lambda draw: Case({"Input": draw.floats(draw.shape())}),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hpcdist import layers, optimizer
+from hpcdist.base.optimizers import OPTIMIZERS
 from hpcdist.clip import GradientClipByValue
 from hpcdist.errors import GraphError
 from hpcdist.executor.executor import Executor
@@ -23,7 +24,6 @@ from hpcdist.graph.program import (
 )
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import NumpyArrayInitializer
-from hpcdist.ops.optimize.operators import UPDATES
 
 Arrays = list[np.ndarray]
 
@@ -169,7 +169,7 @@ def net(**attr: Any) -> Variable:
 
 
 def update_ops() -> list[Any]:
-    return [op for op in default_main_program().global_block().ops if op.type in UPDATES]
+    return [op for op in default_main_program().global_block().ops if op.type in OPTIMIZERS]
 
 
 def test_minimize_returns_operators_and_pairs_and_notes_the_startup_program() -> None:

@@ -51,8 +51,8 @@ def test_paths_of_recipes_exist(path):
 @pytest.mark.parametrize(
     ("name", "file"),
     [
-        ("UPDATES", "hpcdist/ops/optimize/update.py"),
-        ("STATE_NAMES", "hpcdist/ps/table_metadata.py"),
+        ("OPTIMIZERS", "hpcdist/base/optimizers.py"),
+        ("RowOptimizer", "hpcdist/ps/table_metadata.py"),
         ("CollectiveOperations", "hpcdist/comm/collective.py"),
         ("FORMATS", "hpcdist/data/columnar/formats.py"),
     ],

@@ -8,12 +8,13 @@ from inspect import Parameter, signature
 import numpy as np
 import pytest
 
+from hpcdist.base.optimizers import OPTIMIZERS
 from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import PlanError
 from hpcdist.fluid import optimizer
 from hpcdist.fluid.declared.programs import programs_of, transpiled_for
 from hpcdist.ps.facts import DenseFacts, Facts, Initial, OptimizerFacts, TableFacts, TrainingMode
-from hpcdist.ps.optimizers import KINDS, ROW_KINDS
+from hpcdist.ps.optimizers import ROW_KINDS
 from hpcdist.ps.plan import Plan
 from hpcdist.ps.planned_tables import make_table
 from hpcdist.ps.row_policy import RowPolicy
@@ -22,7 +23,10 @@ from hpcdist.transpiler.plan import constants_of, trainer_plan
 from hpcdist.transpiler.table_metadata import read_tables, with_startup
 
 CLUSTER = Cluster((0, 1, 2), (3, 4))
-OF_PROGRAMS = ("learning_rate", "parameter_list", "regularization", "grad_clip", "name")
+OF_PROGRAMS = (
+    *("learning_rate", "parameter_list", "regularization", "grad_clip", "name"),
+    "exclude_from_weight_decay_fn",
+)
 INITIALS = (
     Initial("constant", 2),
     Initial("uniform", -1, 1, 3),
@@ -106,15 +110,22 @@ def test_the_numbers_of_facts_are_those_that_their_startup_program_fills_in(kind
     assert list(facts.numbers.items()) == list(numbers.items())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", OPTIMIZERS.values(), ids=lambda kind: kind.type)
 def test_an_optimizer_takes_the_arguments_of_its_class(kind):
+    made = getattr(optimizer, kind.name)
+    assert made.type == kind.type
     taken = {
-        name: None if parameter.default is Parameter.empty else parameter.default
-        for name, parameter in signature(getattr(optimizer, kind)).parameters.items()
+        name: parameter.default
+        for name, parameter in signature(made).parameters.items()
         if name not in OF_PROGRAMS
     }
-    assert list(KINDS[kind].items()) == list(taken.items())
-    assert [type(default) for default in KINDS[kind].values()] == list(map(type, taken.values()))
+    declared = {
+        name: Parameter.empty if argument.required else argument.default
+        for name, argument in kind.arguments.items()
+    }
+    assert [(n, type(v), v) for n, v in declared.items()] == [
+        (n, type(v), v) for n, v in taken.items()
+    ]
 
 
 def test_an_argument_that_must_be_given_is_named():

@@ -4,7 +4,8 @@ operators."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 from hpcdist.autodiff.backward import append_backward, check_loss
@@ -14,6 +15,8 @@ from hpcdist.base.errors import (
     GraphError,
     GraphTypeError,
 )
+from hpcdist.base.optimizer_kind import Accumulator
+from hpcdist.base.optimizers import OPTIMIZERS
 from hpcdist.fluid.clip import GradientClipBase, append_gradient_clip_ops, error_clip_callback
 from hpcdist.fluid.initializer import Constant
 from hpcdist.fluid.regularizer import WeightDecayRegularizer, append_regularization_ops, row_decay
@@ -30,7 +33,6 @@ from hpcdist.graph.program import (
 )
 from hpcdist.graph.registry import default_attrs
 from hpcdist.graph.variable import Parameter, Variable
-from hpcdist.ops.optimize.operators import UPDATES
 
 ParamGrads = list[tuple[Parameter, Variable]]
 _IMPERATIVE = (
@@ -116,7 +118,7 @@ class Minimizer:
 
 
 class Optimizer(Minimizer):
-    """What optimizers share; subclasses say operator type, attributes and accumulators.
+    """What optimizers share; subclasses say the operator's type, of which the rest is declared.
 
     ``learning_rate`` is a number or a schedule's Variable, of one element. Accumulators have the
     parameter's dtype and shape; powers of beta are one element. Multipliers in ParamAttr,
@@ -132,7 +134,9 @@ class Optimizer(Minimizer):
     state_dict = Refused(_IMPERATIVE)
 
     def __init_subclass__(cls) -> None:
-        """Give the accumulators' kinds the names that Fluid's classes have for them."""
+        """Take the declared accumulators, under the names of Fluid's classes too."""
+        if "type" in vars(cls) and cls.type in OPTIMIZERS:
+            cls.accumulators = tuple(state.name for state in OPTIMIZERS[cls.type].states)
         for kind in cls.accumulators:
             setattr(cls, f"_{kind.strip('_').removesuffix('_acc')}_acc_str", kind)
 
@@ -160,6 +164,16 @@ class Optimizer(Minimizer):
         self.attrs: dict[str, Any] = {}
         self._rates: dict[Program, Variable] = {}  # the global rate in each Program
         self._persistent: dict[tuple[Program, str, str], Variable] = {}  # by slot and parameter
+
+    def _begin(self, arguments: Mapping[str, Any]) -> None:
+        """Take a constructor's arguments, ``locals()``: those of all, and the declared ones."""
+        of_all = signature(Optimizer.__init__).parameters.keys() & arguments.keys()
+        Optimizer.__init__(**{name: arguments[name] for name in of_all})
+        self.attrs = {
+            argument.attr or name: type(argument.default)(arguments[name])
+            for name, argument in OPTIMIZERS[self.type].arguments.items()
+            if argument.of_operator
+        }
 
     def get_opti_var_name_list(self) -> list[str]:
         """Return the names of the variables that `minimize` has made to keep state in."""
@@ -210,7 +224,7 @@ class Optimizer(Minimizer):
         return block.ops[start:]
 
     def _append_update(self, block: Block, param: Parameter, grad: Variable) -> None:
-        update = UPDATES[self.type]
+        update = OPTIMIZERS[self.type]
         inputs = {"Param": param, "Grad": grad}
         if update.has_rate:
             inputs["LearningRate"] = self._rate_of(param)
@@ -261,9 +275,9 @@ class Optimizer(Minimizer):
     @property
     def _accumulators(self) -> dict[str, dict[str, Variable]]:
         """What scripts of Fluid's look up: the state by its kind and the parameter's name."""
-        kinds = dict(zip(UPDATES[self.type].state, self.accumulators)) if self._persistent else {}
         by_slot: dict[str, dict[str, Variable]] = {}
         for (_, slot, param), var in self._persistent.items():
+            kinds = dict(zip(OPTIMIZERS[self.type].state, self.accumulators))
             by_slot.setdefault(kinds[slot], {})[param] = var
         return by_slot
 
@@ -294,7 +308,8 @@ class Optimizer(Minimizer):
         return out
 
     def _add_accumulators(self, param: Parameter) -> None:
-        for slot, kind in zip(UPDATES[self.type].state, self.accumulators):
+        for state, kind in zip(OPTIMIZERS[self.type].states, self.accumulators):
+            slot = state.slot
             kind = kind if self.name is None else f"{self.name}_{kind}"
             if (program_of(param), slot, param.name) in self._persistent:
                 raise GraphError(
@@ -302,14 +317,16 @@ class Optimizer(Minimizer):
                     "make another for a second minimize"
                 )
             name = names.generate(f"{param.name}_{kind}")
-            shape, value = self._start_of(slot, param)
+            shape, value = self._start_of(state, param)
             self._persistent[program_of(param), slot, param.name] = create_persistable(
                 name, shape, value, param.dtype
             )
 
-    def _start_of(self, slot: str, param: Parameter) -> tuple[tuple[int, ...], float]:
+    def _start_of(self, state: Accumulator, param: Parameter) -> tuple[tuple[int, ...], float]:
         """Return shape and first value of an accumulator."""
-        return param.shape, 0.0
+        if state.power is not None:
+            return (1,), self.attrs[state.power]
+        return param.shape, 0.0 if state.first is None else getattr(self, state.first)
 
 
 def create_persistable(

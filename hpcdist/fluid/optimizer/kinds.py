@@ -36,7 +36,6 @@ class MomentumOptimizer(Optimizer):
     """
 
     type = "momentum"
-    accumulators = ("velocity",)
 
     def __init__(
         self,
@@ -48,8 +47,7 @@ class MomentumOptimizer(Optimizer):
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
-        self.attrs = {"mu": float(momentum), "use_nesterov": bool(use_nesterov)}
+        self._begin(locals())
 
 
 class LarsMomentumOptimizer(Optimizer):
@@ -61,7 +59,6 @@ class LarsMomentumOptimizer(Optimizer):
     """
 
     type = "lars_momentum"
-    accumulators = ("velocity",)
 
     def __init__(
         self,
@@ -74,12 +71,7 @@ class LarsMomentumOptimizer(Optimizer):
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
-        self.attrs = {
-            "mu": float(momentum),
-            "lars_coeff": float(lars_coeff),
-            "lars_weight_decay": float(lars_weight_decay),
-        }
+        self._begin(locals())
 
 
 class AdagradOptimizer(Optimizer):
@@ -91,7 +83,6 @@ class AdagradOptimizer(Optimizer):
     """
 
     type = "adagrad"
-    accumulators = ("moment",)
 
     def __init__(
         self,
@@ -103,12 +94,8 @@ class AdagradOptimizer(Optimizer):
         name: str | None = None,
         initial_accumulator_value: float = 0.0,
     ) -> None:
-        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
-        self.attrs = {"epsilon": float(epsilon)}
+        self._begin(locals())
         self.initial_accumulator_value = float(initial_accumulator_value)
-
-    def _start_of(self, slot: str, param: Parameter) -> tuple[tuple[int, ...], float]:
-        return param.shape, self.initial_accumulator_value
 
 
 class DecayedAdagradOptimizer(Optimizer):
@@ -120,7 +107,6 @@ class DecayedAdagradOptimizer(Optimizer):
     """
 
     type = "decayed_adagrad"
-    accumulators = ("moment",)
 
     def __init__(
         self,
@@ -132,8 +118,7 @@ class DecayedAdagradOptimizer(Optimizer):
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
-        self.attrs = {"epsilon": float(epsilon), "decay": float(decay)}
+        self._begin(locals())
 
 
 class AdamOptimizer(Optimizer):
@@ -145,7 +130,6 @@ class AdamOptimizer(Optimizer):
     """
 
     type = "adam"
-    accumulators = ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc")
 
     def __init__(
         self,
@@ -159,17 +143,7 @@ class AdamOptimizer(Optimizer):
         name: str | None = None,
         lazy_mode: bool = False,
     ) -> None:
-        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
-        self.attrs = {
-            "beta1": float(beta1),
-            "beta2": float(beta2),
-            "epsilon": float(epsilon),
-            "lazy_mode": bool(lazy_mode),
-        }
-
-    def _start_of(self, slot: str, param: Parameter) -> tuple[tuple[int, ...], float]:
-        power = {"Beta1Pow": "beta1", "Beta2Pow": "beta2"}.get(slot)
-        return (param.shape, 0.0) if power is None else ((1,), self.attrs[power])
+        self._begin(locals())
 
 
 class AdamaxOptimizer(Optimizer):
@@ -181,7 +155,6 @@ class AdamaxOptimizer(Optimizer):
     """
 
     type = "adamax"
-    accumulators = ("moment", "inf_norm", "beta1_pow_acc")
 
     def __init__(
         self,
@@ -194,11 +167,7 @@ class AdamaxOptimizer(Optimizer):
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
-        self.attrs = {"beta1": float(beta1), "beta2": float(beta2), "epsilon": float(epsilon)}
-
-    def _start_of(self, slot: str, param: Parameter) -> tuple[tuple[int, ...], float]:
-        return ((1,), self.attrs["beta1"]) if slot == "Beta1Pow" else (param.shape, 0.0)
+        self._begin(locals())
 
     def _finish(self, block: Block, pairs: ParamGrads) -> None:
         for param, grad in pairs:
@@ -219,7 +188,6 @@ class RMSPropOptimizer(Optimizer):
     """
 
     type = "rmsprop"
-    accumulators = ("momentum", "mean_square", "mean_grad")
 
     def __init__(
         self,
@@ -233,13 +201,7 @@ class RMSPropOptimizer(Optimizer):
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
-        self.attrs = {
-            "epsilon": float(epsilon),
-            "decay": float(rho),
-            "momentum": float(momentum),
-            "centered": bool(centered),
-        }
+        self._begin(locals())
 
 
 class FtrlOptimizer(Optimizer):
@@ -251,7 +213,6 @@ class FtrlOptimizer(Optimizer):
     """
 
     type = "ftrl"
-    accumulators = ("squared", "linear")
 
     def __init__(
         self,
@@ -264,8 +225,7 @@ class FtrlOptimizer(Optimizer):
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
-        self.attrs = {"l1": float(l1), "l2": float(l2), "lr_power": float(lr_power)}
+        self._begin(locals())
 
 
 class AdadeltaOptimizer(Optimizer):
@@ -277,7 +237,6 @@ class AdadeltaOptimizer(Optimizer):
     """
 
     type = "adadelta"
-    accumulators = ("_avg_squared_grad", "_avg_squared_update")
 
     def __init__(
         self,
@@ -289,8 +248,7 @@ class AdadeltaOptimizer(Optimizer):
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(learning_rate, parameter_list, regularization, grad_clip, name)
-        self.attrs = {"epsilon": float(epsilon), "rho": float(rho)}
+        self._begin(locals())
 
 
 class LambOptimizer(AdamOptimizer):
@@ -317,10 +275,8 @@ class LambOptimizer(AdamOptimizer):
         exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None = None,
         name: str | None = None,
     ) -> None:
-        usual = parameter_list, regularization, grad_clip, name
-        super().__init__(learning_rate, beta1, beta2, epsilon, *usual)
-        del self.attrs["lazy_mode"]
-        self.weight_decay = float(lamb_weight_decay)
+        self._begin(locals())
+        self.weight_decay = self.attrs.pop("weight_decay")
         self._excluded = exclude_from_weight_decay_fn or (lambda param: False)
 
     def _attrs_for(self, param: Parameter) -> dict[str, Any]:

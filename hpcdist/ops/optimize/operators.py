@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from functools import partial
 
 from hpcdist.base.errors import GraphError
+from hpcdist.base.optimizer_kind import OptimizerKind
+from hpcdist.base.optimizers import OPTIMIZERS
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.optimize.sparse_gradients import bind_sparse_update, sparse_refusal
-from hpcdist.ops.optimize.update import UPDATES, Update, bind_update
+from hpcdist.ops.optimize.update import bind_update
 from hpcdist.ops.types import ArrayModule, Call, DeviceArray
 
 
 def _infer(type: str, param: Meta, grad: Meta, *rest: Meta, **attrs) -> tuple[Meta, ...]:
-    update = UPDATES[type]
+    update = OPTIMIZERS[type]
     if grad.type == "SELECTED_ROWS" and update.sparse(attrs) is None:
         raise GraphError(sparse_refusal(type))
     if tuple(grad.shape) != tuple(param.shape):
@@ -28,7 +30,7 @@ def _infer(type: str, param: Meta, grad: Meta, *rest: Meta, **attrs) -> tuple[Me
 
 
 def _bind(type: str, xp: ArrayModule, param, grad, *rest, **attrs) -> Call:
-    update = UPDATES[type]
+    update = OPTIMIZERS[type]
     inputs = len(update.state) + update.has_rate
     rate, state = (rest[0], list(rest[1:inputs])) if update.has_rate else (param, rest[:inputs])
     state, outputs, copies = list(state), list(rest[inputs:]), []
@@ -55,7 +57,7 @@ def _copy_and_call(copies: Sequence[tuple[DeviceArray, DeviceArray]], step: Call
     step()
 
 
-def _define(type: str, update: Update) -> None:
+def _define(type: str, update: OptimizerKind) -> None:
     inputs = ["Param", "Grad", *(["LearningRate"] if update.has_rate else []), *update.state]
     define(
         type,
@@ -68,5 +70,5 @@ def _define(type: str, update: Update) -> None:
     )
 
 
-for _type, _update in UPDATES.items():
+for _type, _update in OPTIMIZERS.items():
     _define(_type, _update)

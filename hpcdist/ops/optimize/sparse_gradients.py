@@ -10,8 +10,9 @@ import numpy as np
 
 from hpcdist.base import settings
 from hpcdist.base.errors import GraphError
+from hpcdist.base.optimizers import OPTIMIZERS
 from hpcdist.ops.embedding.selected_rows import SelectedRows, library_of
-from hpcdist.ops.optimize.update import UPDATES, bind_update
+from hpcdist.ops.optimize.update import bind_update
 from hpcdist.ops.types import Array, ArrayModule, Attrs, Operands
 
 Apply = Callable[[SelectedRows], None]
@@ -26,7 +27,7 @@ def bind_sparse_update(
     nothing, neither moments nor powers; a part of one that has rows elsewhere moves what is here as
     rows that are not listed move.
     """
-    moved = UPDATES[type].sparse(attrs)
+    moved = OPTIMIZERS[type].sparse(attrs)
     if moved is None:
         raise GraphError(sparse_refusal(type))
     factor = param.dtype.type(scale)
@@ -45,7 +46,7 @@ def bind_sparse_update(
 
 def sparse_refusal(type: str) -> str:
     """Say that an optimizer takes no sparse gradients, and which do."""
-    able = sorted(name for name, update in UPDATES.items() if update.sparse(update.attrs))
+    able = sorted(name for name, update in OPTIMIZERS.items() if update.sparse(update.attrs))
     return (
         f"{type} cannot apply a sparse gradient (SelectedRows): use embedding(is_sparse=False) "
         f"or one of {', '.join(able)}"

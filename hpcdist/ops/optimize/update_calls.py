@@ -1,6 +1,6 @@
 """Updates of few elements as calls of numpy, which may become one with others (`parts_of`).
 
-They have the bits of the pass over memory (`update_kernels`): each formula of `base.update_rules`
+They have the bits of the pass over memory (`update_kernels`): each formula of `base.optimizers`
 is run once on values that note what is computed with them.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.base.update_rules import RULES, adam_rate
+from hpcdist.base.optimizers import FORMULAS
 from hpcdist.ops.types import Array, Call, Operands
 
 MOST_WORK = 8192  # elements times calls: of more, one pass is quicker
@@ -47,9 +47,9 @@ def update_calls(
 
     ``rows`` are gradients to be added in this order, ``hyper`` the scale and the constants.
     """
-    if rule not in RULES or param.size * 2 > MOST_WORK:
+    if rule not in FORMULAS or param.size * 2 > MOST_WORK:
         return None
-    formula, moved = RULES[rule], RULES[rule].states
+    formula, moved = FORMULAS[rule], FORMULAS[rule].states
     calls: list[Call] = []
 
     def noted(array: Array) -> _Noted:
@@ -64,17 +64,17 @@ def update_calls(
         powers = [noted(power) for power in states[moved : moved + formula.powers]]
         speed: Any = noted(rate)
         if formula.rate is not None:
-            speed = formula.rate.py_func(speed, *powers)
+            speed = formula.rate(speed, *powers)
         operands = (noted(param), total, *map(noted, states[:moved]), speed)
         constants: list[Any] = list(hyper[1 : 1 + formula.constants])
         if formula.last is not None:
-            constants[-1] = formula.last.py_func(constants[-1], *powers)
-        found = formula.formula.py_func(*operands, *constants)
+            constants[-1] = formula.last(constants[-1], *powers)
+        found = formula.step(*operands, *constants)
     except _Inexact:
         return None
     for target, value in zip((param, *states[:moved]), found if moved else (found,)):
         calls.append(functools.partial(np.copyto, target, value.array))
-    if formula.rate is adam_rate:  # its powers of beta move with it
-        for power, beta in zip(states[moved:], (hyper[1], hyper[3])):
-            calls.append(functools.partial(np.multiply, power, np.full((), beta), out=power))
+    for power, place in zip(states[moved:], formula.times):
+        beta = np.full((), hyper[1 + place])
+        calls.append(functools.partial(np.multiply, power, beta, out=power))
     return calls if param.size * len(calls) <= MOST_WORK else None

@@ -1,4 +1,4 @@
-"""Optimizer updates on a GPU: the formulas of `update_rules`, each as one kernel.
+"""Optimizer updates on a GPU: the formulas of `optimizers`, each as one kernel.
 
 Parameters that are contiguous, as are their gradients and states, are updated as one (`bind_run`):
 the arithmetic is element-wise. Gaps between them are ignored.
@@ -14,15 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.base import update_rules as rules
+from hpcdist.base import optimizers as rules
 from hpcdist.ops.common import in_sequence
 from hpcdist.ops.types import Array, ArrayModule, Call, Operands
 
 GAP = 128  # bytes at whose multiples values begin that are moved as one
-POWERS_TIMES = {
-    "adam": (0, 2),
-    "scaled_adam": (0, 2),
-}  # constants by which a rule multiplies its powers of beta
 
 
 def bind(xp: ArrayModule, name: str, param, lr, state: Operands, hyper, rows: Operands) -> Call:
@@ -41,7 +37,7 @@ def bind(xp: ArrayModule, name: str, param, lr, state: Operands, hyper, rows: Op
         return sum_
 
     if special is None:
-        rule = rules.RULES[name]
+        rule = rules.FORMULAS[name]
         flat = [array.reshape(-1) for array in (param, *state[: rule.states])]
         rate = param.dtype.type(0) if lr is param else lr.reshape(-1)
         powers = [power.reshape(-1) for power in state[rule.states :][: rule.powers]]
@@ -77,7 +73,7 @@ def bind_run(
     Each of ``params``, ``grads`` and the arrays of one state is contiguous, beginning
     at multiples of GAP bytes, and the memory reaches to such a multiple after the last.
     """
-    rule, dtype = rules.RULES[name], params[0].dtype
+    rule, dtype = rules.FORMULAS[name], params[0].dtype
     scale, *constants = (dtype.type(h) for h in hyper)
     slots = list(zip(*states))
     moved = [_stacked(xp, arrays) for arrays in (params, grads, *slots[: rule.states])]
@@ -108,15 +104,15 @@ def _stacked(xp: ArrayModule, arrays: Operands) -> Array:
 def _next_powers(
     xp: ArrayModule, name: str, powers: Sequence[Array], constants: Sequence[Array]
 ) -> list[Call]:
-    times = [constants[i] for i in POWERS_TIMES.get(name, ())]
+    times = [constants[i] for i in rules.FORMULAS[name].times]
     return [partial(xp.multiply, p, t, out=p) for p, t in zip(powers, times)]
 
 
 @functools.cache
 def rule_kernel(xp, name: str) -> Any:
     """Return the kernel (p, g, scale, lr, *states, *powers of beta, *constants) of a rule."""
-    rule = rules.RULES[name]
-    formula = formula_of(xp, rule.formula)
+    rule = rules.FORMULAS[name]
+    formula = formula_of(xp, rule.step)
     rate_of = None if rule.rate is None else formula_of(xp, rule.rate)
     last_of = None if rule.last is None else formula_of(xp, rule.last)
 
@@ -138,18 +134,16 @@ def formula_of(xp: ArrayModule, formula, **names) -> Callable[..., Any]:
 
     ``names``: what else it is to read in place of what it has.
     """
-    function = formula.py_func
-    namespace = {**function.__globals__, "np": xp, "where": xp.where, **names}
-    return types.FunctionType(function.__code__, namespace)
+    namespace = {**formula.__globals__, "np": xp, "where": xp.where, **names}
+    return types.FunctionType(formula.__code__, namespace)
 
 
 def _lars(param, g, state: Operands, lr, constants: Sequence[Array], norm) -> tuple[Array, ...]:
     mu, coeff, decay = constants
-    rate = rules.lars_rate.py_func(lr, coeff, decay, norm(param), norm(g))
-    return rules.lars_rule.py_func(param, g, state[0], rate, mu, decay)
+    rate = rules.lars_rate(lr, coeff, decay, norm(param), norm(g))
+    return rules.lars_rule(param, g, state[0], rate, mu, decay)
 
 
 def _lamb(param, g, state: Operands, lr, constants: Sequence[Array], norm) -> tuple[Array, ...]:
-    *betas, epsilon, decay = constants
-    step, m, v = rules.lamb_rule.py_func(param, g, *state[:2], *betas, epsilon, decay)
-    return param - rules.lamb_rate.py_func(lr, norm(param), norm(step)) * step, m, v
+    step, m, v = rules.lamb_rule(param, g, *state[:2], *constants)
+    return param - rules.lamb_rate(lr, norm(param), norm(step)) * step, m, v

@@ -1,6 +1,6 @@
 """Optimizer updates: one pass over memory for each (numba).
 
-A pass applies a formula of `base.update_rules` to the gradient that it forms: rows of ``grads``
+A pass applies a formula of `base.optimizers` to the gradient that it forms: rows of ``grads``
 (one per contributor, beginning at ``starts``) are added in that order and multiplied by ``scale``,
 a cache-sized chunk at a time, so that a parameter cut into blocks moves as the whole would.
 """
@@ -9,20 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from hpcdist.base import optimizers
 from hpcdist.base.jit import as_tuple, jit
-from hpcdist.base.update_rules import (
-    RULES,
-    adam_epsilon,
-    adam_rate,
-    adamax_rate,
-    elementwise,
-    lamb_rate,
-    lamb_rule,
-    lars_rate,
-    lars_rule,
-    sgd_rule,
-)
+from hpcdist.base.update_rules import RULES, compiled, elementwise
 
+lamb_rate, lamb_rule = compiled(optimizers.lamb_rate), compiled(optimizers.lamb_rule)
+lars_rate, lars_rule = compiled(optimizers.lars_rate), compiled(optimizers.lars_rule)
+sgd_rule = RULES["sgd"].step
 CHUNK = 1024  # elements whose gradient is formed at once: stays in the first-level cache
 
 
@@ -65,18 +58,26 @@ def _norm(x):
 
 
 @jit
-def _plain_rate(lr, state):
-    return lr[0]
+def _plain_rate(rate):
+    return rate
 
 
 @jit
-def _adam_rate(lr, state):
-    return adam_rate(lr[0], state[2][0], state[3][0])
+def _no_powers(state):
+    return ()
 
 
 @jit
-def _adamax_rate(lr, state):
-    return adamax_rate(lr[0], state[2][0])
+def _one_power(state):
+    return (state[2][0],)
+
+
+@jit
+def _two_powers(state):
+    return state[2][0], state[3][0]
+
+
+_POWERS = [_no_powers, _one_power, _two_powers]
 
 
 @jit
@@ -84,22 +85,31 @@ def _keep_powers(state, hyper):
     pass
 
 
-@jit
-def _next_powers(state, hyper):
-    state[2][0] *= hyper[1]
-    state[3][0] *= hyper[3]
+def _next_powers(times):
+    """Make the step of two powers of beta: each times a constant, at its place in ``times``."""
+    first, second = (1 + place for place in times)
+
+    def move(state, hyper):
+        state[2][0] *= hyper[first]
+        state[3][0] *= hyper[second]
+
+    return jit(move)
 
 
 @jit
-def _as_given(hyper, state):
+def _as_given(hyper, powers):
     return hyper[1:]
 
 
-@jit
-def _scaled_epsilon(hyper, state):
-    constants = hyper[1:].copy()
-    constants[-1] = adam_epsilon(constants[-1], state[2][0], state[3][0])
-    return constants
+def _with_last(last):
+    """Make a function that gives a step its constants, the last one from powers of beta."""
+
+    def constants_of(hyper, powers):
+        constants = hyper[1:].copy()
+        constants[-1] = last(constants[-1], *powers)
+        return constants
+
+    return jit(constants_of)
 
 
 @jit
@@ -129,16 +139,14 @@ def _update_pass(name):
     """Return the pass that moves a parameter by a rule, element by element."""
     rule = RULES[name]
     loop, constants, cut = elementwise(rule), rule.constants, _CUTS[rule.states]
-    rate_of = {adam_rate: _adam_rate, adamax_rate: _adamax_rate}.get(rule.rate, _plain_rate)
-    finish = _next_powers if rule.rate is adam_rate else _keep_powers
-    constants_of = _as_given if rule.last is None else _scaled_epsilon
+    rate_of, powers_of = rule.rate or _plain_rate, _POWERS[rule.powers]
+    finish = _next_powers(rule.times) if rule.times else _keep_powers
+    constants_of = _as_given if rule.last is None else _with_last(rule.last)
 
     def update(param, grads, starts, lr, hyper, state):
-        rate, scale, fixed = (
-            rate_of(lr, state),
-            hyper[0],
-            as_tuple(constants_of(hyper, state), constants),
-        )
+        powers, scale = powers_of(state), hyper[0]
+        rate = rate_of(lr[0], *powers)
+        fixed = as_tuple(constants_of(hyper, powers), constants)
         buffer = np.empty(CHUNK, param.dtype)
         for begin in range(0, len(param), CHUNK):
             end = min(begin + CHUNK, len(param))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+from hpcdist.base import optimizers as rules
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.embedding.selected_rows import SelectedRows
@@ -43,13 +44,11 @@ def _lars(
     lars_coeff: float,
     lars_weight_decay: float,
 ) -> None:
-    from hpcdist.base import update_rules as rules
-
     number = param.dtype.type
     coeff, decay = number(lars_coeff), number(lars_weight_decay)
     norms = xp.sqrt(param_norm), xp.sqrt(grad_norm)
-    local_rate = rules.lars_rate.py_func(rate, coeff, decay, *norms)
-    moved, speed = rules.lars_rule.py_func(param, grad, velocity, local_rate, number(mu), decay)
+    local_rate = rules.lars_rate(rate, coeff, decay, *norms)
+    moved, speed = rules.lars_rule(param, grad, velocity, local_rate, number(mu), decay)
     param_out[...], velocity_out[...] = moved, speed
 
 
@@ -58,7 +57,7 @@ define(
     "Param, Grad, LearningRate, Velocity, SquaredParamNorm, SquaredGradNorm"
     " -> ParamOut, VelocityOut",
     rows=not_on_rows,
-    attrs={"mu": 0.9, "lars_coeff": 0.001, "lars_weight_decay": 0.0005},
+    attrs=rules.OPTIMIZERS["lars_momentum"].attrs,
     infer=lambda param, grad, rate, velocity, *_, **__: (param, velocity),
     kernel=_lars,
 )

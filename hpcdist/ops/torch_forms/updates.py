@@ -1,4 +1,4 @@
-"""Forms of the optimizers, from the formulas of `update_rules`, and of mixed precision."""
+"""Forms of the optimizers, from the formulas of `optimizers`, and of mixed precision."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from hpcdist.base import update_rules as rules
+from hpcdist.base import optimizers as rules
 from hpcdist.ops.optimize.average_accumulates import MOST
-from hpcdist.ops.optimize.update import UPDATES
-from hpcdist.ops.optimize.update_device import POWERS_TIMES, formula_of
+from hpcdist.ops.optimize.update_device import formula_of
 from hpcdist.ops.torch_forms import dtype_name, form
 
 
@@ -29,7 +28,7 @@ def _norm(torch, x):
 
 def _updated(torch, param, grad, state, rate, attrs, type):
     """Return the parameter and all of its states as they are after the update."""
-    update = UPDATES[type]
+    update = rules.OPTIMIZERS[type]
     constants = _constants(update, attrs, param)
     name = update.rule(attrs)
     if name == "lars_momentum":
@@ -42,25 +41,25 @@ def _updated(torch, param, grad, state, rate, attrs, type):
         norms = _norm(torch, param), _norm(torch, step)
         rate = _formula(torch, rules.lamb_rate)(rate, *norms)
         return param - rate * step, *moments, *state[2:]
-    rule = rules.RULES[name]
+    rule = rules.FORMULAS[name]
     powers = state[rule.states :][: rule.powers]
     if rule.rate is not None:
         rate = _formula(torch, rule.rate)(rate, *(power.reshape(()) for power in powers))
-    moved = _formula(torch, rule.formula)(param, grad, *state[: rule.states], rate, *constants)
-    times = [constants[i] for i in POWERS_TIMES.get(name, ())]
+    moved = _formula(torch, rule.step)(param, grad, *state[: rule.states], rate, *constants)
+    times = [constants[i] for i in rule.times]
     powers = [p * t for p, t in zip(powers, times)] if times else powers
     rest = state[rule.states + rule.powers :]
     return (*(moved if rule.states else (moved,)), *powers, *rest)
 
 
 def _update(type, torch, param, grad, *rest, **attrs):
-    update = UPDATES[type]
+    update = rules.OPTIMIZERS[type]
     rate, state = (rest[0].reshape(()), rest[1:]) if update.has_rate else (0.0, rest)
     param, *states = _updated(torch, param, grad, state, rate, attrs, type)
     return (param, *(s for s, out in zip(states, update.state.values()) if out is not None))
 
 
-for _type in UPDATES:
+for _type in rules.OPTIMIZERS:
     form(_type, family="updates")(partial(_update, _type))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.errors import GraphError
+from hpcdist.base.optimizers import OPTIMIZERS
 from hpcdist.executor.compile import steps_of
 from hpcdist.executor.control import Binding
 from hpcdist.graph.block import Block
@@ -19,7 +20,6 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Call, declared_attrs, lookup
 from hpcdist.ops.common import in_sequence
 from hpcdist.ops.embedding.selected_rows import SelectedRows
-from hpcdist.ops.optimize.operators import UPDATES
 from hpcdist.ops.optimize.operators import bind_update as fused_pass
 from hpcdist.ops.optimize.sparse_gradients import bind_sparse_update
 from hpcdist.ps.sparse_rpc import SentRows
@@ -85,7 +85,7 @@ def bind_update(block: OptimizeBlock, rows: Any, binding: Binding) -> Apply:
     order times 1/contributors. Where an optimizer has a fused kernel, merge and update are one
     pass over memory; both ways give the same bits.
     """
-    if len(block.ops) == 1 and block.ops[0].type in UPDATES:
+    if len(block.ops) == 1 and block.ops[0].type in OPTIMIZERS:
         return _fused(block.ops[0], rows, binding)
     merged = binding.backend.xp.empty(rows.shape[1:], rows.dtype)
     sender = np.zeros(1, np.int64)  # DC-ASGD compensates for what this trainer had read
@@ -166,7 +166,7 @@ def _sparse_apply(block: OptimizeBlock, binding: Binding) -> Callable[[SelectedR
     A lone optimizer is bound once. Clip or regularization before it depends on the number of rows,
     so that block is compiled for every gradient.
     """
-    if len(block.ops) == 1 and block.ops[0].type in UPDATES:
+    if len(block.ops) == 1 and block.ops[0].type in OPTIMIZERS:
         op, (param, rate, state) = block.ops[0], _optimizer_arrays(block.ops[0], binding)
         attrs = declared_attrs(lookup(op.type), op.attrs)
         return bind_sparse_update(binding.backend.xp, op.type, attrs, param, rate, state)
@@ -204,7 +204,7 @@ def _ops_on(
 
 def _optimizer_arrays(op: Operator, binding: Binding) -> tuple[Any, Any, list[Any]]:
     """Return parameter, learning rate and state of an optimizer operator."""
-    names = [op.input(slot)[0] for slot in UPDATES[op.type].state if op.input(slot)]
+    names = [op.input(slot)[0] for slot in OPTIMIZERS[op.type].state if op.input(slot)]
     state = [array_of(binding, name) for name in names]
     param = array_of(binding, op.input("Param")[0])
     rates = op.input("LearningRate")  # without one, anything stands for it
