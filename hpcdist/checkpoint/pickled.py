@@ -1,8 +1,9 @@
 """The files of ``fluid.save`` and ``paddle.static.save``: pickled dicts of arrays, without pickle.
 
-A small interpreter reads them. It supports only the operations of such files (protocols 2 to 5),
-calls nothing that a file names, and takes at most a few times the file's size of memory: little
-where arrays lie in the file as they are, which are read by rows, when they are asked for.
+What writes them is `pickling`. A small interpreter reads them. It supports only the operations of
+such files (protocols 2 to 5), calls nothing that a file names, and takes at most a few times the
+file's size of memory: little where arrays lie in the file as they are, which are read by rows, when
+they are asked for.
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from reprlib import repr as shown
+from typing import Any, ClassVar
 
 import numpy as np
 
 from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.files import open_plain, read_into
 from hpcdist.checkpoint.fluid_files import Tensor
-from hpcdist.checkpoint.write import write_bytes
 
 KINDS = "biuf"
 MAX_OPERATIONS = 10_000_000  # of a file; an array takes about 30
@@ -32,14 +33,14 @@ MAX_DIMENSIONS = 32
 
 
 @dataclass
-class _Array:
+class Array:
     """What a file says of an array, before it is one."""
 
     state: Any = None
 
 
 @dataclass
-class _DType:
+class DType:
     """What a file says of a dtype: its name, and in which order its bytes are."""
 
     name: Any
@@ -47,7 +48,7 @@ class _DType:
 
 
 @dataclass(frozen=True)
-class _Bytes:
+class Bytes:
     """Bytes that are left in the file."""
 
     offset: int
@@ -57,20 +58,20 @@ class _Bytes:
         return self.count
 
 
-class _Called:
+class Called:
     """A function that a file names: it stands for what it would make."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
-_MARK = object()
+MARK = object()
 _GLOBALS = {
-    ("numpy.core.multiarray", "_reconstruct"): _Called("array"),
-    ("numpy._core.multiarray", "_reconstruct"): _Called("array"),
-    ("numpy", "ndarray"): _Called("type of arrays"),
-    ("numpy", "dtype"): _Called("dtype"),
-    ("_codecs", "encode"): _Called("bytes"),
+    ("numpy.core.multiarray", "_reconstruct"): Called("array"),
+    ("numpy._core.multiarray", "_reconstruct"): Called("array"),
+    ("numpy", "ndarray"): Called("type of arrays"),
+    ("numpy", "dtype"): Called("dtype"),
+    ("_codecs", "encode"): Called("bytes"),
 }
 _CONSTANTS = {0x4E: None, 0x88: True, 0x89: False, 0x29: ()}
 _INTEGERS = {0x4A: "<i", 0x4B: "<B", 0x4D: "<H"}
@@ -100,56 +101,43 @@ def read_state(path: Path) -> dict[str, np.ndarray]:
 
     No code of the file, nor any that it names, is run.
     """
-    stored = stored_arrays(path).items()
-    return {name: a.read() if isinstance(a, Tensor) else a for name, a in stored}
+    return {name: in_memory(array) for name, array in stored_arrays(path).items()}
+
+
+def in_memory(array: Tensor | np.ndarray) -> np.ndarray:
+    """Return an array that may still be in its file."""
+    return array.read() if isinstance(array, Tensor) else array
 
 
 def stored_arrays(path: Path) -> dict[str, Tensor | np.ndarray]:
     """Return the arrays of `read_state`; those that lie in the file as they are stay there."""
+    found: dict[str, Tensor | np.ndarray] = run(Machine, path)
+    return found
+
+
+def run(machine: type[Machine], path: Path, *given: Any) -> Any:
+    """Return the object that a machine makes of a file and of what is given.
+
+    CheckpointError if it is none of its files.
+    """
     with open_plain(path) as file:
         try:
-            return _Machine(file, os.fstat(file.fileno()).st_size).run(path)
+            return machine(file, os.fstat(file.fileno()).st_size, path, *given).run()
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
         except (ValueError, IndexError, TypeError) as error:
-            raise CheckpointError(f"{path}: not a file of fluid.save ({error})") from None
+            raise CheckpointError(f"{path}: not a file of {machine.OF} ({error})") from None
 
 
-# -- writing ---------------------------------------------------------------------------------------
-# Modules as they are called before NumPy 2, which finds them, too.
-_BEGIN = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00\x85C\x01btR(K\x01("
-_TYPE = b"tcnumpy\ndtype\n(%s\x89\x88tR(K\x03%sNNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89"
-_END = b"tb"
+class Machine:
+    """What reads such files, operation by operation."""
 
+    OF = "fluid.save"  # what has written them
+    PARTS = "an array"
+    GLOBALS: ClassVar[Mapping[Any, Called]] = _GLOBALS
 
-def write_state(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays by name as Paddle 2.6.2 does (protocol 4 of pickle); it is complete, or as it
-    was before."""
-    write_bytes(path, b"\x80\x04}(", *_pickled(arrays), b"u.")
-
-
-def _pickled(arrays: Mapping[str, np.ndarray]) -> Iterator[bytes | memoryview]:
-    for name, array in arrays.items():
-        dtype = array.dtype.newbyteorder("<")
-        order = b"<" if dtype.itemsize > 1 else b"|"
-        yield _text(name) + _BEGIN
-        yield b"".join(b"\x8a\x08" + struct.pack("<q", extent) for extent in array.shape)
-        yield _TYPE % (_text(dtype.str[1:]), _text(order.decode()))
-        data = np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8).data
-        yield b"\x8e" + struct.pack("<Q", data.nbytes)
-        yield data
-        yield _END
-
-
-def _text(text: str) -> bytes:
-    encoded = text.encode()
-    return b"X" + struct.pack("<I", len(encoded)) + encoded
-
-
-# -- reading ---------------------------------------------------------------------------------------
-class _Machine:
-    def __init__(self, file: Any, size: int) -> None:
-        self._file = file
+    def __init__(self, file: Any, size: int, path: Path) -> None:
+        self._file, self._path = file, path
         self._left = size  # bytes of the file that have not been read
         self._spent, self._size = 0, size  # bytes that were made of those read
         self._window, self._at = b"", 0
@@ -157,22 +145,22 @@ class _Machine:
         self._memo: dict[int, Any] = {}
         self._given: set[int] = set()  # the bytes that are an array
 
-    def run(self, path: Path) -> dict[str, Tensor | np.ndarray]:
-        """Return the arrays of the file; ValueError, TypeError or IndexError for other files."""
+    def run(self) -> Any:
+        """Return the content of the file; ValueError, TypeError or IndexError for other files."""
         for _ in range(MAX_OPERATIONS):
             code = self._take(1)[0]
             if code == 0x2E:  # STOP
-                return self._result(path)
+                return self._result()
             self._operate(code)
             if len(self._stack) > MAX_STACK or len(self._memo) > MAX_MEMO:
                 raise ValueError("its stack or memo is too large")
         raise ValueError("too many operations")
 
-    def _result(self, path: Path) -> dict[str, Tensor | np.ndarray]:
+    def _result(self) -> Any:
         (state,) = self._stack
         if not isinstance(state, dict):
             raise ValueError(f"a {type(state).__name__}, not a dict")
-        return {name: self._array_of(array, path) for name, array in state.items()}
+        return {name: self._array_of(array) for name, array in state.items()}
 
     # -- bytes -----------------------------------------------------------------------------------
     def _take(self, count: int) -> bytes:
@@ -183,11 +171,11 @@ class _Machine:
         data, self._at = self._window[self._at : self._at + count], self._at + count
         return data if len(data) == count else self._behind(data, count).tobytes()
 
-    def _long(self, count: int) -> np.ndarray | _Bytes:
+    def _long(self, count: int) -> np.ndarray | Bytes:
         """Return the next bytes of the file; leave them there if they may be many."""
         if count <= len(self._window) - self._at or count > self._left:
             return np.frombuffer(self._take(count), np.uint8).copy()
-        left = _Bytes(self._size - self._left, count)
+        left = Bytes(self._size - self._left, count)
         self._left -= count
         self._file.seek(left.offset + count)
         self._window, self._at = b"", 0
@@ -229,7 +217,7 @@ class _Machine:
             count = self._number(form)
             stack.append(self._take(count).decode(encoding) if encoding else self._long(count))
         elif code == 0x28:
-            stack.append(_MARK)
+            stack.append(MARK)
         elif code == 0x74:  # TUPLE
             self._tuple(self._above_mark())
         elif 0x85 <= code <= 0x87:  # TUPLE1, TUPLE2, TUPLE3
@@ -248,25 +236,28 @@ class _Machine:
                 raise ValueError(f"there is no value {number}")
             stack.append(self._memo[number])
         elif code == 0x63:  # GLOBAL
-            stack.append(_function(self._line(), self._line()))
+            stack.append(self._function(self._line(), self._line()))
         elif code == 0x93:  # STACK_GLOBAL
             name, module = stack.pop(), stack.pop()
-            stack.append(_function(module, name))
+            stack.append(self._function(module, name))
         elif code == 0x52:  # REDUCE
             self._reduce()
         elif code == 0x62:  # BUILD
             state, target = stack.pop(), stack[-1]
-            if not isinstance(target, (_Array, _DType)) or not isinstance(state, tuple):
+            if not isinstance(target, (Array, DType)) or not isinstance(state, tuple):
                 raise ValueError("a state for an object that is not an array")
             target.state = state
         elif code in (0x80, 0x95):  # PROTO, FRAME
             self._take(1 if code == 0x80 else 8)
         else:
-            raise ValueError(f"operation {bytes([code])!r} is not part of an array")
+            self._operate_besides(code)
+
+    def _operate_besides(self, code: int) -> None:
+        raise ValueError(f"operation {bytes([code])!r} is not part of {self.PARTS}")
 
     def _above_mark(self) -> list[Any]:
         for count, value in enumerate(reversed(self._stack)):
-            if value is _MARK:
+            if value is MARK:
                 values = self._stack[len(self._stack) - count :]
                 del self._stack[len(self._stack) - count - 1 :]
                 return values
@@ -284,23 +275,34 @@ class _Machine:
             raise ValueError("items for an object that is not a dict")
         for name, value in zip(items[::2], items[1::2]):
             if not isinstance(name, str) or len(name) > MAX_NAME:
-                raise ValueError(f"a variable called {name!r:.80}")
-            if not isinstance(value, _Array):
-                raise ValueError(f"variable {name!r:.80} is a {type(value).__name__}")
+                raise ValueError(f"a variable called {shown(name)}")
+            if not isinstance(value, Array):
+                raise ValueError(f"variable {shown(name)} is a {type(value).__name__}")
             target[name] = value
+
+    def _function(self, module: object, name: object) -> Called:
+        named = isinstance(module, str) and isinstance(name, str)
+        called = self.GLOBALS.get((module, name)) if named else None
+        if called is None:
+            raise ValueError(f"{_word(module)}.{_word(name)} is not part of {self.PARTS}")
+        return called
 
     def _reduce(self) -> None:
         arguments, called = self._stack.pop(), self._stack.pop()
-        name = called.name if isinstance(called, _Called) else None
-        made = isinstance(arguments, tuple) and 1 <= len(arguments) <= 3
-        if name == "array" and made:
-            self._stack.append(_Array())
-        elif name == "dtype" and made:
-            self._stack.append(_DType(arguments[0]))
-        elif name == "bytes" and made:
-            self._stack.append(self._encoded(*arguments))
-        else:
-            raise ValueError("a call that is not part of an array")
+        if not isinstance(called, Called) or not isinstance(arguments, tuple):
+            raise ValueError(f"a call that is not part of {self.PARTS}")
+        self._stack.append(self._made(called.name, arguments))
+
+    def _made(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """Return a stand-in for the result of a call."""
+        if 1 <= len(arguments) <= 3:
+            if name == "array":
+                return Array()
+            if name == "dtype":
+                return DType(arguments[0])
+            if name == "bytes":
+                return self._encoded(*arguments)
+        raise ValueError(f"a call that is not part of {self.PARTS}")
 
     def _encoded(self, text: object, encoding: object) -> np.ndarray:
         if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
@@ -315,31 +317,34 @@ class _Machine:
             raise ValueError("it would unpack to more than three times its size")
 
     # -- arrays ----------------------------------------------------------------------------------
-    def _array_of(self, array: _Array, path: Path) -> Tensor | np.ndarray:
+    def _array_of(self, array: Array) -> Tensor | np.ndarray:
         _, shape, dtype_state, columns, data = _items(array.state, 5)
-        if not isinstance(dtype_state, _DType) or columns not in (False, 0):
+        if not isinstance(dtype_state, DType) or columns not in (False, 0):
             raise ValueError("an array without a dtype, or in Fortran order")
         order = "|" if dtype_state.state is None else _items(dtype_state.state, 8)[1]
         if not isinstance(dtype_state.name, str) or not 2 <= len(dtype_state.name) <= 3:
-            raise ValueError(f"dtype {dtype_state.name!r:.80}")
+            raise ValueError(f"dtype {shown(dtype_state.name)}")
         dtype = np.dtype(dtype_state.name)
         if dtype.kind not in KINDS or order not in ("<", "|", "="):
-            raise ValueError(f"dtype {dtype_state.name!r}")
+            raise ValueError(f"dtype {shown(dtype_state.name)}")
         if not isinstance(shape, tuple) or len(shape) > MAX_DIMENSIONS:
             raise ValueError("a malformed shape")
         if not all(type(d) is int and 0 <= d < 1 << 48 for d in shape):
-            raise ValueError(f"shape {shape!r:.80}")
+            raise ValueError(f"shape {shown(shape)}")
         raw = _latin(data) if isinstance(data, str) else data
-        if not isinstance(raw, (np.ndarray, _Bytes)):
+        if not isinstance(raw, (np.ndarray, Bytes)):
             raise ValueError("malformed array")
         self._spend(len(raw))
-        if isinstance(raw, _Bytes):
+        if isinstance(raw, Bytes):
             if len(raw) != math.prod(shape) * dtype.itemsize:
-                raise ValueError(f"{len(raw)} bytes for shape {shape!r:.80}")
-            return Tensor(path.parent, path.name, raw.offset, dtype.name, shape)
+                raise ValueError(f"{len(raw)} bytes for shape {shown(shape)}")
+            return self._left_at(raw, dtype.name, shape)
         raw = raw.copy() if id(raw) in self._given else raw
         self._given.add(id(raw))
         return raw.view(dtype).reshape(shape)
+
+    def _left_at(self, raw: Bytes, dtype: str, shape: tuple[int, ...]) -> Tensor:
+        return Tensor(self._path.parent, self._path.name, raw.offset, dtype, shape)
 
 
 def _latin(text: str) -> np.ndarray:
@@ -352,7 +357,5 @@ def _items(state: object, count: int) -> tuple[Any, ...]:
     return state
 
 
-def _function(module: object, name: object) -> _Called:
-    if not (isinstance(module, str) and isinstance(name, str)) or (module, name) not in _GLOBALS:
-        raise ValueError(f"{module!s:.80}.{name!s:.80} is not part of an array")
-    return _GLOBALS[module, name]
+def _word(name: object) -> str:
+    return name[:80] if isinstance(name, str) else shown(name)

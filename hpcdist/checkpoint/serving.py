@@ -218,10 +218,10 @@ class ServerStore:
             if array is not None:
                 array[...] = value
 
-    def _take(self, name: str, at: int, data: str) -> None:
-        """Take a part of a value; a server that has no such variable has nothing to do."""
+    def _take(self, name: str, at: int, data: str, server: int | None = None) -> None:
+        """Take a part of a value, if it is for this server; without such a variable do nothing."""
         array = array_of(self._scope, name)
-        if array is not None:
+        if array is not None and server in (None, self._index):
             self.settle()
             take(array, name, at, data)
             self._back_up()

@@ -14,8 +14,10 @@ GIVE = "give"  # what a request of CHECKPOINT does
 PIECE = 1 << 26  # bytes; a third more as text
 
 
-def give(ask: Callable[[object], object], values: Mapping[str, np.ndarray]) -> None:
-    """Give the servers values by name; those that have no such variable do nothing.
+def give(
+    ask: Callable[[object], object], values: Mapping[str, np.ndarray], server: int | None = None
+) -> None:
+    """Give the servers, or one of them, values by name; who has no such variable does nothing.
 
     ``ask`` sends a request to every server and returns when they have answered. One trainer calls
     this; a server takes the values between two of this trainer's steps.
@@ -24,7 +26,7 @@ def give(ask: Callable[[object], object], values: Mapping[str, np.ndarray]) -> N
         flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
         for at in range(0, len(flat), PIECE):
             data = base64.b64encode(flat[at : at + PIECE].data).decode()
-            ask({"do": GIVE, "name": name, "at": at, "data": data})
+            ask({"do": GIVE, "name": name, "at": at, "data": data, "server": server})
 
 
 def take(array: np.ndarray, name: str, at: int, data: str) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import hpcdist
-from hpcdist.checkpoint.pickled import read_state, write_state
+from hpcdist.checkpoint.pickled import read_state
+from hpcdist.checkpoint.pickling import write_state
 from hpcdist.checkpoint.sources import open_saved
 from hpcdist.compat import aspaddle
 from hpcdist.errors import CheckpointError, GraphError

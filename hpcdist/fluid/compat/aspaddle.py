@@ -18,7 +18,10 @@ from hpcdist.fluid.compat.fluid_names import FLUID, ROOT
 
 PADDLE2 = "hpcdist.fluid.compat.paddle2"
 BASE = "paddle.base"
-_HELPERS = ("composed", "creation", "data", "declare", "einstein", "methods", "reductions")
+_HELPERS = (
+    "composed", "creation", "data", "declare", "einstein", "methods", "objects", "reductions",
+    "scalars", "sparse_table", "values",
+)  # fmt: skip
 DATASET = "paddle.dataset"
 DATASETS = "hpcdist.fluid.compat.datasets"
 CHILDREN = str(Path(__file__).with_name("paddle_path"))  # for pipe commands of Datasets

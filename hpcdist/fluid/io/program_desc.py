@@ -100,18 +100,19 @@ def write_program(
     return encoded("program", {"blocks": blocks})
 
 
-def program_bytes(program: Program) -> bytes:
+def program_bytes(program: Program, rewrite: Rewrite = list) -> bytes:
     """Return a Program in Fluid's format, as it stands; CheckpointError as `write_program`."""
-    return encoded("program", {"blocks": _block_messages(program)})
+    return encoded("program", {"blocks": rewrite(_block_messages(program))})
 
 
-def parsed_program(data: bytes) -> Program:
-    """Return the Program in Fluid's format; CheckpointError if the bytes are none.
+def parsed_program(
+    data: bytes, source: str = "Program.parse_from_string", rewrite: Rewrite = list
+) -> Program:
+    """Return the Program in Fluid's format; CheckpointError, with the source, if bytes are none.
 
     As in Fluid its parameters are variables that are kept from step to step.
     """
-    source = "Program.parse_from_string"
-    return from_data(read_program(data, source)["program"], source)
+    return from_data(read_program(data, source, rewrite)["program"], source)
 
 
 def _block_messages(program: Program) -> list[dict[str, Any]]:

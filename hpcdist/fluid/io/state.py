@@ -22,7 +22,7 @@ from hpcdist.checkpoint.pickled import read_state
 from hpcdist.checkpoint.ranks import peers_here, saved_by_first
 from hpcdist.checkpoint.save_alone import save_alone
 from hpcdist.executor.merging import begin_to_merge
-from hpcdist.executor.scope import global_scope
+from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.fluid.io.load_variables import load_vars
 from hpcdist.fluid.io.program_data import to_data
 from hpcdist.fluid.io.selection import (
@@ -31,7 +31,7 @@ from hpcdist.fluid.io.selection import (
     is_parameter,
     is_persistable,
 )
-from hpcdist.fluid.io.variables import save_vars
+from hpcdist.fluid.io.variables import save_vars, set_on_servers
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
 from hpcdist.transpiler.sharded_updates import not_here
@@ -120,7 +120,7 @@ def _load(
     for name, how in left_to_first(program, peers_here().trainer).items():
         if name in values:
             values[name] = Combined((name,), how, holds=False).of([values[name]])
-    _assign(values, str(prefix))
+    _assign(values, str(prefix), global_scope())
 
 
 def load_program_state(
@@ -144,32 +144,39 @@ def load_program_state(
     return {**state, **_state(optimizer)} if optimizer.exists() else state
 
 
-def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
+def set_program_state(
+    program: Program, state_dict: Mapping[str, Any], *, scope: Scope | None = None
+) -> None:
     """Give the variables that a Program keeps their values in ``state_dict``, arrays by name.
 
     After the startup program. Raises GraphAssertionError, and nothing has changed, if one has
     another shape or dtype. Warns of values that no variable takes. What other trainers hold of the
-    optimizer's state is left to them. In a job with servers a plain script may give parameters,
-    which servers have before the next step; CheckpointError for what only they keep.
+    optimizer's state is left to them. In a job with servers every trainer of a plain script calls
+    this with the same values, which servers have before the next step; CheckpointError for rows of
+    distributed tables.
     """
     names = {var.name for var in program.list_vars() if is_persistable(var)}
     elsewhere = not_here(program)
     names -= tables_looked_up(program) | state_of_tables(program) | elsewhere
-    scope, peers = global_scope(), peers_here()
+    scope, peers = scope or global_scope(), peers_here()
     lacking = {name for name in names if array_of(scope, name) is None}
-    if peers.servers:
-        lacking = (lacking | tables_looked_up(program)).intersection(state_dict)
-        if lacking or not peers.shares_batches:
+    there: dict[str, np.ndarray] = {}
+    if peers.trains_in(scope):
+        tables = tables_looked_up(program).intersection(state_dict)
+        if tables or not peers.shares_batches:
             raise CheckpointError(
-                f"set_program_state: servers keep {min(lacking, default='the parameters')}: set "
+                f"set_program_state: servers keep {min(tables, default='the parameters')}: set "
                 "all values in one process, then fluid.save them there and fluid.load them here"
             )
+        there = {name: np.asarray(state_dict[name]) for name in lacking.intersection(state_dict)}
+        names -= lacking
     elif lacking:
         raise GraphAssertionError(
             f"variable {min(lacking)!r} has no value: run the startup program"
         )
-    _assign({n: np.asarray(a) for n, a in state_dict.items() if n in names}, "state_dict")
-    unused = sorted(set(state_dict) - names - elsewhere)
+    set_on_servers(peers, program, there)
+    _assign({n: np.asarray(a) for n, a in state_dict.items() if n in names}, "state_dict", scope)
+    unused = sorted(set(state_dict) - names - elsewhere - set(there))
     if unused:
         warnings.warn(
             f"the program keeps none of these variables: {', '.join(unused)}", stacklevel=2
@@ -205,8 +212,8 @@ def _state(path: Path) -> dict[str, np.ndarray]:
         return {name: saved.read(name) for name in saved.variables}
 
 
-def _assign(state: Mapping[str, np.ndarray], source: str) -> None:
-    scope, state = global_scope(), dict(state)
+def _assign(state: Mapping[str, np.ndarray], source: str, scope: Scope) -> None:
+    state = dict(state)
     for name, array in state.items():
         current = array_of(scope, name)
         if current is not None and {current.shape, array.shape} == {(), (1,)}:

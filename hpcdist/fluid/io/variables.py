@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from hpcdist.checkpoint.local_shards import (
     unsliced,
 )
 from hpcdist.checkpoint.metadata import OTHER, Piece
-from hpcdist.checkpoint.pickled import write_state
+from hpcdist.checkpoint.pickling import write_state
 from hpcdist.checkpoint.ranks import peers_here, saved_by_first
 from hpcdist.checkpoint.restoring import is_table
 from hpcdist.checkpoint.rows import Choice
@@ -47,6 +48,7 @@ from hpcdist.fluid.io.selection import (
 )
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
+from hpcdist.ps.given_values import give
 from hpcdist.transpiler.hybrid import served_plan
 from hpcdist.transpiler.sharded_updates import owners_of
 from hpcdist.transpiler.table_metadata import tables_looked_up
@@ -308,6 +310,29 @@ def _read_remote(peers: Peers, pieces: Sequence[tuple[int, str, Piece]]) -> np.n
         else:
             peers.read(server, {local: array[piece.begin : piece.end]})
     return array
+
+
+def set_on_servers(peers: Peers, program: Program, values: Mapping[str, np.ndarray]) -> None:
+    """Give servers values by name of what only they have; every trainer calls this with the same.
+
+    CheckpointError, and nothing has changed, if they do not have one, or in another shape.
+    """
+    remote = _on_servers(peers, program) if values else {}
+    parts: dict[int, dict[str, np.ndarray]] = {}
+    for name, array in values.items():
+        for server, local, piece in remote.get(name, ()):
+            if math.prod(piece.whole) != array.size or array.dtype != piece.dtype:
+                raise CheckpointError(
+                    f"{name!r} is {piece.dtype}{list(piece.whole)} on the servers, the value is "
+                    f"{array.dtype}{list(array.shape)}"
+                )
+            whole = array.reshape(piece.whole)
+            part = whole if piece.copy else whole[piece.begin : piece.end]
+            parts.setdefault(server, {})[local] = part
+        if name not in remote:
+            raise CheckpointError(f"variable {name!r} is neither here nor on the servers")
+    for server, of_server in parts.items():
+        give(peers.ask, of_server, server)
 
 
 def _write_fluid(directory: Path, arrays: Mapping[str, np.ndarray], filename: str | None) -> None:

@@ -15,6 +15,7 @@ from hpcdist.base.errors import GraphError
 from hpcdist.executor.backend import CPUPlace, CUDAPlace, Place
 from hpcdist.fluid.compat.core import is_compiled_with_cuda
 from hpcdist.fluid.compat.paddle2 import methods, tensor
+from hpcdist.fluid.compat.paddle2.objects import load, save
 from hpcdist.fluid.compat.paddle2.param_attr import ParamAttr
 from hpcdist.fluid.compat.paddle2.tensor import *  # noqa: F403
 from hpcdist.fluid.layers import create_parameter
@@ -132,7 +133,9 @@ __all__ = [
     "is_compiled_with_ipu",
     "is_compiled_with_rocm",
     "is_compiled_with_xpu",
+    "load",
     "no_grad",
+    "save",
     "seed",
     "set_device",
     "uint8",

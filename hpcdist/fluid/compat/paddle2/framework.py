@@ -14,7 +14,7 @@ from hpcdist.fluid.compat.framework import (
     switch_startup_program,
 )
 from hpcdist.fluid.compat.layer_helper import LayerHelper
-from hpcdist.fluid.compat.paddle2 import in_dynamic_mode, no_grad, seed
+from hpcdist.fluid.compat.paddle2 import in_dynamic_mode, load, no_grad, save, seed
 from hpcdist.fluid.compat.paddle2.creation import get_default_dtype, set_default_dtype
 from hpcdist.fluid.compat.paddle2.param_attr import ParamAttr
 
@@ -32,7 +32,9 @@ __all__ = [
     "default_startup_program",
     "get_default_dtype",
     "in_dynamic_mode",
+    "load",
     "no_grad",
+    "save",
     "seed",
     "set_default_dtype",
     "switch_main_program",

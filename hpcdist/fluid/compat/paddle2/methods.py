@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcdist.base.errors import GraphTypeError
 from hpcdist.fluid.compat import paddle2_names
-from hpcdist.fluid.compat.paddle2 import composed, tensor
+from hpcdist.fluid.compat.paddle2 import composed, tensor, values
 from hpcdist.fluid.compat.paddle2.composed import arithmetic
 from hpcdist.fluid.compat.paddle2.nn import functional
 from hpcdist.fluid.compat.paddle2.scalars import scalar
@@ -150,20 +150,24 @@ def _methods() -> dict[str, Any]:
     return {**plain, **in_place, **_SIGNS}
 
 
-_added: list[str] = []
+_before: dict[tuple[type, str], Any] = {}  # what names were; None where there were none
 
 
 def install() -> None:
-    """Give Variables Paddle 2's methods."""
-    methods = _methods()
-    _added[:] = [name for name in methods if name not in vars(Variable)] or _added
-    for name, method in methods.items():
-        setattr(Variable, name, method)
+    """Give Variables and Programs Paddle 2's methods."""
+    for owner, more in values.METHODS.items():
+        methods = {**_methods(), **more} if owner is Variable else more
+        for name, method in methods.items():
+            _before.setdefault((owner, name), vars(owner).get(name))
+            setattr(owner, name, method)
 
 
 def uninstall() -> None:
     """Give them Fluid's again."""
-    for name in _added:
-        delattr(Variable, name)
-    _added.clear()
+    for (owner, name), method in _before.items():
+        if method is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, method)
+    _before.clear()
     math_op.install()
