@@ -77,7 +77,11 @@ class Content:
             jobs += _copies(array, copy)
             self._arrays[i] = copy
         run(jobs)
-        self._runs = [run for table in self._tables for run in self._runs_of(table)]
+        self._runs = [
+            (part, [_aside(table, array) for array in arrays])
+            for table in self._tables
+            for part, arrays in self._runs_of(table)
+        ]
 
     def not_finite(self) -> str | None:
         """Return a parameter, or a piece of optimizer state, with NaN or infinity; None without."""
@@ -119,6 +123,15 @@ class Content:
                 role = PARAMETER if name in ("ids", "rows") else OPTIMIZER
                 attrs = variable_attrs(table.name, role, dtype, part)
                 yield Entry(f"{table.path}/{name}", array, attrs)
+
+
+def _aside(table: SparseTable, array: np.ndarray) -> np.ndarray:
+    """Return an array of a run, on the disk if that is where the table has its rows."""
+    if table.tier is None or not array.size:
+        return array
+    copy = table.tier.space(array.shape, array.dtype)
+    copy[...] = array
+    return copy
 
 
 def _piece_array(variable: LocalPiece, scope: Scope) -> Any:

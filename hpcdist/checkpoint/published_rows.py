@@ -85,7 +85,7 @@ class PublishedRows:
             return True
         taken = {table.name: _changes(table).take() for table in chosen}
         self._pending[order.sequence] = taken
-        rows = {t.name: _copied(t, None if order.base else taken[t.name]) for t in chosen}
+        rows = {t.name: copied(t, None if order.base else taken[t.name]) for t in chosen}
         kinds = {t.name: _kind_of(t) for t in chosen}
         path = order.path(self._owner, self._owners)
         self._background.start(lambda: _write(path, rows, kinds))
@@ -108,7 +108,7 @@ def _changes(table: SparseTable) -> Changes:
     return table.changes
 
 
-def _copied(table: SparseTable, changed: Changed | None) -> TableRows:
+def copied(table: SparseTable, changed: Changed | None) -> TableRows:
     """Return copies of changed rows, or of all of them (None), in the order of their keys."""
     if changed is None:
         ids, deleted = _all_ids(table), np.empty(0, np.int64)
@@ -116,7 +116,11 @@ def _copied(table: SparseTable, changed: Changed | None) -> TableRows:
         ids, deleted = changed.touched.copy(), changed.deleted.copy()
     sort_by_mix(ids)
     sort_by_mix(deleted)
-    rows = np.empty((len(ids), table.dim), np.float32)
+    shape = len(ids), table.dim
+    if table.tier is None or not len(ids):
+        rows = np.empty(shape, np.float32)
+    else:
+        rows = table.tier.space(shape, np.float32)
     table.read(ids, rows)
     return TableRows(mixes_of(ids), lambda begin, end: rows[begin:end], mixes_of(deleted))
 

@@ -68,10 +68,13 @@ def of_tables(server: str, tables: Sequence[TableStatistics]) -> str:
 
     table = Table(box=None)
     table.add_column(f"hpcdist: {server}", no_wrap=True)
-    for heading in ("rows", "memory", "payload", "rows pulled", "rows pushed"):
+    on_disk = any(t.disk_bytes for t in tables)
+    disk = ("on disk",) if on_disk else ()
+    for heading in ("rows", "memory", *disk, "payload", "rows pulled", "rows pushed"):
         table.add_column(heading, justify="right", no_wrap=True)
     for t in tables:
-        sizes = f"{t.rows:,}", _size(t.nbytes), _size(t.payload_bytes)
+        disk = (_size(t.disk_bytes),) if on_disk else ()
+        sizes = f"{t.rows:,}", _size(t.nbytes), *disk, _size(t.payload_bytes)
         table.add_row(
             f"hpcdist: {server}: {t.name}", *sizes, f"{t.rows_pulled:,}", f"{t.rows_pushed:,}"
         )

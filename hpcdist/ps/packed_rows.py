@@ -68,12 +68,21 @@ class PackedRows:
         """
         self._pass(ids, records, *update, self._facts, self._seed_key, step, more)
 
-    def export(self, records: Array) -> tuple[Array, Array]:
-        """Return the bytes of records: uint8 [n, row_bytes] and [n, state_bytes]."""
-        rows = np.empty((len(records), self.row_bytes), np.uint8)
-        state = np.empty((len(records), self.state_bytes), np.uint8)
+    def space(self, count: int) -> tuple[Array, Array]:
+        """Return arrays for the bytes of so many: uint8 [n, row_bytes] and [n, state_bytes]."""
+        widths = self.row_bytes, self.state_bytes
+        rows, state = (np.empty((count, width), np.uint8) for width in widths)
+        return rows, state
+
+    def export(self, records: Array, rows: Array, state: Array) -> None:
+        """Write the bytes of records to arrays, as `space` returns them."""
         kernels.copy_out(records, 4, rows)
         kernels.copy_out(records, self._state_at, state)
+
+    def as_kept(self, rows: Array, state: Array) -> tuple[Array, Array]:
+        """Return what `export` has written; without a storage, as float32."""
+        if self.storage.same_bytes(None):
+            return rows.view(np.float32), state.view(np.float32)
         return rows, state
 
     def load(self, ids: Array, records: Array, rows: Array, state: Array, step: int) -> None:
@@ -97,4 +106,6 @@ class PackedRows:
         one, hyper, none = np.float32(1), np.zeros(8, np.float32), np.empty(0, np.int32)
         more = False, one, False, one, one
         self.move(ids, ids, (nothing, none, none, one, one, hyper), 0, more)
-        self.load(ids, ids, *self.export(ids), 0)
+        kept = self.space(0)
+        self.export(ids, *kept)
+        self.load(ids, ids, *kept, 0)

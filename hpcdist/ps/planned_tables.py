@@ -110,7 +110,8 @@ def make_table(table: PlannedTable, owner: int, owners: int) -> SparseTable:
         table.dict_size,
     )
     if table.policy is None or table.policy.keeps_all:
-        made = SparseTable(*facts, storage=table.policy.storage if table.policy else None)
+        kept = table.policy or RowPolicy()
+        made = SparseTable(*facts, storage=kept.storage, tier=kept.tier)
     else:
         made = PolicyTable(*facts, policy=table.policy)
         made.check_servers(owners)

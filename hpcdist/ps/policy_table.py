@@ -9,10 +9,11 @@ import numpy as np
 from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
 from hpcdist.ps.batch import ids_of_parts, owners_of
+from hpcdist.ps.repeats import merged, single
 from hpcdist.ps.row_policy import FRACTION, SKETCH_ROWS, RowPolicy, check_servers
 from hpcdist.ps.row_storage import RowStorage
-from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable, single
-from hpcdist.ps.table_arguments import check_values, checked_ids
+from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
+from hpcdist.ps.table_arguments import check_finite, check_values, checked_ids
 
 _SGD, _ZEROS = RowOptimizer("sgd"), RowInitializer("constant", 0.0)
 _NO_EXPIRY = -1e30  # a score that none is below
@@ -46,8 +47,9 @@ class PolicyTable(SparseTable):
         self.policy, self._kernels, self._lists = policy, policy_kernels, part_kernels
         self._words = part_kernels.KEPT + len(policy.metadata)
         stored = policy.storage or RowStorage()
-        self._at = 4 + stored.record_bytes(dim, optimizer.state_widths(dim))
-        self.bound = policy.rows_for(self._at + 4 * self._words)
+        size = 4 + stored.record_bytes(dim, optimizer.state_widths(dim))
+        self._at = size if policy.tier is None else 8
+        self.bound = policy.rows_for(size + 4 * self._words)
         self.parts = policy.parts_for(self.bound)
         if self.bound < self.parts and (policy.budget_rows or policy.budget_bytes):
             raise TableError(
@@ -81,7 +83,8 @@ class PolicyTable(SparseTable):
         self._quotas = shares + (np.arange(self.parts) < self.bound % self.parts)
         # Another one than initial values follow from.
         self._key = np.uint64(seed % (1 << 64) ^ _CHANCE)
-        super().__init__(name, dim, optimizer, initializer, seed, dict_size, storage=policy.storage)
+        facts = name, dim, optimizer, initializer, seed, dict_size
+        super().__init__(*facts, storage=policy.storage, tier=policy.tier)
 
     @property
     def companions(self) -> tuple[SparseTable, ...]:
@@ -128,16 +131,16 @@ class PolicyTable(SparseTable):
         super().pull(ids, rows, create=False)
         out[:, : self.dim], out[:, self.dim :] = rows, 0
 
-    def _pull(self, ids: Array, out: Array, *, create: bool) -> int:
+    def _pull(self, ids: Array, out: Array, *, create: bool, keep: bool = True) -> int:
         if self.policy.until_admitted == "initial":
-            return super()._pull(ids, out, create=False)
+            return super()._pull(ids, out, create=False, keep=keep)
         ids = checked_ids(self.name, ids, "pull")
         check_values(self.name, out, (len(ids), self.dim), "out")
-        records = self._locate(ids, create=False)
-        if self._packed is not None:
-            self._packed.read(ids, records, out, zeros=True)
-        else:
-            self._kernels.read_or_zeros(records, out)
+        for part, records in self._pieces(ids, create=False, keep=keep):
+            if self._packed is not None:
+                self._packed.read(ids[part], records, out[part], zeros=True)
+            else:
+                self._kernels.read_or_zeros(records, out[part])
         return len(ids)
 
     def push(
@@ -158,8 +161,10 @@ class PolicyTable(SparseTable):
         check_values(self.name, grads, (len(ids), self.sent_width), "grads")
         self._check_shows(ids, grads)
         rows = np.require(grads[:, : self.dim], requirements=["C", "A", "W"])
-        self._check_finite(ids, rows, learning_rate, scale)
-        unique, firsts, following = self._merged(ids) if repeats else single(ids)
+        check_finite(self, ids, rows, learning_rate, scale)
+        if self.tier is not None:
+            self.tier.reserve(len(ids))
+        unique, firsts, following = merged(ids) if repeats else single(ids)
         looks = self._looks(grads, firsts, following)
         with_row = self._locate(unique, create=False) != 0
         chosen = with_row | self._by_chance(unique)
@@ -341,6 +346,8 @@ class PolicyTable(SparseTable):
     def _forget(self, ids: Array, records: Array) -> None:
         """Remove rows."""
         self._memory.reserve(len(ids))
+        if self.tier is not None:
+            self.tier.drop(records)
         self._lists.leave(ids, records, self._at, self._parts, *self._index_of_rows())
         if self.changes is not None:
             self.changes.drop(ids)
@@ -352,6 +359,8 @@ class PolicyTable(SparseTable):
         gone = np.empty(count if self.changes is not None else 0, np.int64)
         facts = *self._worth, self._parts, *self._index_of_rows()
         self._lists.forget_least(which, counts, gone, *facts)
+        if self.tier is not None:
+            self.tier.drop(self._memory.removed_last(count))
         if self.changes is not None:
             self.changes.drop(gone)
 

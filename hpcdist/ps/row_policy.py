@@ -17,6 +17,7 @@ from hpcdist.base.errors import TableError
 from hpcdist.base.plain_data import typed
 from hpcdist.comm.base import Array
 from hpcdist.ps.row_storage import RowStorage
+from hpcdist.ps.row_tier import Tier
 
 # What is kept with each row, uint32; the last two hold float32, and only tables with a score have
 # them.
@@ -106,6 +107,9 @@ class RowPolicy:
     Values that a step has moved are kept within ``weight_bounds``, (least, greatest), before they
     are rounded. With ``row_wise`` Adagrad has one moment for a row, to which it adds the mean
     square of the row's gradient.
+
+    ``disk``: a directory in which each server, or trainer that has a part of the table, keeps those
+    rows that do not fit into ``memory_rows`` or ``memory_bytes``; see `row_tier`.
     """
 
     admit_after: int = 1
@@ -128,6 +132,9 @@ class RowPolicy:
     clip_norm: float = 0.0
     weight_bounds: tuple[float, float] | None = None
     row_wise: bool = False
+    disk: str = ""
+    memory_rows: int = 0
+    memory_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in _WHOLE_NUMBERS:
@@ -204,12 +211,29 @@ class RowPolicy:
                 f"RowPolicy: sketch_bytes {self.sketch_bytes}: expected at least "
                 f"{64 * SKETCH_ROWS * self.parts_for(0)} for {self.parts_for(0)} parts"
             )
+        self._check_disk()
         for name, bound in (("budget_rows", self.budget_rows), ("waiting_ids", self.waiting_ids)):
             if bound and self.parts_for(bound) > bound:
                 raise TableError(
                     f"RowPolicy: {name} {bound}: expected at least as many as parts, "
                     f"{self.parts_for(bound)}"
                 )
+
+    def _check_disk(self) -> None:
+        if not isinstance(self.disk, str):
+            raise TableError(f"RowPolicy: disk: expected a directory's name, got {self.disk!r}")
+        if bool(self.disk) != bool(self.memory_rows or self.memory_bytes):
+            raise TableError(
+                "RowPolicy: disk= names the directory for rows that memory_rows= or memory_bytes= "
+                "does not hold: give both, or neither"
+            )
+        if self.memory_rows and self.memory_bytes:
+            raise TableError("RowPolicy: give memory_rows or memory_bytes, not both")
+
+    @property
+    def tier(self) -> Tier | None:
+        """Where rows are that are not in memory; None: all are there."""
+        return Tier(self.disk, self.memory_rows, self.memory_bytes) if self.disk else None
 
     @property
     def storage(self) -> RowStorage | None:
@@ -288,10 +312,13 @@ def _is_finite(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
-_OF_ROWS = ("rows", "state", "rounding", "clip_norm", "weight_bounds", "row_wise")
+_OF_ROWS = (
+    *("rows", "state", "rounding", "clip_norm", "weight_bounds", "row_wise"),
+    *("disk", "memory_rows", "memory_bytes"),
+)
 _WHOLE_NUMBERS = (
     *("admit_after", "waiting_ids", "sketch_bytes", "expire_steps", "expire_days"),
-    *("shrink_every", "budget_rows", "budget_bytes", "parts"),
+    *("shrink_every", "budget_rows", "budget_bytes", "parts", "memory_rows", "memory_bytes"),
 )
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,17 @@ import numpy as np
 from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
 from hpcdist.ps.changes import Changes
+from hpcdist.ps.repeats import merged, single
 from hpcdist.ps.row_storage import RowStorage
-from hpcdist.ps.table_arguments import check_values, checked_ids, plain
+from hpcdist.ps.row_tier import RowTier, Tier
+from hpcdist.ps.table_arguments import check_finite, check_values, checked_ids, plain
 from hpcdist.ps.table_metadata import RowInitializer, RowOptimizer, TableStatistics
 
 PIECE = 2048  # rows that are looked for, then moved
+TIER_PIECE = 1 << 16  # and that come up from disk at once
 _FLOAT32 = RowStorage()
 
-__all__ = ["RowInitializer", "RowOptimizer", "SparseTable", "TableStatistics", "single"]
+__all__ = ["RowInitializer", "RowOptimizer", "SparseTable", "TableStatistics"]
 
 
 class SparseTable:
@@ -27,7 +29,8 @@ class SparseTable:
 
     A new row's values follow from ``seed`` and its id alone. ``dict_size`` is how many ids fit at
     most (None: as many as memory). ``shared`` holds the optimizer's ``shared_names``, float32;
-    ``step`` counts pushes. ``storage`` says how rows and state are kept, None: in float32.
+    ``step`` counts pushes. ``storage`` says how rows and state are kept, None: in float32;
+    ``tier`` on which disk those lie that were used least recently, None: all are in memory.
     """
 
     _words = 0  # uint32 that a table with a policy keeps with each row
@@ -43,6 +46,7 @@ class SparseTable:
         dict_size: int | None = None,
         *,
         storage: RowStorage | None = None,
+        tier: Tier | None = None,
     ) -> None:
         if dim < 1:
             raise TableError(f"table {name!r}: a row has at least one element, got dim {dim}")
@@ -61,16 +65,20 @@ class SparseTable:
         widths = optimizer.state_widths(dim)
         self.row_bytes = self.storage.row_bytes(dim)
         self.state_bytes = self.storage.state_bytes(widths)
-        stride = 4 + self.storage.record_bytes(dim, widths) + 4 * self._words
+        size = self.storage.record_bytes(dim, widths)
+        stride = 4 + (size if tier is None else 4) + 4 * self._words
         self._new_memory = functools.partial(TableMemory, name, stride)
+        self.tier: RowTier | None = None
         self.clear()
         self._index, self._rows = index_kernels, row_kernels
         self._move = row_kernels.PASSES[optimizer.formula]
         self._packed = None
-        if storage is not None:
+        if storage is not None or tier is not None:
             from hpcdist.ps.packed_rows import PackedRows
 
-            self._packed = PackedRows(storage, dim, optimizer, initializer, seed)
+            self._packed = PackedRows(self.storage, dim, optimizer, initializer, seed)
+            if tier is not None:
+                self.tier = RowTier(name, tier, size, self._packed.begin)
         width, start, first = dim, initializer, optimizer.first_state
         if self._packed is not None:  # it begins rows: the index makes records of zeros
             width, start, first = 0, RowInitializer("constant", 0.0), 0.0
@@ -90,6 +98,8 @@ class SparseTable:
     def clear(self) -> None:
         """Forget all rows, and what they share: the table is as it was made."""
         self._memory = self._new_memory()
+        if self.tier is not None:
+            self.tier.clear()
         self.step = 0
         self.shared[...] = self._betas
         if self.changes is not None:
@@ -106,9 +116,9 @@ class SparseTable:
 
     def read(self, ids: Array, out: Array) -> None:
         """Write rows as `pull` does, making none, and without counting them as pulled."""
-        self._pull(ids, out, create=False)
+        self._pull(ids, out, create=False, keep=False)
 
-    def _pull(self, ids: Array, out: Array, *, create: bool) -> int:
+    def _pull(self, ids: Array, out: Array, *, create: bool, keep: bool = True) -> int:
         ids = checked_ids(self.name, ids, "pull")
         check_values(self.name, out, (len(ids), self.dim), "out")
         if not (out.flags.c_contiguous and out.flags.writeable):
@@ -117,7 +127,8 @@ class SparseTable:
             self._check_room(ids)
         address, before = out.ctypes.data, len(self)
         if self._packed is not None:
-            self._packed.read(ids, self._locate(ids, create), out, zeros=False)
+            for part, records in self._pieces(ids, create=create, keep=keep):
+                self._packed.read(ids[part], records, out[part], zeros=False)
         else:
             self._until_done(
                 len(ids), lambda at, *table: self._index.pull(ids, at, create, address, *table)
@@ -145,11 +156,11 @@ class SparseTable:
         ids = checked_ids(self.name, ids, "push")
         check_values(self.name, grads, (len(ids), self.dim), "grads")
         grads = plain(grads)
-        self._check_finite(ids, grads, learning_rate, scale)
+        check_finite(self, ids, grads, learning_rate, scale)
         self._check_room(ids)
-        merged = self._merged(ids) if repeats else single(ids)
+        different = merged(ids) if repeats else single(ids)
         self.step += 1
-        self._step(*merged, grads, learning_rate, scale)
+        self._step(*different, grads, learning_rate, scale)
         self._pushed += len(ids)
 
     def _step(
@@ -173,11 +184,8 @@ class SparseTable:
         shrinks |= bool(moved.rate_decay)
         part = np.float32(moved.decoupled_decay) + rate * np.float32(moved.rate_decay)
         more = shrinks, part, bounded, low, high
-        for begin in range(0, len(unique), PIECE):
-            # A piece at a time: its records are still in the cache when they are moved.
-            ids = unique[begin : begin + PIECE]
-            records = self._locate(ids)
-            moving = grads, firsts[begin : begin + PIECE], following, *facts
+        for piece, records in self._pieces(unique):
+            ids, moving = unique[piece], (grads, firsts[piece], following, *facts)
             if self._packed is not None:
                 if moved.changes_gradients:
                     rows = np.empty((len(ids), self.dim), np.float32)
@@ -205,22 +213,12 @@ class SparseTable:
         """
         start_row = max(0, start_row)
         count = max(0, min(stop_row, len(self)) - start_row)
-        ids, records = np.empty(count, np.int64), np.empty(count, np.int64)
-        if count:
-            ends = np.cumsum(self._memory.used_by_segment())
-            segment = int(np.searchsorted(ends, start_row, side="right"))
-            skip = start_row - int(ends[segment - 1] if segment else 0)
-            self._index.list_records(
-                self._memory.segments,
-                segment,
-                skip,
-                ids,
-                records,
-                self._memory.chunks,
-                self._beginning[0],
-            )
+        ids, records = self._memory.listed(start_row, count, self._beginning[0])
         if self._packed is not None:
-            return ids, *self._packed.export(records)
+            kept = self._packed.space(count)
+            for part, places in self._pieces(ids, records, keep=False):
+                self._packed.export(places, *(array[part] for array in kept))
+            return ids, *self._packed.as_kept(*kept)
         rows = np.empty((count, self.dim), np.float32)
         state = np.empty((count, self._width), np.float32)
         self._rows.read_records(records, 0, self.dim, rows.ctypes.data)
@@ -229,7 +227,9 @@ class SparseTable:
 
     def decoded(self, rows: Array, state: Array) -> tuple[Array, Array]:
         """Return rows and state, as `export` returns them, in float32."""
-        return (rows, state) if self._packed is None else self._packed.decoded(rows, state)
+        if self._packed is None or rows.dtype != np.uint8:
+            return rows, state
+        return self._packed.decoded(rows, state)
 
     def load(self, ids: Array, rows: Array, state: Array) -> None:
         """Set rows and state, as `export` returns them; ids not seen before get their row.
@@ -244,11 +244,12 @@ class SparseTable:
             check_values(self.name, rows, (len(ids), self.dim), "rows")
             check_values(self.name, state, (len(ids), self._width), "state")
         self._check_room(ids)
-        records = self._locate(ids)
         rows, state = plain(rows), plain(state)
         if self._packed is not None:
-            self._packed.load(ids, records, rows, state, self.step)
+            for part, records in self._pieces(ids):
+                self._packed.load(ids[part], records, rows[part], state[part], self.step)
         else:
+            records = self._locate(ids)
             self._rows.write_records(records, 0, self.dim, rows.ctypes.data)
             self._rows.write_records(records, self.dim, self._width, state.ctypes.data)
         self._changed(ids)
@@ -281,12 +282,13 @@ class SparseTable:
     @property
     def nbytes(self) -> int:
         """The bytes of memory that the table takes."""
-        return self._memory.nbytes
+        return self._memory.nbytes + (0 if self.tier is None else self.tier.nbytes)
 
     def statistics(self) -> TableStatistics:
         """Return the statistics of the table."""
         sizes = len(self), self.nbytes, self.payload_bytes
-        return TableStatistics(self.name, *sizes, self._pulled, self._pushed)
+        on_disk = 0 if self.tier is None else self.tier.disk_bytes
+        return TableStatistics(self.name, *sizes, self._pulled, self._pushed, on_disk)
 
     # -- inside --
 
@@ -299,15 +301,15 @@ class SparseTable:
     ) -> tuple[Any, ...]:
         """Return the update of rows, their gradients clipped, with the penalty's derivative."""
         scale, *rest = facts
-        merged = np.empty_like(rows)
-        self._rows.write_merged(grads, firsts, following, merged)
-        merged *= scale
+        sums = np.empty_like(rows)
+        self._rows.write_merged(grads, firsts, following, sums)
+        sums *= scale
         if self.optimizer.clip_norm:
-            self._rows.clip_rows(merged, np.float32(self.optimizer.clip_norm))
-        merged += np.float32(self.optimizer.l2_decay) * rows
-        merged += np.float32(self.optimizer.l1_decay) * np.sign(rows)
+            self._rows.clip_rows(sums, np.float32(self.optimizer.clip_norm))
+        sums += np.float32(self.optimizer.l2_decay) * rows
+        sums += np.float32(self.optimizer.l1_decay) * np.sign(rows)
         _, firsts, following = single(rows)
-        return merged, firsts, following, np.float32(1), *rest
+        return sums, firsts, following, np.float32(1), *rest
 
     def _compile(self) -> None:
         """Load every kernel now: none shall be compiled in the middle of a step."""
@@ -315,7 +317,7 @@ class SparseTable:
         self._pull(ids, rows, create=True)
         self._locate(ids, create=False)
         self._rows.first_not_finite(rows.reshape(-1).view(np.uint32))
-        _, firsts, following = self._merged(ids)
+        _, firsts, following = merged(ids)
         one, constants = np.float32(1), np.zeros(8, np.float32)
         self._move(ids, ids, rows, firsts, following, one, one, constants)
         self._rows.clip_rows(rows, one)
@@ -336,7 +338,7 @@ class SparseTable:
 
     def _locate(self, ids: Array, create: bool = True) -> Array:
         """Return the addresses of the ids' records, 0 of those that have none and get none."""
-        if self._packed is None or not create:
+        if self._packed is None or self.tier is not None or not create:
             return self._found(ids, create)
         records = self._found(ids, create=False)
         new = np.flatnonzero(records == 0)
@@ -346,6 +348,23 @@ class SparseTable:
             self._packed.begin(ids, made)
         return records
 
+    def _pieces(
+        self, ids: Array, records: Array | None = None, create: bool = True, keep: bool = True
+    ) -> Iterator[tuple[slice, Array]]:
+        """Yield parts of ids, and where their rows are, as if their records were there.
+
+        A part at a time: its records are still in the cache when they are moved. ``records``, if
+        they have been located; 0 of those that have none and get none. If not ``keep``, rows that
+        are on disk stay there, and what is yielded is a copy.
+        """
+        size = PIECE if self.tier is None else min(TIER_PIECE, self.tier.capacity)
+        for begin in range(0, len(ids), size):
+            part = slice(begin, begin + size)
+            found = self._locate(ids[part], create) if records is None else records[part]
+            if self.tier is not None:
+                found = self.tier.bodies(ids[part], found, keep=keep)
+            yield part, found
+
     def _found(self, ids: Array, create: bool) -> Array:
         records = np.empty(len(ids), np.int64)
         locate: Any = self._index.locate
@@ -354,20 +373,15 @@ class SparseTable:
         )
         return records
 
-    def _merged(self, ids: Array) -> tuple[Array, Array, Array]:
-        """Return the different ids, where each stands first, and where each place's id is next."""
-        count = len(ids)
-        unique = np.empty(count, np.int64)
-        firsts, following = np.empty(count, np.int32), np.empty(count, np.int32)
-        different = self._rows.link_repeats(ids, unique, firsts, following)
-        return unique[:different], firsts[:different], following
-
     def _check_room(self, ids: Array) -> None:
         most = self._memory.most_rows
+        if self.tier is not None:
+            most = min(most, self.tier.most_rows)
+            self.tier.reserve(len(ids))
         limit = most if self.dict_size is None else min(self.dict_size, most)
         if len(self) + len(ids) <= limit:
             return
-        unique, firsts, _ = self._merged(ids)
+        unique, firsts, _ = merged(ids)
         new = firsts[self._locate(unique, create=False) == 0]
         if len(self) + len(new) > limit:
             why, advice = ("dict_size", "make the table larger")
@@ -378,22 +392,3 @@ class SparseTable:
                 f"and this request adds {len(new)}, the first of them {ids[new.min()]}; "
                 f"nothing has been changed; {advice}"
             )
-
-    def _check_finite(self, ids: Array, grads: Array, learning_rate: float, scale: float) -> None:
-        if not (math.isfinite(learning_rate) and math.isfinite(scale)):
-            raise TableError(
-                f"table {self.name!r}, push: expected a finite learning rate and scale, "
-                f"got {learning_rate} and {scale}; nothing has been changed"
-            )
-        place = self._rows.first_not_finite(grads.reshape(-1).view(np.uint32))
-        if place >= 0:
-            i, column = divmod(place, self.dim)
-            raise TableError(
-                f"table {self.name!r}: the gradient of id {ids[i]} has {grads[i, column]} at "
-                f"column {column}; none of the {len(ids)} rows of this push has been changed"
-            )
-
-
-def single(ids: Array) -> tuple[Array, Array, Array]:
-    """Like `SparseTable._merged`, for ids that are all different."""
-    return ids, np.arange(len(ids), dtype=np.int32), np.full(len(ids), -1, np.int32)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
+
+if TYPE_CHECKING:
+    from hpcdist.ps.table import SparseTable
 
 
 def checked_ids(table: str, ids: Array, operation: str) -> Array:
@@ -25,6 +31,26 @@ def check_values(
         raise TableError(
             f"table {table!r}: expected {quantity} {dtype.__name__} {list(shape)}, "
             f"got {_described(values)}"
+        )
+
+
+def check_finite(
+    table: SparseTable, ids: Array, grads: Array, learning_rate: float, scale: float
+) -> None:
+    """Raise TableError for gradients, a rate or a scale that are no finite numbers."""
+    from hpcdist.ps.row_kernels import first_not_finite
+
+    if not (math.isfinite(learning_rate) and math.isfinite(scale)):
+        raise TableError(
+            f"table {table.name!r}, push: expected a finite learning rate and scale, "
+            f"got {learning_rate} and {scale}; nothing has been changed"
+        )
+    place = first_not_finite(grads.reshape(-1).view(np.uint32))
+    if place >= 0:
+        i, column = divmod(place, table.dim)
+        raise TableError(
+            f"table {table.name!r}: the gradient of id {ids[i]} has {grads[i, column]} at "
+            f"column {column}; none of the {len(ids)} rows of this push has been changed"
         )
 
 

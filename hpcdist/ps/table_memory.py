@@ -65,9 +65,16 @@ class TableMemory:
         page = HUGE_PAGE_BYTES if touched > SMALL_BYTES else PAGE_BYTES
         return index + self._removed.nbytes + round_up(touched, page)
 
-    def used_by_segment(self) -> Array:
-        """Return how many records each segment lists, int64 [segments]."""
-        return self.segments[: self._segment_count, USED]
+    def listed(self, start: int, count: int, layout: Array) -> tuple[Array, Array]:
+        """Return the ids and the addresses of records from number ``start`` on: int64 [count]."""
+        ids, records = np.empty((2, count), np.int64)
+        if count:
+            ends = np.cumsum(self.segments[: self._segment_count, USED])
+            segment = int(np.searchsorted(ends, start, side="right"))
+            skip = start - int(ends[segment - 1] if segment else 0)
+            where = self.segments, segment, skip
+            kernels.list_records(*where, ids, records, self.chunks, layout)
+        return ids, records
 
     def reserve(self, count: int) -> None:
         """Make room for ``count`` more rows on the stack of removed ones."""
@@ -76,6 +83,14 @@ class TableMemory:
             self._removed = np.empty(max(wanted, len(before) * 5 // 4), np.uint32)
             self._removed[: len(before)] = before
             self.book[REMOVED] = self._removed.ctypes.data
+
+    def removed_last(self, count: int) -> Array:
+        """Return the addresses of the records that were removed last, none used again: int64."""
+        end = int(self.book[REMOVED_ROWS])
+        rows = self._removed[end - count : end].astype(np.int64)
+        within: Array = (rows & (1 << self.shift) - 1) * self.stride
+        within += self.chunks[rows >> self.shift]
+        return within
 
     def compile(self) -> None:
         """Load the kernels that `grow` needs."""

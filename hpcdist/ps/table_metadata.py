@@ -165,7 +165,10 @@ class RowInitializer:
 
 @dataclass(frozen=True)
 class TableStatistics:
-    """What a table has done so far. ``payload_bytes`` are those of ids, rows and state alone."""
+    """What a table has done so far. ``payload_bytes`` are those of ids, rows and state alone.
+
+    ``disk_bytes``: the size of the file of rows that are not in memory.
+    """
 
     name: str
     rows: int
@@ -173,3 +176,4 @@ class TableStatistics:
     payload_bytes: int
     rows_pulled: int
     rows_pushed: int
+    disk_bytes: int = 0

@@ -7,6 +7,7 @@ so many, of 60 calls.
 from __future__ import annotations
 
 import os
+import tempfile
 
 import numpy as np
 import pytest
@@ -35,6 +36,8 @@ STORED = [
     {"rows": "bfloat16", "rounding": "stochastic"},
     {"rows": "float16"},
 ]
+# The fewest rows in memory that there can be, some, more than there ever are.
+ON_DISK = [{}, *({"disk": tempfile.gettempdir(), "memory_rows": n} for n in (1, 7, 100))]
 ENDS = [-(2**63), -1, 0, 2**63 - 1]
 IDS = st.one_of(st.sampled_from(ENDS), st.integers(1, 60))
 SCORES = st.builds(
@@ -67,6 +70,7 @@ def policies(draw: st.DrawFn) -> RowPolicy:
         shows=("show", "click") if score and draw(st.booleans()) else None,
         parts=6,
         **draw(st.sampled_from(STORED)),
+        **draw(st.sampled_from(ON_DISK)),
     )
 
 
