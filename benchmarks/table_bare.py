@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from hpcdist.ps.raw_memory import float32_at
+from hpcdist.base.raw_memory import float32_at
 from hpcdist.ps.row_values import UNIFORM, mixed, write_initial
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -45,3 +46,21 @@ def loop_of(ufunc: np.ufunc, types: str) -> tuple[int, int] | None:
     k = ufunc.types.index(types)
     function = found.functions[k]
     return None if not function else (function, (found.data[k] or 0) if found.data else 0)
+
+
+def coalesced(arrays: Sequence[np.ndarray]) -> tuple[list[int], list[list[int]]]:
+    """Return extents and strides of arrays of one shape, with as few dimensions as they allow."""
+    shape: list[int] = []
+    strides: list[list[int]] = [[] for _ in arrays]
+    for i, extent in enumerate(arrays[0].shape):
+        if extent == 1:
+            continue
+        if shape and all(s[-1] == a.strides[i] * extent for s, a in zip(strides, arrays)):
+            shape[-1] *= extent
+            for s, a in zip(strides, arrays):
+                s[-1] = a.strides[i]
+        else:
+            shape.append(extent)
+            for s, a in zip(strides, arrays):
+                s.append(a.strides[i])
+    return shape, strides

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.base.ufunc_loops import loop_of
+from hpcdist.base.ufunc_loops import coalesced, loop_of
 from hpcdist.executor.chains import parts_of
 from hpcdist.graph.registry import Call
 from hpcdist.ops.common import in_turn
@@ -183,7 +183,7 @@ def _element_wise(function: np.ufunc, arrays: Operands) -> Rows | None:
         return None
     if any(np.broadcast_shapes(a.shape, out.shape) != out.shape for a in arrays):
         return None
-    shape, strides = _coalesced([np.broadcast_to(a, out.shape) for a in arrays])
+    shape, strides = coalesced([np.broadcast_to(a, out.shape) for a in arrays])
     places = [_address(a) for a in arrays]
     if len(shape) < 2:
         return [_row(loop, places, shape or [1], [s[0] if s else 0 for s in strides])]
@@ -235,24 +235,6 @@ def _product_rows(arrays: Operands) -> Rows | None:
         return None
     strides = [0, 0, 0, *x.strides, *y.strides, *out.strides]
     return [_row(loop, [_address(a) for a in (x, y, out)], [1, m, n, p], strides)]
-
-
-def _coalesced(arrays: Sequence[np.ndarray]) -> tuple[Row, list[Row]]:
-    """Return extents and strides of arrays of one shape, with as few dimensions as they allow."""
-    shape: Row = []
-    strides: list[Row] = [[] for _ in arrays]
-    for i, extent in enumerate(arrays[0].shape):
-        if extent == 1:
-            continue
-        if shape and all(s[-1] == a.strides[i] * extent for s, a in zip(strides, arrays)):
-            shape[-1] *= extent
-            for s, a in zip(strides, arrays):
-                s[-1] = a.strides[i]
-        else:
-            shape.append(extent)
-            for s, a in zip(strides, arrays):
-                s.append(a.strides[i])
-    return shape, strides
 
 
 def _types(arrays: Sequence[np.ndarray]) -> str:

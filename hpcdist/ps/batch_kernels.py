@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.jit import jit
+from hpcdist.base.raw_memory import copy_bytes, float32_at, prefetch
 from hpcdist.comm.base import Array
-from hpcdist.ps.raw_memory import copy_bytes, float32_at, prefetch
 
 # The finalizer of SplitMix64 (Steele, Lea and Flood, 2014), after a constant of our own, so that
 # what a server keeps ids by says nothing of which server they are on.

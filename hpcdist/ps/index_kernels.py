@@ -17,7 +17,7 @@ import numpy as np
 from numba import float32, int64, uint32, uint64
 
 from hpcdist.base.jit import inlined, jit
-from hpcdist.ps.raw_memory import (
+from hpcdist.base.raw_memory import (
     copy_bytes,
     find_entry,
     find_high_half,

@@ -14,7 +14,7 @@ import numpy as np
 from numba import float32, float64, int8, int16, int32, int64, uint16, uint32, uint64
 
 from hpcdist.base.jit import inlined, jit
-from hpcdist.ps.raw_memory import (
+from hpcdist.base.raw_memory import (
     bits_of,
     copy_bytes,
     float32_at,

@@ -16,6 +16,7 @@ import numpy as np
 from numba import float32, int64, uint32, uint64
 
 from hpcdist.base.jit import inlined, jit
+from hpcdist.base.raw_memory import bit_length, bits_of, float32_at, prefetch, uint32_at, uint64_at
 from hpcdist.ps.batch_kernels import owner_of
 from hpcdist.ps.index_kernels import (
     ask_behind_full,
@@ -24,7 +25,6 @@ from hpcdist.ps.index_kernels import (
     record_at,
     remove_entry,
 )
-from hpcdist.ps.raw_memory import bit_length, bits_of, float32_at, prefetch, uint32_at, uint64_at
 from hpcdist.ps.row_values import mixed, unmixed
 
 LIST, ROOM, USED, ROWS, HOLE = range(5)

@@ -11,9 +11,9 @@ import numpy as np
 from numba import float32, int64, uint32, uint64
 
 from hpcdist.base.jit import jit
+from hpcdist.base.raw_memory import copy_bytes, float32_at, uint32_at
 from hpcdist.ps.batch_kernels import owner_of
 from hpcdist.ps.part_kernels import CLICK, COUNT, DAY, KEPT, SCORE, SHOW, STEP, set_value, value_of
-from hpcdist.ps.raw_memory import copy_bytes, float32_at, uint32_at
 from hpcdist.ps.row_values import mixed
 
 _32 = uint64(32)

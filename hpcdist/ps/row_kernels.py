@@ -13,8 +13,8 @@ from numba import float32, int64, uint64
 
 from hpcdist.base import optimizers
 from hpcdist.base.jit import as_tuple, inlined, jit
+from hpcdist.base.raw_memory import copy_bytes, float32_at, prefetch
 from hpcdist.base.update_rules import RULES, compiled, elementwise
-from hpcdist.ps.raw_memory import copy_bytes, float32_at, prefetch
 from hpcdist.ps.row_values import mixed
 
 AHEAD = 8  # records asked for before they are needed

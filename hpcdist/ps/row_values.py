@@ -10,7 +10,7 @@ import numpy as np
 from numba import float32, float64, int32, int64, uint32, uint64
 
 from hpcdist.base.jit import jit
-from hpcdist.ps.raw_memory import float32_at
+from hpcdist.base.raw_memory import float32_at
 
 CONSTANT, UNIFORM, NORMAL, TRUNCATED_NORMAL = range(4)
 KINDS = {

@@ -13,7 +13,7 @@ from numba import int64, uint32
 from numba.core import types
 
 from hpcdist.base.jit import inlined, jit
-from hpcdist.ps.raw_memory import copy_bytes, uint32_at
+from hpcdist.base.raw_memory import copy_bytes, uint32_at
 
 # What ``book`` holds: slots that have been used; the first free one, plus 1 (0: none), and how many
 # there are; places that have been used; how many of these are free.

@@ -17,9 +17,11 @@ from hpcdist.ops.common import (
     in_sequence,
     open_shape,
     resolve_axis,
+    same_buffer,
 )
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.loss.labels import range_check, take
+from hpcdist.ops.tensor.copies import copies
 from hpcdist.ops.types import ArrayModule, Call, DeviceArray, Operands
 
 
@@ -43,7 +45,12 @@ def _concat_infer(xs: Sequence[Meta], axis: int | None) -> Meta:
 
 
 def _concat_bind(xp: ArrayModule, xs: Operands, out, axis: int) -> Call:
-    return partial(xp.concatenate, xs, axis=axis, out=out)
+    axis = resolve_axis(axis, out.ndim)
+    parts = _parts(out, [x.shape[axis] for x in xs], axis)
+    by_numpy = partial(xp.concatenate, xs, axis=axis, out=out)
+    if any(same_buffer(xp, x, out) for x in xs):  # they are some of its rows
+        return by_numpy
+    return copies(xp, zip(parts, xs), by_numpy)
 
 
 def _parts(joined, extents: Sequence[int], axis: int) -> list[DeviceArray]:
@@ -59,7 +66,7 @@ def _parts(joined, extents: Sequence[int], axis: int) -> list[DeviceArray]:
 
 def _copy_parts(xp: ArrayModule, joined, outs: Operands, extents: Sequence[int], axis: int) -> Call:
     pairs = zip(outs, _parts(joined, extents, axis))
-    return in_sequence(*(partial(xp.copyto, out, part) for out, part in pairs if out is not None))
+    return copies(xp, [(out, part) for out, part in pairs if out is not None])
 
 
 def _concat_grad_bind(xp: ArrayModule, xs: Operands, dout, dxs: Operands, axis: int) -> Call:
@@ -155,13 +162,12 @@ def _layers_of(stacked, axis: int) -> list[DeviceArray]:
 
 
 def _join_bind(xp: ArrayModule, xs: Operands, y, axis: int, num: int = 0) -> Call:
-    pairs = zip(_layers_of(y, axis), xs)
-    return in_sequence(*(partial(xp.copyto, layer, x) for layer, x in pairs))
+    return copies(xp, zip(_layers_of(y, axis), xs))
 
 
 def _part_bind(xp: ArrayModule, y, xs: Operands, axis: int, num: int = 0) -> Call:
     pairs = zip(xs, _layers_of(y, axis))
-    return in_sequence(*(partial(xp.copyto, x, layer) for x, layer in pairs if x is not None))
+    return copies(xp, [(x, layer) for x, layer in pairs if x is not None])
 
 
 def _part_infer(y: Meta, axis: int, num: int = 0) -> tuple[list[Meta]]:
