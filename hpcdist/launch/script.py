@@ -17,7 +17,7 @@ from hpcdist import runtime
 from hpcdist.base import settings
 from hpcdist.base.signals import forget_children, hold_warning
 from hpcdist.checkpoint import preemption
-from hpcdist.fluid.compat import aspaddle, one_element
+from hpcdist.fluid.compat import advice
 from hpcdist.launch import (
     logs,
     options,
@@ -73,11 +73,15 @@ def run_script(chosen: Options) -> None:
     else:
         random.seed(chosen.seed)
         np.random.seed(chosen.seed)
+        from hpcdist.fluid.compat import one_element
+
         one_element.install()
     if chosen.as_paddle:
+        from hpcdist.fluid.compat import aspaddle
+
         aspaddle.install()
     else:
-        aspaddle.tell()
+        advice.tell()
     path = os.path.join(os.getcwd(), chosen.script)  # Python gives scripts it as __file__
     sys.argv = arguments = ScriptArguments([chosen.script, *chosen.script_args], path)
     ours = script_arguments.misplaced(chosen.script_args, options.names())

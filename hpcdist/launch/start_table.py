@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from hpcdist.comm.cluster import Cluster
 from hpcdist.launch.words import counted, spans
-from hpcdist.ps.table_metadata import TableStatistics
+
+if TYPE_CHECKING:  # only jobs with servers and tables load them
+    from hpcdist.ps.table_metadata import TableStatistics
 
 NAME_WIDTH = 40
 VALUE_WIDTH = 45

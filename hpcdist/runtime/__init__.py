@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from hpcdist.base import late, settings
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster, Ranks
 from hpcdist.comm.progress import waiting_for
-from hpcdist.ps.table import TableStatistics
 from hpcdist.runtime.job.failure_policy import FailurePolicy, OnFailure
 from hpcdist.runtime.job.job import Job
 from hpcdist.trace.position import here
+
+if TYPE_CHECKING:  # only jobs with servers and tables load them
+    from hpcdist.ps.table import TableStatistics
 
 _job: Job | None = None
 _tell_left: Callable[[Sequence[int]], None] | None = None

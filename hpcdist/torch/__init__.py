@@ -12,7 +12,6 @@ import torch
 from hpcdist.base.errors import LaunchError, RankFailure
 from hpcdist.base.extras import install_command
 from hpcdist.base.lazy import lazy_names
-from hpcdist.ps.row_policy import ClickScore, RowPolicy
 
 OLDEST = (2, 13)  # whose process groups can be written in Python as far as we need
 
@@ -23,29 +22,41 @@ if found < OLDEST:
         f"{install_command('torch')}"
     )
 
-from hpcdist.ps.facts import Initial  # noqa: E402
-from hpcdist.torch.embedding import Embedding, EmbeddingBag, dense_state_dict  # noqa: E402
-from hpcdist.torch.models import drop_tables  # noqa: E402
 from hpcdist.torch.registration import register  # noqa: E402
-from hpcdist.torch.rows_ahead import rows_ahead  # noqa: E402
-from hpcdist.torch.served_optimizer import ServedOptimizer  # noqa: E402
-from hpcdist.torch.shrink import shrink  # noqa: E402
-from hpcdist.torch.table_optimizer import TableOptimizer  # noqa: E402
 
 if TYPE_CHECKING:
+    from hpcdist.ps.facts import Initial
+    from hpcdist.ps.row_policy import ClickScore, RowPolicy
+    from hpcdist.torch.embedding import Embedding, EmbeddingBag, dense_state_dict
+    from hpcdist.torch.models import drop_tables
     from hpcdist.torch.onnx_model import onnx_model
+    from hpcdist.torch.prefetch import rows_ahead
     from hpcdist.torch.published import Publisher, shrink_tables
     from hpcdist.torch.saver import Saver
+    from hpcdist.torch.served_optimizer import ServedOptimizer
+    from hpcdist.torch.shrinking import shrink
+    from hpcdist.torch.table_optimizer import TableOptimizer
 
 register()
 
-# What reads and writes checkpoints is imported when it is first used.
+# Tables, and what reads and writes checkpoints, are imported when they are first used.
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "ClickScore": "hpcdist.ps.row_policy",
+        "Embedding": ".embedding",
+        "EmbeddingBag": ".embedding",
+        "Initial": "hpcdist.ps.facts",
         "Publisher": ".published",
+        "RowPolicy": "hpcdist.ps.row_policy",
         "Saver": ".saver",
+        "ServedOptimizer": ".served_optimizer",
+        "TableOptimizer": ".table_optimizer",
+        "dense_state_dict": ".embedding",
+        "drop_tables": ".models",
         "onnx_model": ".onnx_model",
+        "rows_ahead": ".prefetch",
+        "shrink": ".shrinking",
         "shrink_tables": ".published",
     },
 )

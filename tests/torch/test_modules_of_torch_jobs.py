@@ -10,6 +10,8 @@ from tests.support.jobs import needs_torch
 
 pytestmark = needs_torch
 MOST = 135  # modules: lower it with what is cut, never raise it
+MOST_OF_A_RANK = 134  # that is launched, before it uses a table or servers
+COUNTS = "print(sum(name.split('.')[0] == 'hpcdist' for name in sys.modules))\n"
 TRAINS = """
 import hpcdist.torch
 import torch
@@ -25,9 +27,19 @@ for _ in range(2):
 
 
 def test_a_script_of_torchs_loads_no_room_of_programs():
-    counts = "print(sum(name.split('.')[0] == 'hpcdist' for name in sys.modules))\n"
-    script = TRAINS + read_script("loads_no_programs") + counts
-    command = [sys.executable, "-c", script]
+    script = TRAINS + read_script("loads_no_programs") + COUNTS
+    assert int(printed(["-c", script])) <= MOST
+
+
+def test_a_launched_rank_loads_tables_and_servers_when_it_uses_them(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import sys\n\nimport hpcdist.torch\n\n" + COUNTS)
+    assert int(printed(["-m", "hpcdist", "--as-torchrun", str(script)])) <= MOST_OF_A_RANK
+
+
+def printed(arguments: list[str]) -> str:
+    """Return what a process of Python's prints that ends well."""
+    command = [sys.executable, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) <= MOST
+    return done.stdout

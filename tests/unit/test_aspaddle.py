@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hpcdist
-from hpcdist.compat import aspaddle
+from hpcdist.compat import advice, aspaddle
 from hpcdist.errors import HpcdistError, LaunchError
 from tests.scripts import read_script
 
@@ -136,7 +136,7 @@ def test_what_hpcdist_lacks_is_refused_by_name(source, message):
 
 @pytest.fixture
 def told():
-    aspaddle.tell()
+    advice.tell()
     yield
     aspaddle.uninstall()
 

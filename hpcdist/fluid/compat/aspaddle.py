@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import importlib
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
 from hpcdist.base import settings
 from hpcdist.base.errors import LaunchError, MissingModuleError, MissingNameError
 from hpcdist.fluid.compat import fluid_names, modules, old_numpy, paddle2_names, version
+from hpcdist.fluid.compat.advice import Teller
 from hpcdist.fluid.compat.fluid_names import FLUID, ROOT
 
 PADDLE2 = "hpcdist.fluid.compat.paddle2"
@@ -137,30 +137,6 @@ class _PaddleFinder(MetaPathFinder, Loader):
             module.__spec__ = spec.loader_state[1]
 
 
-class _Teller(MetaPathFinder):
-    """Tells a script that imports paddle, though it was started without ``--as-paddle``."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != ROOT:
-            return None
-        advice = "python -m hpcdist --as-paddle ... lets the script find hpcdist as paddle"
-        if PathFinder.find_spec(ROOT) is None:
-            raise MissingModuleError(f"the script imports paddle, which is not installed: {advice}")
-        warnings.warn(
-            f"the script imports the paddle that is installed, not hpcdist, so that every rank "
-            f"trains alone: {advice}",
-            stacklevel=2,
-        )
-        return None
-
-
-def tell() -> None:
-    """From now on, tell a script that imports paddle of ``--as-paddle``."""
-    sys.meta_path.insert(0, _Teller())
-
-
 def install() -> None:
     """Make ``import paddle`` mean hpcdist, from now on in this process and those it starts."""
     if ROOT in sys.modules:
@@ -180,7 +156,7 @@ def install() -> None:
 def uninstall() -> None:
     """Undo ``install`` and forget the modules imported under paddle's name."""
     sys.meta_path[:] = [
-        finder for finder in sys.meta_path if not isinstance(finder, (_PaddleFinder, _Teller))
+        finder for finder in sys.meta_path if not isinstance(finder, (_PaddleFinder, Teller))
     ]
     settings.put_on_childrens_path(CHILDREN, False)
     from hpcdist.fluid.io import selection

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from hpcdist.base import settings
 from hpcdist.base.errors import PlanError, RankFailure
@@ -11,7 +11,9 @@ from hpcdist.checkpoint.recent import newest
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, TRAINER, Cluster
 from hpcdist.comm.ulfm import UlfmTransport
-from hpcdist.ps.plan import Plan
+
+if TYPE_CHECKING:  # only jobs with servers and tables load them
+    from hpcdist.ps.plan import Plan
 
 OnFailure: TypeAlias = Literal["end", "continue"]
 

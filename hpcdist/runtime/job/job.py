@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hpcdist.base.errors import HpcdistError, PlanError
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster, Ranks
-from hpcdist.ps.client import PsClient
-from hpcdist.ps.plan import Plan
-from hpcdist.ps.table import TableStatistics
 from hpcdist.runtime.job.failure_policy import FailurePolicy
 from hpcdist.runtime.job.farewells import Common, Farewells
-from hpcdist.runtime.pserver.connection import Adopted, ServerConnection
-from hpcdist.runtime.pserver.trainer_servers import TrainerServers
+
+if TYPE_CHECKING:  # only jobs with servers and tables load them
+    from hpcdist.ps.client import PsClient
+    from hpcdist.ps.plan import Plan
+    from hpcdist.ps.table import TableStatistics
+    from hpcdist.runtime.pserver.connection import Adopted, ServerConnection
+    from hpcdist.runtime.pserver.trainer_servers import TrainerServers
 
 
 class ProgramPart(Protocol):
@@ -86,6 +88,8 @@ class Job:
             self.common = Common(sums, Farewells(group, deadline_s))
         elif not self.serves:
             index, learn = self.role.index, policy.learn
+            from hpcdist.runtime.pserver.trainer_servers import TrainerServers
+
             self.servers = TrainerServers(transport, cluster, index, deadline_s, learn)
         self.programs: ProgramPart | None = None
         self.adopted = False  # whether servers keep what no Program says
