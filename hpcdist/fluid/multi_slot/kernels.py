@@ -20,6 +20,7 @@ _SPACE, _TAB, _NEWLINE, _RETURN = 32, 9, 10, 13
 _EXACT = 22  # 10**22 is the largest power of ten that float64 holds exactly
 _DIGITS = uint64(10**18)  # more digits do not change a float32
 _LARGEST = 2**64 - 1
+_FITS = 19  # so many digits are less than 2**64
 NEAR_ZERO = 1e-6  # as near as Fluid takes for zero
 
 
@@ -31,6 +32,19 @@ def _is_end(byte: int) -> bool:
 @inlined
 def _is_digit(byte: int) -> bool:
     return 48 <= byte <= 57
+
+
+@jit
+def _is_below_two_to_64(text, position):
+    """Return whether the digits from ``position`` on are a number of 64 bits."""
+    integer = uint64(0)
+    while _is_digit(text[position]):
+        digit = uint64(text[position] - 48)
+        if integer > (uint64(_LARGEST) - digit) // uint64(10):
+            return False
+        integer = integer * uint64(10) + digit
+        position += 1
+    return True
 
 
 @jit
@@ -77,12 +91,10 @@ def parse(text, are_floats, widths, powers, ints, floats, counts, book):
                     first = position
                     if not are_floats[slot]:
                         integer = uint64(0)
-                        fits = True
                         while _is_digit(text[position]):
-                            digit = uint64(text[position] - 48)
-                            fits = fits and integer <= (uint64(_LARGEST) - digit) // uint64(10)
-                            integer = integer * uint64(10) + digit
+                            integer = integer * uint64(10) + uint64(text[position] - 48)
                             position += 1
+                        fits = position - first <= _FITS or _is_below_two_to_64(text, first)
                         if first == position or not _is_end(text[position]) or not fits:
                             wrong = WHOLE
                             break

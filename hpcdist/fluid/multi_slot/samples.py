@@ -89,9 +89,9 @@ class Samples:
             columns.append(Column(values[offsets[0] : offsets[-1]], offsets - offsets[0]))
         return Samples(self.slots, columns)
 
-    def feed(self) -> dict[str, LoDTensor]:
-        """Return the feed of these samples, by variables."""
-        fed = {}
+    def feed(self) -> dict[str, LoDTensor | np.ndarray]:
+        """Return the feed of these samples, by variables: of ragged slots LoDTensors."""
+        fed: dict[str, LoDTensor | np.ndarray] = {}
         for slot, column in zip(self.slots, self.columns):
             if not slot.is_fed:
                 continue
@@ -99,7 +99,7 @@ class Samples:
                 rows = column.values.reshape(-1, 1)
                 fed[slot.name] = LoDTensor(rows, Lod(1, (column.offsets,)))
             else:
-                fed[slot.name] = LoDTensor(column.values.reshape(len(self), *slot.shape))
+                fed[slot.name] = column.values.reshape(len(self), *slot.shape)
         return fed
 
     def without_zeros(self) -> Samples:
