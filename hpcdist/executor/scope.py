@@ -51,7 +51,6 @@ class ScopeVariable:
     def take(self, array: Any) -> None:
         """Take over the value of a host array; the same shape and dtype are written in place."""
         present = self.value
-        self.elsewhere = None
         if present is not None and present.shape == array.shape and present.dtype == array.dtype:
             assign(present, array)
         else:
@@ -63,6 +62,7 @@ class ScopeVariable:
 
     def take_tensor(self, tensor: LoDTensor) -> None:
         """Take over a tensor's value and sequences."""
+        self.elsewhere = None
         self.take(np.asarray(tensor))
         self.sequences = tensor.sequences
 
@@ -77,7 +77,7 @@ class ScopeVariable:
     def hold(self, value: object) -> None:
         """Take another array: compiled programs must bind anew."""
         self.value = value
-        self.laid, self.elsewhere = False, None
+        self.laid = False
         self.scope.changes += 1
 
 
@@ -95,6 +95,7 @@ class ScopeTensor(Grouped):
         """
         if _note_set is not None:
             _note_set(self._variable)
+        self._variable.elsewhere = None
         self._variable.take(np.asarray(array))
 
     @property
@@ -143,9 +144,9 @@ class ScopeTensor(Grouped):
         return canonical(self._array().dtype)
 
     def _array(self) -> Any:
+        if self._variable.elsewhere is not None:
+            return self._variable.elsewhere()
         if self._variable.value is None:
-            if self._variable.elsewhere is not None:
-                return self._variable.elsewhere()
             raise FeedError(
                 f"variable {self._variable.name!r} is not initialized: "
                 "run the startup program first"
@@ -153,9 +154,7 @@ class ScopeTensor(Grouped):
         return self._variable.value
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        elsewhere = self._variable.elsewhere
-        array = self._array() if elsewhere is None else elsewhere()
-        return np.array(on_host(array), dtype=dtype)
+        return np.array(on_host(self._array()), dtype=dtype)
 
     def __len__(self) -> int:
         return len(self._array())

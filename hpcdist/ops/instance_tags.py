@@ -48,7 +48,7 @@ def _filtered(
     places = np.stack([begins, bounds[hits], lengths], 1).astype(np.int64)
     each = Lod.of_lengths([np.ones(len(hits), np.int64)])
     out = Value(x.array[rows], Lod.of_lengths([lengths]))
-    return out, Value(np.ones((len(hits), 1)), each), Value(places)
+    return out, Value(np.ones((len(hits), 1)), each), Value(places, each)
 
 
 def _filtered_grad(x: Value, places: Value, dout, **_) -> Value:

@@ -65,7 +65,7 @@ def reading_program(program: Program, plan: ProgramPlan) -> Program:
         table_steps |= fetch_rows(block, plan)
     if not (asks or table_steps.pulled):
         return program
-    new.distribution = replace(plan, records=None, table_steps=table_steps)
+    new.distribution = replace(plan, startup=False, records=None, table_steps=table_steps)
     return new
 
 

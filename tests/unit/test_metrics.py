@@ -197,6 +197,30 @@ def test_auc_without_sliding_counts_all_batches_twice():
     assert [v.size for v in found[2:]] == [10001, 10001, 10000, 10000]
 
 
+def test_counts_in_variables_of_their_own_are_written_and_leave_the_old_ones():
+    main = fluid.Program()
+    with fluid.program_guard(main):
+        guess = layers.data("guess", [2])
+        label = layers.data("label", [1], dtype="int64")
+        before = [layers.data(n, [10], dtype="int64", append_batch_size=False) for n in "pn"]
+        block = main.current_block()
+        outs = [
+            block.create_var(name=n, dtype=t) for n, t in zip("PNA", ["int64"] * 2 + ["float64"])
+        ]
+        block.append_op(
+            type="auc",
+            inputs={"Predict": guess, "Label": label, "StatPos": before[0], "StatNeg": before[1]},
+            outputs={"AUC": outs[2], "StatPosOut": outs[0], "StatNegOut": outs[1]},
+            attrs={"curve": "ROC", "num_thresholds": 9, "slide_steps": 0},
+        )
+    feed = {**feed_of(0), "p": np.arange(10), "n": np.arange(10)[::-1].copy()}
+    exe, names = fluid.Executor(), [*before, *outs[:2]]
+    old_pos, old_neg, pos, neg = exe.run(main, feed, names)
+    np.testing.assert_array_equal(old_pos, np.arange(10))
+    np.testing.assert_array_equal(old_neg, np.arange(10)[::-1])
+    assert pos.sum() + neg.sum() == 90 + 60 and (pos >= old_pos).all() and (neg >= old_neg).all()
+
+
 def test_auc_is_that_of_fluid():
     """Areas of Fluid 1.8.5 over 8 batches: fluid.layers.auc(p, y, num_thresholds=200,
     slide_steps=3), one label in each batch -1."""

@@ -42,8 +42,9 @@ FLUIDS = re.findall(
     _accumulators _all_reduce _append_grad_suffix_ _barrier_worker _blocks_attr_ids
     _clone_variable _create_block
     _decay_step_counter _distributed_lookup_table _dtype _endpoints _fetch_var _get_accumulator
-    _get_dims _global_learning_rate _hierarchical_allreduce_inter_nranks _insert_op _is_chief
-    _is_distributed _is_initialized _lr_schedule_guard _moment1_acc_str _nccl_comm_num
+    _get_dims _get_float_element _global_learning_rate _hierarchical_allreduce_inter_nranks
+    _insert_op _is_chief _is_distributed _is_initialized _lr_schedule_guard _moment1_acc_str
+    _nccl_comm_num
     _optimized_guard _origin_program _parameters_on_pservers _prepend_op _prune
     _prune_with_input _ps_endpoint _remove_op _remove_var _rename_input _rename_output
     _rename_var _role_maker _rollback _set_attr _set_checkpoints _set_error_clip

@@ -104,10 +104,14 @@ def _bind(
     scores = predict[:, predict.shape[1] - 1]
     labels = label.reshape(-1)
     buckets = num_thresholds + 1
-    flat = [t.reshape(-1) for t in (positives, negatives)]
+    results = [(positives, positives_out), (negatives, negatives_out)]
+    apart = [(now, before) for before, now in results if now is not before]
+    flat = [now.reshape(-1) for _, now in results]
     tables = flat if slide_steps else [t[:buckets] for t in flat]
 
     def run() -> None:
+        for now, before in apart:
+            now[...] = before
         counts = _count()
         for table, counts_of_batch in zip(tables, counts):
             if slide_steps:

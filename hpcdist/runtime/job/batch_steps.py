@@ -10,7 +10,7 @@ from hpcdist.base.device import on_host
 from hpcdist.base.errors import PlanError
 from hpcdist.executor.control import Feed, Settled, SharedFetch
 from hpcdist.executor.scope import Scope
-from hpcdist.graph.program import Program
+from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.runtime.batches.shared_batches import Batches
 from hpcdist.runtime.job.links import Links
 from hpcdist.runtime.job.server_side import (
@@ -21,6 +21,7 @@ from hpcdist.runtime.job.server_side import (
     rates_of,
 )
 from hpcdist.runtime.job.set_values import SetValues
+from hpcdist.runtime.pserver.scheduled_fetch import bring, names_read
 from hpcdist.transpiler.hybrid import served_plan
 
 TellServers = Callable[[Mapping[str, float], str], None]
@@ -51,6 +52,7 @@ class BatchSteps:
         self._tell_servers, self._give_servers = tell_servers, give_servers
         self._server_side = NOTHING_ON_SERVERS  # of a plain script
         self._has_trained = False
+        self._read: ProgramCache[frozenset[str]] = ProgramCache()
         self.by_script = False
 
     def share(
@@ -77,6 +79,9 @@ class BatchSteps:
         link = self._links.current
         on_servers: list[str] = []
         if self._tell_servers is not None:
+            if not self._is_step(program, substitute):
+                kept = filter(substitute.global_block().is_persistable, fetches)
+                bring({*self._read.of(substitute, lambda: names_read(substitute)), *kept}, scope)
             on_servers = self._server_side.fed(program, substitute, feed)
             also = [name for name in feed if name in link.also_on_servers(substitute)]
             if also:

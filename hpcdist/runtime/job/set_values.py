@@ -23,6 +23,7 @@ class SetValues:
     def note(self, variable: ScopeVariable) -> None:
         """Note that the script has set a variable."""
         self.some = True
+        variable.elsewhere = None
         self._by_hand.add(variable)
         self._given.discard(variable)
 
@@ -30,7 +31,9 @@ class SetValues:
         """Note what a Program that does not train changes of what is kept from step to step."""
         for name in self._persistent.of(program, lambda: _persistent_names(program)):
             self.some = True
-            self._by_programs.add(scope.var_or_new(name))
+            variable = scope.var_or_new(name)
+            variable.elsewhere = None  # until the next step the value here is what counts
+            self._by_programs.add(variable)
 
     def forget_before(self, startup: Program, scope: Scope) -> None:
         """Forget what was changed before a startup Program that now sets it anew."""

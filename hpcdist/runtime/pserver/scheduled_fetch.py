@@ -1,4 +1,4 @@
-"""Fetching learning rates on trainers: servers compute them, so they are asked after a step."""
+"""Reading on trainers what servers move: rates, counters, rows. They are asked after a step."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.errors import FeedError
+from hpcdist.executor.analysis import is_control
 from hpcdist.executor.control import Fetched, Join
 from hpcdist.executor.merging import merge_counter
 from hpcdist.executor.scope import Scope
@@ -16,6 +17,7 @@ from hpcdist.graph.program import Program
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.plan import Route
 from hpcdist.transpiler.plan import ProgramPlan
+from hpcdist.transpiler.program_roles import nested
 from hpcdist.transpiler.scheduled import ScheduledValue
 
 
@@ -36,30 +38,39 @@ class ScheduledFetch:
         """
         self._client = client
         self._scheduled: dict[str, ScheduledValue] = {}
+        self._tables: dict[str, Route] = {}
         self._endpoint = self._refusal = ""
         if plan is None or plan.mode.geo:  # GEO: trainers update, with separate schedules
             return
         self._endpoint, self._refusal = plan.updating, _why_not(program, plan)
         computed = {name for op in program.global_block().ops for name in op.output_arg_names}
         self._scheduled = {v.name: v for v in plan.scheduled if v.name not in computed}
+        self._tables = _remote(plan)
+        self._in_step = plan.mode.lockstep
 
     def local(self, names: Sequence[str]) -> tuple[str, ...] | None:
         """Return the names that the trainer fetches itself; None if these are all.
 
         FeedError if the servers' values belong to no step of this trainer.
         """
-        if self._scheduled.keys().isdisjoint(names):
+        there = self._scheduled.keys() | self._tables.keys()
+        if there.isdisjoint(names):
             return None
-        if self._refusal:
-            refused = min(self._scheduled.keys() & names)
-            raise FeedError(f"cannot fetch {refused!r} on a trainer: {self._refusal}")
-        return tuple(name for name in names if name not in self._scheduled)
+        for name in names:
+            if self._refusal and name in self._scheduled:
+                raise FeedError(f"cannot fetch {name!r} on a trainer: {self._refusal}")
+            if name in self._tables and not self._in_step:
+                raise FeedError(
+                    f"cannot fetch {name!r} on a trainer: its rows are on the servers, and in "
+                    "asynchronous modes belong to no step of one trainer; look some of them up, or "
+                    "let fluid.io.save_persistables write them"
+                )
+        return tuple(name for name in names if name not in there)
 
     def read_there(self, names: Sequence[str], scope: Scope) -> None:
         """Read the servers' values again of variables that were set here, and given to them."""
-        for name in self._scheduled.keys() & names:
-            scope.var_or_new(name).value = None
-        self.install_readers(scope)
+        if not self._scheduled.keys().isdisjoint(names):
+            self.install_readers(scope)
 
     def install_readers(self, scope: Scope) -> None:
         """Set in ``scope`` readers of these variables, which fetch the servers' values."""
@@ -67,7 +78,7 @@ class ScheduledFetch:
             variable = scope.var_or_new(name)
             if self._refusal:
                 variable.refuse_reading(f"cannot read {name!r} on a trainer: {self._refusal}")
-            elif variable.value is None:
+            else:  # also where startup has left a first value, which no step here moves
                 variable.elsewhere = functools.partial(self._read, value)
 
     def _read(self, value: ScheduledValue) -> np.ndarray:
@@ -77,7 +88,10 @@ class ScheduledFetch:
         """Return all values after a step, ``values`` being those that the trainer has."""
         metas = {n: self._scheduled[n] for n in names if n in self._scheduled}
         came = {name: np.empty(value.shape, value.dtype) for name, value in metas.items()}
-        self._client().read(self._endpoint, came)
+        if came:
+            self._client().read(self._endpoint, came)
+        for name in self._tables.keys() & names:
+            came[name] = rows_of(self._client(), self._tables[name])
         local = iter(values)
         return [came[name] if name in came else next(local) for name in names]
 
@@ -99,7 +113,7 @@ def install_first_values(plan: ProgramPlan, scope: Scope) -> None:
     scheduled = {value.name: value for value in plan.scheduled}
     for name in {**first, **scheduled}:
         variable, value = scope.var_or_new(name), scheduled.get(name)
-        if variable.value is not None:
+        if variable.value is not None and name != plan.counter:
             continue
         if value is None:
             variable.refuse_reading(
@@ -118,16 +132,38 @@ def install_table_readers(plan: ProgramPlan, scope: Scope, client: Callable[[], 
 
     They have those of this step until this trainer sends again: in lockstep only.
     """
+    for name, route in _remote(plan).items() if plan.mode.lockstep else ():
+        scope.var_or_new(name).elsewhere = lambda route=route: rows_of(client(), route)
 
-    def read(route: Route) -> np.ndarray:
-        pieces = [np.empty(piece.shape, route.dtype) for piece in route.slices]
-        for piece, endpoint, rows in zip(route.slices, route.endpoints, pieces):
-            client().read(endpoint, {piece.name: rows})
-        return np.concatenate(pieces)
 
-    for route in plan.routes if plan.mode.lockstep else ():
-        if route.remote:
-            scope.var_or_new(route.parameter).elsewhere = functools.partial(read, route)
+def rows_of(client: PsClient, route: Route) -> np.ndarray:
+    """Return all rows of a sparse table, as servers have them."""
+    pieces = [np.empty(piece.shape, route.dtype) for piece in route.slices]
+    for piece, endpoint, rows in zip(route.slices, route.endpoints, pieces):
+        client.read(endpoint, {piece.name: rows})
+    return np.concatenate(pieces)
+
+
+def _remote(plan: ProgramPlan) -> dict[str, Route]:
+    return {route.parameter: route for route in plan.routes if route.remote}
+
+
+def names_read(program: Program) -> frozenset[str]:
+    """Return the kept values that a Program reads by operators that do not talk to servers."""
+    block = program.global_block()
+    own = (op for op in nested(block.ops) if not is_control(op))
+    return frozenset(n for op in own for n in op.input_arg_names if block.is_persistable(n))
+
+
+def bring(names: Iterable[str], scope: Scope) -> None:
+    """Bring what servers have moved of these variables, for a Program that does not train.
+
+    FeedError for those whose values cannot be read on a trainer.
+    """
+    for name in names:
+        variable = scope.find_var(name)
+        if variable is not None and variable.elsewhere is not None:
+            variable.take(variable.elsewhere())
 
 
 def _why_not(program: Program, plan: ProgramPlan) -> str:
