@@ -127,12 +127,7 @@ class PsServer:
         self._heartbeat = Heartbeat(trainers, silence_s)
         self._control_receives = [0] * trainers  # control messages
         self._answers = Answers(
-            transport,
-            cluster.trainers,
-            self._name,
-            arrays,
-            deadline_s,
-            on_checkpoint=on_checkpoint,
+            transport, cluster.trainers, self._name, arrays, deadline_s, on_checkpoint=on_checkpoint
         )
         asked = (self._greetings, self._answers, self._verdicts)
         self._of_trainers = (*asked, self._log, self._row_server, self.tables)
@@ -152,7 +147,6 @@ class PsServer:
         """
         transport, shards = self._transport, self._shards
         self._updates.bind(on_step_begin, bind_packet)
-        arrived, carry_out = self._updates.arrived, self._updates.carry_out
         trainers = len(self._ranks)
         places = [(k, p) for k in range(trainers) for p in range(self._dense)]
         owners = [*range(trainers), *(k for k, _ in places)]
@@ -184,11 +178,7 @@ class PsServer:
                     except RankFailure as failure:
                         died = failure
                     continue
-                update = arrived(*places[index - trainers])
-                if update is not None:
-                    carry_out(update)
-                    if self._moves_rows or self._answers.waiting:
-                        self._answer_reads()
+                self._take_packet(*places[index - trainers])
             if died is not None:
                 self._bury(died)
         stop_looking()
@@ -214,7 +204,7 @@ class PsServer:
 
     def _take_packet(self, trainer: int, packet: int) -> None:
         update = self._updates.arrived(trainer, packet)
-        if update:
+        if update is not None:
             self._update(update)
 
     # -- silence and deaths --

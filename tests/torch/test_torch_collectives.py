@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
-from random import Random
 
 import pytest
 
@@ -21,6 +19,7 @@ from tests.torch.torch_ranks import (  # noqa: E402
     WITH_AND_WITHOUT_MEMORY,
     Pair,
     close,
+    drawn,
     filled,
     of_all,
     pairs,
@@ -47,16 +46,6 @@ BITWISE = [dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR]
 SHAPES = [(0,), (), (1,), (3, 5), (2, 0, 4), (4097,), (7, 40_000)]
 WHICH = range(6)  # of the pairs of groups
 APART = [False, True]  # elements that do not lie side by side
-
-
-def drawn(count: int, **choices: Sequence[object]) -> pytest.MarkDecorator:
-    """Call a test with arguments drawn at random, the same on all ranks.
-
-    Not by hypothesis: it would look for a smaller example on the rank that failed only.
-    """
-    random = Random(" ".join(choices))
-    cases = [tuple(map(random.choice, choices.values())) for _ in range(count)]
-    return pytest.mark.parametrize(list(choices), cases)
 
 
 def pair_of(k: int) -> Pair:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from random import Random
 
 import pytest
 
@@ -17,6 +18,16 @@ import hpcdist.torch  # noqa: E402, F401
 from hpcdist.errors import CommError  # noqa: E402
 
 WITH_AND_WITHOUT_MEMORY = pytest.mark.parametrize("k", [0, 1])
+
+
+def drawn(count: int, **choices: Sequence[object]) -> pytest.MarkDecorator:
+    """Call a test with arguments drawn at random, the same on all ranks.
+
+    Not by hypothesis: it would look for a smaller example on the rank that failed only.
+    """
+    random = Random(" ".join(choices))
+    cases = [tuple(map(random.choice, choices.values())) for _ in range(count)]
+    return pytest.mark.parametrize(list(choices), cases)
 
 
 @dataclass(frozen=True)

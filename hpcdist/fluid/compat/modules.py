@@ -32,24 +32,14 @@ _BY_TRANSPILER = f"{_FLEET}.parameter_server.distribute_transpiler"
 
 # Public names of modules that lie in other folders, with all that is in them.
 MOVED = {
-    **{f"{HERE}.{name}": f"{_DOOR}.{name}" for name in (
-        "clip",
-        "compat",
-        "contrib",
-        "data_feeder",
-        "data_loader",
-        "dataset",
-        "fleet",
-        "initializer",
-        "io",
-        "layers",
-        "metrics",
-        "multi_slot",
-        "nets",
-        "online",
-        "optimizer",
-        "regularizer",
-    )},
+    **{
+        f"{HERE}.{name}": f"{_DOOR}.{name}"
+        for name in (
+            *("clip", "compat", "contrib", "data_feeder", "data_loader", "dataset", "fleet"),
+            *("initializer", "io", "layers", "metrics", "multi_slot", "nets", "online"),
+            *("optimizer", "regularizer"),
+        )
+    },
     "hpcdist.backward": "hpcdist.autodiff.backward",
     "hpcdist.columnar": "hpcdist.data.columnar",
     "hpcdist.errors": "hpcdist.base.errors",
@@ -57,7 +47,7 @@ MOVED = {
     "hpcdist.notebook": "hpcdist.launch.notebook",
     "hpcdist.reader": "hpcdist.data.reader",
     "hpcdist.settings": "hpcdist.base.settings",
-}  # fmt: skip
+}
 _PUBLIC = {real: name for name, real in MOVED.items()}
 
 # Modules of Fluid's that are another module here.
