@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from hpcdist.checkpoint.layout import BUCKETS, path_of
 from hpcdist.checkpoint.metadata import TablePart
 from hpcdist.ps.batch import owners_of, sort_by_mix
 from hpcdist.ps.policy_table import PolicyTable
-from hpcdist.ps.row_policy import DAY, SHOW
+from hpcdist.ps.row_policy import CLICK, DAY, DELTA, SHOW
 from hpcdist.ps.row_storage import RowStorage
 from hpcdist.ps.table import SparseTable
 from hpcdist.transpiler.table_metadata import DECAYS
@@ -86,27 +86,35 @@ class Choice:
     """Which rows of a table that counts shows and clicks are saved to be looked up.
 
     Those whose score is at least ``least_score``, that were looked up in the last ``days`` days,
-    and shown ``least_show`` times.
+    and shown ``least_show`` times. ``least_delta``, of bases (0) and deltas: also the least score
+    of what was counted since a row was last in one; that begins anew when it has been written.
     """
 
     least_score: float
     days: float
     least_show: float = 0.0
+    least_delta: float | None = None
 
     def of(self, table: SparseTable, ids: np.ndarray) -> np.ndarray:
         """Return the chosen ones of some ids of a table: all, if it counts no shows."""
-        if not isinstance(table, PolicyTable) or table.policy.score is None:
+        if not _counts_shows(table):
             return ids
         known = table.metadata(ids)
-        scores = table.policy.score.of(*known[:, SHOW:].copy().view(np.float32).T)
-        recent = table.day - known[:, DAY].astype(np.int64) <= self.days
-        shown = _shows(known) >= self.least_show
-        return ids[(scores >= np.float32(self.least_score)) & recent & shown]
+        floats = known.view(np.float32)
+        shows = floats[:, SHOW]
+        score = table.policy.score
+        assert score is not None, "it counts shows"
+        scores = score.of(shows, floats[:, CLICK])
+        chosen = scores >= np.float32(self.least_score)
+        chosen &= table.day - known[:, DAY].astype(np.int64) <= self.days
+        chosen &= shows >= self.least_show
+        if self.least_delta is not None:
+            chosen &= floats[:, DELTA] >= np.float32(self.least_delta)
+        return ids[chosen]
 
 
-def _shows(metadata: np.ndarray) -> np.ndarray:
-    """Return how often rows have been shown, float32 [n]."""
-    return np.ascontiguousarray(metadata[:, SHOW]).view(np.float32)
+def _counts_shows(table: SparseTable) -> TypeGuard[PolicyTable]:
+    return isinstance(table, PolicyTable) and table.policy.score is not None
 
 
 def hottest(table: SparseTable, choice: Choice, count: int) -> list[float]:
@@ -114,7 +122,7 @@ def hottest(table: SparseTable, choice: Choice, count: int) -> list[float]:
 
     CheckpointError for a table that counts none.
     """
-    if not isinstance(table, PolicyTable) or table.policy.score is None:
+    if not _counts_shows(table):
         raise CheckpointError(
             f"table {table.name!r} counts no shows: give it "
             "row_policy=RowPolicy(score=ClickScore())"
@@ -123,7 +131,8 @@ def hottest(table: SparseTable, choice: Choice, count: int) -> list[float]:
     for first in range(0, len(table), EXPORTED_ROWS):
         ids = choice.of(table, table.export(first, min(first + EXPORTED_ROWS, len(table)))[0])
         chosen += len(ids)
-        shows = np.sort(np.concatenate([shows, _shows(table.metadata(ids))]))[::-1][:count]
+        more = table.metadata(ids).view(np.float32)[:, SHOW]
+        shows = np.sort(np.concatenate([shows, more]))[::-1][:count]
     return [float(chosen), *shows.tolist()]
 
 
@@ -150,6 +159,9 @@ def inference_runs(
         TablePart(table.name, path, table.dim, 0, tuple(begins), (), facts),
         (ids, _RowsOf(table, ids)),
     )
+    # They have been written.
+    if choice is not None and choice.least_delta is not None and _counts_shows(table):
+        table.begin_deltas(ids)
 
 
 class _RowsOf:

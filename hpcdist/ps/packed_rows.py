@@ -80,7 +80,7 @@ class PackedRows:
         kernels.copy_out(records, self._state_at, state)
 
     def as_kept(self, rows: Array, state: Array) -> tuple[Array, Array]:
-        """Return what `export` has written; without a storage, as float32."""
+        """Return exported bytes as a table gives them: without a storage as float32."""
         if self.storage.same_bytes(None):
             return rows.view(np.float32), state.view(np.float32)
         return rows, state

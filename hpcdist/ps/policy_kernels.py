@@ -13,7 +13,18 @@ from numba import float32, int64, uint32, uint64
 from hpcdist.base.jit import jit
 from hpcdist.base.raw_memory import copy_bytes, float32_at, uint32_at
 from hpcdist.ps.batch_kernels import owner_of
-from hpcdist.ps.part_kernels import CLICK, COUNT, DAY, KEPT, SCORE, SHOW, STEP, set_value, value_of
+from hpcdist.ps.part_kernels import (
+    CLICK,
+    COUNT,
+    DAY,
+    DELTA,
+    KEPT,
+    SCORE,
+    SHOW,
+    STEP,
+    set_value,
+    value_of,
+)
 from hpcdist.ps.row_values import mixed
 
 _32 = uint64(32)
@@ -58,8 +69,10 @@ def touch(ids, records, looks, step, day, at, keep, coefficients, parts):
         words[STEP], words[DAY] = uint32(step), uint32(day)
         if looks.shape[1] == 3:
             floats = float32_at(records[i] + at)
-            floats[SHOW] += looks[i, 1]
-            floats[CLICK] += looks[i, 2]
+            show, click = looks[i, 1], looks[i, 2]
+            floats[SHOW] += show
+            floats[CLICK] += click
+            floats[DELTA] += (show - click) * coefficients[0] + click * coefficients[1]
         if new or (keep == SCORE and value_of(records[i], at, keep, coefficients) < before):
             part = owner_of(ids[i], len(parts))
             set_value(part, records[i], at, keep, coefficients, parts)
@@ -73,6 +86,13 @@ def decay(part, records, rate, at, keep, coefficients, parts):
         floats[SHOW] *= rate
         floats[CLICK] *= rate
         set_value(part, records[i], at, keep, coefficients, parts)
+
+
+@jit
+def begin_deltas(records, at):
+    """Note that rows are saved in a base or a delta."""
+    for i in range(len(records)):
+        float32_at(records[i] + at)[DELTA] = float32(0)
 
 
 @jit

@@ -216,6 +216,10 @@ class PolicyTable(SparseTable):
             self._forget_least(which, counts)
         return int(counts.sum())
 
+    def begin_deltas(self, ids: Array) -> None:
+        """Count shows and clicks of rows anew, for the next delta."""
+        self._kernels.begin_deltas(self._locate(ids, create=False), self._at)
+
     def metadata(self, ids: Array) -> Array:
         """Return uint32 [n, columns] as `RowPolicy.metadata` names them; zeros without a row."""
         return self._metadata_at(
@@ -376,6 +380,7 @@ class PolicyTable(SparseTable):
         kernels.write_metadata(ids, ids, self._metadata_at(ids), *worth)
         self._enter(ids, ids)
         kernels.decay(0, ids, np.float32(1), *worth)
+        kernels.begin_deltas(ids, self._at)
         kernels.touch(ids, ids, no_looks, 0, 0, *worth)
         kernels.read_or_zeros(ids, np.empty((0, self.dim), np.float32))
         kernels.chosen(ids, self._key, self._key, np.empty(0, bool))

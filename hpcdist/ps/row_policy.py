@@ -19,11 +19,11 @@ from hpcdist.comm.base import Array
 from hpcdist.ps.row_storage import RowStorage
 from hpcdist.ps.row_tier import Tier
 
-# What is kept with each row, uint32; the last two hold float32, and only tables with a score have
-# them.
-METADATA = ("count", "step", "day", "show", "click")
+# What is kept with each row, uint32; the last three hold float32, and only tables with a score have
+# them: shows, clicks, and the score of those since the row was last in a base or delta.
+METADATA = ("count", "step", "day", "show", "click", "delta")
 UNSCORED = METADATA[:3]
-COUNT, STEP, DAY, SHOW, CLICK = range(len(METADATA))
+COUNT, STEP, DAY, SHOW, CLICK, DELTA = range(len(METADATA))
 # A table with a bound is cut into parts by the mix of the ids. Each part keeps to its share of the
 # bound by itself, and each server has whole parts, so their number must divide that of the parts.
 PARTS = (5040, 840, 60)  # divided by 1 to 10; by 1 to 8; by 1 to 6: as many as are large enough

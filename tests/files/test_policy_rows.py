@@ -91,7 +91,7 @@ def test_rows_of_files_without_metadata_count_as_looked_up_just_now(tmp_path):
     now.load(tmp_path)
     for k, table in enumerate(now.tables):
         mine = ids[owners_of(ids, 3) == k]
-        assert table.metadata(mine).tolist() == [[1, 0, 0, 0, 0]] * len(mine)
+        assert table.metadata(mine).tolist() == [[1, 0, 0, 0, 0, 0]] * len(mine)
         assert len(table) == len(mine)
 
 

@@ -196,7 +196,7 @@ def test_models_hold_all_rows_or_those_that_are_shown_often(mpi_tmp_path, monkey
             strategy = DistributedStrategy()
             strategy.a_sync = False
             accessor = "table_parameters.t.accessor.ctr_accessor_param."
-            settings = {accessor + "base_threshold": 0.15}
+            settings = {accessor + "base_threshold": 0.15, accessor + "delta_threshold": 0.25}
             settings["table_parameters.t.sparse_table_cache_rate"] = 0.5  # of 2 rows
             strategy.sparse_table_configs = {"t": settings}
             optimizer = fluid.optimizer.SGD(1.0)
@@ -232,6 +232,6 @@ def test_models_hold_all_rows_or_those_that_are_shown_often(mpi_tmp_path, monkey
         with h5py.File(mpi_tmp_path / name / "manifest.h5") as file:
             saved[name] = sorted(file["t/ids"][:].tolist())
     assert saved.pop("000_cache") == [1]  # of those in mode 2 the half that is shown most
-    every, often = [1, 2, 3, 4], [1, 4]
-    assert saved == {"all": every, "mode-0": every, "mode-1": often, "mode-2": often}
+    every, often, more_often = [1, 2, 3, 4], [1, 4], [1]
+    assert saved == {"all": every, "mode-0": every, "mode-1": more_often, "mode-2": often}
     assert results(run_job(1, 1, lambda role: script(role, load=True)))[0] == trained_rows

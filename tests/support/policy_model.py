@@ -30,10 +30,10 @@ class Seen:
 
     def __init__(self) -> None:
         self.count = self.step = self.day = 0
-        self.show = self.click = F(0)
+        self.show = self.click = self.delta = F(0)
 
     def words(self, scored: bool) -> list[int]:
-        floats = np.array([self.show, self.click], F).view(np.uint32).tolist()
+        floats = np.array([self.show, self.click, self.delta], F).view(np.uint32).tolist()
         return [self.count, self.step, self.day, *(floats if scored else [])]
 
 
@@ -121,10 +121,14 @@ class PolicyModel:
         seen.count, seen.step, seen.day = seen.count + look[0], self.step, self.day
         if self.policy.score:
             seen.show, seen.click = seen.show + look[1], seen.click + look[2]
+            seen.delta = seen.delta + self.worth(look[1], look[2])
 
     def score(self, seen: Seen) -> np.float32:
+        return self.worth(seen.show, seen.click)
+
+    def worth(self, show: np.float32, click: np.float32) -> np.float32:
         score = self.policy.score
-        return (seen.show - seen.click) * F(score.nonclk_coeff) + seen.click * F(score.click_coeff)
+        return (show - click) * F(score.nonclk_coeff) + click * F(score.click_coeff)
 
     def shrink(self) -> None:
         for kept in (self.seen, self.waiting):

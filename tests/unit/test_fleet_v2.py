@@ -15,6 +15,7 @@ from hpcdist.fluid.compat import aspaddle
 from hpcdist.fluid.fleet import Fleet
 from hpcdist.fluid.fleet.role_maker import PaddleCloudRoleMaker, Role, UserDefinedRoleMaker
 from hpcdist.fluid.fleet.strategy import GeoStrategy
+from hpcdist.fluid.fleet.table_settings import choices_of
 
 
 @pytest.fixture
@@ -163,8 +164,21 @@ COUNTS = ACCESSOR + "ctr_accessor_param."
 )
 def test_coefficients_of_scores_are_those_of_a_tables_policy(paddle, field, settings, collective):
     table = made_table(paddle, field, settings, collective=collective)
-    assert table.policy.score == fluid.ClickScore(click_coeff=3.0, delete_threshold=0.5)
+    decay = 0.98 if field == "fleet_desc_configs" else 1.0  # what 2.6.2 has where none is said
+    assert table.policy.score == fluid.ClickScore(0.1, 3.0, decay, 0.5)
     assert table.policy.shows == ("show", "click")
+
+
+@pytest.mark.parametrize(
+    ("field", "thresholds"),
+    [("sparse_table_configs", (0.0, 0.0)), ("fleet_desc_configs", (1.5, 0.25))],
+)
+def test_models_hold_the_rows_that_they_hold_in_paddle_if_nothing_is_said(field, thresholds):
+    strategy = DistributedStrategy()
+    setattr(strategy, field, {"t": {}})
+    base, delta = (choices_of(strategy, delta=delta)["t"] for delta in (False, True))
+    assert (base.least_score, delta.least_delta) == thresholds
+    assert (delta.least_score, base.least_delta) == (thresholds[0], 0.0)
 
 
 def test_coefficients_of_scores_need_a_table_that_has_one(paddle):
@@ -327,7 +341,7 @@ def test_what_a_table_cannot_do_yet_is_refused(paddle, arguments, told):
         (lambda d: d.ProbabilityEntry(0.1), fluid.RowPolicy(admit_probability=0.1)),
         (
             lambda d: d.ShowClickEntry("s", "c"),
-            fluid.RowPolicy(score=fluid.ClickScore(), shows=("s", "c")),
+            fluid.RowPolicy(score=fluid.ClickScore(0.1, 1.0, 1.0, 0.0), shows=("s", "c")),
         ),
     ],
 )

@@ -115,7 +115,7 @@ def test_each_id_of_a_sequence_has_its_example_s_shows_and_clicks():
             }
             exe.run(main, feed=feed, scope=scope)
     table = scope.find_var("t").value
-    known = table.metadata(np.arange(5, 10)).view(np.float32)[:, 3:]
+    known = table.metadata(np.arange(5, 10)).view(np.float32)[:, 3:5]
     assert known.tolist() == [[2, 0], [101, 2], [1000, 3], [1001, 3], [10, 1]]
 
 

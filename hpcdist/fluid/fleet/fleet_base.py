@@ -24,6 +24,7 @@ from hpcdist.fluid.fleet.fleet_roles import FleetRoles
 from hpcdist.fluid.fleet.job_checks import (
     BATCH,
     CHOSEN,
+    DELTA,
     WHOLE,
     check_against_job,
     check_mode,
@@ -339,8 +340,9 @@ class Fleet(FleetRoles):
     ) -> None:
         """Save what computes ``target_vars``, cut out of the program that was built.
 
-        ``mode`` 0 saves all rows of its tables; 1 and 2, of tables that count shows and clicks, the
-        rows of Paddle's base models: ``base_threshold`` and ``delta_keep_days`` of the strategy.
+        ``mode`` 0 saves all rows of its tables; 2, of tables that count shows and clicks, the rows
+        of Paddle's base models: ``base_threshold`` and ``delta_keep_days`` of the strategy; 1 those
+        of them whose shows and clicks since the last such save come to ``delta_threshold``.
         """
         check_mode("save_inference_model", mode, (WHOLE, BATCH, *CHOSEN))
         program = self._planned.origin if main_program is None else main_program
@@ -352,7 +354,7 @@ class Fleet(FleetRoles):
             executor,
             program,
             export_for_deployment=export_for_deployment,
-            choices=choices_of(self._of_tables) if mode in CHOSEN else None,
+            choices=choices_of(self._of_tables, delta=mode == DELTA) if mode in CHOSEN else None,
         )
 
     def save_cache_model(self, dirname: str, *, mode: int = 1, table_id: int = 0) -> int:

@@ -95,7 +95,8 @@ def check_saving(call: str, executor: object, program: object) -> None:
 
 
 WHOLE, BATCH = 0, 3  # Paddle's numbers of what of a model is saved: all; all, at the end of a day
-CHOSEN = (1, 2)  # deltas and bases to be looked up: rows that are shown often
+DELTA, BASE = 1, 2
+CHOSEN = (DELTA, BASE)  # deltas and bases to be looked up: rows that are shown often
 
 
 def check_mode(call: str, mode: int, known: Sequence[int] = (WHOLE, BATCH)) -> None:

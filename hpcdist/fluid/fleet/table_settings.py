@@ -20,9 +20,12 @@ from hpcdist.graph.variable import Parameter
 from hpcdist.ps.row_policy import ClickScore, RowPolicy
 from hpcdist.transpiler.table_metadata import tables_looked_up
 
-BASE_THRESHOLD, DELTA_KEEP_DAYS = 1.5, 16.0  # Paddle's, where a strategy says none
+DELTA_KEEP_DAYS = 16.0  # Paddle's, where a strategy says none
 CACHE_RATE = 0.00055  # Paddle's too
 TABLE_FIELDS = ("sparse_table_configs", "fleet_desc_configs")
+
+_DESCRIBED = "fleet_desc_configs"  # where Paddle gives all numbers other values, if none is said
+THRESHOLDS = {_DESCRIBED: (1.5, 0.25), "sparse_table_configs": (0.0, 0.0)}  # of bases and deltas
 
 _BY_OPTIMIZER = "rows are updated by the optimizer that minimizes the loss"
 _IN_MEMORY = "tables lie in the servers' memory"
@@ -133,7 +136,7 @@ def check_tables(field: str, configs: Any) -> None:
     """
     if not isinstance(configs, dict):
         raise FleetTypeError(f"{field}: expected a dict of tables, got {configs!r}")
-    described = field == "fleet_desc_configs"
+    described = field == _DESCRIBED
     settings, as_here = (_DESC_SETTINGS, _DESC_AS_HERE) if described else (_SETTINGS, _AS_HERE)
     for table, values in configs.items():
         if described and not isinstance(values, dict):
@@ -162,17 +165,19 @@ def set_scores(main: Program, strategy: object) -> None:
         for table, values in getattr(strategy, field, {}).items():
             if not isinstance(values, dict) or (field, table) in _NOT_HERE:
                 continue
-            if not _coefficients(field, table, values):
+            named = bool(_coefficients(field, table, values))
+            if not (named or field == _DESCRIBED):
                 continue
             counted = False
             for program in (main, startup):
                 var = program.global_block().vars.get(table)
                 policy = var.row_policy if isinstance(var, Parameter) else None
                 if isinstance(var, Parameter) and isinstance(policy, RowPolicy) and policy.score:
-                    score = _score(field, table, policy.score, values)
+                    before = ClickScore() if field == _DESCRIBED else policy.score
+                    score = _score(field, table, before, values)
                     var.row_policy = replace(policy, score=score)
                     counted = True
-            if not counted:
+            if named and not counted:
                 raise FleetError(
                     f"{field}[{table!r}]: coefficients of scores are for tables that count shows "
                     f"and clicks: make {table!r} with entry=ShowClickEntry(show, click), or "
@@ -180,20 +185,22 @@ def set_scores(main: Program, strategy: object) -> None:
                 )
 
 
-def choices_of(strategy: object) -> dict[str, Choice]:
-    """Return which rows Paddle's base and delta models hold, by the tables that a strategy names.
+def choices_of(strategy: object, *, delta: bool = False) -> dict[str, Choice]:
+    """Return which rows Paddle's base or delta models hold, by the tables that a strategy names.
 
-    A delta holds only those of them that have had enough shows and clicks since the last model:
-    that is not counted here, so it holds all of them.
+    A ``delta`` holds only those of them that have had enough shows and clicks since they were last
+    in a base or a delta.
     """
     choices = {}
     for field in TABLE_FIELDS:
         for table, values in getattr(strategy, field, {}).items():
             if isinstance(values, dict) and (field, table) not in _NOT_HERE:
                 given = _counts(field, table, values)
-                score = float(given.get("base_threshold", BASE_THRESHOLD))
+                thresholds = THRESHOLDS[field]
+                score = float(given.get("base_threshold", thresholds[0]))
                 days = float(given.get("delta_keep_days", DELTA_KEEP_DAYS))
-                choices[table] = Choice(score, days)
+                least = float(given.get("delta_threshold", thresholds[1])) if delta else 0.0
+                choices[table] = Choice(score, days, least_delta=least)
     return choices
 
 
@@ -208,8 +215,8 @@ def cache_of(origin: Program, strategy: object, number: int) -> tuple[str, Choic
     table = tables[number]
     configs = getattr(strategy, "sparse_table_configs", {}).get(table, {})
     share = configs.get(f"table_parameters.{table}.sparse_table_cache_rate", CACHE_RATE)
-    choice = Choice(BASE_THRESHOLD, DELTA_KEEP_DAYS)
-    return table, choices_of(strategy).get(table, choice), float(share)
+    choice = choices_of(strategy).get(table, Choice(0.0, DELTA_KEEP_DAYS))
+    return table, replace(choice, least_delta=None), float(share)
 
 
 def _coefficients(field: str, table: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,7 +227,7 @@ def _coefficients(field: str, table: str, values: Mapping[str, Any]) -> dict[str
 
 def _counts(field: str, table: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of a table's settings that are about shows and clicks."""
-    described = field == "fleet_desc_configs"
+    described = field == _DESCRIBED
     prefix = "sparse_" if described else "accessor.ctr_accessor_param."
     named = ((name, value) for _, name, value in _named(field, table, values, described))
     return {name.removeprefix(prefix): value for name, value in named if name.startswith(prefix)}

@@ -53,4 +53,6 @@ class ShowClickEntry(EntryAttr):
                 f"{show_name!r} and {click_name!r}"
             )
         self._fields = ("show_click_entry", show_name, click_name)
-        self.policy = RowPolicy(score=ClickScore(), shows=(show_name, click_name))
+        # What 2.6.2 takes where a strategy says nothing: only rows that are not seen expire.
+        score = ClickScore(show_click_decay_rate=1.0, delete_threshold=0.0)
+        self.policy = RowPolicy(score=score, shows=(show_name, click_name))
