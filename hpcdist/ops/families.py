@@ -1,7 +1,14 @@
 """All operators: importing this module enters each of them into the table."""
 
 from hpcdist.ops import control_flow, instance_tags, print_py_func, torch_module, trees  # noqa: F401
-from hpcdist.ops.algebra import matmul, norms, norms_distances, products, reduce  # noqa: F401
+from hpcdist.ops.algebra import (  # noqa: F401
+    by_torch,
+    matmul,
+    norms,
+    norms_distances,
+    products,
+    reduce,
+)
 from hpcdist.ops.communication import allreduce, pipeline, send_recv  # noqa: F401
 from hpcdist.ops.convolution import conv, interpolate, patches, pool, volumes  # noqa: F401
 from hpcdist.ops.detection import (  # noqa: F401

@@ -19,6 +19,8 @@ ARRAYS = functions.feeds()
 WRONG_GRADIENTS = (
     "paddle.gather(x, idx, axis=1)",
     "F.binary_cross_entropy_with_logits(x, b2, pos_weight=w3)",
+    "paddle.trapezoid(x)",
+    "paddle.trapezoid(x, x=v)",
 )
 
 
@@ -67,3 +69,19 @@ def test_what_two_operands_make_is_called_as_the_call(paddle, name):
             feed={"x": np.ones((2, 3), "float32")}, fetch_list=["chosen"]
         )
         assert found.shape == (2, 3)
+
+
+@pytest.mark.parametrize("rowvar", [True, False])
+def test_covariances_are_numpys(paddle, rowvar):  # 2.6.2's are infinite in static programs
+    with paddle.static.program_guard(paddle.static.Program()):
+        x = paddle.static.data("x", [4, 3])
+        wanted = [
+            paddle.linalg.cov(x, rowvar),
+            paddle.linalg.cov(x, rowvar, ddof=False),
+            paddle.linalg.corrcoef(x, rowvar),
+        ]
+        found = paddle.static.Executor().run(feed={"x": ARRAYS["x"]}, fetch_list=wanted)
+    x = ARRAYS["x"]
+    expected = [np.cov(x, rowvar=rowvar), np.cov(x, rowvar=rowvar, ddof=0)]
+    for one, other in zip(found, [*expected, np.corrcoef(x, rowvar=rowvar)], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)

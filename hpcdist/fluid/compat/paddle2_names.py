@@ -43,6 +43,21 @@ _INSTEAD: dict[str, tuple[str, ...]] = {
         r"paddle\.(device|static\.(xpu|npu|ipu|mlu))",
         r".*(IPUPlace|XPUPlace|CustomPlace|ipu_|xpu_|Ipu)",
     ),
+    "moments are of the whole batch where trainers share it; with fleet set "
+    "strategy.sync_batch_norm = True and use paddle.nn.BatchNorm2D": (
+        r"paddle\.nn\.SyncBatchNorm",
+    ),
+    "its shape would depend on values: paddle.geometric.send_u_recv(out_size=) and "
+    "paddle.scatter_nd(shape=) add up into known shapes": (
+        r"paddle\.(incubate|geometric)\.segment_",
+        r".*\b(bincount|unique_consecutive|combinations)$",
+    ),
+    "no operator decomposes matrices: paddle.linalg has solve, inv and cholesky": (
+        (
+            r".*\b(svd|qr|lu|lu_unpack|eig|eigh|eigvals|eigvalsh|pinv|lstsq|pca_lowrank|cond"
+            r"|matrix_rank|householder_product)$"
+        ),
+    ),
     "compose it of the functions that are there, dir(paddle) and dir(paddle.nn.functional) list "
     "them": (r"paddle\.(nn|tensor|linalg|Tensor|\w+$)",),
 }

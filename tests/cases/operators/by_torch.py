@@ -130,3 +130,168 @@ def _quadrangles(draw: Draw) -> Case:
     attrs = {"transformed_height": draw.int(2, 4), "transformed_width": 3}
     x = draw.floats((2, 2, 6, 6))
     return Case({"X": x, "ROIs": rois}, attrs, wrt=["X"], targets=["Out"])
+
+
+# -- Paddle 2's ------------------------------------------------------------------------------------
+@case("lgamma")
+def _lgamma(draw: Draw) -> Case:
+    return Case({"X": draw.floats(draw.shape(), 0.5, 3.0)})
+
+
+@case("digamma")
+def _digamma(draw: Draw) -> Case:
+    return Case({"X": draw.floats(draw.shape(), 0.5, 3.0)})
+
+
+@case("erfinv")
+def _erfinv(draw: Draw) -> Case:
+    return Case({"X": draw.floats(draw.shape(), -0.8, 0.8)})
+
+
+@case("elementwise_fmax")
+def _fmax(draw: Draw) -> Case:
+    shape = draw.shape(2)
+    x = draw.apart((2, *shape))
+    return Case({"X": x[0], "Y": x[1]})
+
+
+@case("elementwise_fmin")
+def _fmin(draw: Draw) -> Case:
+    shape = draw.shape(2)
+    x = draw.apart((2, *shape))
+    return Case({"X": x[0], "Y": x[1]})
+
+
+@case("atan2")
+def _atan2(draw: Draw) -> Case:
+    shape = draw.shape()
+    return Case({"X1": draw.floats(shape, 0.3, 2.0), "X2": draw.floats(shape, 0.3, 2.0)})
+
+
+def _matrices(draw: Draw, columns: int = 0) -> np.ndarray:
+    """Return matrices, square ones well away from singular ones."""
+    rows = draw.int(1, 3)
+    batch = (draw.int(1, 3),) if draw.bool() else ()
+    if columns:
+        return draw.floats((*batch, 3, columns))
+    return draw.floats((*batch, rows, rows), -0.3, 0.3) + 2 * np.eye(rows)
+
+
+@case("inverse")
+def _inverse(draw: Draw) -> Case:
+    return Case({"Input": _matrices(draw)})
+
+
+@case("determinant")
+def _determinant(draw: Draw) -> Case:
+    return Case({"Input": _matrices(draw)})
+
+
+@case("slogdeterminant")
+def _slogdeterminant(draw: Draw) -> Case:
+    return Case({"Input": _matrices(draw)})
+
+
+@case("matrix_power")
+def _matrix_power(draw: Draw) -> Case:
+    return Case({"X": _matrices(draw)}, {"n": draw.int(-2, 3)})
+
+
+@case("cholesky")
+def _cholesky(draw: Draw) -> Case:
+    # Its slope is along symmetric matrices: tests of Paddle 2's functions have larger ones.
+    return Case({"X": draw.floats((draw.int(1, 3), 1, 1), 0.5, 2.0)}, {"upper": draw.bool()})
+
+
+@case("solve")
+def _solve(draw: Draw) -> Case:
+    x = _matrices(draw)
+    return Case({"X": x, "Y": draw.floats((*x.shape[:-1], 2))})
+
+
+@case("triangular_solve")
+def _triangular_solve(draw: Draw) -> Case:
+    x = _matrices(draw)
+    attrs = {name: draw.bool() for name in ("upper", "transpose", "unitriangular")}
+    return Case({"X": x, "Y": draw.floats((*x.shape[:-1], 2))}, attrs)
+
+
+@case("cholesky_solve")
+def _cholesky_solve(draw: Draw) -> Case:
+    y = _matrices(draw)
+    return Case({"X": draw.floats((*y.shape[:-1], 2)), "Y": y}, {"upper": draw.bool()})
+
+
+@case("cumprod")
+def _cumprod(draw: Draw) -> Case:
+    shape = draw.shape()
+    return Case({"X": draw.floats(shape, 0.5, 1.5)}, {"dim": draw.int(0, len(shape) - 1)})
+
+
+@case("logcumsumexp")
+def _logcumsumexp(draw: Draw) -> Case:
+    shape = draw.shape()
+    return Case({"X": draw.floats(shape)}, {"axis": draw.int(0, len(shape) - 1)})
+
+
+@case("cummax")
+def _cummax(draw: Draw) -> Case:
+    shape = draw.shape()
+    return Case({"x": draw.apart(shape)}, {"axis": draw.int(0, len(shape) - 1)}, targets=["out"])
+
+
+@case("cummin")
+def _cummin(draw: Draw) -> Case:
+    shape = draw.shape()
+    return Case({"x": draw.apart(shape)}, {"axis": draw.int(0, len(shape) - 1)}, targets=["out"])
+
+
+@case("kthvalue")
+def _kthvalue(draw: Draw) -> Case:
+    shape = draw.shape()
+    axis = draw.int(0, len(shape) - 1)
+    attrs = {"k": draw.int(1, shape[axis]), "axis": axis, "keepdim": draw.bool()}
+    return Case({"X": draw.apart(shape)}, attrs, targets=["Out"])
+
+
+@case("diagonal")
+def _diagonal(draw: Draw) -> Case:
+    attrs = {"offset": draw.int(-1, 1), "axis1": draw.of(0, 1), "axis2": 2}
+    return Case({"Input": draw.floats((draw.int(2, 3), 3, 4))}, attrs)
+
+
+@case("renorm")
+def _renorm(draw: Draw) -> Case:
+    attrs = {"p": draw.of(1.0, 2.0), "axis": draw.int(0, 1), "max_norm": 0.7}
+    return Case({"X": draw.floats((3, 4), 0.3, 1.0)}, attrs)
+
+
+@case("put_along_axis")
+def _put_along_axis(draw: Draw) -> Case:
+    rows, how = draw.int(1, 3), draw.of("assign", "add", "multiply")
+    index = np.stack([draw.rng.permutation(4)[:2] for _ in range(rows)])
+    values = {"Input": draw.floats((rows, 4), 0.5, 2.0), "Value": draw.floats((rows, 2), 0.5, 2.0)}
+    return Case({**values, "Index": index}, {"Axis": 1, "Reduce": how})
+
+
+def _graph(draw: Draw) -> dict[str, np.ndarray]:
+    edges = draw.int(1, 6)
+    return {name: draw.rng.integers(0, 4, edges) for name in ("Src_index", "Dst_index")}
+
+
+@case("graph_send_recv")
+def _graph_send_recv(draw: Draw) -> Case:
+    attrs = {"reduce_op": draw.of("SUM", "MEAN", "MAX", "MIN"), "out_size": draw.of(0, 5)}
+    graph = _graph(draw)
+    if attrs["reduce_op"] in ("MAX", "MIN"):  # ties have no gradient to compare
+        graph["Src_index"] = np.arange(len(graph["Dst_index"])) % 4
+        graph["Dst_index"] = graph["Dst_index"][:4]
+        graph["Src_index"] = graph["Src_index"][:4]
+    return Case({"X": draw.apart((4, 3)), **graph}, attrs)
+
+
+@case("graph_send_ue_recv")
+def _graph_send_ue_recv(draw: Draw) -> Case:
+    graph, attrs = _graph(draw), {"message_op": draw.of("ADD", "MUL"), "reduce_op": "MEAN"}
+    edges = draw.floats((len(graph["Src_index"]), 3))
+    return Case({"X": draw.floats((4, 3)), "Y": edges, **graph}, attrs)

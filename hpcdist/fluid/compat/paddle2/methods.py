@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcdist.base.errors import GraphTypeError
 from hpcdist.fluid.compat import paddle2_names
-from hpcdist.fluid.compat.paddle2 import composed, tensor, values
+from hpcdist.fluid.compat.paddle2 import composed, linalg, tensor, values
 from hpcdist.fluid.compat.paddle2.composed import arithmetic
 from hpcdist.fluid.compat.paddle2.nn import functional
 from hpcdist.fluid.compat.paddle2.scalars import scalar
@@ -31,7 +31,12 @@ _NO_METHODS = {
     "meshgrid", "normal", "ones", "rand", "randint", "randn", "randperm", "set_default_dtype",
     "shape", "standard_normal", "to_tensor", "uniform", "zeros",
 }  # fmt: skip
-_MORE = ("sigmoid",)
+# Of other modules.
+_MORE = {
+    "sigmoid": functional,
+    "inverse": linalg,
+    **dict.fromkeys(set(linalg.__all__) - {"inv", "det", "slogdet"}, linalg),
+}
 _FLOATS = ("float16", "float32", "float64")
 
 
@@ -97,7 +102,8 @@ def astype(self: Variable, dtype: Any) -> Variable:
 
 
 def _method(name: str) -> Callable[..., Any]:
-    function = getattr(functional if name in _MORE else tensor, name)
+    module = _MORE.get(name, tensor)
+    function = getattr(module, "inv" if name == "inverse" else name)
 
     def method(self: Variable, *args: Any, **kwargs: Any) -> Any:
         return function(self, *args, **kwargs)

@@ -33,6 +33,10 @@ DECLARED = declare.functions(
     stanh(x, scale_a: float = 0.67, scale_b: float = 1.7159)   stanh X=x scale_a=scale_a scale_b=scale_b
     tanh(x)                                     tanh X=x
     logical_not(x, out=None)                    logical_not X=x
+    lgamma(x)                                   lgamma X=x
+    digamma(x)                                  digamma X=x
+    erfinv(x)                                   erfinv X=x
+    sgn(x)                                      sign X=x as sgn
 
     # of two, broadcast by numpy's rules
     add(x, y)                                   elementwise_add X=x Y=y
@@ -54,6 +58,9 @@ DECLARED = declare.functions(
     logical_and(x, y, out=None)                 logical_and X=x Y=y
     logical_or(x, y, out=None)                  logical_or X=x Y=y
     logical_xor(x, y, out=None)                 logical_xor X=x Y=y
+    atan2(x, y)                                 atan2 X1=x X2=y
+    fmax(x, y)                                  elementwise_fmax X=x Y=y
+    fmin(x, y)                                  elementwise_fmin X=x Y=y
     allclose(x, y, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False)   allclose Input=x Other=y rtol=rtol atol=atol equal_nan=equal_nan -> Out[]
 
     # algebra
@@ -65,6 +72,8 @@ DECLARED = declare.functions(
     tril(x, diagonal: int = 0)                  tril_triu X=x diagonal=diagonal lower=True
     triu(x, diagonal: int = 0)                  tril_triu X=x diagonal=diagonal lower=False
     diag_embed(input, offset: int = 0, dim1: int = -2, dim2: int = -1)   diag_embed Input=input offset=offset dim1=dim1 dim2=dim2
+    diagonal(x, offset: int = 0, axis1: int = 0, axis2: int = 1)   diagonal Input=x offset=offset axis1=axis1 axis2=axis2
+    renorm(x, p: float, axis: int, max_norm: float)   renorm X=x p=p axis=axis max_norm=max_norm
     add_n(inputs)                               sum X=inputs as add_n
 
     # shapes and places

@@ -60,6 +60,7 @@ __all__ = [
     "conv3d_transpose",
     "create_parameter",
     "data_norm",
+    "deform_conv2d",
     "embedding",
     "fc",
     "group_norm",
@@ -105,6 +106,28 @@ def prelu(
             f"{data_format!r}: transpose x"
         )
     return layers.prelu(x, mode, param_attr, name)
+
+
+def deform_conv2d(
+    x: Variable,
+    offset: Variable,
+    mask: Variable | None,
+    num_filters: int,
+    filter_size: Any,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    deformable_groups: int = 1,
+    im2col_step: int = 1,
+    weight_attr: Any = None,
+    bias_attr: Any = None,
+    name: str | None = None,
+) -> Variable:
+    """Return Fluid's ``deformable_conv``, modulated if there is a ``mask``."""
+    windows = num_filters, filter_size, stride, padding, dilation, groups, deformable_groups
+    more = im2col_step, weight_attr, bias_attr, mask is not None, name
+    return layers.deformable_conv(x, offset, mask, *windows, *more)
 
 
 def fc(

@@ -9,6 +9,7 @@ from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import declare
 from hpcdist.fluid.compat.paddle2.declare import Sizes
+from hpcdist.fluid.layers.helper import LayerHelper
 from hpcdist.graph.variable import Variable
 
 _MODULE = "paddle.nn.functional"
@@ -49,8 +50,12 @@ def max_pool2d(
     data_format: str = "NCHW",
     name: str | None = None,
 ) -> Variable:
-    """Return the greatest elements of windows, which step by their size unless stride is given."""
-    _no_mask("max_pool2d", return_mask)
+    """Return the greatest elements of windows, which step by their size unless stride is given.
+
+    ``return_mask``: also their places in the image, counted row by row.
+    """
+    if return_mask:
+        return _with_mask(x, kernel_size, stride, padding, ceil_mode, data_format)
     rest = {"ceil_mode": ceil_mode, "name": name, "data_format": data_format}
     return _pool(layers.pool2d, x, "max", kernel_size, stride, padding, **rest)
 
@@ -156,9 +161,14 @@ def max_pool1d(
     return_mask: bool = False,
     ceil_mode: bool = False,
     name: str | None = None,
-) -> Variable:
-    """Return the greatest elements of windows of [n, channels, length]."""
-    _no_mask("max_pool1d", return_mask)
+) -> Any:
+    """Return the greatest elements of windows of [n, channels, length], and places if wished."""
+    if return_mask:
+        wide, down = layers.unsqueeze(x, [3]), _pair("max_pool1d", padding)[0]
+        sizes = [_pair("max_pool1d", kernel_size)[0], 1]
+        steps = None if stride is None else [_pair("max_pool1d", stride)[0], 1]
+        found = _with_mask(wide, sizes, steps, [down, 0], ceil_mode, "NCHW")
+        return tuple(layers.squeeze(one, [3]) for one in found)
     return _of_rows(max_pool2d, x, kernel_size, stride, padding, ceil_mode=ceil_mode)
 
 
@@ -209,6 +219,76 @@ def adaptive_max_pool1d(
     _no_mask("adaptive_max_pool1d", return_mask)
     wide = layers.unsqueeze(x, [3])
     return layers.squeeze(layers.adaptive_pool2d(wide, [output_size, 1], "max"), [3])
+
+
+# -- places ----------------------------------------------------------------------------------------
+def _pair(where: str, value: Any) -> list[int]:
+    given = declare.KINDS["ints"](f"{_MODULE}.{where}", value)
+    return given * 2 if len(given) == 1 else given
+
+
+def _with_mask(
+    x: Variable, size: Any, stride: Any, padding: Any, ceil_mode: bool, data_format: str
+) -> Any:
+    if ceil_mode or data_format != "NCHW":
+        raise GraphError(
+            f"{_MODULE}.max_pool2d: return_mask is with ceil_mode=False and data_format 'NCHW' only"
+        )
+    attrs = {
+        "ksize": _pair("max_pool2d: kernel_size", size),
+        "strides": _pair("max_pool2d: stride", size if stride is None else stride),
+        "paddings": _pair("max_pool2d: padding", padding),
+    }
+    kinds = {"Out": x.dtype, "Mask": "int32"}
+    helper = LayerHelper("max_pool2d_with_index")
+    return tuple(helper.apply_all("max_pool2d_with_index", {"X": x}, kinds, attrs))
+
+
+@_function
+def max_unpool2d(
+    x: Variable,
+    indices: Variable,
+    kernel_size: Sizes,
+    stride: Sizes = None,
+    padding: Any = 0,
+    data_format: str = "NCHW",
+    output_size: Any = None,
+    name: str | None = None,
+) -> Variable:
+    """Put elements back to the places that `max_pool2d` has found them at; zeros elsewhere."""
+    size = _pair("max_unpool2d: kernel_size", kernel_size)
+    steps = _pair("max_unpool2d: stride", kernel_size if stride is None else stride)
+    around = _pair("max_unpool2d: padding", padding)
+    own = [(e - 1) * s - 2 * p + k for e, s, p, k in zip(x.shape[2:], steps, around, size)]
+    wish = own if output_size is None else list(output_size)[-2:]
+    if wish != own or data_format != "NCHW":
+        raise GraphError(
+            f"{_MODULE}.max_unpool2d: output_size is {own} here, in data_format 'NCHW', got {wish} "
+            f"in {data_format!r}: pad the result"
+        )
+    attrs = {"ksize": size, "strides": steps, "paddings": around}
+    inputs = {"X": x, "Indices": indices}
+    return LayerHelper("unpool", name).apply("unpool", inputs, attrs, dtype=x.dtype)
+
+
+@_function
+def max_unpool1d(
+    x: Variable,
+    indices: Variable,
+    kernel_size: Sizes,
+    stride: Sizes = None,
+    padding: Any = 0,
+    data_format: str = "NCL",
+    output_size: Any = None,
+    name: str | None = None,
+) -> Variable:
+    """The same, of [n, channels, length]."""
+    wide = [layers.unsqueeze(one, [3]) for one in (x, indices)]
+    sizes = [_pair("max_unpool1d", kernel_size)[0], 1]
+    steps = None if stride is None else [_pair("max_unpool1d", stride)[0], 1]
+    wish = None if output_size is None else [list(output_size)[-1], 1]
+    around = [_pair("max_unpool1d", padding)[0], 0]
+    return layers.squeeze(max_unpool2d(*wide, sizes, steps, around, "NCHW", wish), [3])
 
 
 __all__ = declare.public(globals())

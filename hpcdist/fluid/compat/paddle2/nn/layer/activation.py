@@ -55,6 +55,8 @@ _LAYERS: dict[str, tuple[Any, ...]] = {
     "MaxPool1D": ("max_pool1d", 1),
     "MaxPool2D": ("max_pool2d", 1),
     "MaxPool3D": ("max_pool3d", 1),
+    "MaxUnPool1D": ("max_unpool1d", 2),
+    "MaxUnPool2D": ("max_unpool2d", 2),
     "LocalResponseNorm": ("local_response_norm", 1),
     "PixelShuffle": ("pixel_shuffle", 1),
     "PixelUnshuffle": ("pixel_unshuffle", 1),

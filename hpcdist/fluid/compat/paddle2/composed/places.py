@@ -1,0 +1,268 @@
+"""Functions of Paddle 2 along an axis, at places, and of positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcdist.base.errors import GraphError
+from hpcdist.fluid import layers
+from hpcdist.fluid.compat.paddle2 import creation, declare
+from hpcdist.fluid.compat.paddle2.composed.arithmetic import cast
+from hpcdist.fluid.compat.paddle2.composed.shapes import expand
+from hpcdist.fluid.compat.paddle2.declare import Ints, axis_of
+from hpcdist.fluid.compat.paddle2.scalars import scalar
+from hpcdist.fluid.layers.helper import LayerHelper, append
+from hpcdist.graph.dtypes import canonical
+from hpcdist.graph.variable import Variable
+
+_function = declare.composed("paddle")
+
+
+# -- along an axis ---------------------------------------------------------------------------------
+@_function
+def cumprod(
+    x: Variable, dim: int | None = None, dtype: Any = None, name: str | None = None
+) -> Variable:
+    """Return products of the elements so far along ``dim``; None: of all, as one row."""
+    x = x if dtype is None or canonical(dtype) == x.dtype else cast(x, dtype)
+    flat = layers.reshape(x, [-1]) if dim is None else x
+    along = axis_of("paddle.cumprod", dim or 0, len(flat.shape))
+    return append("cumprod", {"X": flat}, name, dim=along)
+
+
+@_function
+def logcumsumexp(
+    x: Variable, axis: int | None = None, dtype: Any = None, name: str | None = None
+) -> Variable:
+    """Return log(sum(exp)) of the elements so far along ``axis``; None: of all, as one row."""
+    x = x if dtype is None or canonical(dtype) == x.dtype else cast(x, dtype)
+    flat = layers.reshape(x, [-1]) if axis is None else x
+    along = axis_of("paddle.logcumsumexp", axis or 0, len(flat.shape))
+    return append("logcumsumexp", {"X": flat}, name, axis=along)
+
+
+def _extreme(type: str) -> Any:
+    def function(
+        x: Variable, axis: int | None = None, dtype: Any = "int64", name: str | None = None
+    ) -> tuple[Variable, Variable]:
+        """Return the greatest (least) of the elements so far, and their places."""
+        flat = layers.reshape(x, [-1]) if axis is None else x
+        along = axis_of(f"paddle.{type}", axis or 0, len(flat.shape))
+        helper, kinds = LayerHelper(type, name), {"out": x.dtype, "indices": "int64"}
+        out, places = helper.apply_all(type, {"x": flat}, kinds, {"axis": along})
+        return out, places if canonical(dtype) == "int64" else cast(places, dtype)
+
+    function.__name__ = function.__qualname__ = type
+    return _function(function)
+
+
+cummax, cummin = _extreme("cummax"), _extreme("cummin")
+
+
+@_function
+def kthvalue(
+    x: Variable, k: int, axis: int | None = None, keepdim: bool = False, name: str | None = None
+) -> tuple[Variable, Variable]:
+    """Return the k-th smallest elements along ``axis`` (the last), counted from 1, and places."""
+    along = axis_of("paddle.kthvalue", -1 if axis is None else axis, len(x.shape))
+    kinds, attrs = {"Out": x.dtype, "Indices": "int64"}, {"k": k, "axis": along, "keepdim": keepdim}
+    out, places = LayerHelper("kthvalue", name).apply_all("kthvalue", {"X": x}, kinds, attrs)
+    return out, places
+
+
+@_function
+def trapezoid(
+    y: Variable, x: Any = None, dx: Any = None, axis: int = -1, name: str | None = None
+) -> Variable:
+    """Return the integral along ``axis`` of values that are ``dx`` (1), or as ``x``, apart."""
+    if x is not None and dx is not None:
+        raise GraphError("paddle.trapezoid: expected x or dx, not both")
+    along = axis_of("paddle.trapezoid", axis, len(y.shape))
+    before, behind = _neighbours(y, along)
+    if x is None:
+        steps = 1.0 if dx is None else dx
+    else:
+        low, high = _neighbours(x, len(x.shape) - 1 if len(x.shape) == 1 else along)
+        steps = high - low
+        if len(x.shape) == 1:
+            steps = layers.reshape(steps, [-1, *[1] * (len(y.shape) - 1 - along)])
+    parts = append("elementwise_add", {"X": behind, "Y": before}, axis=-1)
+    parts = (
+        append("elementwise_mul", {"X": parts, "Y": steps}, axis=-1)
+        if x is not None
+        else (parts * steps)
+    )
+    total = layers.reduce_sum(parts, along) * 0.5
+    return scalar(total) if len(y.shape) == 1 else total
+
+
+def _neighbours(x: Variable, along: int) -> tuple[Variable, Variable]:
+    return (
+        layers.slice(x, [along], [0], [-1]),
+        layers.slice(x, [along], [1], [np.iinfo(np.int32).max]),
+    )
+
+
+@_function
+def rot90(x: Variable, k: int = 1, axes: Ints = [0, 1], name: str | None = None) -> Variable:  # noqa: B006
+    """Return ``x``, turned k times by a right angle, from the first of ``axes`` to the second."""
+    rank = len(x.shape)
+    first, second = (axis_of("paddle.rot90: axes", axis, rank) for axis in axes)
+    order = list(range(rank))
+    order[first], order[second] = second, first
+    k %= 4
+    if k == 0:
+        return layers.assign(x)
+    if k == 2:
+        return append("flip", {"X": x}, name, dims=[first, second])
+    if k == 1:
+        return layers.transpose(append("flip", {"X": x}, dims=[second]), order)
+    return append("flip", {"X": layers.transpose(x, order)}, name, dims=[second])
+
+
+# -- places ----------------------------------------------------------------------------------------
+@_function
+def take(x: Variable, index: Variable, mode: str = "raise", name: str | None = None) -> Variable:
+    """Return the elements at places in ``x`` as one row; ``mode``: 'raise', 'clip' or 'wrap'."""
+    if -1 in x.shape:
+        raise GraphError(f"paddle.take: of known extents only, got {x.shape}: use paddle.gather")
+    count = int(np.prod(x.shape))
+    if mode == "clip":
+        bounds = (creation.full([1], bound, index.dtype) for bound in (0, count - 1))
+        for type, bound in zip(("elementwise_max", "elementwise_min"), bounds):
+            index = append(type, {"X": index, "Y": bound}, axis=-1)
+    elif mode == "wrap":
+        index = index % count
+        index = (index + count) % count
+    elif mode == "raise":  # which takes negative ones from the end
+        index = index + cast(index < 0, index.dtype) * count
+    else:
+        raise GraphError(f"paddle.take: mode: expected 'raise', 'clip' or 'wrap', got {mode!r}")
+    flat = layers.reshape(index, [-1])
+    return layers.reshape(layers.gather(layers.reshape(x, [-1]), flat), list(index.shape))
+
+
+@_function
+def put_along_axis(
+    arr: Variable,
+    indices: Variable,
+    values: Any,
+    axis: int,
+    reduce: str = "assign",
+    include_self: bool = True,
+    broadcast: bool = True,
+) -> Variable:
+    """Return ``arr`` with values at the places ``indices`` along ``axis``, by themselves or with
+    what was there: 'add', 'mul', 'mean', 'amax', 'amin'."""
+    how = {"assign", "add", "mul", "multiply", "mean", "amax", "amin"}
+    if reduce not in how or not include_self:
+        raise GraphError(
+            f"paddle.put_along_axis: reduce: one of {sorted(how)}, with include_self, got {reduce}"
+        )
+    if not isinstance(values, Variable):
+        values = creation.full([1] * len(arr.shape), values, arr.dtype)
+    along = axis_of("paddle.put_along_axis", axis, len(arr.shape))
+    if broadcast:
+        shape = [d if k != along else indices.shape[k] for k, d in enumerate(arr.shape)]
+        indices = indices if list(indices.shape) == shape else expand(indices, shape)
+    inputs = {"Input": arr, "Index": indices, "Value": values}
+    attrs: dict[str, Any] = {"Axis": along}
+    attrs["Reduce"] = reduce
+    helper = LayerHelper("put_along_axis")
+    return helper.apply("put_along_axis", inputs, attrs, slot="Result", dtype=arr.dtype)
+
+
+@_function
+def crop(x: Variable, shape: Any = None, offsets: Any = None, name: str | None = None) -> Variable:
+    """Return a part of ``x``, of this shape (-1: all behind), from these places on (0)."""
+    sizes = list(x.shape) if shape is None else declare.KINDS["ints"]("paddle.crop: shape", shape)
+    begin = declare.KINDS["ints"]("paddle.crop: offsets", offsets or [0] * len(sizes))
+    kept = [(k, b, s) for k, (b, s) in enumerate(zip(begin, sizes)) if b or s != x.shape[k]]
+    if not kept:
+        return layers.assign(x)
+    ends = [np.iinfo(np.int32).max if s < 0 else b + s for _, b, s in kept]
+    return layers.slice(x, [k for k, _, _ in kept], [b for _, b, _ in kept], ends)
+
+
+@_function
+def logit(x: Variable, eps: float | None = None, name: str | None = None) -> Variable:
+    """Return log(x / (1 - x)), of x within eps and 1 - eps if that is given."""
+    x = x if eps is None else layers.clip(x, eps, 1.0 - eps)
+    return layers.log(x / (1.0 - x))
+
+
+# -- shapes and positions --------------------------------------------------------------------------
+@_function
+def vsplit(x: Variable, num_or_sections: Any, name: str | None = None) -> list[Variable]:
+    """Cut along dimension 0."""
+    if len(x.shape) < 2:
+        raise GraphError(f"paddle.vsplit: expected two dimensions or more, got {x.shape}")
+    return layers.split(x, num_or_sections, 0)
+
+
+def _at_least(rank: int) -> Any:
+    name = f"atleast_{rank}d"
+
+    def function(*inputs: Any, name: str | None = None) -> Any:
+        """Return values with dimensions of extent 1, so that they have enough of them."""
+        many = declare.operands(f"paddle.atleast_{rank}d", list(inputs))
+        found = [_raised(one, rank) for one in many]
+        return found[0] if len(found) == 1 else found
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+def _raised(x: Variable, rank: int) -> Variable:
+    have = len(x.shape)
+    if have >= rank:
+        return x
+    # Of three dimensions a matrix is the first two, and a row the second one, as of two.
+    before = {0: 0, 1: 1, 2: 0}[have] if rank > 1 else 0
+    return layers.unsqueeze(x, [*range(before), *range(have + before, rank)])
+
+
+atleast_1d, atleast_2d, atleast_3d = map(_at_least, (1, 2, 3))
+
+
+@_function
+def diagflat(x: Variable, offset: int = 0, name: str | None = None) -> Variable:
+    """Return a matrix with the elements of ``x`` on a diagonal."""
+    flat = x if len(x.shape) == 1 else layers.reshape(x, [-1])
+    return append("diag_embed", {"Input": flat}, name, offset=offset, dim1=-2, dim2=-1)
+
+
+def tril_indices(
+    row: int, col: int | None = None, offset: int = 0, dtype: Any = "int64"
+) -> Variable:
+    """Return the places [2, n] of the lower triangle of a matrix."""
+    return _places("tril_indices", np.tril_indices, row, col, offset, dtype)
+
+
+def triu_indices(
+    row: int, col: int | None = None, offset: int = 0, dtype: Any = "int64"
+) -> Variable:
+    """Return the places [2, n] of the upper triangle of a matrix."""
+    return _places("triu_indices", np.triu_indices, row, col, offset, dtype)
+
+
+def _places(where: str, of: Any, row: Any, col: Any, offset: Any, dtype: Any) -> Variable:
+    given = {"row": row, "col": row if col is None else col, "offset": offset}
+    rows, columns, shift = (
+        declare.KINDS["int"](f"paddle.{where}: {name}", value) for name, value in given.items()
+    )
+    return creation.assign(np.stack(of(rows, shift, columns)).astype(canonical(dtype)))
+
+
+@_function
+def logspace(
+    start: float, stop: float, num: int, base: float = 10.0, dtype: Any = None, name: Any = None
+) -> Variable:
+    """Return powers of ``base``, whose exponents are evenly spaced from start to stop."""
+    kind = "float32" if dtype is None else canonical(dtype)
+    return creation.assign(np.logspace(start, stop, num, base=base).astype(kind))
+
+
+__all__ = declare.public(globals(), ["atleast_1d", "atleast_2d", "atleast_3d", "cummax", "cummin"])

@@ -1,0 +1,57 @@
+"""``paddle.incubate``: what static scripts use of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcdist.base.errors import GraphError
+from hpcdist.fluid import layers
+from hpcdist.fluid.compat.paddle2 import declare, reductions
+from hpcdist.fluid.compat.paddle2.geometric import send_u_recv
+from hpcdist.fluid.optimizer import LookaheadOptimizer, ModelAverage
+from hpcdist.graph.variable import Variable
+
+_function = declare.composed("paddle.incubate")
+
+
+class LookAhead(LookaheadOptimizer):
+    """Every k steps slow copies go ``alpha`` of the way to the parameters: Fluid's Lookahead."""
+
+    def __init__(
+        self, inner_optimizer: Any, alpha: float = 0.5, k: int = 5, name: str | None = None
+    ) -> None:
+        super().__init__(inner_optimizer, alpha, k)
+
+
+@_function
+def graph_send_recv(
+    x: Variable,
+    src_index: Variable,
+    dst_index: Variable,
+    pool_type: str = "sum",
+    out_size: int | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Return ``paddle.geometric.send_u_recv``."""
+    return send_u_recv(x, src_index, dst_index, pool_type, out_size, name)
+
+
+@_function
+def identity_loss(x: Variable, reduction: Any = "none") -> Variable:
+    """Return ``x``, its mean or its sum."""
+    if reduction in ("none", 2):
+        return layers.assign(x)
+    of = {"mean": reductions.mean, 1: reductions.mean, "sum": reductions.sum, 0: reductions.sum}  # type: ignore[attr-defined]
+    if reduction not in of:
+        raise GraphError(
+            f"paddle.incubate.identity_loss: reduction: 'none', 'mean' or 'sum', got {reduction!r}"
+        )
+    return of[reduction](x)
+
+
+__all__ = [
+    "LookAhead",
+    "ModelAverage",
+    "graph_send_recv",
+    "identity_loss",
+]

@@ -1,0 +1,260 @@
+"""Operators of Paddle 2 on matrices and along axes whose kernel is a function of torch's."""
+
+from __future__ import annotations
+
+from hpcdist.graph.rows import Applied, MixesRows, OfRows, broadcast, by_element, by_row, off_rows
+from hpcdist.ops.by_torch import define_by_torch
+from hpcdist.ops.types import Array
+
+
+def _mixed(op: Applied) -> OfRows:
+    raise MixesRows("it works on all rows together")
+
+
+def _of_batches(op: Applied) -> bool:
+    """Return whether dimension 0 counts matrices."""
+    return op.rank > 2
+
+
+_ROWS_OF_MATRICES = by_row(apart=_of_batches)
+
+
+# -- of one number, and of two -------------------------------------------------------------------
+for _type in ("lgamma", "digamma", "erfinv"):
+    define_by_torch(
+        _type,
+        "X -> Out",
+        lambda torch, x, _type=_type: getattr(torch, _type)(x),
+        rows=by_element(),
+        wrt=("X",),
+    )
+
+for _type in ("fmax", "fmin"):
+    define_by_torch(
+        f"elementwise_{_type}",
+        "X, Y -> Out",
+        lambda torch, x, y, axis, _type=_type: getattr(torch, _type)(x, y),
+        rows=broadcast(),
+        attrs={"axis": -1},
+        wrt=("X", "Y"),
+    )
+
+define_by_torch(
+    "atan2",
+    "X1, X2 -> Out",
+    lambda torch, x, y: torch.atan2(x, y),
+    rows=by_element(),
+    wrt=("X1", "X2"),
+)
+
+
+# -- matrices --------------------------------------------------------------------------------------
+def _inverse(torch, x: Array) -> Array:
+    return torch.linalg.inv(x)
+
+
+def _cholesky(torch, x: Array, upper: bool) -> Array:
+    # The triangle that is read is the gradient's place, too.
+    root = torch.linalg.cholesky(x.mT if upper else x)
+    return root.mT if upper else root
+
+
+def _determinant(torch, x: Array) -> Array:
+    found = torch.linalg.det(x)
+    return found if x.ndim > 2 else found.reshape(1)
+
+
+def _log_determinant(torch, x: Array) -> Array:
+    sign, size = torch.linalg.slogdet(x)
+    return torch.stack([sign, size])
+
+
+def _solve(torch, x: Array, y: Array) -> Array:
+    if y.ndim == 1:
+        return torch.linalg.solve(x, y[:, None])[:, 0]
+    return torch.linalg.solve(x, y)
+
+
+def _solve_triangular(
+    torch, x: Array, y: Array, upper: bool, transpose: bool, unitriangular: bool
+) -> Array:
+    if transpose:
+        x, upper = x.mT, not upper
+    return torch.linalg.solve_triangular(x, y, upper=upper, unitriangular=unitriangular)
+
+
+def _solve_by_root(torch, x: Array, y: Array, upper: bool) -> Array:
+    # Torch's gradient takes the other triangle for zeros.
+    return torch.cholesky_solve(x, y.triu() if upper else y.tril(), upper=upper)
+
+
+define_by_torch("inverse", "Input -> Output", _inverse, rows=_ROWS_OF_MATRICES, wrt=("Input",))
+define_by_torch(
+    "cholesky",
+    "X -> Out",
+    _cholesky,
+    rows=_ROWS_OF_MATRICES,
+    attrs={"upper": False},
+    wrt=("X",),
+)
+define_by_torch("determinant", "Input -> Out", _determinant, rows=_ROWS_OF_MATRICES, wrt=("Input",))
+define_by_torch("slogdeterminant", "Input -> Out", _log_determinant, rows=_mixed, wrt=("Input",))
+define_by_torch("solve", "X, Y -> Out", _solve, rows=_ROWS_OF_MATRICES, wrt=("X", "Y"))
+define_by_torch(
+    "triangular_solve",
+    "X, Y -> Out",
+    _solve_triangular,
+    rows=_ROWS_OF_MATRICES,
+    attrs={"upper": True, "transpose": False, "unitriangular": False},
+    wrt=("X", "Y"),
+)
+define_by_torch(
+    "cholesky_solve",
+    "X, Y -> Out",
+    _solve_by_root,
+    rows=_ROWS_OF_MATRICES,
+    attrs={"upper": False},
+    wrt=("X", "Y"),
+)
+define_by_torch(
+    "matrix_power",
+    "X -> Out",
+    lambda torch, x, n: torch.linalg.matrix_power(x, n),
+    rows=_ROWS_OF_MATRICES,
+    attrs={"n": 0},
+    wrt=("X",),
+)
+
+
+# -- along an axis ---------------------------------------------------------------------------------
+define_by_torch(
+    "cumprod",
+    "X -> Out",
+    lambda torch, x, dim: torch.cumprod(x, dim),
+    rows=by_row(apart=off_rows("dim")),
+    attrs={"dim": -1},
+    wrt=("X",),
+)
+define_by_torch(
+    "logcumsumexp",
+    "X -> Out",
+    lambda torch, x, axis: torch.logcumsumexp(x, axis),
+    rows=by_row(apart=off_rows("axis")),
+    attrs={"axis": -1},
+    wrt=("X",),
+)
+for _type in ("cummax", "cummin"):
+    define_by_torch(
+        _type,
+        "x -> out, indices",
+        lambda torch, x, axis, _type=_type: tuple(getattr(torch, _type)(x, axis)),
+        rows=by_row(apart=off_rows("axis")),
+        attrs={"axis": -1},
+        wrt=("x",),
+    )
+
+
+def _kth(torch, x: Array, k: int, axis: int, keepdim: bool) -> tuple[Array, Array]:
+    found = torch.kthvalue(x, k, axis, keepdim)
+    return found.values, found.indices
+
+
+define_by_torch(
+    "kthvalue",
+    "X -> Out, Indices",
+    _kth,
+    rows=by_row(apart=off_rows("axis")),
+    attrs={"k": 1, "axis": -1, "keepdim": False},
+    wrt=("X",),
+)
+
+
+def _off_diagonal(op: Applied) -> bool:
+    return bool(op.attrs["axis1"] % op.rank and op.attrs["axis2"] % op.rank)
+
+
+define_by_torch(
+    "diagonal",
+    "Input -> Out",
+    lambda torch, x, offset, axis1, axis2: torch.diagonal(x, offset, axis1, axis2),
+    rows=by_row(apart=_off_diagonal),
+    attrs={"offset": 0, "axis1": 0, "axis2": 1},
+    wrt=("Input",),
+)
+define_by_torch(
+    "renorm",
+    "X -> Out",
+    lambda torch, x, p, axis, max_norm: torch.renorm(x, p, axis, max_norm),
+    rows=by_row(apart=lambda op: op.attrs["axis"] % op.rank == 0),
+    attrs={"p": 2.0, "axis": 0, "max_norm": 1.0},
+    wrt=("X",),
+)
+
+
+# -- places ----------------------------------------------------------------------------------------
+_REDUCTIONS = {"add": "sum", "mul": "prod", "multiply": "prod", "mean": "mean", "amax": "amax",
+               "amin": "amin"}  # fmt: skip
+
+
+def _put_along(torch, x: Array, index: Array, value: Array, Axis: int, Reduce: str) -> Array:
+    index, value = index.long(), value.expand(index.shape)
+    if Reduce == "assign":
+        return x.scatter(Axis, index, value)
+    return x.scatter_reduce(Axis, index, value, _REDUCTIONS[Reduce])
+
+
+define_by_torch(
+    "put_along_axis",
+    "Input, Index, Value -> Result",
+    _put_along,
+    rows=by_row(apart=off_rows("Axis")),
+    attrs={"Axis": 0, "Reduce": "assign"},
+    wrt=("Input", "Value"),
+)
+# -- graphs ----------------------------------------------------------------------------------------
+_REDUCED = {"SUM": "sum", "MEAN": "mean", "MAX": "amax", "MIN": "amin"}
+
+
+def _reduced(torch, sent: Array, target: Array, nodes: int, reduce_op: str) -> Array:
+    place = target.long().reshape(-1, *[1] * (sent.ndim - 1)).expand(sent.shape)
+    out = torch.zeros((nodes, *sent.shape[1:]), dtype=sent.dtype, device=sent.device)
+    return out.scatter_reduce(0, place, sent, _REDUCED[reduce_op], include_self=False)
+
+
+def _received(
+    torch, x: Array, source: Array, target: Array, reduce_op: str, out_size: int
+) -> Array:
+    return _reduced(torch, x[source.long()], target, out_size or x.shape[0], reduce_op)
+
+
+def _received_with_edges(
+    torch,
+    x: Array,
+    y: Array,
+    source: Array,
+    target: Array,
+    message_op: str,
+    reduce_op: str,
+    out_size: int,
+) -> Array:
+    begin = x[source.long()]
+    sent = begin + y if message_op == "ADD" else begin * y
+    return _reduced(torch, sent, target, out_size or x.shape[0], reduce_op)
+
+
+define_by_torch(
+    "graph_send_recv",
+    "X, Src_index, Dst_index -> Out",
+    _received,
+    rows=_mixed,
+    attrs={"reduce_op": "SUM", "out_size": 0},
+    wrt=("X",),
+)
+define_by_torch(
+    "graph_send_ue_recv",
+    "X, Y, Src_index, Dst_index -> Out",
+    _received_with_edges,
+    rows=_mixed,
+    attrs={"message_op": "ADD", "reduce_op": "SUM", "out_size": 0},
+    wrt=("X", "Y"),
+)
