@@ -117,20 +117,6 @@ class ScopeTensor(Grouped):
         if present is not None and present.shape != tuple(dims):
             self._variable.hold(None)
 
-    def _get_element(self, index: int) -> float:
-        """Return one element by its number, in row-major order."""
-        return float(on_host(self._array()).reshape(-1)[index])
-
-    _get_float_element = _get_double_element = _get_element
-
-    def _set_element(self, index: int, number: float) -> None:
-        """Set one element by its number, in row-major order."""
-        array = np.array(self)
-        array.reshape(-1)[index] = number
-        self.set(array)
-
-    _set_float_element = _set_double_element = _set_element
-
     def _is_initialized(self) -> bool:
         """Return whether there is a value; Fluid's scripts ask it under this name."""
         return self._variable.value is not None or self._variable.elsewhere is not None

@@ -61,6 +61,23 @@ class Grouped:
         """Return whether the sequences have as many rows as there are."""
         return self.sequences is None or self.sequences.rows == len(self)
 
+    def _get_element(self, index: int) -> float:
+        """Return one element by its number, in row-major order."""
+        return float(np.array(self).reshape(-1)[index])
+
+    _get_float_element = _get_double_element = _get_element
+
+    def _set_element(self, index: int, number: float) -> None:
+        """Set one element by its number, in row-major order."""
+        array = np.array(self)
+        array.reshape(-1)[index] = number
+        self.set(array)
+
+    _set_float_element = _set_double_element = _set_element
+
+    def set(self, array: Any, place: Any = None) -> None:
+        raise NotImplementedError
+
     def _is_initialized(self) -> bool:
         raise NotImplementedError
 

@@ -257,3 +257,29 @@ def test_losses_of_labels_without_a_last_dimension_have_their_shape():
     losses, slopes = fluid.Executor(fluid.CPUPlace()).run(feed=feed, fetch_list=[cost, slope])
     np.testing.assert_allclose(losses, [np.log(2), 0], rtol=1e-6)
     np.testing.assert_allclose(slopes, [[0, 0, -1], [0, 0, 0]], rtol=1e-6)
+
+
+def test_elements_of_fetched_and_kept_tensors_have_numbers():
+    kept = fluid.global_scope().var("kept").get_tensor()
+    kept.set(np.arange(6.0).reshape(2, 3), fluid.CPUPlace())
+    fetched = fluid.create_lod_tensor(np.arange(6.0).reshape(2, 3), [[1, 1]], fluid.CPUPlace())
+    for tensor in (kept, fetched):
+        tensor._set_float_element(4, 9.5)
+        assert tensor._get_float_element(4) == 9.5 == np.array(tensor)[1, 1]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array])
+def test_variances_of_boxes_may_be_an_array(kind):
+    boxes = np.array([[0, 0, 2, 2], [1, 1, 4, 3]], np.float32)
+    prior = layers.data("prior", [2, 4], append_batch_size=False)
+    target = layers.data("target", [2, 4], append_batch_size=False)
+    block = fluid.default_main_program().global_block()
+    out = block.create_var("out", dtype="float32")
+    block.append_op(
+        type="box_coder",
+        inputs={"PriorBox": prior, "TargetBox": target},
+        outputs={"OutputBox": out},
+        attrs={"code_type": "encode_center_size", "variance": kind([0.1, 0.1, 0.2, 0.5])},
+    )
+    (found,) = run({"prior": boxes, "target": boxes + 1}, [out])
+    np.testing.assert_allclose(found[0, 0], [5, 5, 0, 0], atol=1e-5)

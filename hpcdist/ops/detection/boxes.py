@@ -74,7 +74,8 @@ def _box_coder(
     """Encode boxes by their distances from priors, or decode them; distances count by variances."""
     more = 0 if box_normalized else 1
     middle, size = _centers(xp, prior, more)
-    weights = spread if spread is not None else xp.asarray(np.array(variance or (1.0,) * 4))
+    given = variance if len(variance) else (1.0,) * 4
+    weights = spread if spread is not None else xp.asarray(np.array(given))
     if code_type == _ENCODE:
         center = ((target[:, :2] + target[:, 2:]) / 2)[:, None]
         extent = (target[:, 2:] - target[:, :2] + more)[:, None]
