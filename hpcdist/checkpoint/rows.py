@@ -55,9 +55,9 @@ def _runs_of(table: SparseTable, run_bytes: int) -> Iterator[tuple[TablePart, An
     step = max(1, run_bytes // (8 + table.row_bytes + table.state_bytes))
     for number, first in enumerate(range(0, max(1, len(table)), step)):
         ids, rows, state = table.export(first, min(first + step, len(table)))
-        keys = owners_of(ids, SORTED).astype(np.uint16)
-        order = np.argsort(keys, kind="stable")
-        counts = np.bincount(keys // (SORTED // BUCKETS), minlength=BUCKETS)
+        upper = owners_of(ids, SORTED).astype(np.uint16)
+        order = np.argsort(upper, kind="stable")
+        counts = np.bincount(upper // (SORTED // BUCKETS), minlength=BUCKETS)
         begins = (0, *np.cumsum(counts).tolist())
         part = TablePart(
             table.name,

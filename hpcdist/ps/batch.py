@@ -61,10 +61,10 @@ def ids_of_parts(parts: int) -> Array:
     """Return an id of each part, int64 [parts]: ``owners_of(ids_of_parts(n), n)`` counts to n."""
     from hpcdist.ps import batch_kernels
 
-    mixes = [-(-(part << 32) // parts) << 32 for part in range(parts)]
-    keys = np.array(mixes, np.uint64)
-    batch_kernels.from_mix(keys)
-    return keys.view(np.int64)
+    least = [-(-(part << 32) // parts) << 32 for part in range(parts)]
+    mixes = np.array(least, np.uint64)
+    batch_kernels.from_mix(mixes)
+    return mixes.view(np.int64)
 
 
 def sort_by_mix(ids: Array) -> None:
@@ -74,10 +74,10 @@ def sort_by_mix(ids: Array) -> None:
     """
     from hpcdist.ps import batch_kernels
 
-    keys = ids.view(np.uint64)
-    batch_kernels.to_mix(keys)
-    keys.sort()
-    batch_kernels.from_mix(keys)
+    mixes = ids.view(np.uint64)
+    batch_kernels.to_mix(mixes)
+    mixes.sort()
+    batch_kernels.from_mix(mixes)
 
 
 def rows_layout(tables: Sequence[TableSpec], counts: Sequence[int]) -> tuple[list[int], int]:

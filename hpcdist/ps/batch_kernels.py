@@ -64,13 +64,13 @@ def find(wanted: Array, ids: Array, begins: Array, places: Array) -> None:
     ``begins[b]`` is the first id whose mix has the upper ten bits b.
     """
     for i in range(len(wanted)):
-        key = mix(wanted[i])
-        bucket = np.int64(key >> R54)
+        mixed = mix(wanted[i])
+        bucket = np.int64(mixed >> R54)
         low, end = begins[bucket], begins[bucket + 1]
         high = end
         while low < high:
             middle = (low + high) // 2
-            if mix(ids[middle]) < key:
+            if mix(ids[middle]) < mixed:
                 low = middle + 1
             else:
                 high = middle
