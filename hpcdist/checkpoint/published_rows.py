@@ -116,11 +116,9 @@ def copied(table: SparseTable, changed: Changed | None) -> TableRows:
         ids, deleted = changed.touched.copy(), changed.deleted.copy()
     sort_by_mix(ids)
     sort_by_mix(deleted)
-    shape = len(ids), table.dim
-    if table.tier is None or not len(ids):
-        rows = np.empty(shape, np.float32)
-    else:
-        rows = table.tier.space(shape, np.float32)
+    rows = _kind_of(table).space(len(ids))
+    if table.tier is not None and len(ids):
+        rows = table.tier.space(rows.shape, rows.dtype)
     table.read(ids, rows)
     return TableRows(mixes_of(ids), lambda begin, end: rows[begin:end], mixes_of(deleted))
 
@@ -135,13 +133,15 @@ def _all_ids(table: SparseTable) -> np.ndarray:
 def _kind_of(table: SparseTable) -> TableKind:
     beginning = {k: v for k, v in facts_of(table).items() if k == STORAGE}
     beginning |= asdict(table.without_row)
+    if table.storage.rows != "float32":
+        beginning["row_bytes"] = table.row_bytes
     return TableKind(table.dim, int(table.seed), beginning)
 
 
 def _write(path: Path, rows: Mapping[str, TableRows], kinds: Mapping[str, TableKind]) -> None:
     """Write rows, then what they are; or else why they cannot be written."""
     try:
-        file = write_rows(path, rows, {name: kind.width for name, kind in kinds.items()})
+        file = write_rows(path, rows, {name: kind.row_bytes for name, kind in kinds.items()})
         facts: dict[str, Any] = {"file": asdict(file)}
         facts["tables"] = {name: asdict(kind) for name, kind in kinds.items()}
         write_whole(facts_path(path), json.dumps(facts), durable=True)

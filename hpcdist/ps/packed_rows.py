@@ -76,8 +76,13 @@ class PackedRows:
 
     def export(self, records: Array, rows: Array, state: Array) -> None:
         """Write the bytes of records to arrays, as `space` returns them."""
-        kernels.copy_out(records, 4, rows)
+        self.export_rows(records, rows)
         kernels.copy_out(records, self._state_at, state)
+
+    def export_rows(self, records: Array, rows: Array) -> None:
+        """Write the bytes of values only."""
+        assert records.all(), "there is one for each id"
+        kernels.copy_out(records, 4, rows)
 
     def as_kept(self, rows: Array, state: Array) -> tuple[Array, Array]:
         """Return exported bytes as a table gives them: without a storage as float32."""

@@ -19,7 +19,6 @@ from hpcdist.ps.table_metadata import RowInitializer, RowOptimizer, TableStatist
 
 PIECE = 2048  # rows that are looked for, then moved
 TIER_PIECE = 1 << 16  # and that come up from disk at once
-_FLOAT32 = RowStorage()
 
 __all__ = ["RowInitializer", "RowOptimizer", "SparseTable", "TableStatistics"]
 
@@ -61,7 +60,7 @@ class SparseTable:
         self.shared = self._betas.copy()
         self.changes: Changes | None = None  # once the table is published
         self._width = optimizer.state_width(dim)
-        self.storage = storage or _FLOAT32
+        self.storage = storage or RowStorage()
         widths = optimizer.state_widths(dim)
         self.row_bytes = self.storage.row_bytes(dim)
         self.state_bytes = self.storage.state_bytes(widths)
@@ -115,8 +114,15 @@ class SparseTable:
         self._pulled += self._pull(ids, out, create=create)
 
     def read(self, ids: Array, out: Array) -> None:
-        """Write rows as `pull` does, making none, and without counting them as pulled."""
-        self._pull(ids, out, create=False, keep=False)
+        """Write rows as `pull` does, making none, and without counting them as pulled.
+
+        To uint8 [n, row_bytes], of a table with a ``storage``: as they are kept; all must be there.
+        """
+        if self._packed is None or out.dtype != np.uint8:
+            self._pull(ids, out, create=False, keep=False)
+            return
+        for part, records in self._pieces(ids, create=False, keep=False):
+            self._packed.export_rows(records, out[part])
 
     def _pull(self, ids: Array, out: Array, *, create: bool, keep: bool = True) -> int:
         ids = checked_ids(self.name, ids, "pull")
@@ -282,13 +288,13 @@ class SparseTable:
     @property
     def nbytes(self) -> int:
         """The bytes of memory that the table takes."""
-        return self._memory.nbytes + (0 if self.tier is None else self.tier.nbytes)
+        return self._memory.nbytes + (self.tier.nbytes if self.tier else 0)
 
     def statistics(self) -> TableStatistics:
         """Return the statistics of the table."""
         sizes = len(self), self.nbytes, self.payload_bytes
-        on_disk = 0 if self.tier is None else self.tier.disk_bytes
-        return TableStatistics(self.name, *sizes, self._pulled, self._pushed, on_disk)
+        done = self._pulled, self._pushed, self.tier.disk_bytes if self.tier else 0
+        return TableStatistics(self.name, *sizes, *done)
 
     # -- inside --
 

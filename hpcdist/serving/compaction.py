@@ -13,8 +13,8 @@ from hpcdist.base.errors import PublicationError
 from hpcdist.serving.files import TableRows, read_member, write_member, write_rows
 from hpcdist.serving.lookup import Lookup
 from hpcdist.serving.members import BASE, FILE, NAME, Member, link_of
-from hpcdist.serving.sorted_rows import Ids, Rows, mixes_of
-from hpcdist.serving.version import ERROR, PublishedTable
+from hpcdist.serving.sorted_rows import Ids, Kept, mixes_of
+from hpcdist.serving.version import PublishedTable
 
 LEFT = re.compile(r"\.(facts|failed)$")  # what owners say of their rows, until all are there
 
@@ -34,7 +34,8 @@ def compact(dirname: str | Path, *, keep: bool = False) -> Path:
             return directory / last.name
         rows = {name: _rows_of(version.table(name)) for name in version.tables}
         name = f"{last.sequence:09d}.{link_of(last)}.0-of-1.rows"
-        file = write_rows(directory / name, rows, version.tables)
+        sizes = {name: kind.row_bytes for name, kind in last.tables.items()}
+        file = write_rows(directory / name, rows, sizes)
         base = replace(last, kind=BASE, files=(file,), link=link_of(last))
         write_member(directory, base, founds=True)
     if not keep:
@@ -45,8 +46,8 @@ def compact(dirname: str | Path, *, keep: bool = False) -> Path:
 def _rows_of(table: PublishedTable) -> TableRows:
     ids: Ids = table.ids()
 
-    def rows_at(begin: int, end: int) -> Rows:
-        return table.pull(ids[begin:end], ERROR)
+    def rows_at(begin: int, end: int) -> Kept:
+        return table.kept(ids[begin:end])[0]
 
     return TableRows(mixes_of(ids), rows_at, np.empty(0, np.uint64))
 

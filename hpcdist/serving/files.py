@@ -37,7 +37,8 @@ CHUNK = 4 << 20  # bytes that are written, or compared with a checksum, at once
 class TableRows:
     """What a file shall hold of a table: keys in ascending order, their rows, keys of deleted rows.
 
-    ``rows_at(begin, end)`` returns rows [end - begin, width]: they may be made while written.
+    ``rows_at(begin, end)`` returns rows, float32 [end - begin, width] or as they are kept: they may
+    be made while written.
     """
 
     keys: Keys
@@ -45,8 +46,11 @@ class TableRows:
     deleted: Keys
 
 
-def write_rows(path: Path, tables: Mapping[str, TableRows], widths: Mapping[str, int]) -> RowsFile:
-    """Write a file of rows; return what its member says of it. OSError if it cannot be written."""
+def write_rows(path: Path, tables: Mapping[str, TableRows], sizes: Mapping[str, int]) -> RowsFile:
+    """Write a file of rows; return what its member says of it. OSError if it cannot be written.
+
+    ``sizes``: the bytes of a row of each table.
+    """
     sections: dict[str, TableSection] = {}
     digest, offset = xxhash.xxh3_128(), 0
     with in_place_of(path) as descriptor, open(descriptor, "wb", closefd=False) as file:
@@ -56,15 +60,15 @@ def write_rows(path: Path, tables: Mapping[str, TableRows], widths: Mapping[str,
             file.write(data)
 
         for name, table in tables.items():
-            width, count = widths[name], len(table.keys)
+            size, count = sizes[name], len(table.keys)
             sections[name] = TableSection(count, len(table.deleted), offset)
             put(np.ascontiguousarray(table.keys).data.cast("B"))
-            step = max(1, CHUNK // (4 * width))
+            step = max(1, CHUNK // size)
             for begin in range(0, count, step):
                 rows = np.ascontiguousarray(table.rows_at(begin, min(begin + step, count)))
                 put(rows.data.cast("B"))
             put(np.ascontiguousarray(table.deleted).data.cast("B"))
-            end = sections[name].end(width)
+            end = sections[name].end(size)
             put(memoryview(bytes(-end % 8)))
             offset = end + -end % 8
     return RowsFile(path.name, offset, digest.hexdigest(), sections)
@@ -139,12 +143,13 @@ def _layers(memory: bytes | mmap.mmap, section: TableSection, kind: TableKind) -
     offset = section.offset + 8 * section.rows
     if section.rows:
         keys = np.frombuffer(memory, np.uint64, section.rows, section.offset)
-        elements = np.frombuffer(memory, np.float32, section.rows * kind.width, offset)
-        layers.append(Layer(keys, elements.reshape(section.rows, kind.width)))
+        like = kind.space(0)
+        elements = np.frombuffer(memory, like.dtype, section.rows * like.shape[1], offset)
+        layers.append(Layer(keys, elements.reshape(section.rows, like.shape[1])))
     if section.deleted:
-        offset += 4 * section.rows * kind.width
+        offset += section.rows * kind.row_bytes
         gone = np.frombuffer(bytes(memory[offset : offset + 8 * section.deleted]), np.uint64)
-        rows = np.zeros((len(gone), kind.width), np.float32)
+        rows = np.zeros_like(kind.space(len(gone)))
         layers.append(Layer(gone, rows, np.ones(len(gone), bool)))
     return layers
 

@@ -13,9 +13,11 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
-from hpcdist.base.errors import PublicationError
+from hpcdist.base.errors import PublicationError, TableError
 from hpcdist.base.plain_data import typed
 
 FORMAT = 1
@@ -28,11 +30,35 @@ MAX_WIDTH = 1 << 24
 
 @dataclass(frozen=True)
 class TableKind:
-    """What rows of a table are: their width, and their values before anybody moved them."""
+    """What rows of a table are: their width, and their values before anybody moved them.
+
+    In ``initializer`` are also the ``storage`` of rows that training does not keep in float32, and
+    the ``row_bytes`` of those that are published as they are kept.
+    """
 
     width: int
     seed: int
     initializer: Mapping[str, Any]
+
+    @property
+    def storage(self) -> Any:
+        """The `hpcdist.ps.row_storage.RowStorage` of rows as they are published; None: float32."""
+        if "row_bytes" not in self.initializer:
+            return None
+        from hpcdist.ps.row_storage import RowStorage
+
+        return RowStorage.from_plain(self.initializer["storage"])
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of a row in a file."""
+        return int(self.initializer.get("row_bytes", 4 * self.width))
+
+    def space(self, count: int) -> NDArray[Any]:
+        """Return an array for so many rows as they are published."""
+        if "row_bytes" in self.initializer:
+            return np.empty((count, self.row_bytes), np.uint8)
+        return np.empty((count, self.width), np.float32)
 
 
 @dataclass(frozen=True)
@@ -43,9 +69,9 @@ class TableSection:
     deleted: int
     offset: int
 
-    def end(self, width: int) -> int:
+    def end(self, row_bytes: int) -> int:
         """Return the byte behind the section."""
-        return self.offset + self.rows * (8 + 4 * width) + 8 * self.deleted
+        return self.offset + self.rows * (8 + row_bytes) + 8 * self.deleted
 
 
 @dataclass(frozen=True)
@@ -180,6 +206,12 @@ def _check(member: Member) -> None:
     for name, kind in member.tables.items():
         if not 0 < kind.width < MAX_WIDTH:
             raise ValueError(f"table {name!r:.80} has width {kind.width}")
+        try:
+            wrong = kind.storage and kind.storage.row_bytes(kind.width) != kind.row_bytes
+        except (TableError, TypeError) as error:
+            raise ValueError(f"table {name!r:.80}: {error}") from None
+        if wrong:
+            raise ValueError(f"table {name!r:.80} has rows of {kind.row_bytes} bytes")
     for named in member.all_files:
         if not FILE.fullmatch(named.file):
             raise ValueError(f"file {named.file!r:.80}")
@@ -187,7 +219,7 @@ def _check(member: Member) -> None:
         if file.tables.keys() != member.tables.keys():
             raise ValueError(f"{file.file} has other tables")
         for name, section in file.tables.items():
-            if section.offset % 8 or section.end(member.tables[name].width) > file.bytes:
+            if section.offset % 8 or section.end(member.tables[name].row_bytes) > file.bytes:
                 raise ValueError(f"{file.file} has no room for its rows of table {name!r:.80}")
 
 

@@ -8,6 +8,7 @@ the upper bits of one tell where it stands, up to a few places.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 Keys = NDArray[np.uint64]
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
+Kept = NDArray[Any]  # rows as they are published: float32, or bytes
 Places = NDArray[np.int64]
 
 SALT, M1, M2 = (np.uint64(n) for n in (0x9D6F29C351E8B04B, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -86,7 +88,7 @@ class SortedKeys:
 class Layer:
     """Keys with rows: mapped from files, or merged in memory. ``gone``: rows that were deleted."""
 
-    def __init__(self, keys: Keys, rows: Rows, gone: NDArray[np.bool_] | None = None) -> None:
+    def __init__(self, keys: Keys, rows: Kept, gone: NDArray[np.bool_] | None = None) -> None:
         """Index the keys. ValueError if they are out of order."""
         self.index, self.rows, self.gone = SortedKeys(keys), rows, gone
 
@@ -94,10 +96,10 @@ class Layer:
         return len(self.index)
 
 
-def merged(layers: Sequence[Layer], width: int) -> Layer:
-    """Return one layer, in memory, of several, of which later ones count."""
+def merged(layers: Sequence[Layer], none: Kept) -> Layer:
+    """Return one layer, in memory, of several, of which later ones count; ``none``: no rows."""
     keys = np.concatenate([np.empty(0, np.uint64), *(layer.index.keys for layer in layers)])
-    rows = np.concatenate([np.empty((0, width), np.float32), *(layer.rows for layer in layers)])
+    rows = np.concatenate([none, *(layer.rows for layer in layers)])
     gone = np.concatenate([np.empty(0, bool), *(_gone(layer) for layer in layers)])
     # Of equal keys the last stands first in the reversed order, which a stable sort keeps.
     order = np.argsort(keys[::-1], kind="stable")

@@ -14,7 +14,17 @@ from hpcdist.base.nearest import did_you_mean
 from hpcdist.base.plain_data import typed
 from hpcdist.serving.files import open_layers, read_dense
 from hpcdist.serving.members import Member, MemberChain, TableKind, link_of
-from hpcdist.serving.sorted_rows import Ids, Keys, Layer, Places, Rows, ids_of, merged, mixes_of
+from hpcdist.serving.sorted_rows import (
+    Ids,
+    Kept,
+    Keys,
+    Layer,
+    Places,
+    Rows,
+    ids_of,
+    merged,
+    mixes_of,
+)
 
 INITIAL, ZEROS, ERROR = "initial", "zeros", "error"
 
@@ -31,11 +41,20 @@ class PublishedTable:
         if any(a.index.keys[-1] >= b.index.keys[0] for a, b in itertools.pairwise(self._base)):
             raise PublicationError(f"table {name!r}: the files of its base overlap")
         self._beginning: Any = None
+        self._storage = kind.storage
 
     def pull(self, ids: Ids, missing: str) -> Rows:
-        """Return the rows [n, width] of ids (int64 [n])."""
+        """Return the rows, float32 [n, width], of ids (int64 [n])."""
+        kept, there = self.kept(ids)
+        rows: Rows = kept if self._storage is None else self._storage.rows_of(kept, self.kind.width)
+        if not there.all():
+            self._fill(ids, rows, np.flatnonzero(~there), missing)
+        return rows
+
+    def kept(self, ids: Ids) -> tuple[Kept, np.ndarray]:
+        """Return the rows of ids as they are published, and which ids have one: bool [n]."""
         keys = mixes_of(ids)
-        rows = np.empty((len(ids), self.kind.width), np.float32)
+        rows = self.kind.space(len(ids))
         places = self.over.index.find(keys)
         changed = places >= 0
         there = changed.copy()
@@ -47,11 +66,9 @@ class PublishedTable:
             there[rest] = self._pull_base(keys[rest], rows, rest)
         else:
             there = self._pull_base(keys, rows, None)
-        if not there.all():
-            self._fill(ids, rows, np.flatnonzero(~there), missing)
-        return rows
+        return rows, there
 
-    def _pull_base(self, keys: Keys, rows: Rows, where: Places | None) -> np.ndarray:
+    def _pull_base(self, keys: Keys, rows: Kept, where: Places | None) -> np.ndarray:
         """Write rows of the base, to ``where`` in ``rows``; return which keys it has."""
         if len(self._base) == 1:
             return _take(self._base[0], keys, rows, where)
@@ -79,6 +96,7 @@ class PublishedTable:
     def _first_values(self, ids: Ids, out: Rows) -> None:
         initializer = dict(self.kind.initializer)
         storage = initializer.pop("storage", None)  # of rows that are not kept in float32
+        initializer.pop("row_bytes", None)
         if initializer.get("kind") == "constant" and storage is None:
             out[:] = initializer["a"]
             return
@@ -98,12 +116,12 @@ class PublishedTable:
         over = Layer(
             self.over.index.keys, np.empty((len(self.over), 0), np.float32), self.over.gone
         )
-        together = merged([*layers, over], 0)
+        together = merged([*layers, over], np.empty((0, 0), np.float32))
         assert together.gone is not None
         return ids_of(together.index.keys[~together.gone])
 
 
-def _take(layer: Layer, keys: Keys, rows: Rows, where: Places | None) -> np.ndarray:
+def _take(layer: Layer, keys: Keys, rows: Kept, where: Places | None) -> np.ndarray:
     """Write a layer's rows of keys; return which it has."""
     places = layer.index.find(keys)
     found = places >= 0
@@ -198,7 +216,7 @@ def load(directory: Path, chain: MemberChain, before: Version | None) -> Version
         else:
             base, over = tuple(opened[0][name]), [ls for m in opened[1:] for ls in m[name]]
         try:
-            tables[name] = PublishedTable(name, kind, base, merged(over, kind.width))
+            tables[name] = PublishedTable(name, kind, base, merged(over, kind.space(0)))
         except PublicationError as error:
             raise PublicationError(f"{chain.members[0].name}: {error}") from None
     return Version(chain, tables, read_dense(directory, chain.last))

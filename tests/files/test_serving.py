@@ -297,8 +297,11 @@ def test_rows_that_a_policy_forgets_are_deleted_from_versions():
     assert set(changed.deleted.tolist()) == {1, 2, 3, 4, 5, 6, 7} - there
 
 
-def test_published_rows_and_a_checkpoint_s_are_those_that_training_looks_up(tmp_path, capsys):
-    policy = ps.RowPolicy(rows="int8", state="float16")
+@pytest.mark.parametrize(("rows_in", "row_bytes"), [("int8", 10), ("bfloat16", 12)])
+def test_published_rows_and_a_checkpoint_s_are_those_that_training_looks_up(
+    tmp_path, capsys, rows_in, row_bytes
+):
+    policy = ps.RowPolicy(rows=rows_in, state="float16")
     facts = {"lr": 0.5, "optimizer": "adam", "row_policy": policy, "initial": ps.Initial("normal")}
     table = ps.connect("t", 6, publish=tmp_path / "published", **facts)
     random = np.random.default_rng(3)
@@ -310,11 +313,23 @@ def test_published_rows_and_a_checkpoint_s_are_those_that_training_looks_up(tmp_
     table.publish()
     with Lookup(tmp_path / "published", watch=False) as lookup:
         np.testing.assert_array_equal(lookup.pull("t", every), rows)
+        assert lookup.current.table("t").kind.row_bytes == row_bytes
+    table.push(ids, random.normal(size=(30, 6)).astype(np.float32))
+    table.publish()
+    rows = table.pull(every, create=False)
+    for _ in range(2):  # a base and an increment, then one base in their place
+        with Lookup(tmp_path / "published", watch=False) as lookup:
+            np.testing.assert_array_equal(lookup.pull("t", every), rows)
+            files = [file for member in lookup.current.chain.members for file in member.files]
+            sections = [file.tables["t"] for file in files]
+            sizes = [s.rows * (8 + row_bytes) + 8 * s.deleted for s in sections]
+            assert [f.bytes - n for f, n in zip(files, sizes)] == [-n % 8 for n in sizes]
+        compact(tmp_path / "published")
     table.save(tmp_path / "saved")
     table.close()
     capsys.readouterr()
     main.main(["table", "diff", str(tmp_path / "saved"), str(tmp_path / "published")])
     assert "0 added, 0 deleted, 0 changed, 33 the same" in " ".join(capsys.readouterr().out.split())
     table = ps.connect("t", 6, **facts)
-    assert table.restore(tmp_path / "saved") == 3
+    assert table.restore(tmp_path / "saved") == 4
     np.testing.assert_array_equal(table.pull(every, create=False), rows)
