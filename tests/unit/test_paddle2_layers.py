@@ -266,3 +266,18 @@ def test_layers_have_parameters_of_the_default_type(paddle, layer):
         paddle.set_default_dtype("float32")
     assert state and {variable.dtype for variable in state.values()} == {"float64"}
     assert (kept_as_said, paddle.nn.Linear(3, 4).weight.dtype) == ("float32", "float32")
+
+
+def test_the_greatest_of_as_many_as_are_fed(paddle):
+    scores, open_rank = hpcdist.data("scores", [None, None]), hpcdist.data("x", [2, None, 3])
+    found = [*paddle.topk(scores, 2), *paddle.topk(open_rank, 1)]
+    fed = {
+        "scores": np.array([[1, 3, 2], [5, 4, 6]], "float32"),
+        "x": np.arange(12, dtype="float32").reshape(2, 2, 3),
+    }
+    results = hpcdist.Executor().run(feed=fed, fetch_list=found)
+    with pytest.raises(GraphError, match="topk: of .* one extent may be unknown"):
+        paddle.topk(hpcdist.data("y", [None, None, 3]), 1)
+    wanted = [[[3, 2], [6, 5]], [[1, 2], [2, 0]], [[[2], [5]], [[8], [11]]], [[[2]] * 2] * 2]
+    for one, other in zip(results, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)

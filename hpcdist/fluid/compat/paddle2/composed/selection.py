@@ -153,13 +153,15 @@ def _sorted_places(order: list[int]) -> list[int]:
 
 def _taken(x: Variable, indices: Variable) -> Variable:
     """Return elements along the last dimension; gradients flow to them."""
+    if len(x.shape) == 2:
+        return layers.index_sample(x, indices)
+    if indices.shape.count(-1) > 1 or x.shape[-1] < 0:
+        raise GraphError(
+            f"paddle.topk: of {x.shape} one extent may be unknown, and not the one it is along"
+        )
     rows = layers.reshape(x, [-1, x.shape[-1]])
     places = layers.reshape(indices, [-1, indices.shape[-1]])
-    found = layers.index_sample(rows, places)
-    shape = [0 if d < 0 else d for d in indices.shape]
-    if builtins.sum(d < 0 for d in indices.shape[1:]):
-        raise GraphError(f"paddle.topk: of {x.shape} only the first extent may be unknown")
-    return layers.reshape(found, [-1, *shape[1:]])
+    return layers.reshape(layers.index_sample(rows, places), list(indices.shape))
 
 
 @_function
