@@ -45,7 +45,7 @@ setup(
     },
     entry_points={
         "console_scripts": [
-            "hpcdist = hpcdist.launch.main:main",
+            "hpcdist = hpcdist.__main__:main",
             "fleetrun = hpcdist.launch.fleetrun:main",
         ]
     },

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hpcdist.autodiff.overwritten import Overwritten
+from hpcdist.base.warned import warn
 from hpcdist.graph.block import Block
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
 from hpcdist.graph.operator import Operator, Slots, rename_in
@@ -134,10 +134,9 @@ def _tell_of_lost(op: Operator, outputs: set[str], steps: Sequence[Step]) -> Non
     for slot, names in op.outputs.items():
         lost = sorted(constants.intersection(names))
         if lost:
-            warnings.warn(
+            warn(
                 f"no gradient flows back through {slot} of {op.type} ({', '.join(lost)}), on which "
-                "the loss depends: as in Fluid, it counts as a constant",
-                stacklevel=2,
+                "the loss depends: as in Fluid, it counts as a constant"
             )
 
 

@@ -46,6 +46,18 @@ def integer(
     return number
 
 
+def extents(shape: Iterable[Any]) -> tuple[int, ...]:
+    """Return a shape's extents as ints; GraphTypeError for text, and for what is not whole."""
+    listed = tuple(shape)
+    for extent in listed:
+        if type(extent) is int:
+            continue
+        whole = not isinstance(extent, Real) or float(extent).is_integer()
+        if isinstance(extent, str) or not whole:
+            raise GraphTypeError(f"a shape has whole numbers, got {extent!r} in {[*listed]}")
+    return tuple(map(int, listed))
+
+
 def positive(name: str, value: Any, errors: Errors = PLAN) -> float:
     """Return a number above 0 that is finite, as a float; a bool is none."""
     wrong_type, wrong_value = errors

@@ -19,6 +19,7 @@ from numba.core.caching import FunctionCache
 from numba.core.serialize import dumps
 from numba.np.unsafe import ndarray
 
+from hpcdist.base.errors import SettingError
 from hpcdist.base.replaced import write_whole
 
 _IMPORTS = re.compile(
@@ -38,6 +39,8 @@ def jit(function: Callable[..., Any] | None = None, *, nogil: bool = True) -> An
     """
     if function is None:
         return functools.partial(jit, nogil=nogil)
+    if vars(numba.config)["DISABLE_JIT"]:
+        raise SettingError("NUMBA_DISABLE_JIT is set: kernels are compiled here only; unset it")
     _give_name(function)
     kernel: Any = numba.njit(nogil=nogil, error_model="numpy")(function)
     with suppress(RuntimeError):  # no directory can be written: compile in every process

@@ -7,6 +7,7 @@ exists; one on another machine watches the file for a while.
 from __future__ import annotations
 
 import atexit
+import errno
 import json
 import logging
 import os
@@ -99,10 +100,7 @@ def take(directory: Path) -> None:
     machine, this takes `DEAD_S` seconds to find out.
     """
     owner = this_process(job_name())
-    try:
-        make_folders(directory)
-    except OSError as error:
-        raise CheckpointError(f"{directory}: cannot be made: {error.strerror}") from None
+    make(directory)
     path = directory.resolve() / NAME
     while not _created(path, owner):
         holder = _read(path)
@@ -120,6 +118,23 @@ def take(directory: Path) -> None:
     with _beating:
         _locked.add(path)
     _start_heart()
+
+
+def make(directory: Path) -> None:
+    """Make a directory for checkpoints; CheckpointError if it cannot be, or cannot be written to.
+
+    What a file system forbids is seen, not that it is full.
+    """
+    try:
+        make_folders(directory)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "it cannot be written to")
+    except OSError as error:
+        why = "a file has this name" if isinstance(error, FileExistsError) else error.strerror
+        raise CheckpointError(
+            f"the directory {directory} for checkpoints cannot be made: {why}; name one in which "
+            "this job may write"
+        ) from None
 
 
 @contextmanager

@@ -164,8 +164,13 @@ class Publisher:
         """Return the order of the next version; None while one is being written, or none can be."""
         if self._background.busy:
             return None
+        attempt = secrets.token_hex(8)
         try:
             make_folders(self._directory)
+            # An owner that can write nothing cannot say so either.
+            tried = self._directory / f"{self._first:09d}.{attempt}.tried"
+            tried.touch()
+            tried.unlink()
             if not self._publication:
                 self._look()
         except OSError as error:
@@ -175,7 +180,6 @@ class Publisher:
         base = base or last is None or self._since_base + 1 >= self._base_every
         sequence = self._first if last is None else last.sequence + 1
         committed = -1 if last is None else last.sequence
-        attempt = secrets.token_hex(8)
         return asdict(
             PublishOrder(str(self._directory), sequence, attempt, committed, base, self._tables)
         )

@@ -14,6 +14,7 @@ from hpcdist.base.errors import CheckpointError, NotFiniteError
 from hpcdist.base.keywords import name_arguments_in
 from hpcdist.checkpoint import preemption
 from hpcdist.checkpoint.checkpoint import Checkpoint, latest
+from hpcdist.checkpoint.lock import make
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.restoring import SAVED, Restored, restore
 from hpcdist.checkpoint.resume_state import Reading
@@ -118,6 +119,7 @@ class Saver:
         self._look_at = 1  # the step after which they do so next
         self._looked = (0, time.monotonic())
         self._saved = (0, time.monotonic())  # the step that is safe, or on its way, and since when
+        self._can_save = False  # as far as is known
         self.step = 0
 
     def __enter__(self) -> Saver:
@@ -153,6 +155,9 @@ class Saver:
         checkpoint of a warning, CheckpointError if one could not be saved.
         """
         self.step += 1
+        if not self._can_save and (self._every is not None or self._every_s is not None):
+            make(self._dirname)  # now, not after hours of training
+            self._can_save = True
         if self._publisher is not None:
             self._publisher.after_step(self.step)
         stop, due = self._agreed_now()

@@ -20,7 +20,10 @@ PROC_TERM_WO_SYNC = -200  # PMIX_ERR_PROC_TERM_WO_SYNC
 RANGE_NAMESPACE = 3  # PMIX_RANGE_NAMESPACE: all processes of the job
 TYPE_BOOL, TYPE_PROC = 1, 22  # PMIX_BOOL, PMIX_PROC
 NAME_BYTES, PROC_BYTES, INFO_BYTES = 256, 260, 552  # pmix_proc_t: name and number; pmix_info_t
-NEEDED = ("Info_construct", "Info_load", "Info_destruct", "Notify_event", "Job_control", "Abort")
+NEEDED = (
+    *("Init", "Initialized", "Finalize", "Abort", "Notify_event", "Job_control"),
+    *("Info_construct", "Info_load", "Info_destruct"),
+)
 AFFECTED_PROC = b"pmix.evproc"  # PMIX_EVENT_AFFECTED_PROC
 KILL = b"pmix.jctrl.kill"  # PMIX_JOB_CTRL_KILL
 
@@ -101,11 +104,29 @@ def _process(job: str, rank: int) -> ctypes.Array[ctypes.c_char]:
     )
 
 
+def begin(launcher: int) -> bool:
+    """Begin with the library of the launcher, a process; return whether there is one.
+
+    For a process that ends before its MPI has begun.
+    """
+    if _pmix() is None and pmix_process() is not None and (library := _loaded_by(launcher)):
+        _pmix.cache_clear()
+        return not library.PMIx_Init(None, None, ctypes.c_size_t(0))
+    return _pmix() is not None
+
+
 @cache
 def _pmix() -> ctypes.CDLL | None:
     """Return the PMIx library that Open MPI has loaded into this process."""
-    maps = Path("/proc/self/maps")
-    lines = maps.read_text().splitlines() if maps.exists() else []
+    return _loaded_by("self")
+
+
+def _loaded_by(process: int | str) -> ctypes.CDLL | None:
+    """Load the PMIx library that a process has, if it is one that this module can use."""
+    try:
+        lines = Path(f"/proc/{process}/maps").read_text().splitlines()
+    except OSError:
+        return None
     for path in sorted({line.split(maxsplit=5)[-1] for line in lines if "/libpmix.so" in line}):
         library = ctypes.CDLL(path)
         if all(hasattr(library, f"PMIx_{name}") for name in NEEDED):

@@ -14,15 +14,16 @@ NAMESPACE, PMIX_RANK = "PMIX_NAMESPACE", "PMIX_RANK"  # of every process of a jo
 
 def launched_size(env: Mapping[str, str] = os.environ) -> int | None:
     """Return how many processes the launcher started, or None where no launcher left a trace."""
-    for name in _SIZES:
-        if env.get(name, "").isdigit():
-            return int(env[name])
+    name = size_variable(env)
+    return None if name is None else int(env[name])
+
+
+def size_variable(env: Mapping[str, str] = os.environ) -> str | None:
+    """Return the variable that says how many processes the launcher started."""
     # A batch script sees SLURM_NTASKS too, but is no step of that many tasks.
-    if "SLURM_STEP_ID" in env and env.get("SLURM_NTASKS", "").isdigit():
-        return int(env["SLURM_NTASKS"])
-    if env.get("MPI_LOCALNRANKS", "").isdigit():
-        return int(env["MPI_LOCALNRANKS"])
-    return None
+    of_step = ("SLURM_NTASKS",) * ("SLURM_STEP_ID" in env)
+    names = (*_SIZES, *of_step, "MPI_LOCALNRANKS")
+    return next((name for name in names if env.get(name, "").isdigit()), None)
 
 
 def launched_rank(env: Mapping[str, str] = os.environ) -> int:
@@ -30,6 +31,12 @@ def launched_rank(env: Mapping[str, str] = os.environ) -> int:
     if launched_size(env) is None:
         return 0
     return next((int(env[name]) for name in _RANKS if env.get(name, "").isdigit()), 0)
+
+
+def launched_here(env: Mapping[str, str] = os.environ) -> bool:
+    """Return whether Open MPI's mpirun has started all processes of the job on this host."""
+    size = env.get("OMPI_COMM_WORLD_SIZE", "")
+    return size.isdigit() and env.get("OMPI_COMM_WORLD_LOCAL_SIZE") == size
 
 
 def slurm_job(env: Mapping[str, str] = os.environ) -> tuple[int, int]:

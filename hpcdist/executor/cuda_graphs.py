@@ -6,12 +6,12 @@ then on. Memory allocated during the recording is reserved for the graph.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from hpcdist.base.optimizers import OPTIMIZERS
+from hpcdist.base.warned import warn
 from hpcdist.executor.segments import TYPE
 from hpcdist.executor.traced import TracedSegment
 from hpcdist.graph.operator import Operator
@@ -78,7 +78,7 @@ class Replayed:
                 self._launch()
         except (RuntimeError, NotImplementedError) as error:
             cause = error.__context__ or error  # the end of a graph fails because of what was in it
-            warnings.warn(f"not replayed as a CUDA graph, so slower: {cause}", stacklevel=2)
+            warn(f"not replayed as a CUDA graph, so slower: {cause}")
             return False
         self._graph = graph
         return True

@@ -120,7 +120,7 @@ class Executor:
         feed = with_read(program, only_feed(feed))
         if updates or use_prune:
             if not feed.keys() <= program.global_block().vars.keys():
-                feed = declared(program, feed, stacklevel=3)
+                feed = declared(program, feed)
             program, feed = self._pruned.of_this_run(program, feed, fetches, updates)
         scope = scope if scope is not None else global_scope()
         return self._run(program, feed, fetches, scope, return_numpy)
@@ -149,7 +149,7 @@ class Executor:
         scope = scope if scope is not None else global_scope()
         fetches, updates = fetch_names_and_updates(fetch_list)
         if isinstance(program, Program) and feed:
-            known = declared(program, only_feed(feed), stacklevel=3)
+            known = declared(program, only_feed(feed))
             values, lods, _ = _on_host(program, {n: plain(v) for n, v in known.items()})
             fed_metas(program, values, lods)
 

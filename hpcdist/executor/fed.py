@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.errors import FeedError
+from hpcdist.base.warned import warn
 from hpcdist.executor.analysis import lengths_read
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.lod_tensor import LoDTensor
@@ -18,15 +18,14 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.variable import Variable
 
 
-def declared(program: Program, feed: Mapping[str, Any], stacklevel: int = 4) -> dict[str, Any]:
+def declared(program: Program, feed: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what the program has no variable for, and tell the user once, as Fluid does."""
     variables = program.global_block().vars
     data = [n for n, v in variables.items() if v.is_data and not n.startswith("@")]
     for name in feed.keys() - variables.keys():
-        warnings.warn(
+        warn(
             f"feed {name!r} is left out: the program has no such variable (it is not declared, or "
-            f"pruned); its data variables are {data}",
-            stacklevel=stacklevel,
+            f"pruned); its data variables are {data}"
         )
     return {name: value for name, value in feed.items() if name in variables}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hpcdist.base.checks import Refused
+from hpcdist.base.checks import Refused, extents
 from hpcdist.base.errors import GraphTypeError
 from hpcdist.graph import names
 from hpcdist.graph.dtypes import DTypeLike, VarType, canonical
@@ -63,7 +63,7 @@ class Variable:
     ) -> None:
         self.block = block
         self.name = name
-        self.shape = tuple(int(d) for d in shape)
+        self.shape = extents(shape)
         self.dtype = canonical(dtype)
         self.type = type
         self.persistable = persistable

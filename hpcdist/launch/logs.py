@@ -45,12 +45,13 @@ def log_name(role: RankRole) -> str:
 
 
 def problem_with(purpose: str, directory: str) -> str:
-    """Make a directory; return why that cannot be, or an empty string."""
+    """Make a directory; return why that cannot be, or nobody may write there; else nothing."""
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         return f"cannot make the {purpose} {directory!r}: {error.strerror}"
-    return ""
+    writable = os.access(directory, os.W_OK | os.X_OK)
+    return "" if writable else f"cannot write into the {purpose} {directory!r}"
 
 
 class Output:

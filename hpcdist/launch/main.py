@@ -37,6 +37,7 @@ from hpcdist.launch import (
 from hpcdist.launch.abort import PATIENCE_S, Guard
 from hpcdist.launch.logs import Output
 from hpcdist.launch.options import Options
+from hpcdist.launch.quiet_end import end_refused
 from hpcdist.launch.script import code_of, run_script
 from hpcdist.launch.startup_checks import local_facts, role_from_options
 
@@ -114,7 +115,7 @@ def _end_refused(code: int) -> NoReturn:
     logs.flush()
     if launched_size() is None:
         raise SystemExit(code) from None
-    launcher_check.let_rank_0_speak()
+    end_refused(PATIENCE_S)
     os._exit(code)  # MPI's own end would wait for the others
 
 

@@ -181,9 +181,10 @@ def add_script(declared: argparse.ArgumentParser) -> None:
         "-m", "--module", action="store_true", help="the script is a module: -m package.train"
     )
     declared.add_argument("script", help="the training script")
-    declared.add_argument(
+    arguments = declared.add_argument(
         "script_args", nargs=argparse.REMAINDER, help="everything after it is passed to it"
     )
+    arguments.required = False  # argparse would ask for them where the script is missing
 
 
 def _add(

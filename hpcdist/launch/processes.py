@@ -61,16 +61,26 @@ def activity(pid: int) -> Activity | None:
     return Activity(runs, ticks * _TICK_S)
 
 
-def _family(pid: int) -> Iterator[int]:
-    """Return a process and those that it has started, directly or not, but for this process."""
-    children: dict[int, list[int]] = {}
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started and not yet taken note of as ended."""
+    return _children().get(pid, [])
+
+
+def _children() -> dict[int, list[int]]:
+    """Return the children of each process."""
+    found: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit() and (fields := _fields(int(entry))):
-            children.setdefault(int(fields[1]), []).append(int(entry))
-    found = [pid]
+            found.setdefault(int(fields[1]), []).append(int(entry))
+    return found
+
+
+def _family(pid: int) -> Iterator[int]:
+    """Return a process and those that it has started, directly or not, but for this process."""
+    of_each, found = _children(), [pid]
     for one in found:
         yield one
-        found += [child for child in children.get(one, []) if child != os.getpid()]
+        found += [child for child in of_each.get(one, []) if child != os.getpid()]
 
 
 def _state(pid: int) -> str:

@@ -7,14 +7,13 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import dropwhile
-from pathlib import Path
 
 from hpcdist.base.errors import CommError, DeadlineError, HpcdistError
+from hpcdist.base.warned import OURS
 from hpcdist.comm.cluster import PSERVER, RankRole
 from hpcdist.launch import stacks
 from hpcdist.launch.processes import lives
 
-PACKAGE = str(Path(__file__).parent.parent) + "/"
 RUNPY = runpy.run_path.__code__.co_filename  # what calls scripts
 MOST_FRAMES = 12
 MOST_STACKS = 16  # of missing ranks: reading one takes a part of a second
@@ -105,7 +104,7 @@ def user_traceback(error: BaseException) -> str:
         frames = frames[runs_script.index(True) :]
         frames = list(dropwhile(lambda frame: frame.filename == RUNPY, frames))
     if isinstance(error, HpcdistError):
-        frames = [frame for frame in frames if not frame.filename.startswith(PACKAGE)]
+        frames = [frame for frame in frames if not frame.filename.startswith(OURS)]
     lines = traceback.format_list(frames[-MOST_FRAMES:])
     if len(frames) > MOST_FRAMES:
         lines.insert(0, f"  ({len(frames) - MOST_FRAMES} outer calls)\n")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import os
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +15,7 @@ from hpcdist.base import hdf5, settings
 from hpcdist.base.errors import LaunchError, SettingError
 from hpcdist.base.extras import install_command
 from hpcdist.base.nearest import did_you_mean
+from hpcdist.fluid.compat.fluid_names import ROOT
 from hpcdist.launch import (
     logs,
     status_writer,
@@ -58,12 +61,11 @@ def role_from_options(options: Options) -> dict[str, str]:
 
 
 def _problem_with(options: Options) -> str:
-    """Return why the script cannot be read here, or an empty string.
-
-    A module is looked for when it is run: its packages must be imported to find it.
-    """
+    """Return why the script cannot be read here, or an empty string."""
     if options.module:
-        return ""
+        return _problem_with_module(options.script, options.as_paddle)
+    if options.script.endswith(".ipynb"):
+        return f"{options.script} is a notebook: jupyter nbconvert --to script makes a script of it"
     try:
         with open(options.script, "rb"):
             return ""
@@ -72,11 +74,25 @@ def _problem_with(options: Options) -> str:
         return problem + _near(options.script)
 
 
+def _problem_with_module(name: str, as_paddle: bool) -> str:
+    """Return why there cannot be such a module here; below its package only running it tells."""
+    top, here = name.partition(".")[0], os.getcwd()
+    if (as_paddle and top == ROOT) or top in sys.modules:
+        return ""
+    if importlib.machinery.PathFinder.find_spec(top, [here]) or importlib.util.find_spec(top):
+        return ""
+    meant = did_you_mean(top, [p.stem for p in Path(here).iterdir() if p.suffix in ("", ".py")])
+    return f"-m {name}: there is no module {top!r} in {here}, and none is installed{meant}"
+
+
 def _near(script: str) -> str:
     """Ask whether a command, or another script of that directory, is meant."""
     if hint := did_you_mean(script, COMMANDS):
         return hint.replace("mean", "mean the command", 1)
     path = Path(script)
+    if path.is_dir():
+        inside = sorted(path.glob("*.py"))
+        return f": name the script in it, such as {inside[0] if inside else path / 'train.py'}"
     try:
         names = [str(path.with_name(name)) for name in os.listdir(path.parent)]
     except OSError:

@@ -42,12 +42,8 @@ def problem_with(options: Options) -> str:
         ("directory of metrics", options.metrics),
         ("directory of Prometheus's files", options.prometheus),
     ):
-        if directory is None:
-            continue
-        if problem := logs.problem_with(purpose, directory):
+        if directory is not None and (problem := logs.problem_with(purpose, directory)):
             return problem
-        if not os.access(directory, os.W_OK | os.X_OK):
-            return f"cannot write into the {purpose} {directory!r}"
     return ""
 
 

@@ -12,7 +12,6 @@ import enum
 import functools
 import importlib
 import importlib.util
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -22,6 +21,7 @@ import numpy as np
 from hpcdist.base import settings
 from hpcdist.base.errors import GraphError, HpcdistError
 from hpcdist.base.extras import install_command
+from hpcdist.base.warned import warn
 from hpcdist.graph.names import GRAD_SUFFIX
 from hpcdist.graph.registry import Given, Meta, define, defined, operand_slots, parse_signature
 from hpcdist.graph.rows import Treatment
@@ -182,10 +182,9 @@ def define_by_torch(
             and unordered is not None
             and unordered(**attributes)
         ):
-            warnings.warn(
+            warn(
                 f"operator {type!r}: PyTorch adds up its gradient as threads come, so last digits "
-                "may differ between two runs on a GPU",
-                stacklevel=2,
+                "may differ between two runs on a GPU"
             )
 
         def run() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from weakref import WeakSet
@@ -16,6 +15,7 @@ from torch import nn
 
 from hpcdist import runtime
 from hpcdist.base.errors import CommError, TableError
+from hpcdist.base.warned import warn
 from hpcdist.comm.base import Array, Transport
 from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.facts import DenseFacts, Facts, OptimizerFacts, TableFacts, TrainingMode
@@ -352,11 +352,10 @@ class Tables:
         alone = sorted({look_up.table for look_up in self._taken} - set(self.announced.now))
         elsewhere = self.served is not None or self.group.size > 1
         if len(alone) >= MANY and elsewhere and self.group.rank == 0:
-            warnings.warn(
+            warn(
                 f"{len(alone)} tables are looked up one by one ({', '.join(alone[:MANY])}, ...), "
                 "each in a separate exchange: announce their ids with hpcdist.torch.rows_ahead, "
-                "or put slots of the same width into one table",
-                stacklevel=5,
+                "or put slots of the same width into one table"
             )
 
     def _tell_rates(self, served: Served) -> None:

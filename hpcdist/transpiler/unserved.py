@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from enum import IntEnum
 
 from hpcdist.base.errors import PlanError
 from hpcdist.base.optimizers import OPTIMIZERS
+from hpcdist.base.warned import warn
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.op_role import OpRole
@@ -157,11 +157,10 @@ def warn_of_norms_of_parts(op: Operator, parameter: str) -> None:
     Of a plain script's servers these are summed.
     """
     if op.type == "lars_momentum" and SUMMED not in op.attrs:
-        warnings.warn(
+        warn(
             f"{op.place} {op}: each server takes the norms over its own part of {parameter!r}, as "
             "in Fluid, so results depend on the number of servers; set config.slice_var_up = "
-            "False, or let hpcdist transpile: then norms are over all of it, as in one process",
-            stacklevel=2,
+            "False, or let hpcdist transpile: then norms are over all of it, as in one process"
         )
 
 

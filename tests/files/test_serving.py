@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,6 +103,27 @@ def test_restored_tables_and_later_runs_begin_with_a_base(tmp_path):
         assert lookup.refresh()
         assert lookup.version > 3
         assert (lookup.pull("t", IDS) == again.pull(IDS, create=False)).all()
+
+
+def test_where_nothing_can_be_written_publishing_is_put_off_at_once(tmp_path, monkeypatch, caplog):
+    """Owners cannot write why they fail either: nobody may wait for them."""
+    table = ps.connect("t", 2, publish=tmp_path)
+
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "hpcdist.serving"):
+        patch.setattr(Path, "touch", refuse)
+        patch.setattr(published_rows, "write_rows", refuse)
+        patch.setattr(published_rows, "write_whole", refuse)
+        for id in (1, 2):
+            pushed(table, [id])
+            table.publish()
+    assert caplog.text.count("publishing is put off: ") == 1
+    assert "Read-only file system; training goes on" in caplog.text
+    table.publish()
+    with Lookup(tmp_path, watch=False) as lookup:
+        assert lookup.current.chain.last.rows("t") == 2  # also those that were put off
 
 
 def test_a_full_disk_puts_publishing_off_and_says_so_once(tmp_path, monkeypatch, caplog):

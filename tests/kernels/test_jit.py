@@ -8,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import pytest
 
 import hpcdist
 from hpcdist.base.jit import jit
+from hpcdist.errors import SettingError
 
 STEP = Path(__file__).parents[1] / "scripts/steps_by_sgd.py"
 
@@ -56,3 +58,9 @@ def test_two_kernels_cannot_have_one_name() -> None:
     jit(lambda x: x)
     with pytest.raises(TypeError, match=r"lambda.*another name"):
         jit(lambda x: x + 1)
+
+
+def test_numba_that_compiles_nothing_is_refused(monkeypatch):
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    with pytest.raises(SettingError, match="NUMBA_DISABLE_JIT is set: .* unset it"):
+        jit(lambda x: x)

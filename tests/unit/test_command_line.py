@@ -1,9 +1,12 @@
 """The command line: its help, its commands, and what it says about mistakes."""
 
 import doctest
+import sys
+from types import SimpleNamespace
 
 import pytest
 
+from hpcdist import __main__
 from hpcdist.launch import command_line, commands, main, options, start_table, words
 
 SCREEN = 50, 100  # lines, columns
@@ -104,6 +107,86 @@ def test_a_script_that_is_not_there(given, meant, tmp_path, monkeypatch, capfd):
         main.main([given])
     assert caught.value.code == 1
     assert f"did you mean {meant}?" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("trian", "no module 'trian' in {here}, and none is installed; did you mean 'train'?"),
+        ("packege.train", "no module 'packege' in {here}, and none is installed; did you mean"),
+    ],
+)
+def test_a_module_that_is_not_there(given, said, tmp_path, monkeypatch, capfd):
+    (tmp_path / "package").mkdir()
+    for name in ("train.py", "package/train.py"):
+        (tmp_path / name).write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main.main(["-m", given])
+    assert said.format(here=tmp_path) in capfd.readouterr().err
+
+
+def test_a_notebook_instead_of_a_script(tmp_path, monkeypatch, capfd):
+    (tmp_path / "a.ipynb").write_text('{"cells": []}')  # which is Python
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main.main(["a.ipynb"])
+    assert "a.ipynb is a notebook: jupyter nbconvert" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--pservers", "2"], ["slurm", "--nodes", "2"]])
+def test_a_script_that_is_not_named(words, capsys):
+    with pytest.raises(SystemExit):
+        main.main(words)
+    assert capsys.readouterr().err.endswith("the following arguments are required: script\n")
+
+
+@pytest.mark.parametrize("option", ["--log-dir", "--trace", "--metrics", "--prometheus"])
+def test_a_directory_that_is_there_and_cannot_be_written(option, tmp_path, monkeypatch, capfd):
+    (tmp_path / "train.py").write_text("print('ran')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.access", lambda path, mode: str(path) != ".")
+    with pytest.raises(SystemExit):
+        main.main([option, ".", "train.py"])
+    said = capfd.readouterr()
+    assert "cannot write into the " in said.err and "ran" not in said.out
+
+
+@pytest.mark.parametrize(
+    ("error", "where", "named"),
+    [
+        (ImportError("No module named 'h5py'", name="h5py"), "hpcdist.base.hdf5", "h5py"),
+        (ImportError("libgfortran.so.5: cannot open"), "scipy.linalg", "scipy"),
+        (ImportError("cannot import name 'x'", name="hpcdist.base"), "hpcdist.launch", "hpcdist"),
+    ],
+)
+def test_a_package_that_cannot_be_imported(error, where, named, monkeypatch, capsys):
+    # A module of this name raises the error when it is imported.
+    made = {"__name__": where, "error": error}
+    exec("def find_spec(name, *_):\n    if name == 'hpcdist.launch.main': raise error", made)
+    monkeypatch.delitem(sys.modules, "hpcdist.launch.main")
+    monkeypatch.setattr(sys, "meta_path", [SimpleNamespace(**made), *sys.meta_path])
+    with pytest.raises(SystemExit) as caught:
+        __main__.main()
+    said = capsys.readouterr().err.splitlines()
+    assert caught.value.code == 1 and len(said) == 2
+    assert said[0] == f"hpcdist: {named} cannot be imported by {sys.executable}: {error}"
+    assert said[1].endswith(f"-m pip install --force-reinstall {named}")
+
+
+@pytest.mark.parametrize(
+    ("files", "named"), [(["main.py", "data.csv"], "b/main.py"), ([], "b/train.py")]
+)
+def test_a_directory_instead_of_a_script(files, named, tmp_path, monkeypatch, capfd):
+    (tmp_path / "b").mkdir()
+    for name in files:
+        (tmp_path / "b" / name).write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main.main(["b"])
+    said = capfd.readouterr().err
+    assert f"Is a directory: name the script in it, such as {named}" in said
+    assert "did you mean" not in said
 
 
 def test_the_version(capsys):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 from hpcdist.base.errors import MissingModuleError
+from hpcdist.base.warned import warn
 from hpcdist.fluid.compat.fluid_names import ROOT
 
 
@@ -24,10 +24,9 @@ class Teller(MetaPathFinder):
         advice = "python -m hpcdist --as-paddle ... lets the script find hpcdist as paddle"
         if PathFinder.find_spec(ROOT) is None:
             raise MissingModuleError(f"the script imports paddle, which is not installed: {advice}")
-        warnings.warn(
+        warn(
             f"the script imports the paddle that is installed, not hpcdist, so that every rank "
-            f"trains alone: {advice}",
-            stacklevel=2,
+            f"trains alone: {advice}"
         )
         return None
 

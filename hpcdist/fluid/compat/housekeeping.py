@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hpcdist.base.errors import GraphAssertionError, GraphError, GraphTypeError, LaunchError
+from hpcdist.base.warned import warn
 from hpcdist.fluid.compat.core import CUDAPinnedPlace, cuda_places, is_compiled_with_cuda
 from hpcdist.fluid.compat.version import full_version
 from hpcdist.graph.program import default_main_program
@@ -61,9 +61,7 @@ def device_guard(device: str | None = None) -> Iterator[None]:
     if device is not None and not (isinstance(device, str) and _DEVICE.fullmatch(device)):
         raise GraphError(f"device_guard: expected 'cpu', 'gpu', 'gpu:0' or None, got {device!r}")
     if device == "gpu" and not is_compiled_with_cuda():
-        warnings.warn(
-            "device_guard('gpu'): there is no GPU, the executor's place decides", stacklevel=3
-        )
+        warn("device_guard('gpu'): there is no GPU, the executor's place decides")
     program = default_main_program()
     before, program.current_device = program.current_device, device or ""
     try:

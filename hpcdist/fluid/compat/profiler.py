@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from time import monotonic_ns
 
 from hpcdist.base import settings
 from hpcdist.base.errors import GraphError, TraceError
+from hpcdist.base.warned import warn
 from hpcdist.trace import chrome
 from hpcdist.trace.events import EventKind
 from hpcdist.trace.files import RankOfJob, RankRecording
@@ -73,10 +73,9 @@ def stop_profiler(sorted_key: str | None = None, profile_path: str = "/tmp/profi
         recorder.begin(0)
     events = all_of_it.since(profile.begin_ns)
     if len(events.events) == len(all_of_it.events) < all_of_it.noted:
-        warnings.warn(
+        warn(
             "the profiler's first events no longer fitted into memory: profile fewer steps, or "
-            f"raise {settings.RECORD_MIB.name}",
-            stacklevel=2,
+            f"raise {settings.RECORD_MIB.name}"
         )
     runs = events.events[
         (events.events["kind"] == EventKind.STEP) | (events.events["kind"] == EventKind.RUN)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from hpcdist.base.errors import CheckpointError, GraphAssertionError, GraphError, GraphTypeError
 from hpcdist.base.keywords import name_arguments_in
+from hpcdist.base.warned import warn
 from hpcdist.checkpoint.attempt import fingerprint
 from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
 from hpcdist.checkpoint.divided import Combined, left_to_first
@@ -178,9 +178,7 @@ def set_program_state(
     _assign({n: np.asarray(a) for n, a in state_dict.items() if n in names}, "state_dict", scope)
     unused = sorted(set(state_dict) - names - elsewhere - set(there))
     if unused:
-        warnings.warn(
-            f"the program keeps none of these variables: {', '.join(unused)}", stacklevel=2
-        )
+        warn(f"the program keeps none of these variables: {', '.join(unused)}")
 
 
 def _of_optimizer(program: Program) -> list[Variable]:

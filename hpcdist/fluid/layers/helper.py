@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from hpcdist.base.checks import extents
 from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.fluid.layers.extents import from_variables
 from hpcdist.fluid.layers.param_attr import ParamAttr, ParamLike
@@ -117,7 +118,7 @@ class LayerHelper:
         attributes = ParamAttr.of(attr)
         if attributes is None:
             return None
-        shape = tuple(int(d) for d in shape)
+        shape = extents(shape)
         sized = shape[1:] if is_distributed and shape[0] == -1 else shape
         if any(d <= 0 for d in sized):
             raise GraphError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hpcdist.base.checks import extents
 from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.fluid.data_loader import PyReader
 from hpcdist.graph import names as unique_name
@@ -53,7 +54,7 @@ def _dims(layer: str, name: str, shape: Sequence[int | None]) -> tuple[int, ...]
         raise GraphTypeError(
             f"{layer} {name!r}: the shape must be a list or a tuple, got {shape!r}"
         )
-    return tuple(-1 if d is None or d < 0 else int(d) for d in shape)
+    return tuple(max(d, -1) for d in extents(-1 if d is None else d for d in shape))
 
 
 def _feed_variable(

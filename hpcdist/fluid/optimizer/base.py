@@ -3,7 +3,6 @@ operators."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from typing import Any
@@ -17,6 +16,7 @@ from hpcdist.base.errors import (
 )
 from hpcdist.base.optimizer_kind import Accumulator
 from hpcdist.base.optimizers import OPTIMIZERS
+from hpcdist.base.warned import warn
 from hpcdist.fluid.clip import GradientClipBase, append_gradient_clip_ops, error_clip_callback
 from hpcdist.fluid.initializer import Constant
 from hpcdist.fluid.regularizer import WeightDecayRegularizer, append_regularization_ops, row_decay
@@ -63,10 +63,9 @@ class Minimizer:
         _check_clip(grad_clip)
         pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
         if not pairs:
-            warnings.warn(
+            warn(
                 f"minimize: the loss {loss.name!r} depends on no trainable parameter: nothing is "
-                "trained",
-                stacklevel=2,
+                "trained"
             )
             return [], []
         ops = self.apply_optimize(loss, startup_program, pairs, grad_clip)

@@ -24,12 +24,12 @@ from hpcdist.comm.base import Transport
 from hpcdist.comm.clock_offset import ClockOffset, clock_offset
 from hpcdist.comm.process_manager import launched_rank, launched_size
 from hpcdist.comm.world import mpi_world
-from hpcdist.launch import launcher_check
 from hpcdist.launch.command_line import Parser
 from hpcdist.launch.doctor import facts, findings, links, stale_files
 from hpcdist.launch.doctor.facts import RankState
 from hpcdist.launch.doctor.findings import Finding, Level
 from hpcdist.launch.doctor.links import LinkTiming
+from hpcdist.launch.quiet_end import let_rank_0_speak
 from hpcdist.launch.words import counted
 
 DESCRIPTION = """\
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> None:
         try:
             transport = mpi_world()
         except LaunchError as error:
-            launcher_check.let_rank_0_speak()
+            let_rank_0_speak()
             problem = str(error)
     try:
         code = _look(transport, problem, arguments)

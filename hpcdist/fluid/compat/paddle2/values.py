@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.base.fetched import holds_fetched
+from hpcdist.base.warned import warn
 from hpcdist.checkpoint.local_shards import array_of
 from hpcdist.checkpoint.ranks import peers_here
 from hpcdist.executor.scope import Scope, ScopeTensor, ScopeVariable, global_scope
@@ -56,7 +56,7 @@ def set_state_dict(
     for name, value in values.items():
         why = _misfit(known[name], value, scope) if name in known else "it is not in the program"
         if why:
-            warnings.warn(f"Program.set_state_dict: {name!r} is left out: {why}", stacklevel=2)
+            warn(f"Program.set_state_dict: {name!r} is left out: {why}")
         else:
             fitting[name] = np.asarray(value)
     set_program_state(program, fitting, scope=scope)
