@@ -7,6 +7,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from hpcdist.base import settings
 from hpcdist.base.errors import DataError
 from hpcdist.checkpoint.ranks import peers_here
@@ -96,6 +98,6 @@ class _Counted:
         with closing(self._dataset.batches()) as batches:
             for feed in batches:
                 value = next(iter(feed.values()))
-                lod = value.lod()
-                self.rows += len(lod[0]) - 1 if lod else value.shape()[0]
+                lod = [] if isinstance(value, np.ndarray) else value.lod()
+                self.rows += len(lod[0]) - 1 if lod else len(np.asarray(value))
                 yield feed
