@@ -291,6 +291,11 @@ class PsClient(PacketExchange):
         self._transport.wait_all(requests, describe, deadline_s)
 
     def _post(self, endpoint: str, kind: MessageKind, payload: object) -> list[Request]:
+        if self._closed and kind is not MessageKind.CLOSE:  # nobody would answer
+            raise CommError(
+                f"{self._name}, after step {self.step}: it has left the servers (exe.close(), or "
+                "fleet.stop_worker()); save, load and train before that"
+            )
         server = self._cluster.rank_of_endpoint(endpoint)
         return post_message(
             self._transport, server, REQUEST_TAG, kind, self._trainer, self.step, payload

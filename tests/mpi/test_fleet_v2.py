@@ -235,3 +235,46 @@ def test_models_hold_all_rows_or_those_that_are_shown_often(mpi_tmp_path, monkey
     every, often, more_often = [1, 2, 3, 4], [1, 4], [1]
     assert saved == {"all": every, "mode-0": every, "mode-1": more_often, "mode-2": often}
     assert results(run_job(1, 1, lambda role: script(role, load=True)))[0] == trained_rows
+
+
+@pytest.mark.mpi(min_size=2)
+def test_an_asynchronous_model_of_tables_alone_is_saved_after_stop_worker(mpi_tmp_path):
+    def script(role):
+        fleet = begun(role, 1, 1)
+        with own_programs(), names.guard():
+            ids = fluid.data("ids", [None, 1], "int64")
+            attr = fluid.ParamAttr("t", fluid.initializer.Constant(0.0))
+            rows = fluid.layers.embedding(ids, [-1, 2], True, True, param_attr=attr)
+            strategy = DistributedStrategy()
+            strategy.a_sync = True
+            optimizer = fleet.distributed_optimizer(fluid.optimizer.SGD(1.0), strategy)
+            optimizer.minimize(fluid.layers.mean(rows))
+            if fleet.is_server():
+                fleet.init_server()
+                fleet.run_server()
+                return "served"
+            exe, test = fluid.Executor(), fluid.default_main_program().clone(for_test=True)
+            exe.run(fluid.default_startup_program())
+            fleet.init_worker()
+            for fed in (1, 1, 2):
+                exe.run(feed={"ids": np.array([[fed]])})
+            (found,) = exe.run(test, feed={"ids": np.array([[1], [2]])}, fetch_list=[rows])
+            fleet.stop_worker()
+            fleet.save_persistables(exe, str(mpi_tmp_path / "saved"))
+            return found.tolist()
+
+    assert results(run_job(1, 1, script))[0] == [[-1.0, -1.0], [-0.5, -0.5]]
+    with h5py.File(mpi_tmp_path / "saved" / "manifest.h5") as file:
+        assert sorted(file["t/ids"][:].tolist()) == [1, 2]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_synchronous_worker_that_has_stopped_is_refused_at_once(mpi_tmp_path):
+    def work(fleet, exe, loss):
+        training(fleet, exe, loss)
+        fleet.stop_worker()
+        with pytest.raises(fluid.errors.HpcdistError, match="it has left the servers"):
+            fleet.save_persistables(exe, str(mpi_tmp_path / "saved"))
+        return "refused"
+
+    assert results(run_job(1, 1, by_fleet_2(1, 1, {"a_sync": False}, work)))[0] == "refused"

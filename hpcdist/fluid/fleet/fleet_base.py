@@ -292,10 +292,16 @@ class Fleet(FleetRoles):
             begin_as_first(main)
 
     def stop_worker(self) -> None:
-        """Leave the servers: they continue without this worker, and end after the last one."""
+        """Leave the servers: they continue without this worker, and end after the last one.
+
+        Asynchronous servers wait for no worker's steps, so there it leaves when its script ends:
+        until then it may save what they have.
+        """
         self._require(Role.WORKER, "stop_worker")
         self._executor.close()
-        if (job := control.installed()) is not None:
+        strategy = self._programs.strategy if self._programs is not None else None
+        others_wait = strategy is None or strategy.mode == DistributedMode.SYNC
+        if others_wait and (job := control.installed()) is not None:
             job.close()
 
     # -- saving ------------------------------------------------------------------------------

@@ -8,11 +8,9 @@ from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
 from hpcdist.ps.client import PsClient
-from hpcdist.runtime.pserver.bound_steps import staged
+from hpcdist.runtime.pserver.bound_steps import last_of, staged
 from hpcdist.runtime.pserver.synchronous import Synchronous, bind_sends, sender
 from hpcdist.runtime.staging import in_order
-
-ENDS = ("recv", "send", "push_sparse")  # the last of these ends a step
 
 
 class Asynchronous(Synchronous):
@@ -22,7 +20,7 @@ class Asynchronous(Synchronous):
         staging = staged(self.connection, binding)
         client, parameters = self.connect(binding, staging)
         calls, unsent = bind_sends(ops, self.plan, client, staging, binding.arrays)
-        last = max(i for i, op in enumerate(ops) if op.type in ENDS)
+        last = last_of(ops)
         end = self._end_of(client)
         calls[last] = in_order(calls[last], sender(client, unsent), end, staging.up(parameters))
         return calls

@@ -11,6 +11,9 @@ from hpcdist.runtime.pserver.connection import ServerConnection, StepProtocol
 from hpcdist.runtime.staging import Staging
 from hpcdist.transpiler.plan import ProgramPlan
 
+# A step of an asynchronous mode ends with the last operator of these types.
+_ENDS = ("recv", "send", "send_barrier", "push_sparse")
+
 
 class BoundSteps(StepProtocol):
     """The protocol of the steps of a Program, which is bound to their calls."""
@@ -32,3 +35,8 @@ class BoundSteps(StepProtocol):
 def staged(connection: ServerConnection, binding: Binding) -> Staging:
     """Return a Program's arrays as messages see them."""
     return Staging(binding.arrays, binding.backend, connection.copies)
+
+
+def last_of(ops: Sequence[Operator]) -> int:
+    """Return the index of the network operator that ends an asynchronous step."""
+    return max(i for i, op in enumerate(ops) if op.type in _ENDS)

@@ -14,12 +14,10 @@ from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
 from hpcdist.ops.embedding.selected_rows import SelectedRows
-from hpcdist.runtime.pserver.bound_steps import BoundSteps, staged
+from hpcdist.runtime.pserver.bound_steps import BoundSteps, last_of, staged
 from hpcdist.runtime.pserver.communicator import Communicator, check_answered, read_settings
 from hpcdist.runtime.pserver.row_partition import cuts_of
 from hpcdist.runtime.staging import in_order
-
-ENDS = ("send", "send_barrier", "recv")  # the last of these ends a step
 
 
 class CommunicatorStep(BoundSteps):
@@ -47,7 +45,7 @@ class CommunicatorStep(BoundSteps):
             if op.type == "send":
                 taken = [_take(n, arrays[n], rows) for n in op.input("X") if n in pushed]
                 calls[i] = in_order(*taken)
-        last = max(i for i, op in enumerate(ops) if op.type in ENDS)
+        last = last_of(ops)
         calls[last] = in_order(calls[last], staging.down(dense), end)
         return calls
 
