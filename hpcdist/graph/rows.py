@@ -126,6 +126,11 @@ def common_rows(op: Applied, rows: Sequence[Operand], allowed: Set[How]) -> OfRo
     return ragged[0] if ragged else first
 
 
+def mixed(op: Applied) -> OfRows:
+    """Each result is computed from all rows together; every trainer then has the whole batch."""
+    raise MixesRows("it works on all rows together")
+
+
 def by_row(*slots: str, apart: Apart | None = None, totals: Treatment | None = None) -> Treatment:
     """Row i of every result is computed from row i of the values in ``slots`` (default: in all).
 

@@ -81,6 +81,7 @@ from hpcdist.ops.tensor import (  # noqa: F401
     rare_moves,
     rearrange,
     reshape,
+    segments,
     slice,
     tensor_array,
     where_unique,

@@ -40,7 +40,9 @@ def test_family(family: str) -> None:
 
 
 def test_every_attribute_that_may_be_a_value_is_tried_in_every_slot() -> None:
-    tried = {("crop_tensor", "Offsets")}  # for which Fluid fails: see tests/unit/test_extents.py
+    # Fluid fails for the first (see tests/unit/test_extents.py), and has no operators of the others.
+    messages = {("graph_send_recv", "Out_size"), ("graph_send_recv_grad", "Out_size")}
+    tried = {("crop_tensor", "Offsets"), *messages}
     for expression, inputs in itertools.chain(*map(replay.cases, replay.families())):
         if not any(spec.startswith(("n ", "m ", "e ")) for spec in inputs.values()):
             continue

@@ -49,7 +49,7 @@ ELSEWHERE |= {"torch_module"}  # what its module does: tests/torch/test_torch_mo
 # One number of all rows, whatever is divided.
 ALWAYS_MIXED = {"data_norm", "dist", "meshgrid", "precision_recall", "spectral_norm"}
 ALWAYS_MIXED |= {"psroi_pool", "roi_align", "roi_pool"}  # regions are not divided as images are
-ALWAYS_MIXED |= {"graph_send_recv", "graph_send_ue_recv"}  # edges lead from any row to any
+ALWAYS_MIXED |= {"graph_send_recv"}  # edges lead from any row to any
 ALWAYS_MIXED |= {"slogdeterminant"}  # what it gives of a matrix is not in one row
 ALWAYS_MIXED |= {"prroi_pool", "deformable_psroi_pooling", "roi_perspective_transform"}
 

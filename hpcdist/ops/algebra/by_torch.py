@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from hpcdist.graph.rows import Applied, MixesRows, OfRows, broadcast, by_element, by_row, off_rows
+from hpcdist.graph.rows import Applied, broadcast, by_element, by_row, mixed, off_rows
 from hpcdist.ops.by_torch import define_by_torch
 from hpcdist.ops.types import Array
-
-
-def _mixed(op: Applied) -> OfRows:
-    raise MixesRows("it works on all rows together")
 
 
 def _of_batches(op: Applied) -> bool:
@@ -98,7 +94,7 @@ define_by_torch(
     wrt=("X",),
 )
 define_by_torch("determinant", "Input -> Out", _determinant, rows=_ROWS_OF_MATRICES, wrt=("Input",))
-define_by_torch("slogdeterminant", "Input -> Out", _log_determinant, rows=_mixed, wrt=("Input",))
+define_by_torch("slogdeterminant", "Input -> Out", _log_determinant, rows=mixed, wrt=("Input",))
 define_by_torch("solve", "X, Y -> Out", _solve, rows=_ROWS_OF_MATRICES, wrt=("X", "Y"))
 define_by_torch(
     "triangular_solve",
@@ -210,51 +206,4 @@ define_by_torch(
     rows=by_row(apart=off_rows("Axis")),
     attrs={"Axis": 0, "Reduce": "assign"},
     wrt=("Input", "Value"),
-)
-# -- graphs ----------------------------------------------------------------------------------------
-_REDUCED = {"SUM": "sum", "MEAN": "mean", "MAX": "amax", "MIN": "amin"}
-
-
-def _reduced(torch, sent: Array, target: Array, nodes: int, reduce_op: str) -> Array:
-    place = target.long().reshape(-1, *[1] * (sent.ndim - 1)).expand(sent.shape)
-    out = torch.zeros((nodes, *sent.shape[1:]), dtype=sent.dtype, device=sent.device)
-    return out.scatter_reduce(0, place, sent, _REDUCED[reduce_op], include_self=False)
-
-
-def _received(
-    torch, x: Array, source: Array, target: Array, reduce_op: str, out_size: int
-) -> Array:
-    return _reduced(torch, x[source.long()], target, out_size or x.shape[0], reduce_op)
-
-
-def _received_with_edges(
-    torch,
-    x: Array,
-    y: Array,
-    source: Array,
-    target: Array,
-    message_op: str,
-    reduce_op: str,
-    out_size: int,
-) -> Array:
-    begin = x[source.long()]
-    sent = begin + y if message_op == "ADD" else begin * y
-    return _reduced(torch, sent, target, out_size or x.shape[0], reduce_op)
-
-
-define_by_torch(
-    "graph_send_recv",
-    "X, Src_index, Dst_index -> Out",
-    _received,
-    rows=_mixed,
-    attrs={"reduce_op": "SUM", "out_size": 0},
-    wrt=("X",),
-)
-define_by_torch(
-    "graph_send_ue_recv",
-    "X, Y, Src_index, Dst_index -> Out",
-    _received_with_edges,
-    rows=_mixed,
-    attrs={"message_op": "ADD", "reduce_op": "SUM", "out_size": 0},
-    wrt=("X", "Y"),
 )

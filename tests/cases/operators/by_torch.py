@@ -272,26 +272,3 @@ def _put_along_axis(draw: Draw) -> Case:
     index = np.stack([draw.rng.permutation(4)[:2] for _ in range(rows)])
     values = {"Input": draw.floats((rows, 4), 0.5, 2.0), "Value": draw.floats((rows, 2), 0.5, 2.0)}
     return Case({**values, "Index": index}, {"Axis": 1, "Reduce": how})
-
-
-def _graph(draw: Draw) -> dict[str, np.ndarray]:
-    edges = draw.int(1, 6)
-    return {name: draw.rng.integers(0, 4, edges) for name in ("Src_index", "Dst_index")}
-
-
-@case("graph_send_recv")
-def _graph_send_recv(draw: Draw) -> Case:
-    attrs = {"reduce_op": draw.of("SUM", "MEAN", "MAX", "MIN"), "out_size": draw.of(0, 5)}
-    graph = _graph(draw)
-    if attrs["reduce_op"] in ("MAX", "MIN"):  # ties have no gradient to compare
-        graph["Src_index"] = np.arange(len(graph["Dst_index"])) % 4
-        graph["Dst_index"] = graph["Dst_index"][:4]
-        graph["Src_index"] = graph["Src_index"][:4]
-    return Case({"X": draw.apart((4, 3)), **graph}, attrs)
-
-
-@case("graph_send_ue_recv")
-def _graph_send_ue_recv(draw: Draw) -> Case:
-    graph, attrs = _graph(draw), {"message_op": draw.of("ADD", "MUL"), "reduce_op": "MEAN"}
-    edges = draw.floats((len(graph["Src_index"]), 3))
-    return Case({"X": draw.floats((4, 3)), "Y": edges, **graph}, attrs)

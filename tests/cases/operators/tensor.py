@@ -135,6 +135,19 @@ def _scatter_nd_add(draw: Draw) -> Case:
     return Case({"X": x, "Index": index, "Updates": draw.floats((5, 4))})
 
 
+@case("graph_send_recv")
+def _graph_send_recv(draw: Draw) -> Case:
+    edges, by_source = draw.int(1, 6), draw.bool()
+    rows = 5 if by_source else edges
+    ends = min(4, rows)
+    inputs = {"X": draw.floats((rows, 2)), "Dst_index": draw.rng.integers(0, ends, edges)}
+    if by_source:  # no edge twice: each that has the extremum gets the gradient
+        places = draw.rng.permutation(rows * ends)[:edges]
+        inputs |= {"Src_index": places // ends, "Dst_index": places % ends}
+    reduction = draw.of("SUM", "MEAN", "MIN", "MAX")
+    return Case(inputs, {"reduce_op": reduction, "out_size": 4 if draw.bool() else 0})
+
+
 @case("scatter")
 def _scatter(draw: Draw) -> Case:
     rows = draw.int(1, 4)

@@ -1,21 +1,35 @@
-"""``paddle.geometric``: messages along the edges of a graph."""
+"""``paddle.geometric``: messages along the edges of a graph, and reductions by segment."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import declare
-from hpcdist.fluid.layers.helper import append
+from hpcdist.fluid.compat.paddle2.tensor import unsqueeze
+from hpcdist.fluid.layers.helper import append, append_all
 from hpcdist.graph.variable import Variable
 
+__all__ = [
+    "segment_max",
+    "segment_mean",
+    "segment_min",
+    "segment_sum",
+    "send_u_recv",
+    "send_ue_recv",
+    "send_uv",
+]
+
 _function = declare.composed("paddle.geometric")
-_MESSAGES = {
-    "add": layers.elementwise_add,
-    "sub": layers.elementwise_sub,
-    "mul": layers.elementwise_mul,
-    "div": layers.elementwise_div,
+
+# As in Paddle, subtraction and division are done by what is added or multiplied instead.
+_COMBINATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "mul": lambda x, y: x * y,
+    "div": lambda x, y: x * (1.0 / (y + 1e-12)),
 }
 
 
@@ -25,20 +39,15 @@ def send_u_recv(
     src_index: Variable,
     dst_index: Variable,
     reduce_op: str = "sum",
-    out_size: int | None = None,
+    out_size: Any = None,
     name: str | None = None,
 ) -> Variable:
-    """Return, for each node, the sum (mean, max, min) of the rows of ``x`` that edges bring it.
+    """Return for each node the sum of rows of ``x`` that reach it: edge i from src[i] to dst[i].
 
-    Edge e leads from node src_index[e] to dst_index[e]. A node without edges has zeros. There are
-    ``out_size`` nodes, by default as many as rows.
+    ``reduce_op``: sum, mean, min or max of the messages; zeros where there is none. ``out_size``,
+    an integer or a Variable: how many nodes (default, and if it is 0: the rows of ``x``).
     """
-    attrs: dict[str, Any] = {
-        "reduce_op": _reduction("send_u_recv", reduce_op),
-        "out_size": int(out_size or 0),
-    }
-    inputs = {"X": x, "Src_index": src_index, "Dst_index": dst_index}
-    return append("graph_send_recv", inputs, name, **attrs)
+    return _reduced(x, src_index, dst_index, reduce_op, out_size, name, "send_u_recv")
 
 
 @_function
@@ -49,20 +58,18 @@ def send_ue_recv(
     dst_index: Variable,
     message_op: str = "add",
     reduce_op: str = "sum",
-    out_size: int | None = None,
+    out_size: Any = None,
     name: str | None = None,
 ) -> Variable:
-    """Return the same of messages: of x at the edge's beginning, and of ``y`` of the edge."""
-    _check_message("send_ue_recv", message_op)
-    y = layers.unsqueeze(y, [1]) if len(y.shape) == 1 < len(x.shape) else y
-    y = {"sub": lambda: y * -1.0, "div": lambda: 1.0 / y}.get(message_op, lambda: y)()
-    inputs = {"X": x, "Y": y, "Src_index": src_index, "Dst_index": dst_index}
-    attrs: dict[str, Any] = {
-        "message_op": "ADD" if message_op in ("add", "sub") else "MUL",
-        "reduce_op": _reduction("send_ue_recv", reduce_op),
-        "out_size": int(out_size or 0),
-    }
-    return append("graph_send_ue_recv", inputs, name, **attrs)
+    """Combine rows of ``x`` with those of ``y``, one for each edge, and reduce as `send_u_recv`.
+
+    ``message_op``: add, sub, mul or div.
+    """
+    nodes, edges = _aligned(x, y)
+    messages = _combined("send_ue_recv", message_op, layers.gather(nodes, src_index), edges)
+    given = isinstance(out_size, Variable) or out_size
+    size = out_size if given else _nodes(x)
+    return _reduced(messages, None, dst_index, reduce_op, size, name, "send_ue_recv")
 
 
 @_function
@@ -74,26 +81,77 @@ def send_uv(
     message_op: str = "add",
     name: str | None = None,
 ) -> Variable:
-    """Return a message for each edge: of ``x`` at its beginning, and of ``y`` at its end."""
-    _check_message("send_uv", message_op)
-    begin, end = layers.gather(x, src_index), layers.gather(y, dst_index)
-    return _MESSAGES[message_op](begin, end)
+    """Return for each edge the row of ``x`` at its source combined with that of ``y`` at its end.
+
+    ``message_op``: add, sub, mul or div.
+    """
+    sources, ends = _aligned(x, y)
+    read = layers.gather(sources, src_index), layers.gather(ends, dst_index)
+    return _combined("send_uv", message_op, *read)
 
 
-def _check_message(where: str, how: str) -> None:
-    if how not in _MESSAGES:
+def _segments(reduction: str) -> Callable[..., Variable]:
+    def reduce(data: Variable, segment_ids: Variable, name: str | None = None) -> Variable:
+        last = append("reduce_max", {"X": segment_ids}, reduce_all=True)
+        size = layers.increment(layers.reshape(last, [1]), 1, in_place=False)
+        return _reduced(data, None, segment_ids, reduction, size, name, reduce.__name__)
+
+    reduce.__name__ = reduce.__qualname__ = f"segment_{reduction}"
+    reduce.__doc__ = f"""Return the {reduction} of the rows of ``data`` [n, ...] in each segment.
+
+    ``segment_ids`` [n]: of which segment a row is; a segment without rows gets zeros.
+    """
+    return _function(reduce)
+
+
+segment_sum, segment_mean = _segments("sum"), _segments("mean")
+segment_min, segment_max = _segments("min"), _segments("max")
+
+
+def _reduced(
+    messages: Variable,
+    src: Variable | None,
+    dst: Variable,
+    reduce_op: str,
+    out_size: Any,
+    name: str | None,
+    where: str,
+) -> Variable:
+    if reduce_op not in ("sum", "mean", "min", "max"):
         raise GraphError(
-            f"paddle.geometric.{where}: message_op: one of {sorted(_MESSAGES)}, got {how!r}"
+            f"paddle.geometric.{where}: reduce_op: expected 'sum', 'mean', 'min' or 'max', "
+            f"got {reduce_op!r}"
         )
+    inputs = {"X": messages, "Dst_index": dst}
+    if src is not None:
+        inputs["Src_index"] = src
+    attrs: dict[str, Any] = {"reduce_op": reduce_op.upper()}
+    if isinstance(out_size, Variable):
+        inputs["Out_size"] = out_size
+    elif out_size is not None:
+        attrs["out_size"] = declare.KINDS["int"](f"paddle.geometric.{where}: out_size", out_size)
+    outputs = {"Out": messages.dtype, "Dst_count": "int32"}
+    return append_all("graph_send_recv", inputs, attrs, outputs, name, ("Dst_count",))[0]
 
 
-def _reduction(where: str, how: str) -> str:
-    if how not in ("sum", "mean", "max", "min"):
+def _combined(where: str, message_op: str, x: Variable, y: Variable) -> Variable:
+    if message_op not in _COMBINATIONS:
         raise GraphError(
-            f"paddle.geometric.{where}: reduce_op: expected 'sum', 'mean', 'max' or 'min', got "
-            f"{how!r}"
+            f"paddle.geometric.{where}: message_op: expected 'add', 'sub', 'mul' or 'div', "
+            f"got {message_op!r}"
         )
-    return how.upper()
+    return _COMBINATIONS[message_op](x, y)
 
 
-__all__ = ["send_u_recv", "send_ue_recv", "send_uv"]
+def _nodes(x: Variable) -> Any:
+    """Return how many rows ``x`` has: an integer, or a Variable that the step computes."""
+    return x.shape[0] if x.shape[0] > 0 else layers.slice(layers.shape(x), [0], [0], [1])
+
+
+def _aligned(x: Variable, y: Variable) -> list[Variable]:
+    """Return both with the same number of dimensions, at least two: new ones follow the first."""
+    rank = max(2, len(x.shape), len(y.shape))
+    return [
+        unsqueeze(v, list(range(1, 1 + rank - len(v.shape)))) if len(v.shape) < rank else v
+        for v in (x, y)
+    ]

@@ -7,7 +7,13 @@ from typing import Any
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import declare, reductions
-from hpcdist.fluid.compat.paddle2.geometric import send_u_recv
+from hpcdist.fluid.compat.paddle2.geometric import (
+    segment_max,
+    segment_mean,
+    segment_min,
+    segment_sum,
+    send_u_recv,
+)
 from hpcdist.fluid.optimizer import LookaheadOptimizer, ModelAverage
 from hpcdist.graph.variable import Variable
 
@@ -29,7 +35,7 @@ def graph_send_recv(
     src_index: Variable,
     dst_index: Variable,
     pool_type: str = "sum",
-    out_size: int | None = None,
+    out_size: Any = None,
     name: str | None = None,
 ) -> Variable:
     """Return ``paddle.geometric.send_u_recv``."""
@@ -54,4 +60,8 @@ __all__ = [
     "ModelAverage",
     "graph_send_recv",
     "identity_loss",
+    "segment_max",
+    "segment_mean",
+    "segment_min",
+    "segment_sum",
 ]
