@@ -5,7 +5,10 @@ python names.py > paddle2_names.txt
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
+import pkgutil
 import types
 
 import paddle
@@ -24,22 +27,19 @@ paddle.onnx paddle.profiler paddle.callbacks paddle.inference paddle.quantizatio
 paddle.version paddle.reader paddle.dataset
 """
 
-# Modules whose functions are methods of an object, and not in __all__.
-OF_AN_OBJECT = ("paddle.distributed.fleet", "paddle.distributed.fleet.dataset")
-
 
 def names_of(module: types.ModuleType) -> list[str]:
-    """Return the public names of a module, and its modules."""
-    named = getattr(module, "__all__", None) or dir(module)
-    if module.__name__ in OF_AN_OBJECT:
-        named = [*named, *(name for name in dir(module) if callable(getattr(module, name)))]
-    below = [
-        name
-        for name in dir(module)
-        if getattr(getattr(module, name, None), "__name__", "") == f"{module.__name__}.{name}"
-        and isinstance(getattr(module, name), types.ModuleType)
-    ]
-    return sorted({name for name in [*named, *below] if not name.startswith("_")})
+    """Return the names of a module, private ones too, and its modules."""
+    return sorted(
+        name for name in {*dir(module), *getattr(module, "__all__", ())} if name[:2] != "__"
+    )
+
+
+def modules_of_paddle() -> list[str]:
+    """Return the names of all modules of the wheel, in order."""
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        walk = pkgutil.walk_packages(paddle.__path__, "paddle.", onerror=lambda name: None)
+        return sorted(module.name for module in walk if "__main__" not in module.name)
 
 
 def show(section: str, names: list[str]) -> None:
@@ -60,3 +60,4 @@ for module in WORDS:
 paddle.enable_static()
 variable = paddle.static.data("x", [2, 3])
 show("paddle.Tensor", [name for name in dir(variable) if not name.startswith("_")])
+show("modules", modules_of_paddle())

@@ -11,7 +11,8 @@ import pytest
 
 import hpcdist
 from hpcdist.errors import GraphError, HpcdistError
-from hpcdist.fluid.compat.paddle2 import nn, optimizer, tensor
+from hpcdist.fluid.compat import paddle2_names
+from hpcdist.fluid.compat.paddle2 import _C_ops, geometric, nn, optimizer, tensor
 from hpcdist.fluid.compat.paddle2.nn import functional, layer
 
 # Their bodies say what they take; anything is a constant, or a layer that does nothing.
@@ -30,7 +31,8 @@ PYTHONS_OWN = {"einsum", "get_default_dtype", "is_tensor", "meshgrid", "set_defa
 
 
 def _functions() -> Iterator[tuple[str, Any]]:
-    for module, prefix in ((tensor, "paddle"), (functional, "paddle.nn.functional")):
+    homes = {tensor: "paddle", functional: "paddle.nn.functional", geometric: "paddle.geometric"}
+    for module, prefix in homes.items():
         for name in module.__all__:
             yield f"{prefix}.{name}", getattr(module, name)
 
@@ -131,3 +133,23 @@ def test_names_are_tried_with_wrong_options() -> None:
 def test_what_is_said_of_wrong_values(make, message):
     with pytest.raises(HpcdistError, match=message):
         make()
+
+
+def test_an_operator_that_runs_at_once_is_refused_when_it_is_called():
+    relu = _C_ops.relu  # libraries import it for their dygraph mode
+    with pytest.raises(GraphError, match=r"paddle\._C_ops\.relu: no operator runs at once here"):
+        relu(3)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "message"),
+    [
+        ("paddle", "dygraph", "paddle has no 'dygraph', neither here nor in Paddle 2.6.2"),
+        ("paddle", "pir_utils", "paddle.pir_utils of Paddle 2.6.2 is not in hpcdist"),
+        ("paddle.base", "libpaddle", "paddle.base.libpaddle of Paddle 2.6.2 is not in hpcdist"),
+        # What is in these modules the table does not say, and so neither does the error.
+        ("paddle.distributed.fleet.meta_parallel", "x", "meta_parallel has no 'x' in hpcdist"),
+    ],
+)
+def test_an_error_says_of_paddle_only_what_is_known(module, name, message):
+    assert message in paddle2_names.describe_missing(module, name, ())

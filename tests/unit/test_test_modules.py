@@ -57,7 +57,7 @@ FOREIGN = re.findall(
     _distributed_c10d _dynamo _ensure_backend_registered _exit _func _functional_collectives
     _get_backend _get_default_store _internal _make_nccl_premul_sum _memo _mode _plugins
     _read_payload _register_atexit _register_builtin_comm_hook _replace _set_default_timeout
-    _set_pg_timeout _set_sequence_number_for_group _sleep _subclasses _timeout
+    _C_ops _set_pg_timeout _set_sequence_number_for_group _sleep _subclasses _timeout
     """,
 )
 ACCESS = re.compile(

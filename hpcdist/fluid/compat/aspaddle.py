@@ -31,6 +31,7 @@ ELSEWHERE = {
     "paddle.compat": "hpcdist.fluid.compat.python_versions",
     "paddle.reader.decorator": "hpcdist.data.reader",
     "paddle.version": "hpcdist.fluid.compat.version",
+    "paddle._legacy_C_ops": PADDLE2 + "._C_ops",
     "paddle.dataset": "hpcdist.fluid.dataset",
     **{
         f"{DATASET}.{name}": f"{DATASETS}.{name}"

@@ -1,6 +1,7 @@
 """The names of Paddle 2.6.2, and what to use instead of those that hpcdist does not have.
 
-``paddle2_names.txt`` lists the public names of each module, whether hpcdist has them or not.
+``paddle2_names.txt`` lists the names of each module that users meet, whether hpcdist has them or
+not, and, in its section ``modules``, all modules.
 """
 
 from __future__ import annotations
@@ -49,7 +50,6 @@ _INSTEAD: dict[str, tuple[str, ...]] = {
     ),
     "its shape would depend on values: paddle.geometric.send_u_recv(out_size=) and "
     "paddle.scatter_nd(shape=) add up into known shapes": (
-        r"paddle\.(incubate|geometric)\.segment_",
         r".*\b(bincount|unique_consecutive|combinations)$",
     ),
     "no operator decomposes matrices: paddle.linalg has solve, inv and cholesky": (
@@ -73,7 +73,7 @@ def table() -> dict[str, frozenset[str]]:
 
 def is_known(module: str, name: str) -> bool:
     """Return whether a module of Paddle 2.6.2 has this name, or is one above such a module."""
-    return name in table().get(module, ()) or f"{module}.{name}" in table()
+    return name in table().get(module, ()) or f"{module}.{name}" in table()["modules"]
 
 
 def describe_missing(module: str, name: str, names: Iterable[str]) -> str:
@@ -81,7 +81,8 @@ def describe_missing(module: str, name: str, names: Iterable[str]) -> str:
     full = f"{module}.{name}"
     hint = did_you_mean(name, [n for n in names if not n.startswith("_")], most=3)
     if not is_known(module, name):
-        return f"{module} has no {name!r}, neither here nor in Paddle 2.6.2{hint}"
+        there = ", neither here nor in Paddle 2.6.2" if module in table() else " in hpcdist"
+        return f"{module} has no {name!r}{there}{hint}"
     for instead, expressions in _INSTEAD.items():
         if any(re.match(expression, full) for expression in expressions):
             return f"{full} of Paddle 2.6.2 is not in hpcdist: {instead}"
