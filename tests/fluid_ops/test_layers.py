@@ -40,7 +40,7 @@ def test_family(family: str) -> None:
 
 
 def test_every_attribute_that_may_be_a_value_is_tried_in_every_slot() -> None:
-    # Fluid fails for the first (see tests/unit/test_extents.py), and has no operators of the others.
+    # Fluid fails for the first (see tests/unit/test_extents.py), and no operators of the others.
     messages = {("graph_send_recv", "Out_size"), ("graph_send_recv_grad", "Out_size")}
     tried = {("crop_tensor", "Offsets"), *messages}
     for expression, inputs in itertools.chain(*map(replay.cases, replay.families())):
