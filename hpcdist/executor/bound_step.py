@@ -22,7 +22,9 @@ from hpcdist.ops.by_torch import Kernels
 from hpcdist.trace.position import here
 from hpcdist.trace.recorder import recorder
 
-JOINED_AFTER = 8  # steps: then it pays to join their calls
+JOINED_AFTER = 8  # steps: then it pays to join their calls, which takes half a second
+PATIENCE = 64  # times as many steps, if they are long: joined calls save microseconds of each
+LONG_STEP_NS = 2_000_000
 Copy = Callable[[], Any]
 Run = Callable[[Mapping[str, Any], bool], "list[Any] | None"]
 
@@ -103,6 +105,7 @@ class BoundStep:
         ended = executor.observer.bound(trains, requested, plain=one_float)
         number_of = number.__next__
         known, runs = weakref.ref(executor), 0
+        join_at, since = JOINED_AFTER, monotonic_ns()
 
         def rest(feed: Mapping[str, Any], begin: int, return_numpy: bool) -> list[Any]:
             executor = known()
@@ -111,7 +114,7 @@ class BoundStep:
             return executor.rest_of_step(BegunStep(*asked, begin, settled.program, feed))
 
         def run(feed: Mapping[str, Any], return_numpy: bool) -> list[Any] | None:
-            nonlocal runs, calls, owners
+            nonlocal runs, join_at, calls, owners
             if admit is not None:
                 if not is_current():
                     return None
@@ -120,8 +123,12 @@ class BoundStep:
                 if not is_current() or len(feed) != count:
                     return None
                 runs += 1
-                if runs == JOINED_AFTER:
-                    calls, owners = compiled.joined
+                if runs == join_at:
+                    short = monotonic_ns() - since < runs * LONG_STEP_NS
+                    if runs == 1 or short or join_at != JOINED_AFTER:
+                        calls, owners = compiled.joined
+                    else:
+                        join_at *= PATIENCE
                 step = here.step + 1 if trains else here.step
                 if not (step if trains else runs) & recorder.mask:  # its details are recorded
                     return None

@@ -199,16 +199,18 @@ def train(optimizer, steps=30):
     "optimizer", [lambda: fluid.optimizer.SGD(0.1), lambda: fluid.optimizer.Adam(0.1)]
 )
 def test_training_has_the_same_bits_before_and_after_its_calls_are_joined(optimizer, monkeypatch):
+    monkeypatch.setattr(bound_step, "LONG_STEP_NS", 10**12)
     losses, (form,) = train(optimizer)
     assert "joined" in vars(form.compiled)
     assert len(form.compiled.joined[0]) < len(form.compiled.steps) / 2
-    monkeypatch.setattr(bound_step, "JOINED_AFTER", -1)
+    monkeypatch.setattr(bound_step, "LONG_STEP_NS", 0)
     apart, (form,) = train(optimizer)
     assert "joined" not in vars(form.compiled)
     assert losses == apart
 
 
-def test_an_error_after_steps_were_joined_names_its_operator():
+def test_an_error_after_steps_were_joined_names_its_operator(monkeypatch):
+    monkeypatch.setattr(bound_step, "LONG_STEP_NS", 10**12)
     program, startup = fluid.Program(), fluid.Program()
     with fluid.program_guard(program, startup), fluid.unique_name.guard():
         x = fluid.data(name="x", shape=[2, 3], dtype="float32")
