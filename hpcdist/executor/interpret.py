@@ -22,6 +22,7 @@ from hpcdist.executor.tape import (
     SAME_VALUE,
     Tape,
     TapeRecorder,
+    kept_apart,
     seeds_of,
     stacked,
     summed,
@@ -292,7 +293,9 @@ class Interpreter:
         names = list(dict.fromkeys([*op.input_arg_names, *outer_reads(op)]))
         if records:
             self._tape = Tape()
-            self._tape.before = {name: self.get(name) for name in names}
+            found = {name: self.get(name) for name in names}
+            self._tape.before = kept_apart(found, found.keys() - self._values.keys())
+            self._values.update((n, v) for n, v in self._tape.before.items() if n in self._values)
         self._run_inside(op, inside)
         if self._tape is not None:
             outs = [n for n in op.output_arg_names if n != EMPTY]

@@ -5,7 +5,7 @@ Values are identified by object, not by name: a loop gives a name a new value in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,7 +67,11 @@ class Tape:
         for value, gradient in seeds:
             add(value, gradient)
         for entry in reversed(self.entries):
-            out_gradients = [gradients.get(id(value)) for value in entry.outputs]
+            # An array that is assigned has the values of the other: their gradients are there.
+            taken = set(map(id, entry.inputs))
+            out_gradients = [
+                None if id(value) in taken else gradients.get(id(value)) for value in entry.outputs
+            ]
             if all(g is None for g in out_gradients):
                 continue
             flows = [id(v) in reached and v.array.dtype.kind == "f" for v in entry.inputs]
@@ -189,6 +193,26 @@ def _flat(names: Sequence[str], values: dict[str, Any]) -> list[tuple[str, int |
 def _is_stopped(block: Block, name: str) -> bool:
     var = block.find_var(name)
     return var is not None and var.stop_gradient
+
+
+def kept_apart(values: Mapping[str, Any], fixed: Collection[str]) -> dict[str, Any]:
+    """Return values by name so that no two share an object, by which gradients are found.
+
+    An array holds what was written into it, which has a name of its own. ``fixed`` names keep
+    their objects.
+    """
+    seen = {id(values[name]) for name in fixed}
+
+    def own(value: Any) -> Any:
+        if isinstance(value, TensorArray):
+            return TensorArray(map(own, value))
+        if isinstance(value, Value):
+            if id(value) in seen:
+                value = Value(value.array, value.lod)
+            seen.add(id(value))
+        return value
+
+    return {name: v if name in fixed else own(v) for name, v in values.items()}
 
 
 def unstacked(x: Value) -> tuple[list[Value], TapeEntry]:
