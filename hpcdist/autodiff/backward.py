@@ -242,7 +242,7 @@ def _append(
     steps = gradient_steps(path, targets, flowing, reached, overwritten)
     overwritten.keep()
     steps = sum_repeated(steps, block.idx)
-    renamed = rename_existing(block, [*starts, *steps])
+    renamed = rename_existing(block, starts, steps)
     for step in steps:
         step.unmask()
     context: dict[str, Any] = {}

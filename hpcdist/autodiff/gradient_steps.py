@@ -209,16 +209,21 @@ def sum_repeated(steps: list[Step], block_idx: int) -> list[Step]:
     return summed
 
 
-def rename_existing(block: Block, steps: Sequence[Step]) -> dict[str, str]:
-    """Give new names to gradients of a second backward: the first one's keep theirs."""
+def rename_existing(block: Block, starts: Sequence[Step], steps: Sequence[Step]) -> dict[str, str]:
+    """Give new names to gradients of a second backward: the first one's keep theirs.
+
+    ``starts`` write the targets' gradients; what they read may be a variable of such a name.
+    """
     renamed: dict[str, str] = {}
     order = 2
     while any(name.startswith("grad/" * order) for name in block.vars):
         order += 1
-    for step in steps:
+    for step in (*starts, *steps):
         for name in step.writes():
             if GRAD_SUFFIX in name and block.find_var(unmask_name(name)) is not None:
                 renamed[name] = "grad/" * order + name
+    for start in starts:
+        start.outputs = {s: [renamed.get(n, n) for n in of] for s, of in start.outputs.items()}
     for step in steps:
         for old, new in renamed.items():
             step.rename(old, new)

@@ -270,6 +270,15 @@ def test_gradients_weighted_and_absent() -> None:
     assert calc_gradient(layers.square(v), v).shape == (1, 3)
 
 
+def test_the_weights_of_a_target_may_have_the_name_of_its_gradient() -> None:
+    """As where Fluid's own tests check second derivatives."""
+    x = layers.data("x", [2], stop_gradient=False)
+    y = layers.square(x)
+    (first,) = gradients([y], [x], [layers.data(f"{y.name}@GRAD", [2])])
+    weighted = {"x": np.float32([[1, 2]]), f"{y.name}@GRAD": np.float32([[3, 5]])}
+    np.testing.assert_allclose(values([first], **weighted)[0], [[6, 20]])
+
+
 # -- refusals --------------------------------------------------------------------------------------
 def test_loss_of_another_shape() -> None:
     with pytest.raises(AssertionError, match=r"shape \(1,\) or \(\), got \(-1, 2\).*layers.mean"):
