@@ -247,8 +247,13 @@ def _named(reader: Reader, names: Sequence[str], loader: str) -> Iterator[Batch]
                 f"{loader}: batch {number} must be a list of {len(names)} arrays "
                 f"({', '.join(names)}), got {got}"
             )
-        tensors = [f if isinstance(f, LoDTensor) else LoDTensor(np.array(f)) for f in fields]
+        tensors = list(map(_tensor, fields))
         yield dict(zip(names, tensors))
+
+
+def _tensor(field: Any) -> LoDTensor:
+    """Return a value as scripts take it from a loader."""
+    return field if isinstance(field, LoDTensor) else LoDTensor(np.array(field))
 
 
 class PyReader(GeneratorLoader):
@@ -302,7 +307,7 @@ class DatasetLoader:
         with closing(self._dataset.batches(self._drop_last)) as batches:
             while parts := _read(lambda: list(islice(batches, self._places))):
                 if len(parts) == self._places or not self._drop_last:
-                    yield parts
+                    yield [{name: _tensor(of) for name, of in part.items()} for part in parts]
 
     def __call__(self) -> Iterator[list[Batch]]:
         """Begin a pass."""

@@ -23,6 +23,7 @@ def test_a_loader_gives_the_batches_of_a_dataset(files):
     loader = fluid.io.DataLoader.from_dataset(made, fluid.cpu_places(1))
     steps = [[np.asarray(p["label"]).ravel().tolist() for p in step] for step in loader()]
     assert steps == [[[0, 1]], [[2, 10]], [[11, 12]]]  # the last batch is short
+    assert {tuple(p["label"].shape()) for step in loader() for p in step} == {(2, 1)}  # as Fluid's
     loader = fluid.io.DataLoader.from_dataset(made, fluid.cpu_places(1), drop_last=False)
     assert [len(part["label"]) for step in loader for part in step] == [2, 2, 2, 1]
     loader = fluid.io.DataLoader.from_dataset(made, fluid.cpu_places(3), drop_last=True)
