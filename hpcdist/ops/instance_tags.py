@@ -18,6 +18,8 @@ from hpcdist.ops.common import define_with_grad, same
 from hpcdist.ops.host_loops import run_on_host
 from hpcdist.ops.types import Array, ArrayModule, Call, Operands
 
+_NOWHERE = np.array([[0, 1, 1]], np.int64)  # what Fluid writes if no instance is left
+
 
 def _rows_of(x: Value) -> Array:
     """Return where instances begin, and the end: sequences, or rows."""
@@ -42,7 +44,7 @@ def _filtered(
     if not len(hits):
         nothing = np.full((1, *x.array.shape[1:]), out_val_if_empty, x.array.dtype)
         one = Lod.of_lengths([[1]])
-        return Value(nothing, one), Value(np.zeros((1, 1)), one), Value(np.zeros((0, 3), np.int64))
+        return Value(nothing, one), Value(np.zeros((1, 1)), one), Value(_NOWHERE.copy(), one)
     rows = np.concatenate([np.arange(b, e) for b, e in zip(bounds[hits], bounds[hits + 1])])
     begins = np.cumsum(lengths) - lengths
     places = np.stack([begins, bounds[hits], lengths], 1).astype(np.int64)
@@ -51,9 +53,9 @@ def _filtered(
     return out, Value(np.ones((len(hits), 1)), each), Value(places, each)
 
 
-def _filtered_grad(x: Value, places: Value, dout, **_) -> Value:
+def _filtered_grad(x: Value, weight: Value, places: Value, dout, **_) -> Value:
     dx = np.zeros_like(x.array)
-    if dout is not None:
+    if dout is not None and weight.array.any():
         for begin, where, rows in places.array:
             dx[where : where + rows] = dout.array[begin : begin + rows]
     return Value(dx, x.lod)
@@ -63,7 +65,7 @@ _FILTER_ATTRS = {"is_lod": False, "out_val_if_empty": 0}
 define_with_grad(
     "filter_by_instag",
     "Ins, Ins_tag, Filter_tag -> Out, LossWeight, IndexMap",
-    "Ins, IndexMap, Out@GRAD -> Ins@GRAD",
+    "Ins, LossWeight, IndexMap, Out@GRAD -> Ins@GRAD",
     rows=not_on_rows,
     attrs=_FILTER_ATTRS,
     infer=lambda x, tags, filter_tags, **_: (
@@ -73,7 +75,7 @@ define_with_grad(
     ),
     values=_filtered,
     grad_rows=not_on_rows,
-    grad_infer=lambda x, places, dout, **_: Meta(x.shape, x.dtype, lod=x.lod),
+    grad_infer=lambda x, weight, places, dout, **_: Meta(x.shape, x.dtype, lod=x.lod),
     grad_values=_filtered_grad,
 )
 

@@ -69,6 +69,8 @@ def test_cross_entropy_picks_the_labelled_probability(rng):
     chosen = np.take_along_axis(x, label, 1)
     np.testing.assert_array_equal(match, chosen)
     np.testing.assert_allclose(y, -np.log(chosen), rtol=1e-6)
+    y, match = run_op("cross_entropy2", {"X": x, "Label": label[:, 0]}, ["Y", "MatchX"])
+    assert (y.shape, match.shape) == ((6,), (6, 1))  # as in Fluid
 
 
 def test_ignored_labels_have_no_loss(rng):

@@ -15,7 +15,7 @@ from hpcdist.graph import op_role
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.lod_tensor import LoDTensor, LoDTensorArray
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX
-from hpcdist.graph.op_role import ROLE_ATTR, ROLE_VAR_ATTR
+from hpcdist.graph.op_role import DEVICE_ATTR, ROLE_ATTR, ROLE_VAR_ATTR
 from hpcdist.graph.operator import NAMESCOPE
 
 EnforceNotMet = HpcdistError  # what Fluid raises from its depths
@@ -45,6 +45,11 @@ class op_proto_and_checker_maker:
     def kOpNameScopeAttrName() -> str:
         """Return the name of that which says where `name_scope` was; it is not kept here."""
         return NAMESCOPE
+
+    @staticmethod
+    def kOpDeviceAttrName() -> str:
+        """Return the name of that which says on which device `device_guard` puts it."""
+        return DEVICE_ATTR
 
 
 def kEmptyVarName() -> str:

@@ -21,8 +21,8 @@ def _hard_loss(x: Meta, label: Meta) -> Meta:
 
 
 def _cross_entropy2_infer(x: Meta, label: Meta, ignore_index: int) -> Metas:
-    loss = _hard_loss(x, label)
-    return loss, Meta((*x.shape, 0), x.dtype), loss
+    match = Meta((*x.shape[:-1], 1), x.dtype)  # whether labels have the last dimension or not
+    return _hard_loss(x, label), Meta((*x.shape, 0), x.dtype), match
 
 
 def _cross_entropy2_bind(xp: ArrayModule, x, label, y, x_shape, match, ignore_index: int) -> Call:
