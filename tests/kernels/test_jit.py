@@ -26,7 +26,7 @@ def package(tmp_path: Path) -> Path:
         (copy / folder).mkdir()
         (copy / folder / "__init__.py").touch()
     rules = "base/optimizer_kind", "base/optimizers", "base/update_rules"
-    for name in ("base/jit", "base/replaced", *rules, "ops/optimize/update_kernels"):
+    for name in ("base/errors", "base/jit", "base/replaced", *rules, "ops/optimize/update_kernels"):
         shutil.copy(source / f"{name}.py", copy / f"{name}.py")
     return copy
 

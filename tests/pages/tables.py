@@ -17,6 +17,13 @@ def trained(rows):
     exe.run(feed={"ids": np.int64([[1]])}, fetch_list=[loss])
 
 
+def with_policy(name):
+    attr = fluid.ParamAttr(name, row_policy=policy)
+    return fluid.layers.embedding(
+        ids, [-1, 16], is_sparse=True, is_distributed=True, param_attr=attr
+    )
+
+
 ids = fresh()
 # block
 trained(rows)
@@ -34,8 +41,10 @@ ids = fresh()
 trained(rows)
 ids = fresh()
 # block
-param = fluid.ParamAttr("small", row_policy=policy)
-rows = fluid.layers.embedding(ids, [-1, 16], is_sparse=True, is_distributed=True, param_attr=param)
+trained(with_policy("small"))
+ids = fresh()
+# block
+rows = with_policy("large")
 trained(rows)
 program, loss, exe = fluid.default_main_program(), rows, fluid.Executor(fluid.CPUPlace())
 feeds = [{"ids": np.int64([[1]])}]

@@ -5,6 +5,8 @@ Formulas: Paddle 2.6's `paddle.geometric.send_u_recv`.
 
 from __future__ import annotations
 
+import numpy as np
+
 from hpcdist.base.errors import FeedError, GraphError
 from hpcdist.graph.registry import Given, Meta
 from hpcdist.graph.rows import mixed
@@ -65,8 +67,28 @@ def _kernel(xp: ArrayModule, x, src, dst, out, count, reduce_op: str, out_size: 
         return
     # Rows that no edge leads to are zeros, as in Paddle; others begin with one of their messages.
     out.fill(0)
-    out[dst] = messages
-    (xp.maximum if reduce_op == "MAX" else xp.minimum).at(out, dst, messages)
+    if xp is np:
+        out[dst] = messages
+        (xp.maximum if reduce_op == "MAX" else xp.minimum).at(out, dst, messages)
+    elif len(dst):
+        _write_extremes(xp, out, dst, messages, reduce_op == "MAX")
+
+
+def _write_extremes(xp: ArrayModule, out, dst, messages, greatest: bool) -> None:
+    """Write the greatest or least value of each column among the messages to each destination.
+
+    CuPy has neither `maximum.at` nor `minimum.at`: sorted by value, then by destination, the
+    extreme is the last or first of its run.
+    """
+    values = messages.reshape(len(dst), -1)
+    order = xp.argsort(values, axis=0)
+    values, ids = xp.take_along_axis(values, order, 0), xp.take(dst, order)
+    order = xp.argsort(ids, axis=0, kind="stable")
+    values, ids = xp.take_along_axis(values, order, 0), xp.take_along_axis(ids, order, 0)
+    changes, edge = ids[1:] != ids[:-1], xp.ones((1, values.shape[1]), bool)
+    chosen = xp.concatenate([changes, edge] if greatest else [edge, changes])
+    columns = xp.zeros_like(ids) + xp.arange(values.shape[1])
+    out.reshape(len(out), -1)[ids[chosen], columns[chosen]] = values[chosen]
 
 
 def _grad_kernel(
