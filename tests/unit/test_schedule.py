@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hpcdist
 from hpcdist import layers, optimizer
-from hpcdist.errors import GraphError
+from hpcdist.errors import EOFException, GraphError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.op_role import OpRole
@@ -164,3 +165,21 @@ def test_refusals() -> None:
         layers.piecewise_decay(*arguments)
     with pytest.raises(TypeError, match="cosine_decay"):
         layers.cosine_decay("0.1", 2, 6)  # type: ignore[arg-type]
+
+
+def test_a_schedule_does_not_count_the_end_of_a_pass():
+    """Fluid counts it: its rates in the second pass would be 1/16 and 1/32."""
+    x = hpcdist.data("x", [None, 2])
+    reader = hpcdist.io.DataLoader.from_generator([x], capacity=2, iterable=False)
+    rate = layers.exponential_decay(1.0, 1, 0.5)
+    optimizer.SGD(rate).minimize(layers.mean(layers.fc(x, 1)))
+    reader.set_batch_generator(lambda: iter([(np.ones((2, 2), "float32"),)] * 2))
+    exe, scope, found = Executor(), Scope(), []
+    exe.run(default_startup_program(), scope=scope)
+    for _ in range(2):
+        reader.start()
+        with pytest.raises(EOFException):
+            while True:
+                found.append(float(exe.run(fetch_list=[rate], scope=scope)[0].item()))
+        reader.reset()
+    assert found == [1.0, 0.5, 0.25, 0.125]

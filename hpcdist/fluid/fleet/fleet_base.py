@@ -41,11 +41,7 @@ from hpcdist.fluid.fleet.table_settings import cache_of, choices_of, set_scores
 from hpcdist.fluid.optimizer import AnyOptimizer, Optimizer, OptimizerWrapper
 from hpcdist.graph.program import Program, program_of
 from hpcdist.graph.variable import Variable
-from hpcdist.transpiler import (
-    DistributedMode,
-    DistributeTranspiler,
-    GeoSgdTranspiler,
-)
+from hpcdist.transpiler import DistributedMode, DistributeTranspiler, GeoSgdTranspiler
 
 logger = logging.getLogger("hpcdist.fleet")
 
@@ -294,14 +290,13 @@ class Fleet(FleetRoles):
     def stop_worker(self) -> None:
         """Leave the servers: they continue without this worker, and end after the last one.
 
-        Asynchronous servers wait for no worker's steps, so there it leaves when its script ends:
-        until then it may save what they have.
+        Where nobody waits for its steps it leaves at the end of its script: until then it may save.
         """
         self._require(Role.WORKER, "stop_worker")
         self._executor.close()
-        strategy = self._programs.strategy if self._programs is not None else None
-        others_wait = strategy is None or strategy.mode == DistributedMode.SYNC
-        if others_wait and (job := control.installed()) is not None:
+        strategy = self._programs.strategy if self._programs else None
+        awaited = strategy is None or strategy.mode == DistributedMode.SYNC
+        if awaited and (job := control.installed()) is not None:
             job.close()
 
     # -- saving ------------------------------------------------------------------------------
