@@ -22,6 +22,7 @@ from hpcdist.executor.tape import (
     SAME_VALUE,
     Tape,
     TapeRecorder,
+    expect_free_place,
     kept_apart,
     seeds_of,
     stacked,
@@ -147,6 +148,8 @@ class Interpreter:
             self._keep_from_reuse(op, ins)
         if self._tape is None and op.type.removesuffix("_grad") in SAME_VALUE[:2]:
             self._remember_place(op, ins)
+            if op.type == "write_to_array":
+                expect_free_place(op, self.get(op.output("Out")[0]), int(ins["I"][0].number))
         outs = self._apply(op, ins, into)
         for slot, names in op.outputs.items():
             for name, value in zip(names, outs.get(slot, ())):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
 from hpcdist.graph.operator import Operator
@@ -213,6 +214,23 @@ def kept_apart(values: Mapping[str, Any], fixed: Collection[str]) -> dict[str, A
         return value
 
     return {name: v if name in fixed else own(v) for name, v in values.items()}
+
+
+def expect_free_place(op: Operator, array: TensorArray | None, index: int) -> None:
+    """Raise GraphError if something stands there already, and gradients flow to the array.
+
+    Outside of loops gradients are found by name and place: what was there would get those of what
+    takes its place, as in Fluid.
+    """
+    (name,) = op.output("Out")
+    if array is None or index >= len(array) or array[index] is None:
+        return
+    gradient = grad_name(name)
+    if any(n.startswith(gradient) for o in block_of(op).ops for n in o.output_arg_names):
+        raise GraphError(
+            f"{op.place} {op}: {name!r} holds a value at {index} already, and gradients flow "
+            "through it: write at another place, or to another array"
+        )
 
 
 def unstacked(x: Value) -> tuple[list[Value], TapeEntry]:

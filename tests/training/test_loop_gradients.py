@@ -170,3 +170,20 @@ def test_the_gradient_is_the_slope_of_the_loss(name: str) -> None:
         for step in steps
     ]
     np.testing.assert_allclose(fetched(at, "x@GRAD"), slopes, 1e-6)
+
+
+def test_a_place_of_an_array_is_not_written_twice_where_gradients_flow() -> None:
+    main = fluid.Program()
+    with fluid.program_guard(main, fluid.Program()):
+        x = fluid.data("x", [3])
+        x.stop_gradient = False
+        array = layers.array_write(x, counter())
+        first = layers.array_read(array, counter())
+        layers.array_write(x * x, counter(), array)
+        both = layers.reduce_sum(first + layers.array_read(array, counter()))
+    exe, feed = fluid.Executor(), {"x": np.ones(3, "float32")}
+    assert exe.run(main, feed, [both])[0].item() == 6
+    with fluid.program_guard(main):
+        fluid.backward.append_backward(both)
+    with pytest.raises(fluid.errors.GraphError, match="holds a value at 0 already, and gradients"):
+        exe.run(main, feed, ["x@GRAD"])
