@@ -334,7 +334,7 @@ class Interpreter:
 
     def _run_recurrent(self, op: Operator, inside: Block) -> None:
         """Inside, a step of an input has the name that the whole has outside."""
-        inputs, outputs = op.input("inputs"), op.output("outputs")
+        inputs, outputs = list(dict.fromkeys(op.input("inputs"))), op.output("outputs")
         parts = {}
         for name in inputs:
             parts[name], entry = unstacked(self.get(name))
@@ -388,13 +388,13 @@ class Interpreter:
             value = tape.before.get(name)
             flat += list(value) if isinstance(value, TensorArray) else [value]
         gradient_of = tape.gradients(seeds, [v for v in flat if v is not None])
+        firsts = {name: gradient for gradient, name in reversed(pairs)}
         for gradient, name in pairs:
-            value = tape.before.get(name)
-            gradient_value: Any
-            if value is None:
-                gradient_value = None
-            elif isinstance(value, TensorArray):
-                gradient_value = TensorArray(v and gradient_of(v) for v in value)
+            found: Any = tape.before.get(name)
+            # What is read in two slots has one gradient, that of the first.
+            of = gradient_of if firsts[name] == gradient else lambda _: None
+            if isinstance(found, TensorArray):
+                found = TensorArray(v and of(v) for v in found)
             else:
-                gradient_value = gradient_of(value) or zeros_like(value)
-            self._put(op, gradient, gradient_value)
+                found = found and (of(found) or zeros_like(found))
+            self._put(op, gradient, found)

@@ -149,6 +149,35 @@ def a_branch_in_a_loop(x: Variable, d: Variable) -> Variable:
     return layers.while_loop(goes_on, body, [counter(), x * d])[1]
 
 
+@net
+def memories_that_begin_with_one_value(x: Variable, d: Variable) -> Variable:
+    steps = layers.reshape(layers.concat([x, x * d], 0), [2, 1, 3])
+    begin = layers.reshape(x, [1, 3])
+    rnn = layers.StaticRNN()
+    with rnn.step():
+        w = rnn.step_input(steps)
+        p, q = rnn.memory(init=begin), rnn.memory(init=begin)
+        h = p * q * 0.5 + w
+        rnn.update_memory(p, h)
+        rnn.update_memory(q, h - q * x)
+        rnn.step_output(h)
+    return layers.reduce_sum(rnn(), 0)
+
+
+@net
+def an_input_that_is_taken_twice(x: Variable, d: Variable) -> Variable:
+    steps = layers.reshape(layers.concat([x, x * d], 0), [2, 1, 3])
+    rnn = layers.StaticRNN()
+    with rnn.step():
+        w, same = rnn.step_input(steps), rnn.step_input(steps)
+        p = rnn.memory(shape=[-1, 3], batch_ref=w, init_value=0.5)
+        rnn.update_memory(p, w * same + p)
+        rnn.step_output(w)
+        rnn.step_output(p)
+    w, p = rnn()
+    return layers.reduce_sum(w * w * p, 0)
+
+
 @pytest.mark.parametrize("name", NETS)
 def test_the_gradient_is_the_slope_of_the_loss(name: str) -> None:
     main, startup = fluid.Program(), fluid.Program()
