@@ -149,6 +149,27 @@ def test_loading_runs_nothing(paddle, tmp_path, monkeypatch, value, message):
     assert not Path("it_ran").exists()
 
 
+CUT = "UnpackBigParamInfor@@"  # the entry of files of protocol 2 that tells which arrays are cut
+
+
+@pytest.mark.parametrize(
+    "loaded",
+    [
+        {CUT: [1]},
+        {CUT: {"w": 3}},
+        {CUT: {"w": {}}},
+        {CUT: {"w": {"slices": ["part"], "OriginShape": [2]}}},
+        {CUT: {"w": {"slices": ["part"], "OriginShape": [7]}}, "part": np.ones(2)},
+        {CUT: {"w": {"slices": ["part"], "OriginShape": "x"}}, "part": "text"},
+    ],
+)
+def test_arrays_that_are_not_cut_as_a_file_says_are_refused(paddle, tmp_path, loaded):
+    path = tmp_path / "file"
+    path.write_bytes(pickle.dumps(loaded, 2))
+    with pytest.raises(CheckpointError, match="of arrays that are cut does not fit"):
+        paddle.load(str(path))
+
+
 def test_what_cannot_be_saved_is_refused_with_its_place(paddle, tmp_path):
     (main, _), path = objects.built(paddle), str(tmp_path / "file")
     endless: list[Any] = []

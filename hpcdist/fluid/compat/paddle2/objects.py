@@ -95,9 +95,15 @@ def _load(path: Path, as_array: bool, keep: bool) -> Any:
         return parsed_program(read_whole(path, MAX_MODEL), str(path), in_words_of_fluid)
     loaded = read_object(path, leaf)
     if isinstance(loaded, dict):
-        for key, cut in loaded.pop(_PARTS, {}).items():
-            pieces = [np.asarray(loaded.pop(part)) for part in cut["slices"]]
-            loaded[key] = leaf(np.concatenate(pieces).reshape(cut["OriginShape"]))
+        try:
+            for key, cut in loaded.pop(_PARTS, {}).items():
+                pieces = [np.asarray(loaded.pop(part)) for part in cut["slices"]]
+                loaded[key] = leaf(np.concatenate(pieces).reshape(cut["OriginShape"]))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"paddle.load: {path}: what it says of arrays that are cut does not fit them: "
+                f"{type(error).__name__}: {error}"
+            ) from None
         if not keep:
             loaded.pop(NAMES_OF_LAYERS, None)
     return loaded
