@@ -66,7 +66,7 @@ class Planned:
 class Fleet(FleetRoles):
     """Every rank makes the same calls: `init`, build, `distributed_optimizer(...).minimize`.
 
-    Then servers call `init_server` and `run_server`, which returns when all workers have stopped;
+    Then servers call `init_server` and `run_server`, which returns when all workers have left;
     workers call `init_worker`, run ``startup_program`` and ``main_program``, and `stop_worker`.
     """
 
