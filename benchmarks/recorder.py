@@ -43,8 +43,8 @@ TARGETS = {
 
 def event_ns() -> float:
     """Return what one event costs, with the two looks at the clock, in nanoseconds."""
-    from hpcdist.trace.events import EventKind
-    from hpcdist.trace.recorder import Recorder
+    from hpcdist.base.trace.events import EventKind
+    from hpcdist.base.trace.recorder import Recorder
 
     recorder, now, count = Recorder(MIB * 2**20), time.monotonic_ns, 20_000
     record, found = recorder.record, []
@@ -62,11 +62,11 @@ def writing_share(step: Callable[[int], Any]) -> tuple[float, int]:
 
     The latter as the mask of their numbers.
     """
+    from hpcdist.base.trace.files import RankOfJob
+    from hpcdist.base.trace.metric_log import metric_log
+    from hpcdist.base.trace.recorder import recorder
+    from hpcdist.base.trace.status import JobStatus
     from hpcdist.launch.status_writer import Watch
-    from hpcdist.trace.files import RankOfJob
-    from hpcdist.trace.metric_log import metric_log
-    from hpcdist.trace.recorder import recorder
-    from hpcdist.trace.status import JobStatus
 
     of = RankOfJob(0, "TRAINER", 0, socket.gethostname(), os.getpid())
     facts = JobStatus("benchmark", __file__, 1, time.time(), 1e9)
@@ -94,8 +94,8 @@ def race(case: str, rounds: int) -> dict[str, Any]:
     from train import network
 
     import hpcdist as fluid
-    from hpcdist.trace.metric_log import metric_log
-    from hpcdist.trace.recorder import recorder
+    from hpcdist.base.trace.metric_log import metric_log
+    from hpcdist.base.trace.recorder import recorder
 
     with fluid.program_guard(fluid.Program(), fluid.Program()):
         loss = network(CASES[case])

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 # Packages that are attributes of this one: none of them needs the public names to be imported.
 _ROOMS = (
-    "autodiff",
     "base",
     "checkpoint",
     "comm",
@@ -37,9 +36,7 @@ _ROOMS = (
     "ops",
     "ps",
     "runtime",
-    "serving",
     "torch",
-    "trace",
     "transpiler",
 )
 _modules.install()

@@ -16,10 +16,10 @@ from hpcdist.checkpoint.background import Background
 from hpcdist.checkpoint.rows import STORAGE, facts_of
 from hpcdist.ps.batch import sort_by_mix
 from hpcdist.ps.changes import Changed, Changes
+from hpcdist.ps.published.files import TableRows, write_rows
+from hpcdist.ps.published.members import TableKind
+from hpcdist.ps.published.sorted_rows import mixes_of
 from hpcdist.ps.table import SparseTable
-from hpcdist.serving.files import TableRows, write_rows
-from hpcdist.serving.members import TableKind
-from hpcdist.serving.sorted_rows import mixes_of
 
 EXPORTED_ROWS = 1 << 16  # rows whose ids are asked for at a time
 

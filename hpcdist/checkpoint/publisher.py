@@ -22,10 +22,10 @@ from hpcdist.checkpoint.ranks import PATIENCE, peers_here, together
 from hpcdist.checkpoint.serving import PUBLISH
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.program import Program
-from hpcdist.serving.compaction import drop_before, drop_unnamed
-from hpcdist.serving.dense import OnnxModel
-from hpcdist.serving.files import read_member, read_publication, write_dense, write_member
-from hpcdist.serving.members import (
+from hpcdist.ps.published.compaction import drop_before, drop_unnamed
+from hpcdist.ps.published.dense import OnnxModel
+from hpcdist.ps.published.files import read_member, read_publication, write_dense, write_member
+from hpcdist.ps.published.members import (
     BASE,
     DELTA,
     NAME,

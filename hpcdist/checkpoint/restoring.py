@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcdist.base.errors import CheckpointError
+from hpcdist.base.trace.events import EventKind
+from hpcdist.base.trace.position import here
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.checkpoint.checkpoint import Checkpoint, latest
 from hpcdist.checkpoint.described import describe, differences, listed
 from hpcdist.checkpoint.divided import OWN, SAME, divisions, name_of_own, taken_up
@@ -43,9 +46,6 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
 from hpcdist.ops.optimize.dgc import COUNTER
 from hpcdist.ps.table import SparseTable
-from hpcdist.trace.events import EventKind
-from hpcdist.trace.position import here
-from hpcdist.trace.recorder import recorder
 from hpcdist.transpiler.compressed import compressed_updates
 from hpcdist.transpiler.hybrid import served_plan
 from hpcdist.transpiler.plan import trainer_plan

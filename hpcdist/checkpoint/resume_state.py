@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcdist.base.errors import CheckpointError
+from hpcdist.base.trace.position import here
 from hpcdist.executor.executor import Executor
-from hpcdist.trace.position import here
 
 WORDS = 624  # of the state of a Mersenne twister, and the last position in it
 _NONE = type(None)

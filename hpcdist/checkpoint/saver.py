@@ -27,7 +27,7 @@ from hpcdist.transpiler.plan import trainer_plan
 
 if TYPE_CHECKING:
     from hpcdist.checkpoint.publisher import Publisher
-    from hpcdist.serving.dense import OnnxModel
+    from hpcdist.ps.published.dense import OnnxModel
 
 LOOK_S = 0.5  # how often trainers ask each other whether it is time to save, or to stop
 BEST = "best"  # the directory, below that of the others, of the best checkpoint

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.errors import CheckpointError, HpcdistError, NotFiniteError
+from hpcdist.base.trace.events import EventKind
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.checkpoint import lock
 from hpcdist.checkpoint.attempt import AttemptTarget, complete, fingerprint, new_target, request
 from hpcdist.checkpoint.background import Background
@@ -31,8 +33,6 @@ from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.program import Program
 from hpcdist.ops.common import in_sequence
-from hpcdist.trace.events import EventKind
-from hpcdist.trace.recorder import recorder
 
 _background = Background()
 _memory: dict[str, np.ndarray] = {}  # of snapshots

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcdist.base.trace.events import Cause, waits_for_cause
 from hpcdist.comm.base import Transport
-from hpcdist.trace.events import Cause, waits_for_cause
 
 ROUNDS = 16
 TAG = 0  # at the start and at the end no other message is under way

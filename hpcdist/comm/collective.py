@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from hpcdist.base.errors import CommError
+from hpcdist.base.trace.events import Cause
 from hpcdist.comm.base import Transport
-from hpcdist.trace.events import Cause
 
 Buffer: TypeAlias = Any  # a numpy array, or for NCCL a cupy array, C-contiguous
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from hpcdist.base import settings
 from hpcdist.base.errors import CommError, DeadlineError
+from hpcdist.base.trace.events import Cause
 from hpcdist.comm import process_manager
 from hpcdist.comm.base import (
     ANY,
@@ -32,7 +33,6 @@ from hpcdist.comm.base import (
 )
 from hpcdist.comm.progress import DEADLINE_S, WaitPolicy, as_comm_error, policy_for, waiter
 from hpcdist.comm.watchdog import bounded
-from hpcdist.trace.events import Cause
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
 from hpcdist.base.errors import CommError, DeadlineError
-from hpcdist.trace.events import Cause, EventKind, cause_of
-from hpcdist.trace.recorder import recorder
+from hpcdist.base.trace.events import Cause, EventKind, cause_of
+from hpcdist.base.trace.recorder import recorder
 
 T = TypeVar("T")
 

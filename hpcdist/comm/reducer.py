@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from hpcdist.base.errors import CommError
+from hpcdist.base.trace.events import EventKind
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.comm.collective import Buffer, CollectiveOperations, Reduction
-from hpcdist.trace.events import EventKind
-from hpcdist.trace.recorder import recorder
 
 HELPED = 8  # sums that are helped along at once, the oldest: with very many, asking takes long
 

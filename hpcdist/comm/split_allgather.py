@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcdist.base.division import round_up
+from hpcdist.base.trace.events import Cause
 from hpcdist.comm.base import Array, SharedRows
 from hpcdist.comm.collective import RankGroup
-from hpcdist.trace.events import Cause
 
 LINE = 64  # bytes: what different ranks write is not in one cache line
 

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcdist.base.fetched import FetchedArray, as_fetched
+from hpcdist.base.trace.position import here
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.executor import control
 from hpcdist.executor.forms import Form
 from hpcdist.executor.observer import StepObserver
@@ -19,8 +21,6 @@ from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
 from hpcdist.ops.by_torch import Kernels
-from hpcdist.trace.position import here
-from hpcdist.trace.recorder import recorder
 
 JOINED_AFTER = 8  # steps: then it pays to join their calls, which takes half a second
 PATIENCE = 64  # times as many steps, if they are long: joined calls save microseconds of each

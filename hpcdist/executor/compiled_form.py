@@ -8,6 +8,9 @@ from time import monotonic_ns
 from typing import Any, NoReturn
 
 from hpcdist.base.errors import GraphError, HpcdistError
+from hpcdist.base.trace.events import EventKind
+from hpcdist.base.trace.position import here
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.executor.fitting import Fitting
 from hpcdist.executor.interpret import Interpreter
 from hpcdist.executor.loop_runs import join_loops
@@ -19,9 +22,6 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Call
 from hpcdist.graph.values import TensorArray
-from hpcdist.trace.events import EventKind
-from hpcdist.trace.position import here
-from hpcdist.trace.recorder import recorder
 
 
 @dataclass

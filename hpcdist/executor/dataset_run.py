@@ -11,12 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcdist.base.errors import DataError, FeedError
+from hpcdist.base.trace.events import Cause, EventKind
+from hpcdist.base.trace.position import here
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.graph.operator import as_names
 from hpcdist.graph.program import Program, ProgramCache
-from hpcdist.trace.events import Cause, EventKind
-from hpcdist.trace.position import here
-from hpcdist.trace.recorder import recorder
 
 logger = logging.getLogger("hpcdist.executor")
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.trace import programs
+from hpcdist.base.trace.programs import Moved, OperatorFacts, ParameterFacts, ProgramFacts
 from hpcdist.executor.compiled_form import Compiled
 from hpcdist.graph.names import EMPTY
 from hpcdist.graph.op_role import OpRole
@@ -17,8 +19,6 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import arguments, declared_attrs, lookup
 from hpcdist.graph.variable import Variable
-from hpcdist.trace import programs
-from hpcdist.trace.programs import Moved, OperatorFacts, ParameterFacts, ProgramFacts
 
 Work = tuple[int, int | None]  # bytes, multiplications and additions
 

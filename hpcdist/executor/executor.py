@@ -11,6 +11,8 @@ import numpy as np
 
 from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.base.keywords import names_arguments_of
+from hpcdist.base.trace.position import here
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.executor import control
 from hpcdist.executor.backend import Backend, CPUPlace, Place, backend_of
 from hpcdist.executor.bound_step import BegunStep, BoundStep, copier, handed_out
@@ -29,8 +31,6 @@ from hpcdist.executor.states import OperatorStates
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.program import Program, ProgramCache, default_main_program
-from hpcdist.trace.position import here
-from hpcdist.trace.recorder import recorder
 
 _CLOSED = "this Executor was closed with close(); make a new one"
 

@@ -11,6 +11,8 @@ import numpy as np
 
 from hpcdist.base import settings
 from hpcdist.base.errors import GraphError, HpcdistError
+from hpcdist.base.trace.position import here
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.compile import Compiler
 from hpcdist.executor.compiled_form import Compiled
@@ -25,8 +27,6 @@ from hpcdist.graph.lod import Lod
 from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.ops.by_torch import MEASURED, Kernels
-from hpcdist.trace.position import here
-from hpcdist.trace.recorder import recorder
 
 logger = logging.getLogger("hpcdist")
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from hpcdist.base import settings
 from hpcdist.base.errors import NotFiniteError
+from hpcdist.base.trace.position import here
 from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.operator import Operator
 from hpcdist.ops.embedding.selected_rows import SelectedRows
-from hpcdist.trace.position import here
 
 logger = logging.getLogger("hpcdist")
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.trace.events import EventKind
+from hpcdist.base.trace.metric_log import metric_log
+from hpcdist.base.trace.position import here
+from hpcdist.base.trace.recorder import OF_A_DETAILED_STEP, recorder
 from hpcdist.executor.nan_watch import NanWatch
-from hpcdist.trace.events import EventKind
-from hpcdist.trace.metric_log import metric_log
-from hpcdist.trace.position import here
-from hpcdist.trace.recorder import OF_A_DETAILED_STEP, recorder
 
 _FEED, _FETCH, _STEP, _RUN = map(recorder.name, ("feed", "fetch", "step", "run"))
 

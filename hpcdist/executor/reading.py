@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.errors import EOFException, FeedError
+from hpcdist.base.trace.position import here
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.fed import plain
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.variable import BatchSource, Variable
-from hpcdist.trace.position import here
 
 _data: ProgramCache[list[Variable]] = ProgramCache()
 

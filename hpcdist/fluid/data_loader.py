@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hpcdist.base.errors import DataError, EOFException, FeedError
+from hpcdist.base.trace.events import Cause, Count, EventKind
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.data.reader import Reader, batch, buffered, expect_reader
 from hpcdist.fluid.data_feeder import DataFeeder
 from hpcdist.graph import names as unique_name
 from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.variable import Variable
-from hpcdist.trace.events import Cause, Count, EventKind
-from hpcdist.trace.recorder import recorder
 
 __all__ = ["DataLoader", "GeneratorLoader", "PyReader"]
 

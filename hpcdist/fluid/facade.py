@@ -2,10 +2,10 @@
 
 import hpcdist.runtime.programs  # noqa: F401  # before the first step, and what is set
 from hpcdist import checkpoint, data, runtime, transpiler
-from hpcdist.autodiff import backward
-from hpcdist.autodiff.backward import append_backward, gradients
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.settings import get_flags, set_flags
+from hpcdist.base.trace.metric_log import log_metrics
+from hpcdist.base.trace.progress import progress
 from hpcdist.data import reader
 from hpcdist.data.reader import batch
 from hpcdist.executor.backend import CPUPlace, CUDAPinnedPlace, CUDAPlace, place
@@ -57,6 +57,8 @@ from hpcdist.graph import (
     program_guard,
 )
 from hpcdist.graph import names as unique_name
+from hpcdist.graph.autodiff import backward
+from hpcdist.graph.autodiff.backward import append_backward, gradients
 from hpcdist.graph.lod_tensor import (
     LoDTensor,
     LoDTensorArray,
@@ -68,8 +70,6 @@ from hpcdist.ps.row_policy import ClickScore, RowPolicy
 from hpcdist.runtime import is_first, is_server, rank
 from hpcdist.runtime.batches.uneven_batches import even_batches
 from hpcdist.runtime.tables.prefetch import rows_ahead
-from hpcdist.trace.metric_log import log_metrics
-from hpcdist.trace.progress import progress
 from hpcdist.transpiler import (
     DistributeTranspiler,
     DistributeTranspilerConfig,

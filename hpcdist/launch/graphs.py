@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from hpcdist.trace import programs
-from hpcdist.trace.programs import OperatorFacts, ProgramFacts
+from hpcdist.base.trace import programs
+from hpcdist.base.trace.programs import OperatorFacts, ProgramFacts
 
 NODE_WIDTH, NODE_HEIGHT = 150, 24
 ACROSS, DOWN = 166, 48  # from one node to the next

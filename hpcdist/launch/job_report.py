@@ -13,17 +13,17 @@ import numpy as np
 
 from hpcdist.base.errors import MetricError, TraceError
 from hpcdist.base.extras import install_command
+from hpcdist.base.trace import critical_path, failure, files, metric_files, programs, summary
+from hpcdist.base.trace.advice import Advice, advise
+from hpcdist.base.trace.events import Cause, EventKind
+from hpcdist.base.trace.files import RankOfJob, RankRecording
+from hpcdist.base.trace.metric_files import Points
+from hpcdist.base.trace.recorder import Recording
+from hpcdist.base.trace.summary import RankSummary
 from hpcdist.launch import graphs, plots
 from hpcdist.launch.command_line import Parser
 from hpcdist.launch.operator_table import mean_rates, operators_of
 from hpcdist.launch.words import counted, printable
-from hpcdist.trace import critical_path, failure, files, metric_files, programs, summary
-from hpcdist.trace.advice import Advice, advise
-from hpcdist.trace.events import Cause, EventKind
-from hpcdist.trace.files import RankOfJob, RankRecording
-from hpcdist.trace.metric_files import Points
-from hpcdist.trace.recorder import Recording
-from hpcdist.trace.summary import RankSummary
 
 DESCRIPTION = """\
 Write one HTML page about a job.

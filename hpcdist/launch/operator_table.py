@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdist.trace import programs
-from hpcdist.trace.events import EventKind
-from hpcdist.trace.files import RankOfJob, RankRecording
-from hpcdist.trace.operator_times import OperatorTime, operator_times
-from hpcdist.trace.programs import Moved
-from hpcdist.trace.rates import Rates
+from hpcdist.base.trace import programs
+from hpcdist.base.trace.events import EventKind
+from hpcdist.base.trace.files import RankOfJob, RankRecording
+from hpcdist.base.trace.operator_times import OperatorTime, operator_times
+from hpcdist.base.trace.programs import Moved
+from hpcdist.base.trace.rates import Rates
 
 MOST_OPERATORS = 40
 SLOW, SLOW_S, SLOW_SHARE = 5, 50e-6, 0.1  # times, and seconds more than the least; of all

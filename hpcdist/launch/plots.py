@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from hpcdist.trace.critical_path import PathSegment, StepTimes
-from hpcdist.trace.events import EventKind
-from hpcdist.trace.files import RankOfJob
+from hpcdist.base.trace.critical_path import PathSegment, StepTimes
+from hpcdist.base.trace.events import EventKind
+from hpcdist.base.trace.files import RankOfJob
 
 WIDTH, ROW, LABEL = 900, 26, 210
 CURVE_HEIGHT, MARGIN = 160, 70

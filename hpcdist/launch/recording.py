@@ -13,6 +13,10 @@ from pathlib import Path
 from types import FrameType
 
 from hpcdist.base.errors import LaunchError, TraceError
+from hpcdist.base.trace import chrome, files, rates, status
+from hpcdist.base.trace.files import RankOfJob, RankRecording
+from hpcdist.base.trace.position import here
+from hpcdist.base.trace.recorder import MIB, recorder
 from hpcdist.comm.clock_offset import ClockOffset, drift_between
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.progress import waiting_cause
@@ -20,10 +24,6 @@ from hpcdist.launch import status_writer
 from hpcdist.launch.options import Options
 from hpcdist.launch.status_writer import Watch
 from hpcdist.launch.words import counted
-from hpcdist.trace import chrome, files, rates, status
-from hpcdist.trace.files import RankOfJob, RankRecording
-from hpcdist.trace.position import here
-from hpcdist.trace.recorder import MIB, recorder
 
 ASKS = signal.SIGRTMIN  # kill -RTMIN PID: write what is recorded, and continue
 TRACE_MIB = 64  # the ring under --trace

@@ -16,11 +16,11 @@ from hpcdist.checkpoint.directories import steps
 from hpcdist.checkpoint.layout import MANIFEST
 from hpcdist.checkpoint.local import table_parts
 from hpcdist.checkpoint.rows import decoded
-from hpcdist.serving.files import PUBLICATION
-from hpcdist.serving.lookup import Lookup
-from hpcdist.serving.members import NAME
-from hpcdist.serving.sorted_rows import Ids, Rows, mixes_of
-from hpcdist.serving.version import ERROR, PublishedTable
+from hpcdist.ps.published.files import PUBLICATION
+from hpcdist.ps.published.lookup import Lookup
+from hpcdist.ps.published.members import NAME
+from hpcdist.ps.published.sorted_rows import Ids, Rows, mixes_of
+from hpcdist.ps.published.version import ERROR, PublishedTable
 
 PIECE = 1 << 16  # rows that are read at once
 Pieces = Callable[[], Iterator[tuple[int, Ids, Rows]]]  # (owner, ids, rows)

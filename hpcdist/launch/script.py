@@ -16,6 +16,7 @@ import numpy as np
 from hpcdist import runtime
 from hpcdist.base import settings
 from hpcdist.base.signals import forget_children, hold_warning
+from hpcdist.base.trace.position import here
 from hpcdist.checkpoint import preemption
 from hpcdist.fluid.compat import advice
 from hpcdist.launch import (
@@ -27,7 +28,6 @@ from hpcdist.launch import (
 from hpcdist.launch.logs import Output
 from hpcdist.launch.options import Options
 from hpcdist.launch.script_arguments import ScriptArguments
-from hpcdist.trace.position import here
 
 
 def code_of_script(options: Options) -> int:

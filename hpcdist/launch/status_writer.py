@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from hpcdist.base import settings
 from hpcdist.base.errors import LaunchError, MetricError, TraceError
 from hpcdist.base.extras import install_command
+from hpcdist.base.trace import prometheus, status, tensorboard
+from hpcdist.base.trace.files import RankOfJob
+from hpcdist.base.trace.metric_files import CsvLines, JsonLines, MetricWriter
+from hpcdist.base.trace.metric_log import metric_log
+from hpcdist.base.trace.position import here
+from hpcdist.base.trace.recorder import recorder, resident
+from hpcdist.base.trace.status import JobStatus, RankStatus, Waits
 from hpcdist.comm.process_manager import slurm_job
 from hpcdist.comm.progress import waiting_cause
 from hpcdist.launch import logs
 from hpcdist.launch.doctor.stale_files import sees_all
 from hpcdist.launch.options import Options
-from hpcdist.trace import prometheus, status, tensorboard
-from hpcdist.trace.files import RankOfJob
-from hpcdist.trace.metric_files import CsvLines, JsonLines, MetricWriter
-from hpcdist.trace.metric_log import metric_log
-from hpcdist.trace.position import here
-from hpcdist.trace.recorder import recorder, resident
-from hpcdist.trace.status import JobStatus, RankStatus, Waits
 
 CLOSING_S = 5.0  # how long the end of a rank may wait for a file system
 

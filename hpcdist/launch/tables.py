@@ -19,7 +19,7 @@ from hpcdist.launch.checkpoints import plain
 from hpcdist.launch.command_line import Parser
 from hpcdist.launch.saved_tables import SavedTable, open_tables
 from hpcdist.launch.words import counted
-from hpcdist.serving.sorted_rows import Ids, Rows
+from hpcdist.ps.published.sorted_rows import Ids, Rows
 
 DESCRIPTION = """\
 Show the rows of embedding tables, in checkpoints and in published versions.

@@ -20,10 +20,10 @@ from typing import Any
 
 from hpcdist.base.errors import HpcdistError, TraceError
 from hpcdist.base.setting import Number
+from hpcdist.base.trace import status
+from hpcdist.base.trace.status import JobStatus, RankStatus
 from hpcdist.launch.command_line import Parser, argument
 from hpcdist.launch.words import counted, printable
-from hpcdist.trace import status
-from hpcdist.trace.status import JobStatus, RankStatus
 
 DESCRIPTION = """\
 Show the progress of a job's ranks: steps, waits, memory, metrics.

@@ -17,9 +17,9 @@ import numpy as np
 
 from hpcdist.base.division import round_up
 from hpcdist.base.errors import TableError
+from hpcdist.base.trace.events import Count
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.comm.base import Array
-from hpcdist.trace.events import Count
-from hpcdist.trace.recorder import recorder
 
 LINE = 64  # bytes; rows of a table begin on a cache line of the batch's memory
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcdist.base.errors import CheckpointError, CommError
+from hpcdist.base.trace.events import Cause, waits_for_cause
 from hpcdist.comm.base import Array, Request, Transport, writable
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.progress import DEADLINE_S, waits_for_ranks
@@ -27,7 +28,6 @@ from hpcdist.ps.packets import VarSpec
 from hpcdist.ps.sparse_rpc import RowClient, RowRequest, SentRows
 from hpcdist.ps.table_rpc import TableClient
 from hpcdist.ps.wire import post_message, receive_message
-from hpcdist.trace.events import Cause, waits_for_cause
 
 
 class PsClient(PacketExchange):

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpcdist.base.errors import CommError
+from hpcdist.base.trace import events
+from hpcdist.base.trace.events import Cause, waits_for_cause
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.progress import deadline_error, naming_ranks
@@ -14,9 +17,6 @@ from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.messages import GRADIENT_TAG, PARAMETER_TAG
 from hpcdist.ps.packets import Packet, PacketBuffer, VarSpec
 from hpcdist.ps.wire import unended
-from hpcdist.trace import events
-from hpcdist.trace.events import Cause, waits_for_cause
-from hpcdist.trace.recorder import recorder
 
 
 @dataclass(frozen=True)

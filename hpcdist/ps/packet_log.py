@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from hpcdist.base.trace.events import Count, EventKind
+from hpcdist.base.trace.recorder import OF_A_DETAILED_STEP, recorder
 from hpcdist.ps.messages import Hello
-from hpcdist.trace.events import Count, EventKind
-from hpcdist.trace.recorder import OF_A_DETAILED_STEP, recorder
 
 
 class PacketLog:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.ps.packet_log import PacketLog
 from hpcdist.ps.persistent_requests import StepExchange
 from hpcdist.ps.shards import DuePacket, Shards
 from hpcdist.ps.whole_steps import WholeSteps
-from hpcdist.trace.recorder import recorder
 
 Call = Callable[[], object]
 OnStepBegin = Callable[[int], None]  # (step): before the first update of a step

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from hpcdist.base.trace.events import Cause, waits_for_cause
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.progress import waits_for_ranks
 from hpcdist.ps.wire import unended
-from hpcdist.trace.events import Cause, waits_for_cause
 
 Messages: TypeAlias = list[tuple[int, Request]]  # each with its server's rank
 

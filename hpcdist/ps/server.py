@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpcdist.base.errors import CommError, DeadlineError, RankFailure
+from hpcdist.base.trace.events import Cause, waits_for_cause
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.progress import DEADLINE_S, while_waiting
@@ -33,7 +34,6 @@ from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import TableServer
 from hpcdist.ps.whole_steps import WholeSteps
 from hpcdist.ps.wire import new_header, read_payload
-from hpcdist.trace.events import Cause, waits_for_cause
 
 OnDeath = Callable[[int, int], None]  # (trainer, its complete steps): it has died
 OnSilence = Callable[[int, int, float], None]  # (trainer, its complete steps, seconds)

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpcdist.base.errors import CommError
+from hpcdist.base.trace.events import Cause
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.collective import RankGroup
 from hpcdist.ps.batch import LookupBatch, TableSpec, line_aligned, rows_layout, rows_of, split_ids
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import check_room, move
 from hpcdist.ps.wire import unended
-from hpcdist.trace.events import Cause
 
 HEAD_TAG, IDS_TAG, ROWS_TAG = 1, 2, 3
 _WHAT = ("look rows up", "push gradients of tables")

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcdist.base.errors import CommError
+from hpcdist.base.trace.events import Cause, Count, waits_for_cause
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.comm.base import Array, Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.progress import waits_for_ranks
@@ -22,8 +24,6 @@ from hpcdist.ps.messages import REPLY_TAG, REQUEST_TAG, ROWS_TAG, VALUE_TAG, Hea
 from hpcdist.ps.packets import VarSpec
 from hpcdist.ps.row_exchange import Messages, RowExchangeClient, RowExchangeServer
 from hpcdist.ps.wire import finish_sends, post_message, receive_message
-from hpcdist.trace.events import Cause, Count, waits_for_cause
-from hpcdist.trace.recorder import recorder
 
 
 @dataclass(frozen=True)

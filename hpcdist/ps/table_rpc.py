@@ -15,6 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpcdist.base.errors import CommError, TableError
+from hpcdist.base.trace.events import Cause, Count, EventKind
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.ps.batch import LookupBatch, TableSpec, line_aligned, rows_layout, rows_of, split_ids
@@ -22,8 +24,6 @@ from hpcdist.ps.messages import REQUEST_TAG, ROWS_TAG, VALUE_TAG, Header, Messag
 from hpcdist.ps.row_exchange import Messages, RowExchangeClient, RowExchangeServer
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.wire import finish_sends
-from hpcdist.trace.events import Cause, Count, EventKind
-from hpcdist.trace.recorder import recorder
 
 PIECE = 1 << 20  # bytes of an answer that travel together
 NO_IDS = np.empty(0, np.int64)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hpcdist.base import late, settings
+from hpcdist.base.trace.position import here
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster, Ranks
 from hpcdist.comm.progress import waiting_for
 from hpcdist.runtime.job.failure_policy import FailurePolicy, OnFailure
 from hpcdist.runtime.job.job import Job
-from hpcdist.trace.position import here
 
 if TYPE_CHECKING:  # only jobs with servers and tables load them
     from hpcdist.ps.table import TableStatistics

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from hpcdist.base.errors import PublicationError
-from hpcdist.serving.dense import DenseParts, OnnxModel
-from hpcdist.serving.members import RowsInput
+from hpcdist.ps.published.dense import DenseParts, OnnxModel
+from hpcdist.ps.published.members import RowsInput
 from hpcdist.torch.embedding import EmbeddingBag, TableModule
 
 OUTPUT = "output"

@@ -13,7 +13,7 @@ from hpcdist.checkpoint.ranks import peers_here, together
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
 from hpcdist.ps.facts import PUBLISH_EVERY
-from hpcdist.serving.dense import OnnxModel
+from hpcdist.ps.published.dense import OnnxModel
 from hpcdist.torch.models import needs_launcher, tables_of
 from hpcdist.torch.tables import Tables
 

@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from hpcdist import checkpoint, runtime
 from hpcdist.base.errors import CheckpointError, NotFiniteError
 from hpcdist.base.plain_data import typed
+from hpcdist.base.trace.position import here
 from hpcdist.checkpoint import Checkpoint, Restored, latest
 from hpcdist.checkpoint.layout import MANIFEST
 from hpcdist.checkpoint.ranks import agreed, peers_here
@@ -28,7 +29,7 @@ from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
 from hpcdist.ps.facts import rate_name
-from hpcdist.serving.dense import OnnxModel
+from hpcdist.ps.published.dense import OnnxModel
 from hpcdist.torch.job import job
 from hpcdist.torch.models import needs_launcher, tables_of
 from hpcdist.torch.published import Publisher, declared
@@ -53,7 +54,6 @@ from hpcdist.torch.states import (
     take,
 )
 from hpcdist.torch.tables import Tables, all_in_use, open_tables
-from hpcdist.trace.position import here
 
 STATES = "torch/states"  # the variable of plain data, as UTF-8
 TRAINED = (nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler)  # change in steps

@@ -13,10 +13,10 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from hpcdist.base.trace.events import EventKind
+from hpcdist.base.trace.position import here
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.torch.signature import Call
-from hpcdist.trace.events import EventKind
-from hpcdist.trace.position import here
-from hpcdist.trace.recorder import recorder
 
 
 class StepLog:

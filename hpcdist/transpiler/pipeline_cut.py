@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from hpcdist.autodiff.recompute import AGAIN
 from hpcdist.base.errors import PlanError
+from hpcdist.graph.autodiff.recompute import AGAIN
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.op_role import DEVICE_ATTR, MERGED_STEPS, OpRole

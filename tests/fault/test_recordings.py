@@ -10,10 +10,10 @@ from textwrap import dedent
 
 import pytest
 
+from hpcdist.base.trace import critical_path, files, summary
+from hpcdist.base.trace.advice import advise
+from hpcdist.base.trace.events import EventKind
 from hpcdist.errors import TraceError
-from hpcdist.trace import critical_path, files, summary
-from hpcdist.trace.advice import advise
-from hpcdist.trace.events import EventKind
 from tests.scripts import read_script
 from tests.support import trace_processor
 from tests.support.jobs import TRAIN, Job, needs_mpirun

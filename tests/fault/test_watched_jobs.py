@@ -11,8 +11,8 @@ import signal
 import pytest
 
 from hpcdist.base.extras import install_command
+from hpcdist.base.trace import metric_files, status
 from hpcdist.launch import top
-from hpcdist.trace import metric_files, status
 from tests.scripts import read_script
 from tests.support.jobs import TRAIN, Job, needs_mpirun
 

@@ -8,10 +8,10 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from hpcdist.trace import chrome
-from hpcdist.trace.events import EVENT, EventKind
-from hpcdist.trace.files import RankOfJob, RankRecording
-from hpcdist.trace.recorder import Recording
+from hpcdist.base.trace import chrome
+from hpcdist.base.trace.events import EVENT, EventKind
+from hpcdist.base.trace.files import RankOfJob, RankRecording
+from hpcdist.base.trace.recorder import Recording
 from tests.support import trace_processor
 
 NAMES = ("step", "mul", "w@GRAD", "w", "loss", "sum of bucket 0", "parameters from servers")

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from hpcdist.base.trace import critical_path, files, summary
+from hpcdist.base.trace.advice import advise
+from hpcdist.base.trace.events import Cause, EventKind
+from hpcdist.base.trace.files import RankOfJob
 from hpcdist.launch import job_report
-from hpcdist.trace import critical_path, files, summary
-from hpcdist.trace.advice import advise
-from hpcdist.trace.events import Cause, EventKind
-from hpcdist.trace.files import RankOfJob
 from tests.support.recorded_jobs import BYTES, STEPS, US, Rank, job, programs, told
 
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from hpcdist.base.trace import prometheus, status
+from hpcdist.base.trace.events import Cause
+from hpcdist.base.trace.status import ENDED, FAILED, JobStatus, RankStatus
 from hpcdist.errors import TraceError
 from hpcdist.launch import top
-from hpcdist.trace import prometheus, status
-from hpcdist.trace.events import Cause
-from hpcdist.trace.status import ENDED, FAILED, JobStatus, RankStatus
 
 NOW = 2_000_000.0
 JOB = JobStatus(job="4711", script="train.py", ranks=3, unix_s=NOW - 600, every_s=2.0)

@@ -16,13 +16,13 @@ import pytest
 
 from hpcdist import runtime
 from hpcdist.base import settings
+from hpcdist.base.trace.position import here
 from hpcdist.comm.cluster import PSERVER, Cluster, RankRole
 from hpcdist.comm.world import mpi_world
 from hpcdist.executor import control
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.graph.program import Program
-from hpcdist.trace.position import here
 from hpcdist.transpiler import DistributeTranspiler
 from tests.support.mpi_ranks import give_back
 

@@ -8,13 +8,13 @@ from functools import cache
 import numpy as np
 
 import hpcdist as fluid
+from hpcdist.base.trace import summary
+from hpcdist.base.trace.advice import advise
+from hpcdist.base.trace.events import EVENT, Cause, EventKind
+from hpcdist.base.trace.files import RankOfJob, RankRecording
+from hpcdist.base.trace.programs import Moved
+from hpcdist.base.trace.recorder import Recording
 from hpcdist.executor.described import described
-from hpcdist.trace import summary
-from hpcdist.trace.advice import advise
-from hpcdist.trace.events import EVENT, Cause, EventKind
-from hpcdist.trace.files import RankOfJob, RankRecording
-from hpcdist.trace.programs import Moved
-from hpcdist.trace.recorder import Recording
 
 STEPS = 120
 US = 1000  # nanoseconds

@@ -12,12 +12,12 @@ from torch import nn
 
 import hpcdist as fluid
 import hpcdist.torch as ours
+from hpcdist.base.trace.position import here
 from hpcdist.checkpoint import resume_state
 from hpcdist.comm.world import mpi_world
 from hpcdist.errors import CheckpointError, TableError
 from hpcdist.serving import Lookup
 from hpcdist.torch import saver, tables
-from hpcdist.trace.position import here
 
 pytestmark = pytest.mark.usefixtures("no_tables_yet")
 WEIGHT = {"tensor": "model/weight", "shape": [2, 3], "dtype": "float32"}

@@ -9,14 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
 
+from hpcdist.base.trace.critical_path import chosen_step  # noqa: E402
+from hpcdist.base.trace.events import EventKind  # noqa: E402
+from hpcdist.base.trace.files import RankOfJob, RankRecording  # noqa: E402
+from hpcdist.base.trace.recorder import Recorder  # noqa: E402
+from hpcdist.base.trace.summary import summarize  # noqa: E402
 from hpcdist.launch import job_report  # noqa: E402
 from hpcdist.torch import steps as torch_steps  # noqa: E402
 from hpcdist.torch.signature import Call  # noqa: E402
-from hpcdist.trace.critical_path import chosen_step  # noqa: E402
-from hpcdist.trace.events import EventKind  # noqa: E402
-from hpcdist.trace.files import RankOfJob, RankRecording  # noqa: E402
-from hpcdist.trace.recorder import Recorder  # noqa: E402
-from hpcdist.trace.summary import summarize  # noqa: E402
 
 
 @pytest.fixture

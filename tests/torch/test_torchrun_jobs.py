@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.trace import metric_files, status
+from hpcdist.base.trace import metric_files, status
 from tests.scripts import read_script
 from tests.support.jobs import (
     LIMIT_S,

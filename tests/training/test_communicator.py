@@ -9,6 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hpcdist.base.trace.events import Count
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.errors import CommError, SettingError
 from hpcdist.ps.plan import Route, UpdateMode
 from hpcdist.runtime.pserver.communicator import (
@@ -19,8 +21,6 @@ from hpcdist.runtime.pserver.communicator import (
 )
 from hpcdist.runtime.pserver.exchange_plan import refuse_unpushed
 from hpcdist.runtime.pserver.row_partition import RowCut
-from hpcdist.trace.events import Count
-from hpcdist.trace.recorder import recorder
 from hpcdist.transpiler.plan import ProgramPlan
 
 PREFIX = "FLAGS_communicator_"

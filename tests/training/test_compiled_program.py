@@ -11,8 +11,8 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.executor.executor import Executor
-from hpcdist.trace.recorder import recorder
 from tests.support.thread_jobs import ranks_as_threads
 
 Scale = fluid.BuildStrategy.GradientScaleStrategy

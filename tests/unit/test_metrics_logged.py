@@ -14,11 +14,11 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist.base.extras import install_command
+from hpcdist.base.trace import metric_files, tensorboard
+from hpcdist.base.trace import metric_log as module
+from hpcdist.base.trace.metric_files import CsvLines, JsonLines, LineFile, json_path
+from hpcdist.base.trace.metric_log import FETCHED, MetricLog, Noted, metric_log
 from hpcdist.errors import MetricError
-from hpcdist.trace import metric_files, tensorboard
-from hpcdist.trace import metric_log as module
-from hpcdist.trace.metric_files import CsvLines, JsonLines, LineFile, json_path
-from hpcdist.trace.metric_log import FETCHED, MetricLog, Noted, metric_log
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
+from hpcdist.base.trace.position import here
 from hpcdist.errors import NotFiniteError
 from hpcdist.executor.nan_watch import NanWatch, with_checks
 from hpcdist.graph.operator import Operator
-from hpcdist.trace.position import here
 
 
 def train(values, fetch_all=False):

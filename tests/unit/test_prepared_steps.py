@@ -9,12 +9,12 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.base.fetched import FetchedArray
+from hpcdist.base.trace.position import here
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.errors import FeedError, GraphError, HpcdistError
 from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.graph.program import Program, program_guard
 from hpcdist.lod_tensor import LoDTensor
-from hpcdist.trace.position import here
-from hpcdist.trace.recorder import recorder
 
 WARM = 3  # steps after which all that follow are taken like them
 

@@ -9,8 +9,8 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import profiler
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.errors import MissingNameError
-from hpcdist.trace.recorder import recorder
 from tests.support.job import alone
 
 HEAD = ["Event", "Calls", "Total", "Min.", "Max.", "Ave.", "Ratio."]

@@ -12,7 +12,7 @@ import rich.progress
 import hpcdist as fluid
 
 # The module of this name is hidden by the function in the facade.
-MODULE = sys.modules["hpcdist.trace.progress"]
+MODULE = sys.modules["hpcdist.base.trace.progress"]
 
 
 @pytest.fixture

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
+from hpcdist.base.trace import files, rates, summary
+from hpcdist.base.trace.events import EventKind
+from hpcdist.base.trace.files import RankOfJob
+from hpcdist.base.trace.programs import Moved, OperatorFacts, ProgramFacts, from_plain
+from hpcdist.base.trace.rates import Rates
 from hpcdist.errors import TraceError
 from hpcdist.executor.described import described
 from hpcdist.graph.registry import declared_attrs, lookup
 from hpcdist.launch import graphs, job_report, plots
 from hpcdist.launch.operator_table import operators_of
-from hpcdist.trace import files, rates, summary
-from hpcdist.trace.events import EventKind
-from hpcdist.trace.files import RankOfJob
-from hpcdist.trace.programs import Moved, OperatorFacts, ProgramFacts, from_plain
-from hpcdist.trace.rates import Rates
 from tests.support.job import alone
 from tests.support.recorded_jobs import Rank, job, programs
 

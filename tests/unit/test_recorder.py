@@ -13,6 +13,11 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
+from hpcdist.base.trace import chrome, files
+from hpcdist.base.trace import recorder as module
+from hpcdist.base.trace.events import EVENT, Cause, Count, EventKind, waits_for_cause
+from hpcdist.base.trace.files import RankOfJob, RankRecording
+from hpcdist.base.trace.recorder import MOST_STRIDE, Recorder, stride_for
 from hpcdist.comm import progress
 from hpcdist.comm.progress import CROWDED, waiter
 from hpcdist.errors import CommError, SettingError, TraceError
@@ -24,11 +29,6 @@ from hpcdist.ps.packet_log import PacketLog
 from hpcdist.ps.packets import Packet, VarSpec
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 from hpcdist.ps.table_rpc import move
-from hpcdist.trace import chrome, files
-from hpcdist.trace import recorder as module
-from hpcdist.trace.events import EVENT, Cause, Count, EventKind, waits_for_cause
-from hpcdist.trace.files import RankOfJob, RankRecording
-from hpcdist.trace.recorder import MOST_STRIDE, Recorder, stride_for
 from tests.support.job import alone
 
 OF = RankOfJob(rank=3, role="TRAINER", index=1, host="n1", pid=7, offset_ns=-5, error_ns=9)

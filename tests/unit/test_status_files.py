@@ -11,15 +11,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hpcdist.base.trace import metric_files, prometheus, status
+from hpcdist.base.trace.events import EVENT, EventKind
+from hpcdist.base.trace.files import RankOfJob
+from hpcdist.base.trace.metric_log import log_metrics, metric_log
+from hpcdist.base.trace.recorder import Recording
+from hpcdist.base.trace.status import ENDED, FAILED, JobStatus, Waits
 from hpcdist.errors import LaunchError
 from hpcdist.launch import options, status_writer
 from hpcdist.launch.status_writer import Watch
-from hpcdist.trace import metric_files, prometheus, status
-from hpcdist.trace.events import EVENT, EventKind
-from hpcdist.trace.files import RankOfJob
-from hpcdist.trace.metric_log import log_metrics, metric_log
-from hpcdist.trace.recorder import Recording
-from hpcdist.trace.status import ENDED, FAILED, JobStatus, Waits
 from tests.support.threads import LIMIT_S
 
 NOW = 2_000_000.0

@@ -13,6 +13,7 @@ from typing import Any
 from hpcdist.base import settings
 from hpcdist.base.errors import CheckpointError, DataError
 from hpcdist.base.extras import install_command
+from hpcdist.base.trace.events import Count
 from hpcdist.data.columnar.blocks import BlockReader, Policy, Skip
 from hpcdist.data.columnar.certificate import Certificate, shuffle_facts
 from hpcdist.data.columnar.columns import Column, Ragged, Rules
@@ -24,7 +25,6 @@ from hpcdist.data.columnar.windows import Batch, batches, windows
 from hpcdist.data.reader import buffered
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.lod_tensor import LoDTensor
-from hpcdist.trace.events import Count
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

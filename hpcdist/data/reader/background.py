@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.errors import DataError
+from hpcdist.base.trace.events import Count
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.data.reader.decorators import Reader, at_least
-from hpcdist.trace.events import Count
-from hpcdist.trace.recorder import recorder
 
 # A reader stuck in I/O cannot be interrupted; the consumer waits this long for it, then leaves it
 # to end by itself (the thread is a daemon).

@@ -22,13 +22,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hpcdist.autodiff.backward import gradients
 from hpcdist.base.errors import GraphAssertionError, GraphError
 from hpcdist.executor.backend import Place
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.fluid.compat.op import SingleOperator
 from hpcdist.graph import names
+from hpcdist.graph.autodiff.backward import gradients
 from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.operator import Operator, as_names, read_before_written
 from hpcdist.graph.program import Program, default_main_program, program_guard

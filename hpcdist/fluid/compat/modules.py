@@ -40,12 +40,13 @@ MOVED = {
             *("optimizer", "regularizer"),
         )
     },
-    "hpcdist.backward": "hpcdist.autodiff.backward",
+    "hpcdist.backward": "hpcdist.graph.autodiff.backward",
     "hpcdist.columnar": "hpcdist.data.columnar",
     "hpcdist.errors": "hpcdist.base.errors",
     "hpcdist.lod_tensor": "hpcdist.graph.lod_tensor",
     "hpcdist.notebook": "hpcdist.launch.notebook",
     "hpcdist.reader": "hpcdist.data.reader",
+    "hpcdist.serving": "hpcdist.ps.published",
     "hpcdist.settings": "hpcdist.base.settings",
 }
 _PUBLIC = {real: name for name, real in MOVED.items()}

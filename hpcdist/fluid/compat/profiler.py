@@ -12,12 +12,12 @@ from time import monotonic_ns
 
 from hpcdist.base import settings
 from hpcdist.base.errors import GraphError, TraceError
+from hpcdist.base.trace import chrome
+from hpcdist.base.trace.events import EventKind
+from hpcdist.base.trace.files import RankOfJob, RankRecording
+from hpcdist.base.trace.operator_times import SORTED_BY, operator_times, table
+from hpcdist.base.trace.recorder import MIB, recorder
 from hpcdist.base.warned import warn
-from hpcdist.trace import chrome
-from hpcdist.trace.events import EventKind
-from hpcdist.trace.files import RankOfJob, RankRecording
-from hpcdist.trace.operator_times import SORTED_BY, operator_times, table
-from hpcdist.trace.recorder import MIB, recorder
 
 __all__ = ["profiler", "reset_profiler", "start_profiler", "stop_profiler"]
 

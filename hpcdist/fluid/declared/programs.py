@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hpcdist.autodiff.backward import append_backward
 from hpcdist.comm.cluster import Cluster
 from hpcdist.fluid import initializer, layers, optimizer
 from hpcdist.fluid.declared.table_optimizers import AdamW
 from hpcdist.fluid.layers.param_attr import ParamAttr
 from hpcdist.fluid.regularizer import L2Decay
 from hpcdist.graph import names
+from hpcdist.graph.autodiff.backward import append_backward
 from hpcdist.graph.program import Program, program_guard
 from hpcdist.ps.facts import DenseFacts, Facts, Initial, OptimizerFacts, TableFacts, rate_name
 from hpcdist.runtime.job.job import Job

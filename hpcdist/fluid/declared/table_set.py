@@ -11,6 +11,7 @@ import numpy as np
 
 from hpcdist import checkpoint, runtime
 from hpcdist.base.errors import CommError, TableError
+from hpcdist.base.trace.position import here
 from hpcdist.comm import loopback
 from hpcdist.comm.base import Array, Transport
 from hpcdist.executor.backend import CPUPlace
@@ -25,7 +26,6 @@ from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import TableClient
 from hpcdist.runtime.pserver.declared import DeclaredOnServers, deadline_s, tell_servers
-from hpcdist.trace.position import here
 
 ROWS_TAG = 4  # of the trainers' communicator for rows
 NO_IDS = np.empty(0, np.int64)

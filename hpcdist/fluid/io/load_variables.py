@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdist.base.keywords import name_arguments_in
+from hpcdist.base.trace.position import here
 from hpcdist.checkpoint.divided import Combined, left_to_first
 from hpcdist.checkpoint.local import check_loadable, check_table, counted, load_shards, load_table
 from hpcdist.checkpoint.local_shards import (
@@ -32,7 +33,6 @@ from hpcdist.fluid.io.selection import (
     is_persistable,
 )
 from hpcdist.graph.program import Program
-from hpcdist.trace.position import here
 from hpcdist.transpiler.plan import ProgramPlan, trainer_plan
 from hpcdist.transpiler.pserver import server_plan
 from hpcdist.transpiler.sharded_updates import not_here

@@ -18,8 +18,8 @@ from hpcdist.graph.program import Program, default_main_program
 from hpcdist.graph.registry import Meta, arguments, attrs_of, lookup
 from hpcdist.graph.variable import Variable
 from hpcdist.ops.torch_forms import dtype_name, forms
-from hpcdist.serving.dense import TRACED_BATCH, DenseParts, OnnxModel
-from hpcdist.serving.members import RowsInput
+from hpcdist.ps.published.dense import TRACED_BATCH, DenseParts, OnnxModel
+from hpcdist.ps.published.members import RowsInput
 from hpcdist.transpiler.table_metadata import is_distributed_lookup, padding_of
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from hpcdist.base import settings
 from hpcdist.base.checks import Refused
 from hpcdist.base.errors import DataError, DataNotImplementedError
+from hpcdist.base.trace.events import Count
 from hpcdist.data.reader import buffered, xmap_readers
 from hpcdist.executor import control
 from hpcdist.fluid.multi_slot.dataset_settings import DatasetSettings, at_least_one, refuse
@@ -40,7 +41,6 @@ from hpcdist.fluid.multi_slot.samples import (
     with_as_many_batches,
 )
 from hpcdist.graph.variable import Variable
-from hpcdist.trace.events import Count
 
 logger = logging.getLogger("hpcdist.multi_slot")
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from typing import Any
 
-from hpcdist.autodiff.backward import append_backward, check_loss
 from hpcdist.base.checks import Refused
 from hpcdist.base.errors import (
     GraphAssertionError,
@@ -21,6 +20,7 @@ from hpcdist.fluid.clip import GradientClipBase, append_gradient_clip_ops, error
 from hpcdist.fluid.initializer import Constant
 from hpcdist.fluid.regularizer import WeightDecayRegularizer, append_regularization_ops, row_decay
 from hpcdist.graph import names
+from hpcdist.graph.autodiff.backward import append_backward, check_loss
 from hpcdist.graph.block import Block
 from hpcdist.graph.op_role import ROLE_ATTR, ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.operator import Operator

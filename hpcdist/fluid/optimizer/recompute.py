@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcdist.autodiff.recompute import recompute
 from hpcdist.base.errors import GraphAssertionError, GraphTypeError
 from hpcdist.fluid.optimizer.base import ParamGrads
 from hpcdist.fluid.optimizer.wrapper import AnyOptimizer, OptimizerWrapper
+from hpcdist.graph.autodiff.recompute import recompute
 from hpcdist.graph.block import block_of
 from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.variable import Variable

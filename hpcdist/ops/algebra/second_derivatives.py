@@ -3,7 +3,7 @@
 A gradient operator computes dX from dOut, and maybe from X or Out. The rules here say how the
 gradient of dX flows on to what it was computed from, in operators that are there already: so third
 derivatives are there, too. A gradient operator without a rule is refused by name, in
-`autodiff/backward.py`.
+`graph/autodiff/backward.py`.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpcdist.autodiff.recompute import AGAIN
 from hpcdist.base.errors import FeedError, PlanError
+from hpcdist.graph.autodiff.recompute import AGAIN
 from hpcdist.graph.block import block_of
 from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.op_role import OpRole

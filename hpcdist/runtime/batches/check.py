@@ -13,9 +13,9 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from hpcdist.base.errors import FeedError
+from hpcdist.base.trace.position import here
 from hpcdist.comm.base import Array
 from hpcdist.graph.lod_tensor import LoDTensor
-from hpcdist.trace.position import here
 
 # Of a record: rows, digests of what was set and of the names, then one for each variable by name.
 WORDS = 64

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hpcdist.base.errors import FeedError
+from hpcdist.base.trace.position import here
 from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
 from hpcdist.ops.normalization.sync_batch_norm import OPS, bind_sync
 from hpcdist.runtime.staging import rebound
-from hpcdist.trace.position import here
 
 # (data, what): what every trainer gives, in trainer order; None of one that died. Collective.
 Exchange = Callable[[bytes, str], Sequence[bytes | None]]

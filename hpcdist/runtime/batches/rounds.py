@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.base.errors import FeedError
+from hpcdist.base.trace.position import here
 from hpcdist.comm.base import Transport
 from hpcdist.comm.collective import RankGroup
 from hpcdist.comm.split_allgather import SplitAllgather, split_allgather
@@ -18,7 +19,6 @@ from hpcdist.runtime.batches.check import ENDED, RECORD_BYTES, BatchCheck
 from hpcdist.runtime.batches.joined_fetch import NOTE_BYTES, JoinedFetch
 from hpcdist.runtime.batches.scatter import Division
 from hpcdist.runtime.job.membership import Membership
-from hpcdist.trace.position import here
 
 
 class BatchRounds:

@@ -13,6 +13,7 @@ import numpy as np
 
 from hpcdist.base.device import on_host
 from hpcdist.base.errors import FeedError, PlanError
+from hpcdist.base.trace.position import here
 from hpcdist.comm.base import Transport
 from hpcdist.executor.control import Binding, Feed, Join
 from hpcdist.executor.fed import as_host
@@ -39,7 +40,6 @@ from hpcdist.runtime.batches.trainer_part import SharedFacts, TrainerPart, expec
 from hpcdist.runtime.batches.whole_batch import ROWS, of_whole_batch, rows_here
 from hpcdist.runtime.job.membership import Membership
 from hpcdist.runtime.staging import in_order
-from hpcdist.trace.position import here
 
 logger = logging.getLogger("hpcdist")
 SENDING = ("send", "push_sparse", "c_allreduce_sum")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.device import on_host
+from hpcdist.base.trace.position import here
 from hpcdist.comm.bucket import Fusing, Gradient, buckets
 from hpcdist.comm.collective import CollectiveOperations
 from hpcdist.comm.reducer import BucketReducer
@@ -21,7 +22,6 @@ from hpcdist.graph.program import program_of
 from hpcdist.graph.registry import Call, Meta
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.runtime.staging import in_order
-from hpcdist.trace.position import here
 from hpcdist.transpiler.group import Group, group_of
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from hpcdist.base import settings
 from hpcdist.base.device import assign, on_host
 from hpcdist.base.errors import CommError
+from hpcdist.base.trace.position import here
 from hpcdist.comm.base import Transport, ranks_that_differ
 from hpcdist.comm.collective import CollectiveOperations
 from hpcdist.comm.groups import AllreduceOptions, make_groups
@@ -45,7 +46,6 @@ from hpcdist.runtime.job.farewells import Common, Farewells
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.staging import in_order
 from hpcdist.runtime.tables.pull_push import TABLE_OPS
-from hpcdist.trace.position import here
 from hpcdist.transpiler.adaptive_local_sgd import steps_of
 from hpcdist.transpiler.collective import rewritten
 from hpcdist.transpiler.data_parallel import RUNNING, check_counts_rows, without_data

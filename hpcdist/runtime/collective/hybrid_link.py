@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from hpcdist.base.errors import GraphError, HpcdistError, PlanError
+from hpcdist.base.trace.position import here
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.executor.control import Binding
@@ -21,7 +22,6 @@ from hpcdist.runtime.collective.sum_checks import check_counts
 from hpcdist.runtime.pserver.connection import ServerConnection
 from hpcdist.runtime.pserver.transpiled_for import PlainScript
 from hpcdist.runtime.tables.pull_push import bind_steps
-from hpcdist.trace.position import here
 from hpcdist.transpiler.hybrid import served_plan
 from hpcdist.transpiler.plan import ProgramPlan
 from hpcdist.transpiler.substitute import in_group

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hpcdist.base.trace.position import here
 from hpcdist.comm.base import Transport
 from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
@@ -12,7 +13,6 @@ from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable
 from hpcdist.runtime.tables.pull_push import bind_local
-from hpcdist.trace.position import here
 
 
 class TrainersTables:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.errors import CommError, RankFailure
+from hpcdist.base.trace.position import here
 from hpcdist.comm.base import ANY, Transport
 from hpcdist.comm.progress import while_waiting
-from hpcdist.trace.position import here
 
 _LEAVING = 1  # the tag of what a trainer says when its script has ended
 

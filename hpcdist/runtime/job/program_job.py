@@ -13,6 +13,7 @@ import numpy as np
 
 from hpcdist.base import settings
 from hpcdist.base.errors import HpcdistError
+from hpcdist.base.trace.position import here
 from hpcdist.executor.analysis import is_control
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding, Control, Feed, Settled, SharedFetch
@@ -38,7 +39,6 @@ from hpcdist.runtime.job.substitution import JobFacts, LinkKind, substitution_of
 from hpcdist.runtime.pipeline.pipeline_link import PipelineLink
 from hpcdist.runtime.pipeline.stage_steps import StageSteps
 from hpcdist.runtime.tables.make_table import bind_make
-from hpcdist.trace.position import here
 from hpcdist.transpiler.plan import trainer_plan
 from hpcdist.transpiler.unserved import refuse_missed_rows
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hpcdist.base.errors import CommError, FeedError
+from hpcdist.base.trace.position import here
 from hpcdist.comm.base import Transport, ranks_that_differ
 from hpcdist.runtime.batches.check import RECORD_BYTES, BatchCheck
-from hpcdist.trace.position import here
 
 
 class Meeting:

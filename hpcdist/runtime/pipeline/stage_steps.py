@@ -11,6 +11,7 @@ import numpy as np
 
 from hpcdist.base.device import on_host
 from hpcdist.base.errors import FeedError
+from hpcdist.base.trace.position import here
 from hpcdist.executor.analysis import reads
 from hpcdist.executor.control import Feed, SharedFetch
 from hpcdist.executor.fed import as_host, fed_metas
@@ -24,7 +25,6 @@ from hpcdist.runtime.batches.scatter import samples_of
 from hpcdist.runtime.job.set_values import SetValues
 from hpcdist.runtime.pipeline.micro_batches import MicroBatch, joined, packed, unpacked
 from hpcdist.runtime.pipeline.pipeline_link import PipelineLink
-from hpcdist.trace.position import here
 from hpcdist.transpiler.pipeline_plan import ALL
 
 logger = logging.getLogger("hpcdist")

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.device import assign, on_host
+from hpcdist.base.trace.position import here
 from hpcdist.comm.base import Request, Transport
 from hpcdist.comm.progress import waits_for_ranks
 from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.pipeline import MICRO
 from hpcdist.graph.registry import Call
-from hpcdist.trace.position import here
 
 
 class Transfers:

@@ -18,14 +18,14 @@ import numpy as np
 
 from hpcdist.base import settings
 from hpcdist.base.errors import CommError
+from hpcdist.base.trace.events import Count
+from hpcdist.base.trace.recorder import recorder
 from hpcdist.comm.base import Array
 from hpcdist.graph.registry import Call
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ps.client import PsClient
 from hpcdist.runtime.pserver.progress_thread import ProgressThread
 from hpcdist.runtime.pserver.row_partition import RowCut
-from hpcdist.trace.events import Count
-from hpcdist.trace.recorder import recorder
 
 
 @dataclass(frozen=True)

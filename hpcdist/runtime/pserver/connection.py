@@ -8,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from hpcdist.base.errors import CommError
+from hpcdist.base.trace.position import here
 from hpcdist.comm.base import Array, Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.ps.client import PsClient
@@ -21,7 +22,6 @@ from hpcdist.runtime.pserver.exchange_plan import (
     exchanges_of_this_turn,
     refuse_unpushed,
 )
-from hpcdist.trace.position import here
 
 
 class ServerConnection:

@@ -10,6 +10,7 @@ import numpy as np
 
 from hpcdist.base import settings
 from hpcdist.base.errors import GraphError
+from hpcdist.base.trace.position import here
 from hpcdist.checkpoint.serving import ServerStore
 from hpcdist.comm.base import ANY, Array, Request, Transport
 from hpcdist.comm.cluster import Cluster
@@ -42,7 +43,6 @@ from hpcdist.runtime.pserver.staged_updates import StagedUpdates, servers_with_b
 from hpcdist.runtime.pserver.transpiled_for import transpiled_for
 from hpcdist.runtime.pserver.update_watch import UpdateWatch
 from hpcdist.runtime.tables.make_table import server_table
-from hpcdist.trace.position import here
 from hpcdist.transpiler.pserver import ServerPlan, server_plan
 from hpcdist.transpiler.substitute import on_server
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.errors import CommError
+from hpcdist.base.trace.position import here
 from hpcdist.executor.control import Binding
 from hpcdist.executor.loop_runs import join_loops
 from hpcdist.graph.registry import Call
@@ -19,7 +20,6 @@ from hpcdist.ps.shards import Shards, SyncShards
 from hpcdist.runtime.pserver.exchange_plan import STALENESS, STEP
 from hpcdist.runtime.pserver.optimize_block import Apply, OptimizeBlock, bind_back_up
 from hpcdist.runtime.pserver.update_watch import UpdateWatch
-from hpcdist.trace.position import here
 from hpcdist.transpiler.pserver import ServerPlan
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.trace.position import here
 from hpcdist.comm.base import Transport
 from hpcdist.executor.compile import steps_of
 from hpcdist.executor.control import Binding
@@ -18,7 +19,6 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
 from hpcdist.ops.common import in_sequence
-from hpcdist.trace.position import here
 from hpcdist.transpiler.mean_gradient import STAGE, ServerSums
 
 OpsOn = Callable[[Any], tuple[Sequence[Operator], Mapping[str, Any]]]  # a merged sparse gradient

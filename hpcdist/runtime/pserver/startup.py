@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hpcdist.base.trace.position import here
 from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
@@ -12,7 +13,6 @@ from hpcdist.ps.plan import Plan
 from hpcdist.runtime.pserver.bound_steps import staged
 from hpcdist.runtime.pserver.connection import ServerConnection
 from hpcdist.runtime.staging import in_order
-from hpcdist.trace.position import here
 
 
 def bind_startup(

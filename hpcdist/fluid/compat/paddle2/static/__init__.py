@@ -1,6 +1,5 @@
 """``paddle.static``: programs, and what runs, saves and loads them."""
 
-from hpcdist.autodiff.backward import append_backward, gradients
 from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.parallel_executor import ParallelExecutor
 from hpcdist.executor.scope import Scope, global_scope, scope_guard
@@ -38,6 +37,7 @@ from hpcdist.graph import (
     default_startup_program,
     program_guard,
 )
+from hpcdist.graph.autodiff.backward import append_backward, gradients
 from hpcdist.graph.variable import Variable
 
 __all__ = [

@@ -17,7 +17,7 @@ from typing import Any
 from hpcdist.base.errors import PublicationError
 from hpcdist.base.extras import install_command
 from hpcdist.base.replaced import write_whole
-from hpcdist.serving.members import RowsInput
+from hpcdist.ps.published.members import RowsInput
 
 NEEDED = ("torch", "onnx", "onnxscript")
 LONGEST = 250  # characters of a reason

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpcdist.trace.events import EventKind
-from hpcdist.trace.files import RankRecording
+from hpcdist.base.trace.events import EventKind
+from hpcdist.base.trace.files import RankRecording
 
 MOST_HOPS = 1000
 AFTER_NS = 200_000  # a wait and the receipt that ended it, at most so far apart

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from hpcdist.base import plain_data
 from hpcdist.base.errors import TraceError
 from hpcdist.base.replaced import TEMPORARY, in_place_of, write_whole
-from hpcdist.trace import programs
-from hpcdist.trace.events import EVENT, EventKind
-from hpcdist.trace.recorder import Recording
+from hpcdist.base.trace import programs
+from hpcdist.base.trace.events import EVENT, EventKind
+from hpcdist.base.trace.recorder import Recording
 
 T = TypeVar("T")
 FORMAT = 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from hpcdist.autodiff.gradient_steps import (
+from hpcdist.base.errors import GraphAssertionError, GraphError, GraphTypeError
+from hpcdist.graph.autodiff.gradient_steps import (
     Step,
     flowing_names,
     gradient_steps,
@@ -14,9 +15,8 @@ from hpcdist.autodiff.gradient_steps import (
     sum_repeated,
     unmask_name,
 )
-from hpcdist.autodiff.overwritten import BEFORE, Overwritten
-from hpcdist.autodiff.recompute import recompute
-from hpcdist.base.errors import GraphAssertionError, GraphError, GraphTypeError
+from hpcdist.graph.autodiff.overwritten import BEFORE, Overwritten
+from hpcdist.graph.autodiff.recompute import recompute
 from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 from hpcdist.base.errors import TraceError
 from hpcdist.base.replaced import TEMPORARY, write_whole
-from hpcdist.trace.events import EventKind
-from hpcdist.trace.files import RankOfJob, checked, made
-from hpcdist.trace.metric_files import plain
-from hpcdist.trace.recorder import Recording
+from hpcdist.base.trace.events import EventKind
+from hpcdist.base.trace.files import RankOfJob, checked, made
+from hpcdist.base.trace.metric_files import plain
+from hpcdist.base.trace.recorder import Recording
 
 T = TypeVar("T")
 FORMAT = 1

@@ -16,8 +16,8 @@ from typing import Any
 
 from hpcdist.base.errors import TraceError
 from hpcdist.base.replaced import in_place_of
-from hpcdist.trace.events import EventKind
-from hpcdist.trace.files import RankRecording
+from hpcdist.base.trace.events import EventKind
+from hpcdist.base.trace.files import RankRecording
 
 CATEGORIES = {
     EventKind.STEP: "step",

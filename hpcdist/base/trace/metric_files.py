@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hpcdist.base.errors import MetricError
-from hpcdist.trace.metric_log import RESERVED, Noted
+from hpcdist.base.trace.metric_log import RESERVED, Noted
 
 MAX_BUFFERED = 2**24  # bytes that cannot be written for now
 CSV_HEAD = "start,step,unix_s,name,value\n"

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpcdist.base.replaced import TEMPORARY, write_whole
-from hpcdist.trace.status import RankStatus
+from hpcdist.base.trace.status import RankStatus
 
 OLD_S = 3600.0  # a rank writes every few seconds, or minutes in the largest jobs
 _NAME = re.compile(rf"hpcdist\.(\d+)\.prom({TEMPORARY})?")

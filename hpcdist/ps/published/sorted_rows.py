@@ -39,8 +39,8 @@ def ids_of(keys: Keys) -> Ids:
     """Return the ids whose keys these are."""
     x = (keys ^ (keys >> R31) ^ (keys >> R62)) * UNDO_M2
     x = (x ^ (x >> R27) ^ (x >> R54)) * UNDO_M1
-    x = x ^ (x >> R30) ^ (x >> R60) ^ SALT
-    return x.view(np.int64)
+    ids: Ids = (x ^ (x >> R30) ^ (x >> R60) ^ SALT).view(np.int64)
+    return ids
 
 
 class SortedKeys:

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from hpcdist.base import settings
 from hpcdist.base.errors import SettingError
-from hpcdist.trace.events import EVENT, RECORD, Count, EventKind
-from hpcdist.trace.programs import MOST_PROGRAMS, ProgramFacts
+from hpcdist.base.trace.events import EVENT, RECORD, Count, EventKind
+from hpcdist.base.trace.programs import MOST_PROGRAMS, ProgramFacts
 
 SHARE = 0.005  # of the time, for the details of some steps
 COST_NS = 500  # of one event, measured: benchmarks/recorder.py

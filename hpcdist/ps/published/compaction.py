@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from hpcdist.base.errors import PublicationError
-from hpcdist.serving.files import TableRows, read_member, write_member, write_rows
-from hpcdist.serving.lookup import Lookup
-from hpcdist.serving.members import BASE, FILE, NAME, Member, link_of
-from hpcdist.serving.sorted_rows import Ids, Kept, mixes_of
-from hpcdist.serving.version import PublishedTable
+from hpcdist.ps.published.files import TableRows, read_member, write_member, write_rows
+from hpcdist.ps.published.lookup import Lookup
+from hpcdist.ps.published.members import BASE, FILE, NAME, Member, link_of
+from hpcdist.ps.published.sorted_rows import Ids, Kept, mixes_of
+from hpcdist.ps.published.version import PublishedTable
 
 LEFT = re.compile(r"\.(facts|failed)$")  # what owners say of their rows, until all are there
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcdist.trace.events import EventKind
-from hpcdist.trace.files import RankOfJob, RankRecording
+from hpcdist.base.trace.events import EventKind
+from hpcdist.base.trace.files import RankOfJob, RankRecording
 
 LEAST_SAMPLES = 8  # of memory, to speak of its growth
 LARGE_BYTES = 2**16  # of a message whose rate counts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcdist.trace.files import RankRecording
+from hpcdist.base.trace.files import RankRecording
 
 
 def failed(recordings: Sequence[RankRecording]) -> list[RankRecording]:

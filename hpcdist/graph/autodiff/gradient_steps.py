@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcdist.autodiff.overwritten import Overwritten
 from hpcdist.base.warned import warn
+from hpcdist.graph.autodiff.overwritten import Overwritten
 from hpcdist.graph.block import Block
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
 from hpcdist.graph.operator import Operator, Slots, rename_in

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcdist.trace.metric_files import BufferedFile
-from hpcdist.trace.metric_log import Noted
+from hpcdist.base.trace.metric_files import BufferedFile
+from hpcdist.base.trace.metric_log import Noted
 
 VERSION = "brain.Event:2"
 

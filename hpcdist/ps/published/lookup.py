@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hpcdist.base.errors import PublicationError
-from hpcdist.serving.files import read_member, read_publication
-from hpcdist.serving.members import NAME, Member, MemberChain, resolve
-from hpcdist.serving.sorted_rows import Rows
-from hpcdist.serving.version import INITIAL, Version, load
+from hpcdist.ps.published.files import read_member, read_publication
+from hpcdist.ps.published.members import NAME, Member, MemberChain, resolve
+from hpcdist.ps.published.sorted_rows import Rows
+from hpcdist.ps.published.version import INITIAL, Version, load
 
 LOOK_S = 0.2  # how often the directory is looked at
 

@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpcdist.trace.events import Cause, EventKind
-from hpcdist.trace.failure import failed
-from hpcdist.trace.files import RankRecording
-from hpcdist.trace.summary import RankSummary, transits
+from hpcdist.base.trace.events import Cause, EventKind
+from hpcdist.base.trace.failure import failed
+from hpcdist.base.trace.files import RankRecording
+from hpcdist.base.trace.summary import RankSummary, transits
 
 STRAGGLES = 1.5  # times what the other trainers are busy in a step
 LEAST_S = 5e-4  # more in a step: ranks that share cores differ by less from one run to the next

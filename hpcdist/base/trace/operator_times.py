@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcdist.trace.events import EventKind
-from hpcdist.trace.recorder import Recording
+from hpcdist.base.trace.events import EventKind
+from hpcdist.base.trace.recorder import Recording
 
 OPERATORS = (
     EventKind.FEED,

@@ -16,7 +16,7 @@ import xxhash
 
 from hpcdist.base.errors import PublicationError
 from hpcdist.base.replaced import in_place_of, write_whole
-from hpcdist.serving.members import (
+from hpcdist.ps.published.members import (
     MAX_MANIFEST,
     DenseFile,
     Member,
@@ -26,7 +26,7 @@ from hpcdist.serving.members import (
     TableSection,
     parse,
 )
-from hpcdist.serving.sorted_rows import Keys, Layer, Rows
+from hpcdist.ps.published.sorted_rows import Keys, Layer, Rows
 
 PUBLICATION = "publication"  # the file that names the publication of a directory
 MAX_NAME = 32

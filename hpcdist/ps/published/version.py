@@ -12,9 +12,9 @@ import numpy as np
 from hpcdist.base.errors import PublicationError, TableError
 from hpcdist.base.nearest import did_you_mean
 from hpcdist.base.plain_data import typed
-from hpcdist.serving.files import open_layers, read_dense
-from hpcdist.serving.members import Member, MemberChain, TableKind, link_of
-from hpcdist.serving.sorted_rows import (
+from hpcdist.ps.published.files import open_layers, read_dense
+from hpcdist.ps.published.members import Member, MemberChain, TableKind, link_of
+from hpcdist.ps.published.sorted_rows import (
     Ids,
     Kept,
     Keys,
