@@ -126,6 +126,7 @@ def locate(
     """
     dim, shift, stride = layout[0], layout[1], layout[2]
     mask = uint64(len(directory) - 1)
+    beside = 4 * dim if dim else min(stride - 4, LINE_BYTES)  # what is asked for besides the id
     hashes = np.empty(BLOCK, np.uint64)
     lines = np.empty(BLOCK, np.int64)
     addresses = np.empty(BLOCK, np.int64)
@@ -150,7 +151,7 @@ def locate(
                 if row >= 0:
                     addresses[i] = _record(row, chunks, shift, stride)
                     prefetch(addresses[i])
-                    prefetch(addresses[i] + 4 * dim)
+                    prefetch(addresses[i] + beside)
                 elif _is_full(lines[i]):
                     segment = directory[tag & mask]
                     lines[i] = _next_line(

@@ -11,9 +11,10 @@ import numpy as np
 from numba import float32, int64, uint32, uint64
 
 from hpcdist.base.jit import jit
-from hpcdist.base.raw_memory import copy_bytes, float32_at, uint32_at
+from hpcdist.base.raw_memory import copy_bytes, float32_at, prefetch, uint32_at
 from hpcdist.ps.batch_kernels import owner_of
 from hpcdist.ps.part_kernels import (
+    AHEAD,
     CLICK,
     COUNT,
     DAY,
@@ -61,6 +62,8 @@ def touch(ids, records, looks, step, day, at, keep, coefficients, parts):
     A list has the value of a new row, and one that falls.
     """
     for i in range(len(records)):
+        if i + AHEAD < len(records):
+            prefetch(records[i + AHEAD] + at)
         words = uint32_at(records[i] + at)
         new, before = words[COUNT] == 0, uint64(0)
         if keep == SCORE:

@@ -166,15 +166,17 @@ class PolicyTable(SparseTable):
             self.tier.reserve(len(ids))
         unique, firsts, following = merged(ids) if repeats else single(ids)
         looks = self._looks(grads, firsts, following)
-        with_row = self._locate(unique, create=False) != 0
+        records = self._locate(unique, create=False)
+        with_row = records != 0
         chosen = with_row | self._by_chance(unique)
         if self.policy.admit_after == 1:
             self._check_room(unique[chosen])
         self.step += 1
         kept, carried = self._admitted(unique, looks, with_row, chosen)
-        unique, firsts, looks = unique[kept], firsts[kept], looks[kept]
-        self._look(unique, looks, carried)
-        self._step(unique, firsts, following, rows, learning_rate, scale)
+        if not kept.all():
+            unique, firsts, looks, records = unique[kept], firsts[kept], looks[kept], records[kept]
+        self._look(unique, records, looks, carried)
+        self._step(unique, firsts, following, rows, learning_rate, scale, records)
         self._pushed += len(ids)
         if self.policy.shrink_every and self.step % self.policy.shrink_every == 0:
             self.shrink()
@@ -295,8 +297,9 @@ class PolicyTable(SparseTable):
         """Count looks of ids without a row; return how many there were of each."""
         if self.waiting is not None:
             self.waiting.step, self.waiting.day = self.step, self.day
-            self.waiting._look(ids, looks, None)
-            return self.waiting.metadata(ids)[:, 0]
+            records = self.waiting._locate(ids, create=False)
+            self.waiting._look(ids, records, looks, None)
+            return self.waiting._metadata_at(records)[:, 0]
         assert self.sketch is not None
         parts = self.policy.parts_for(0)
         records = self.sketch._locate(ids_of_parts(parts)[owners_of(ids, parts)])
@@ -306,10 +309,13 @@ class PolicyTable(SparseTable):
         self._kernels.count_in_sketch(ids, looks[:, 0].copy(), records, depth, most, counts)
         return counts
 
-    def _look(self, ids: Array, looks: Array, carried: tuple[Array, Array] | None) -> None:
-        """Make the rows that are new, and note the looks of all; ``carried``: of `_admitted`."""
-        kernels, records = self._kernels, self._locate(ids)
-        self._enter(ids, records)
+    def _look(
+        self, ids: Array, records: Array, looks: Array, carried: tuple[Array, Array] | None
+    ) -> None:
+        """Make rows where ``records`` are 0, and note looks; ``carried``: of `_admitted`."""
+        kernels, new = self._kernels, np.flatnonzero(records == 0)
+        records[new] = made = self._locate(ids[new])
+        self._enter(ids[new], made)
         worth = *self._worth, self._parts
         kernels.touch(ids, records, looks, self.step, self.day, *worth)
         if carried is not None and len(carried[0]):

@@ -61,8 +61,7 @@ class SparseTable:
         self.changes: Changes | None = None  # once the table is published
         self._width = optimizer.state_width(dim)
         self.storage = storage or RowStorage()
-        widths = optimizer.state_widths(dim)
-        self.row_bytes = self.storage.row_bytes(dim)
+        self.row_bytes, widths = self.storage.row_bytes(dim), optimizer.state_widths(dim)
         self.state_bytes = self.storage.state_bytes(widths)
         size = self.storage.record_bytes(dim, widths)
         stride = 4 + (size if tier is None else 4) + 4 * self._words
@@ -177,8 +176,9 @@ class SparseTable:
         grads: Array,
         learning_rate: float,
         scale: float,
+        located: Array | None = None,
     ) -> None:
-        """Make one step of the optimizer with the merged gradients of ``unique``."""
+        """Make one step with the merged gradients of ``unique``; ``located``: their records."""
         moved, rate = self.optimizer, np.float32(learning_rate)
         if self._powers_first:
             self.shared *= self._betas
@@ -190,7 +190,7 @@ class SparseTable:
         shrinks |= bool(moved.rate_decay)
         part = np.float32(moved.decoupled_decay) + rate * np.float32(moved.rate_decay)
         more = shrinks, part, bounded, low, high
-        for piece, records in self._pieces(unique):
+        for piece, records in self._pieces(unique, located):
             ids, moving = unique[piece], (grads, firsts[piece], following, *facts)
             if self._packed is not None:
                 if moved.changes_gradients:

@@ -13,11 +13,13 @@ from numba import int64, uint32
 from numba.core import types
 
 from hpcdist.base.jit import inlined, jit
-from hpcdist.base.raw_memory import copy_bytes, uint32_at
+from hpcdist.base.raw_memory import copy_bytes, prefetch, uint32_at
 
 # What ``book`` holds: slots that have been used; the first free one, plus 1 (0: none), and how many
 # there are; places that have been used; how many of these are free.
 SLOTS, FREE_SLOT, FREE_SLOTS, PLACES, FREED = range(5)
+AHEAD = 12  # records asked for before they are needed
+LINE_BYTES = 64
 WHERE = 4  # byte of a record at which the word is
 ON_DISK = np.uint32(1 << 31)
 MOST = (1 << 31) - 2  # slots, and places
@@ -65,6 +67,22 @@ def _free_place(book, freed):
     return book[PLACES] - 1
 
 
+@inlined
+def _ask_ahead(records, i, begin, size, before, after):
+    """Ask for what moving the slots of later records to the front of the ring needs."""
+    if i + 2 * AHEAD < len(records):
+        prefetch(records[i + 2 * AHEAD] + WHERE)
+    if i + AHEAD < len(records) and records[i + AHEAD]:
+        word = uint32_at(records[i + AHEAD] + WHERE)[0]
+        if word and word < ON_DISK:
+            slot = int64(word) - 1
+            place = begin + slot * size
+            prefetch(place)
+            prefetch(place + min(size - 4, LINE_BYTES))
+            prefetch(int64(before.ctypes.data) + 4 * slot)
+            prefetch(int64(after.ctypes.data) + 4 * slot)
+
+
 @jit
 def raise_rows(records, bodies, begin, size, book, owners, before, after, freed, down, up):
     """Give rows slots, and write their addresses to ``bodies``; return how many go down, and up.
@@ -76,6 +94,7 @@ def raise_rows(records, bodies, begin, size, book, owners, before, after, freed,
     """
     downs = ups = 0
     for i in range(len(records)):
+        _ask_ahead(records, i, begin, size, before, after)
         bodies[i] = 0
         word = uint32_at(records[i] + WHERE)[0] if records[i] else uint32(0)
         if word and word < ON_DISK:
