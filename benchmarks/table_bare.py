@@ -72,7 +72,7 @@ def insert_with_rows(keys, rows, ids, count, table, dim, a, b):
             keys[place] = row_id
             rows[place] = count
             begin = table + 4 * stride * count
-            write_initial(begin, dim, h, numba.uint64(1), UNIFORM, a, b)
+            write_initial(begin, dim, h, numba.uint64(1), UNIFORM, (a, b, 0.0, 0.0))
             state = float32_at(begin + 4 * dim)
             for j in range(dim):
                 state[j] = 0.0

@@ -321,7 +321,7 @@ def load_table(source: Source, table: SparseTable, server: int, servers: int) ->
     table.step, table.day = map(max, zip((0, 0), *clocks))
     try:
         for part, ids, rows, state, metadata in _rows_of_server(checkpoint, parts, server, servers):
-            values = adapted(table, parts[0][1], ids, rows, state)
+            values = adapted(table, part, ids, rows, state, metadata)
             if isinstance(table, PolicyTable):
                 table.load(ids, *values, metadata_as(table, part, metadata))
             else:

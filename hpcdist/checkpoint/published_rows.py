@@ -132,7 +132,7 @@ def _all_ids(table: SparseTable) -> np.ndarray:
 
 def _kind_of(table: SparseTable) -> TableKind:
     beginning = {k: v for k, v in facts_of(table).items() if k == STORAGE}
-    beginning |= asdict(table.without_row)
+    beginning |= table.without_row.to_plain()
     if table.storage.rows != "float32":
         beginning["row_bytes"] = table.row_bytes
     return TableKind(table.dim, int(table.seed), beginning)

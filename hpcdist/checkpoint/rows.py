@@ -19,9 +19,9 @@ from hpcdist.checkpoint.layout import BUCKETS, path_of
 from hpcdist.checkpoint.metadata import TablePart
 from hpcdist.ps.batch import owners_of, sort_by_mix
 from hpcdist.ps.policy_table import PolicyTable
-from hpcdist.ps.row_policy import CLICK, DAY, DELTA, SHOW
+from hpcdist.ps.row_policy import CLICK, DAY, DELTA, METADATA, SHOW, WIDE
 from hpcdist.ps.row_storage import RowStorage
-from hpcdist.ps.table import SparseTable
+from hpcdist.ps.table import RowOptimizer, SparseTable
 from hpcdist.transpiler.table_metadata import DECAYS
 
 logger = logging.getLogger("hpcdist.checkpoint")
@@ -39,6 +39,7 @@ _UNSAID = {
     "row_wise": False,
 }
 _FLOAT32 = RowStorage().to_plain()
+_WIDE = METADATA[WIDE]
 ORDER, BY_MIX = "order", "mix"  # a fact of runs that are sorted by all bits
 
 
@@ -152,7 +153,7 @@ def inference_runs(
     ids = np.concatenate(pieces)
     sort_by_mix(ids)
     begins = np.searchsorted(owners_of(ids, BUCKETS), np.arange(BUCKETS + 1)).tolist()
-    beginning = asdict(table.without_row)
+    beginning = table.without_row.to_plain()
     facts = {**facts_of(table), "state_names": [], "initializer": beginning, ORDER: BY_MIX}
     path = f"{path_of(table.name)}/0"
     yield (
@@ -195,7 +196,7 @@ def facts_of(table: SparseTable) -> dict[str, Any]:
     kept = table.storage.to_plain()
     return {
         "optimizer": {k: v for k, v in moved.items() if k not in _UNSAID or v != _UNSAID[k]},
-        "initializer": asdict(table.initializer),
+        "initializer": table.initializer.to_plain(),
         "seed": int(table.seed),
         "state_names": list(table.optimizer.state_names),
         **({} if kept == _FLOAT32 else {STORAGE: kept}),
@@ -323,28 +324,48 @@ def adapted(
     ids: np.ndarray,
     rows: np.ndarray,
     state: np.ndarray,
+    metadata: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows and state as a table has them; what was not saved is as of new rows."""
-    if not (_has_state(table, part) and table.storage.same_bytes(_kept(part))):
+    """Return rows and state as a table has them; what was not saved is as of new rows.
+
+    metadata: uint32 [n, len(part.metadata)]. Narrow rows become whole in a table that has none.
+    """
+    whole = np.ones(len(ids), bool)
+    if _WIDE in part.metadata:
+        whole = metadata[:, part.metadata.index(_WIDE)] != 0
+    widens = not (whole.all() or (isinstance(table, PolicyTable) and table.policy.widen_at))
+    same = _has_state(table, part) and table.storage.same_bytes(_kept(part))
+    if widens or not same:
         rows, state = decoded(part, rows, state)
-    if part.dim != table.dim:
-        saved, rows = rows, np.empty((len(ids), table.dim), np.float32)
-        table.read(ids, rows)
+    if widens or part.dim != table.dim:
+        saved, rows = rows, _first_values(table, ids)
         both = min(part.dim, table.dim)
-        rows[:, :both] = saved[:, :both]
+        rows[whole, :both] = saved[whole, :both]
+        rows[:, 0] = saved[:, 0]
+        rows[~whole, 1:] *= widens
     if not _has_state(table, part):
         state = new_state(table, len(ids))
     return rows, state
 
 
+def _first_values(table: SparseTable, ids: np.ndarray) -> np.ndarray:
+    """Return the first values of whole rows: float32 [len(ids), dim]."""
+    facts = table.name, table.dim, RowOptimizer("sgd"), table.initializer, table.seed
+    rows = np.empty((len(ids), table.dim), np.float32)
+    SparseTable(*facts).read(ids, rows)
+    return rows
+
+
 def metadata_as(table: PolicyTable, part: TablePart, saved: np.ndarray) -> np.ndarray | None:
     """Return saved metadata in the columns of a table, zeros in those it did not have.
 
-    saved: uint32 [n, len(part.metadata)]. None for rows that were saved without.
+    saved: uint32 [n, len(part.metadata)]. None for rows that were saved without. All rows were wide
+    if nothing was said of that.
     """
     if not part.metadata:
         return None
     out = np.zeros((len(saved), len(table.policy.metadata)), np.uint32)
+    out[:, WIDE:] = 1
     for column, name in enumerate(table.policy.metadata):
         if name in part.metadata:
             out[:, column] = saved[:, part.metadata.index(name)]

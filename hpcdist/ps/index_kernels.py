@@ -121,8 +121,8 @@ def locate(
 
     A missing id gets a record if ``create``, else the address 0. If that needs memory it ends
     early, and ``book[SEGMENT_TO_GROW]`` says which. ``layout`` is (dim, shift, stride, the bytes
-    that a policy keeps), ``initial`` the initializer's constants a and b and the state's initial
-    value.
+    that a policy keeps), ``initial`` what `row_values.write_initial` takes; its third number is the
+    state's initial value.
     """
     dim, shift, stride = layout[0], layout[1], layout[2]
     mask = uint64(len(directory) - 1)
@@ -200,7 +200,7 @@ def locate(
                     else:
                         book[ROWS] = row + 1
                     uint32_at(record)[0] = uint32(h)
-                    write_initial(record + 4, dim, h, seed_key, kind, initial[0], initial[1])
+                    write_initial(record + 4, dim, h, seed_key, kind, initial)
                     if initial[2] != 0.0:  # the memory is zero
                         _fill(record + 4 + 4 * dim, (stride - 4 - layout[3]) // 4 - dim, initial[2])
             records[at + i] = record
@@ -229,7 +229,7 @@ def pull(ids, at, create, out, book, directory, segments, chunks, layout, seed_k
                 copy_bytes(target, records[i] + 4, 4 * dim)
             else:
                 h = mixed(part[i])
-                write_initial(target, dim, h, seed_key, kind, initial[0], initial[1])
+                write_initial(target, dim, h, seed_key, kind, initial)
         at += located
         if located < len(part):
             break

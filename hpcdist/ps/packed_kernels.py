@@ -24,7 +24,7 @@ from hpcdist.base.raw_memory import (
     prefetch,
     uint16_at,
 )
-from hpcdist.ps.row_kernels import bound_records, shrink_records
+from hpcdist.ps.row_kernels import bound_records, keep_narrow, shrink_records
 from hpcdist.ps.row_values import mixed, random_bits, write_initial
 
 FLOAT32, FLOAT16, BFLOAT16, INT8 = range(4)
@@ -223,7 +223,7 @@ def read(ids, records, zeros, out, facts, seed_key, kind, initial):
             out[i, :] = float32(0)
         else:
             h = mixed(ids[i])
-            write_initial(values, width, h, seed_key, kind, initial[0], initial[1])
+            write_initial(values, width, h, seed_key, kind, initial)
             _write_values(values, kept, facts, _key(h, seed_key, 0))
             _read_values(kept, target, facts)
 
@@ -237,7 +237,7 @@ def begin(ids, records, facts, seed_key, kind, initial):
     values = int64(scratch.ctypes.data)
     for i in range(len(records)):
         h = mixed(ids[i])
-        write_initial(values, width, h, seed_key, kind, initial[0], initial[1])
+        write_initial(values, width, h, seed_key, kind, initial)
         key = _key(h, seed_key, 0)
         _write_values(values, records[i] + 4, facts, key)
         _write_state(values + 4 * width, records[i] + facts[6], facts, key)
@@ -279,7 +279,7 @@ def moving_pass(move: Any) -> Any:
         block = max(8, min(len(records), BLOCK_BYTES // (4 * floats)))
         moving = np.empty((block, floats), np.float32)
         places = int64(moving.ctypes.data) + 4 * floats * np.arange(block)
-        shrinks, part, bounds, low, high = more
+        shrinks, part, bounds, low, high, turns, kind, initial = more
         for begin in range(0, len(records), block):
             kept = records[begin : begin + block]
             there = places[: len(kept)]
@@ -290,6 +290,8 @@ def moving_pass(move: Any) -> Any:
             move(there, states, grads, firsts[begin:], following, scale, rate, hyper)
             if bounds:
                 bound_records(there, facts[1], low, high)
+            narrow, width, floats = turns[begin : begin + block], facts[1], facts[3] * facts[4]
+            keep_narrow(ids[begin:], there, states, narrow, width, floats, seed_key, kind, initial)
             pack(ids[begin:], kept, moving, step, facts, seed_key, True)
 
     return jit(moved)

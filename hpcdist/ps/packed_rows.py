@@ -12,6 +12,7 @@ from hpcdist.base.division import round_up
 from hpcdist.comm.base import Array
 from hpcdist.ps import packed_kernels as kernels
 from hpcdist.ps.row_kernels import PASSES
+from hpcdist.ps.row_moves import NO_TURNS
 from hpcdist.ps.row_storage import ROWS, RowStorage
 from hpcdist.ps.row_values import KINDS, mixed
 from hpcdist.ps.table_metadata import RowInitializer, RowOptimizer
@@ -47,7 +48,7 @@ class PackedRows:
         self._beginning = (
             self._seed_key,
             KINDS[initializer.kind],
-            np.array([initializer.a, initializer.b, optimizer.first_state]),
+            initializer.constants(optimizer.first_state),
         )
         self._pass = _passes(optimizer.formula)
         self._compile()
@@ -64,7 +65,7 @@ class PackedRows:
         """Move records: ``update`` is what passes of `row_kernels` take behind records.
 
         ``more``: whether values are shrunk before, and by which part; whether they are kept within
-        bounds, and the bounds.
+        bounds, and the bounds; turns, and what whole rows begin with (`row_kernels.keep_narrow`).
         """
         self._pass(ids, records, *update, self._facts, self._seed_key, step, more)
 
@@ -109,7 +110,7 @@ class PackedRows:
         self.read(ids, ids, nothing, zeros=False)
         self.begin(ids, ids)
         one, hyper, none = np.float32(1), np.zeros(8, np.float32), np.empty(0, np.int32)
-        more = False, one, False, one, one
+        more = False, one, False, one, one, NO_TURNS, *self._beginning[1:]
         self.move(ids, ids, (nothing, none, none, one, one, hyper), 0, more)
         kept = self.space(0)
         self.export(ids, *kept)

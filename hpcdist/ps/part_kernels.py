@@ -32,7 +32,7 @@ PLACE_BYTES = 16
 AHEAD = 12  # records asked for before they are needed
 # Words of a record behind its state: its place in the list, plus 1 (0: it is new), the metadata.
 PLACE, KEPT = 0, 1
-COUNT, STEP, DAY, SHOW, CLICK, DELTA = range(KEPT, KEPT + 6)
+COUNT, STEP, DAY, SHOW, CLICK, DELTA, WIDE = range(KEPT, KEPT + 7)
 RECENT, FREQUENT, SCORE = range(3)
 NO_ROW = uint64(0xFFFFFFFFFFFFFFFF)  # the value of a hole: above all others
 # Rows are gathered by their value's distance from the lowest one: 32 classes for each power of 2.

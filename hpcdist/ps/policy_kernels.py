@@ -23,9 +23,11 @@ from hpcdist.ps.part_kernels import (
     SCORE,
     SHOW,
     STEP,
+    WIDE,
     set_value,
     value_of,
 )
+from hpcdist.ps.row_kernels import NARROW, WHOLE, WIDENS
 from hpcdist.ps.row_values import mixed
 
 _32 = uint64(32)
@@ -79,6 +81,22 @@ def touch(ids, records, looks, step, day, at, keep, coefficients, parts):
         if new or (keep == SCORE and value_of(records[i], at, keep, coefficients) < before):
             part = owner_of(ids[i], len(parts))
             set_value(part, records[i], at, keep, coefficients, parts)
+
+
+@jit
+def take_turns(records, at, least, coefficients, out):
+    """Write how wide rows are in a step, whose looks are noted: `row_kernels.keep_narrow`'s turns.
+
+    Those whose score is at least ``least`` are noted as wide.
+    """
+    for i in range(len(records)):
+        if i + AHEAD < len(records):
+            prefetch(records[i + AHEAD] + at)
+        words, floats = uint32_at(records[i] + at), float32_at(records[i] + at)
+        show, click = floats[SHOW], floats[CLICK]
+        out[i] = WHOLE if words[WIDE] else NARROW
+        if out[i] and (show - click) * coefficients[0] + click * coefficients[1] >= least:
+            out[i], words[WIDE] = WIDENS, uint32(1)
 
 
 @jit

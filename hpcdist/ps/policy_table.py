@@ -9,8 +9,10 @@ import numpy as np
 from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
 from hpcdist.ps.batch import ids_of_parts, owners_of
+from hpcdist.ps.looks import check_shows, looks_of
 from hpcdist.ps.repeats import merged, single
-from hpcdist.ps.row_policy import FRACTION, SKETCH_ROWS, RowPolicy, check_servers
+from hpcdist.ps.row_moves import NO_TURNS
+from hpcdist.ps.row_policy import FRACTION, SKETCH_ROWS, WIDE, RowPolicy, check_servers
 from hpcdist.ps.row_storage import RowStorage
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 from hpcdist.ps.table_arguments import check_finite, check_values, checked_ids
@@ -45,7 +47,10 @@ class PolicyTable(SparseTable):
         from hpcdist.ps import part_kernels, policy_kernels
 
         self.policy, self._kernels, self._lists = policy, policy_kernels, part_kernels
-        self._words = part_kernels.KEPT + len(policy.metadata)
+        self._words, self._drawn = (
+            part_kernels.KEPT + len(policy.metadata),
+            int(policy.widen_at > 0),
+        )
         stored = policy.storage or RowStorage()
         size = 4 + stored.record_bytes(dim, optimizer.state_widths(dim))
         self._at = size if policy.tier is None else 8
@@ -92,7 +97,7 @@ class PolicyTable(SparseTable):
 
     @property
     def without_row(self) -> RowInitializer:
-        return self.initializer if self.policy.until_admitted == "initial" else _ZEROS
+        return self.beginning if self.policy.until_admitted == "initial" else _ZEROS
 
     @property
     def sent_width(self) -> int:
@@ -159,13 +164,13 @@ class PolicyTable(SparseTable):
         """
         ids = checked_ids(self.name, ids, "push")
         check_values(self.name, grads, (len(ids), self.sent_width), "grads")
-        self._check_shows(ids, grads)
+        check_shows(self, ids, grads)
         rows = np.require(grads[:, : self.dim], requirements=["C", "A", "W"])
         check_finite(self, ids, rows, learning_rate, scale)
         if self.tier is not None:
             self.tier.reserve(len(ids))
         unique, firsts, following = merged(ids) if repeats else single(ids)
-        looks = self._looks(grads, firsts, following)
+        looks = looks_of(self, grads, firsts, following)
         records = self._locate(unique, create=False)
         with_row = records != 0
         chosen = with_row | self._by_chance(unique)
@@ -176,7 +181,11 @@ class PolicyTable(SparseTable):
         if not kept.all():
             unique, firsts, looks, records = unique[kept], firsts[kept], looks[kept], records[kept]
         self._look(unique, records, looks, carried)
-        self._step(unique, firsts, following, rows, learning_rate, scale, records)
+        turns = self._turns(records)
+        if turns.any():
+            rows = rows.copy()
+            self._rows.narrow_gradients(turns, firsts, following, rows)
+        self._step(unique, firsts, following, rows, learning_rate, scale, records, turns)
         self._pushed += len(ids)
         if self.policy.shrink_every and self.step % self.policy.shrink_every == 0:
             self.shrink()
@@ -236,34 +245,11 @@ class PolicyTable(SparseTable):
         if metadata is None:
             metadata = np.zeros((len(ids), len(self.policy.metadata)), np.uint32)
             metadata[:, :3] = 1, self.step, self.day
+            metadata[:, WIDE:] = 1
         metadata = np.require(metadata, np.uint32, ["C", "A", "W"])
         self._kernels.write_metadata(ids, records, metadata, *self._worth, self._parts)
 
     # -- inside --
-
-    def _check_shows(self, ids: Array, grads: Array) -> None:
-        shows = grads[:, self.dim :]
-        bad = np.flatnonzero(~np.isfinite(shows).all(axis=1))
-        if len(bad):
-            raise TableError(
-                f"table {self.name!r}: shows and clicks of id {ids[bad[0]]} are not finite "
-                f"({shows[bad[0]].tolist()}); none of the {len(ids)} rows of this push has been "
-                "changed"
-            )
-
-    def _looks(self, grads: Array, firsts: Array, following: Array) -> Array:
-        """Return of each id that it is looked up once, with its shows and clicks.
-
-        The result is float32 [len(firsts), 3], or [len(firsts), 1] of rows without a score.
-        """
-        looks = np.zeros((len(firsts), 3 if self.policy.score else 1), np.float32)
-        looks[:, :2] = 1
-        if self.policy.shows:
-            sums = np.empty((len(firsts), 2), np.float32)
-            shows = np.ascontiguousarray(grads[:, self.dim :])
-            self._kernels.merged(firsts, following, shows, sums)
-            looks[:, 1:] = sums
-        return looks
 
     def _by_chance(self, ids: Array) -> Array:
         """Return which ids may have a row: bool [n]."""
@@ -321,6 +307,14 @@ class PolicyTable(SparseTable):
         if carried is not None and len(carried[0]):
             records = self._locate(carried[0])
             kernels.write_metadata(carried[0], records, carried[1], *worth)
+
+    def _turns(self, records: Array) -> Array:
+        """Return how wide rows are in this step, and note which widen: uint8 [n], or [0]."""
+        if not self.policy.widen_at:
+            return NO_TURNS
+        turns, least = np.empty(len(records), np.uint8), np.float32(self.policy.widen_at)
+        self._kernels.take_turns(records, self._at, least, self._worth[2], turns)
+        return turns
 
     def _enter(self, ids: Array, records: Array) -> None:
         """Put new records into their parts' lists, which get more room if they must."""
@@ -387,6 +381,7 @@ class PolicyTable(SparseTable):
         self._enter(ids, ids)
         kernels.decay(0, ids, np.float32(1), *worth)
         kernels.begin_deltas(ids, self._at)
+        self._turns(ids)
         kernels.touch(ids, ids, no_looks, 0, 0, *worth)
         kernels.read_or_zeros(ids, np.empty((0, self.dim), np.float32))
         kernels.chosen(ids, self._key, self._key, np.empty(0, bool))

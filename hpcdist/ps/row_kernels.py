@@ -15,11 +15,12 @@ from hpcdist.base import optimizers
 from hpcdist.base.jit import as_tuple, inlined, jit
 from hpcdist.base.raw_memory import copy_bytes, float32_at, prefetch
 from hpcdist.base.update_rules import RULES, compiled, elementwise
-from hpcdist.ps.row_values import mixed
+from hpcdist.ps.row_values import mixed, write_initial
 
 AHEAD = 8  # records asked for before they are needed
 LINE_BYTES = 64
 lamb_rate, lamb_rule = compiled(optimizers.lamb_rate), compiled(optimizers.lamb_rule)
+WHOLE, NARROW, WIDENS = range(3)  # how wide a row is in a step
 EXPONENT = np.uint32(0x7F800000)  # all of its bits: infinity, or not a number
 
 
@@ -183,6 +184,43 @@ def bound_records(records, width, low, high):
                 values[j] = low
             elif values[j] > high:
                 values[j] = high
+
+
+@jit
+def keep_narrow(ids, records, states, turns, width, floats, seed_key, kind, initial):
+    """Undo what a step did behind the first column of narrow rows; rows that widen begin there.
+
+    ``turns`` uint8 [n], or [0] for a table without narrow rows; ``floats`` of state in a row;
+    ``seed_key``, ``kind``, ``initial``: what whole rows begin with, as `index_kernels.locate` takes
+    it.
+    """
+    for i in range(len(turns)):
+        if turns[i] == WHOLE:
+            continue
+        values = float32_at(records[i] + 4)
+        first = values[0]
+        if turns[i] == WIDENS:
+            write_initial(records[i] + 4, width, mixed(ids[i]), seed_key, kind, initial)
+            values[0] = first
+        else:
+            for j in range(1, width):
+                values[j] = float32(0)
+        if floats >= width:  # not one number for a row
+            state = float32_at(states[i])
+            for j in range(floats):
+                if j % width:
+                    state[j] = float32(initial[2])
+
+
+@jit
+def narrow_gradients(turns, firsts, following, grads):
+    """Drop the gradients of narrow rows, also of those that widen now, but for the first column."""
+    for u in range(len(turns)):
+        i = int64(firsts[u]) if turns[u] != WHOLE else int64(-1)
+        while i >= 0:
+            for j in range(1, grads.shape[1]):
+                grads[i, j] = float32(0)
+            i = int64(following[i])
 
 
 @jit

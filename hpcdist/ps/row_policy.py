@@ -19,11 +19,11 @@ from hpcdist.comm.base import Array
 from hpcdist.ps.row_storage import RowStorage
 from hpcdist.ps.row_tier import Tier
 
-# What is kept with each row, uint32; the last three hold float32, and only tables with a score have
-# them: shows, clicks, and the score of those since the row was last in a base or delta.
-METADATA = ("count", "step", "day", "show", "click", "delta")
-UNSCORED = METADATA[:3]
-COUNT, STEP, DAY, SHOW, CLICK, DELTA = range(len(METADATA))
+# What is kept with each row, uint32. Only tables with a score have shows, clicks, and the score of
+# those since the row was last in a base or delta, as float32; only those whose rows widen say
+# whether a row has.
+METADATA = ("count", "step", "day", "show", "click", "delta", "wide")
+COUNT, STEP, DAY, SHOW, CLICK, DELTA, WIDE = range(len(METADATA))
 # A table with a bound is cut into parts by the mix of the ids. Each part keeps to its share of the
 # bound by itself, and each server has whole parts, so their number must divide that of the parts.
 PARTS = (5040, 840, 60)  # divided by 1 to 10; by 1 to 8; by 1 to 6: as many as are large enough
@@ -108,6 +108,10 @@ class RowPolicy:
     are rounded. With ``row_wise`` Adagrad has one moment for a row, to which it adds the mean
     square of the row's gradient.
 
+    Width: with ``widen_at`` rows are narrow at first: only their first column is kept and trained,
+    the others answer with zeros. At the end of the step in which the ``score`` reaches ``widen_at``
+    they get the values and the state that new rows have without it (0: rows are never narrow).
+
     ``disk``: a directory in which each server, or trainer that has a part of the table, keeps those
     rows that do not fit into ``memory_rows`` or ``memory_bytes``; see `row_tier`.
     """
@@ -132,6 +136,7 @@ class RowPolicy:
     clip_norm: float = 0.0
     weight_bounds: tuple[float, float] | None = None
     row_wise: bool = False
+    widen_at: float = 0.0
     disk: str = ""
     memory_rows: int = 0
     memory_bytes: int = 0
@@ -170,10 +175,10 @@ class RowPolicy:
     def _check_moves(self) -> None:
         if not isinstance(self.row_wise, bool):
             raise TableError(f"RowPolicy: row_wise: expected True or False, got {self.row_wise!r}")
-        if not _is_finite(self.clip_norm) or self.clip_norm < 0:
-            raise TableError(
-                f"RowPolicy: clip_norm: expected a number, 0 or more, got {self.clip_norm!r}"
-            )
+        for name in ("clip_norm", "widen_at"):
+            value = getattr(self, name)
+            if not _is_finite(value) or value < 0:
+                raise TableError(f"RowPolicy: {name}: expected a number, 0 or more, got {value!r}")
         bounds = self.weight_bounds
         if bounds is None:
             return
@@ -204,6 +209,10 @@ class RowPolicy:
             raise TableError('RowPolicy: keep="score" needs score=ClickScore(...)')
         if self.shows and self.score is None:
             raise TableError("RowPolicy: shows are for tables with score=ClickScore(...)")
+        if self.widen_at and self.score is None:
+            raise TableError(
+                "RowPolicy: widen_at is a score: it is for tables with score=ClickScore(...)"
+            )
         if self.sketch_bytes and self.admit_after == 1:
             raise TableError("RowPolicy: sketch_bytes is for tables with admit_after above 1")
         if self.sketch_bytes and self.sketch_width < 16:
@@ -251,7 +260,7 @@ class RowPolicy:
     @property
     def metadata(self) -> tuple[str, ...]:
         """What is kept with each row."""
-        return METADATA if self.score else UNSCORED
+        return METADATA[: WIDE + 1 if self.widen_at else WIDE if self.score else SHOW]
 
     @property
     def sketch_width(self) -> int:

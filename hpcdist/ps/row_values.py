@@ -97,11 +97,20 @@ def normal_quantile(p):
 
 
 @jit
-def write_initial(address, dim, h, seed_key, kind, a, b):
-    """Write the initial values of the row whose mixed id is ``h``; a, b as in RowInitializer."""
+def write_initial(address, dim, h, seed_key, kind, initial):
+    """Write the initial values of the row whose mixed id is ``h``.
+
+    ``initial`` are a and b of a RowInitializer, a number for others, and how many elements are
+    drawn, 0: all; the others are 0.
+    """
     values = float32_at(address)
     key = mixed(h ^ seed_key)
     low, high = uint32(key), uint32(key >> uint64(32))
+    a, b, drawn = initial[0], initial[1], int64(initial[3])
+    if 0 < drawn < dim:
+        for j in range(drawn, dim):
+            values[j] = float32(0)
+        dim = drawn
     if kind == CONSTANT:
         for j in range(dim):
             values[j] = float32(a)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
 from hpcdist.ps.changes import Changes
 from hpcdist.ps.repeats import merged, single
+from hpcdist.ps.row_moves import NO_TURNS, RowMoves
 from hpcdist.ps.row_storage import RowStorage
 from hpcdist.ps.row_tier import RowTier, Tier
 from hpcdist.ps.table_arguments import check_finite, check_values, checked_ids, plain
@@ -33,6 +35,7 @@ class SparseTable:
     """
 
     _words = 0  # uint32 that a table with a policy keeps with each row
+    _drawn = 0  # of how many elements new rows have their initial values, 0: of all
     day = 0  # how often a table with a policy has forgotten what has expired
 
     def __init__(
@@ -69,24 +72,24 @@ class SparseTable:
         self.tier: RowTier | None = None
         self.clear()
         self._index, self._rows = index_kernels, row_kernels
-        self._move = row_kernels.PASSES[optimizer.formula]
         self._packed = None
+        self.beginning = replace(initializer, drawn=initializer.drawn or self._drawn)
         if storage is not None or tier is not None:
             from hpcdist.ps.packed_rows import PackedRows
 
-            self._packed = PackedRows(self.storage, dim, optimizer, initializer, seed)
+            self._packed = PackedRows(self.storage, dim, optimizer, self.beginning, seed)
             if tier is not None:
                 self.tier = RowTier(name, tier, size, self._packed.begin)
-        width, start, first = dim, initializer, optimizer.first_state
+        width, start, first = dim, self.beginning, optimizer.first_state
         if self._packed is not None:  # it begins rows: the index makes records of zeros
             width, start, first = 0, RowInitializer("constant", 0.0), 0.0
         self._beginning = (  # what the kernels take to begin a row
             np.array([width, self._memory.shift, self._memory.stride, 4 * self._words]),
             np.uint64(row_values.mixed(np.int64(seed))),
             row_values.KINDS[start.kind],
-            np.array([start.a, start.b, first]),
+            start.constants(first),
         )
-        self._constants = np.array(optimizer.constants, np.float32)
+        self._moves = RowMoves(dim, optimizer, initializer, seed, self._packed)
         self._pulled = self._pushed = 0
         self._compile()
 
@@ -177,37 +180,20 @@ class SparseTable:
         learning_rate: float,
         scale: float,
         located: Array | None = None,
+        turns: Array = NO_TURNS,
     ) -> None:
-        """Make one step with the merged gradients of ``unique``; ``located``: their records."""
-        moved, rate = self.optimizer, np.float32(learning_rate)
+        """Make one step with the merged gradients of ``unique``; ``located``: their records.
+
+        ``turns`` say how wide rows are; see `row_kernels.keep_narrow`.
+        """
         if self._powers_first:
             self.shared *= self._betas
-        facts = np.float32(scale), rate, np.concatenate([self._constants, self.shared])
+        facts = np.float32(scale), np.float32(learning_rate), self._moves.constants(self.shared)
         if not self._powers_first:
             self.shared *= self._betas
-        low, high = np.array(moved.weight_bounds or (0, 0), np.float32)
-        bounded, shrinks = moved.weight_bounds is not None, bool(moved.decoupled_decay)
-        shrinks |= bool(moved.rate_decay)
-        part = np.float32(moved.decoupled_decay) + rate * np.float32(moved.rate_decay)
-        more = shrinks, part, bounded, low, high
         for piece, records in self._pieces(unique, located):
-            ids, moving = unique[piece], (grads, firsts[piece], following, *facts)
-            if self._packed is not None:
-                if moved.changes_gradients:
-                    rows = np.empty((len(ids), self.dim), np.float32)
-                    self._packed.read(ids, records, rows, zeros=False)
-                    moving = self._prepared(rows - rows * part if shrinks else rows, *moving)
-                self._packed.move(ids, records, moving, self.step, more)
-                continue
-            if shrinks:
-                self._rows.shrink_records(records, self.dim, part)
-            if moved.changes_gradients:
-                rows = np.empty((len(ids), self.dim), np.float32)
-                self._rows.read_records(records, 0, self.dim, rows.ctypes.data)
-                moving = self._prepared(rows, *moving)
-            self._move(records, records + (4 + 4 * self.dim), *moving)
-            if bounded:
-                self._rows.bound_records(records, self.dim, low, high)
+            update = grads, firsts[piece], following, *facts
+            self._moves.move(unique[piece], records, update, self.step, turns[piece])
         self._changed(unique)
 
     def export(self, start_row: int, stop_row: int) -> tuple[Array, Array, Array]:
@@ -268,7 +254,7 @@ class SparseTable:
     @property
     def without_row(self) -> RowInitializer:
         """The values that ids without a row give."""
-        return self.initializer
+        return self.beginning
 
     @property
     def sent_width(self) -> int:
@@ -302,33 +288,14 @@ class SparseTable:
         if self.changes is not None:
             self.changes.touch(ids)
 
-    def _prepared(
-        self, rows: Array, grads: Array, firsts: Array, following: Array, *facts: Any
-    ) -> tuple[Any, ...]:
-        """Return the update of rows, their gradients clipped, with the penalty's derivative."""
-        scale, *rest = facts
-        sums = np.empty_like(rows)
-        self._rows.write_merged(grads, firsts, following, sums)
-        sums *= scale
-        if self.optimizer.clip_norm:
-            self._rows.clip_rows(sums, np.float32(self.optimizer.clip_norm))
-        sums += np.float32(self.optimizer.l2_decay) * rows
-        sums += np.float32(self.optimizer.l1_decay) * np.sign(rows)
-        _, firsts, following = single(rows)
-        return sums, firsts, following, np.float32(1), *rest
-
     def _compile(self) -> None:
         """Load every kernel now: none shall be compiled in the middle of a step."""
         ids, rows = np.empty(0, np.int64), np.empty((0, self.dim), np.float32)
         self._pull(ids, rows, create=True)
         self._locate(ids, create=False)
         self._rows.first_not_finite(rows.reshape(-1).view(np.uint32))
-        _, firsts, following = merged(ids)
-        one, constants = np.float32(1), np.zeros(8, np.float32)
-        self._move(ids, ids, rows, firsts, following, one, one, constants)
-        self._rows.clip_rows(rows, one)
-        self._rows.shrink_records(ids, self.dim, one)
-        self._rows.bound_records(ids, self.dim, one, one)
+        merged(ids)
+        self._moves.compile()
         self._memory.compile()
 
     def _until_done(self, count: int, run: Callable[..., int]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
@@ -134,12 +134,14 @@ class RowInitializer:
     """The values of a row nobody has touched: a function of the table's seed and the row's id.
 
     ``constant(a)``, ``uniform(a, b)`` over [a, b), ``normal(mean a, deviation b)`` and
-    ``truncated_normal``, cut off at two deviations.
+    ``truncated_normal``, cut off at two deviations. ``drawn``: of how many elements, 0: of all; the
+    others are 0.
     """
 
     kind: str = "uniform"
     a: float = -1.0
     b: float = 1.0
+    drawn: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.kind not in INITIALIZERS:
@@ -161,6 +163,16 @@ class RowInitializer:
                 f"initializer of rows {self.kind!r}: expected a deviation that is not negative, "
                 f"got {self.b!r}"
             )
+        if self.drawn < 0:
+            raise TableError(f"initializer of rows: {self.drawn} elements cannot be drawn")
+
+    def constants(self, first_state: float) -> np.ndarray:
+        """Return float64 [4], what kernels take as ``initial``: see `row_values.write_initial`."""
+        return np.array([self.a, self.b, first_state, self.drawn])
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the facts as JSON can say them."""
+        return {name: value for name, value in vars(self).items() if name != "drawn" or value}
 
 
 @dataclass(frozen=True)

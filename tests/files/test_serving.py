@@ -20,7 +20,7 @@ from hpcdist.fluid.declared import tables as library
 from hpcdist.launch import main
 from hpcdist.ps.changes import Changes
 from hpcdist.ps.policy_table import PolicyTable
-from hpcdist.ps.row_policy import RowPolicy
+from hpcdist.ps.row_policy import ClickScore, RowPolicy
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 from hpcdist.serving import Lookup, compact
 from hpcdist.serving.sorted_rows import SortedKeys, ids_of, mixes_of
@@ -67,6 +67,23 @@ def test_increments_follow_a_base_and_hold_what_has_changed(tmp_path):
                 wrong()
     with pytest.raises(PublicationError, match="was closed"):
         lookup.pull("t", [1])
+
+
+@pytest.mark.parametrize("kept", [{}, {"rows": "int8"}], ids=["float32", "int8"])
+@pytest.mark.parametrize("initial", [ps.Initial("uniform", -1, 1), ps.Initial("constant", 0.75, 0)])
+def test_increments_hold_what_widens(tmp_path, kept, initial):
+    policy = RowPolicy(score=ClickScore(), widen_at=0.25, **kept)
+    table = ps.connect("t", 4, lr=0.5, publish=tmp_path, row_policy=policy, initial=initial)
+    for step in range(6):
+        pushed(table, np.arange(step, 12))
+        table.publish()
+        with Lookup(tmp_path, watch=False) as lookup:
+            assert (lookup.pull("t", IDS) == table.pull(IDS, create=False)).all()
+    wide = table.pull(np.arange(12), create=False)[:, 1:].any(axis=1)
+    assert wide.tolist() == [False] * 2 + [True] * 10
+    compact(tmp_path)
+    with Lookup(tmp_path, watch=False) as lookup:
+        assert (lookup.pull("t", IDS) == table.pull(IDS, create=False)).all()
 
 
 def test_a_version_is_published_every_so_many_steps_and_at_the_end(tmp_path):

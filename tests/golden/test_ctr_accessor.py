@@ -9,7 +9,7 @@ import numpy as np
 from hpcdist.checkpoint.rows import inference_runs
 from hpcdist.fluid.fleet.table_settings import choices_of
 from hpcdist.ps.policy_table import PolicyTable
-from hpcdist.ps.row_policy import DAY, DELTA, SHOW, ClickScore, RowPolicy
+from hpcdist.ps.row_policy import DAY, DELTA, SHOW, WIDE, ClickScore, RowPolicy
 from hpcdist.ps.table import RowInitializer, RowOptimizer
 from tests.golden.loader import golden
 
@@ -53,3 +53,30 @@ def test_rows_scores_and_deltas_of_a_week_are_those_of_paddle() -> None:
         assert saved(delta=True) == day["delta_again"]
         deleted += table.shrink()
     assert deleted > 10, "the week has rows that go"
+
+
+def test_rows_widen_in_the_step_in_which_they_widen_in_paddle() -> None:
+    """Narrow rows answer zeros behind the first column; the first values are zeros here, too."""
+    recorded = golden("ctr_widths.json")
+    policy = RowPolicy(
+        score=ClickScore(**recorded["accessor"]),
+        shows=("show", "click"),
+        widen_at=recorded["embedx_threshold"],
+    )
+    start = RowInitializer("constant", 0.0)
+    table = PolicyTable("t", 4, RowOptimizer("sgd"), start, 0, policy=policy)
+    narrow = 0
+    for push in recorded["pushes"]:
+        ids = np.array([int(row_id) for row_id in push["pulled"]])
+        wanted = np.array(list(push["pulled"].values()), np.float32)
+        rows = np.empty((len(ids), 6), np.float32)
+        table.pull(ids, rows)
+        np.testing.assert_array_equal(rows[:, :4], wanted)
+        narrow += int(((wanted[:, 0] != 0) & ~wanted[:, 1:].any(axis=1)).sum())
+        sent = np.column_stack([push["grads"], push["shows"], push["clicks"]])
+        table.push(np.array(push["ids"]), sent.astype(np.float32), recorded["learning_rate"])
+        if push["ends_day"]:
+            table.shrink()
+    assert narrow > 10, "some rows are narrow for a while"
+    known = table.metadata(table.export(0, len(table))[0])
+    assert known[:, WIDE].all(), "in the end all have widened"

@@ -85,7 +85,6 @@ def test_the_online_trainer_of_paddlerec_runs_as_it_is_and_goes_on(clone):
     config = yaml.safe_load((directory / "config_online.yaml").read_text())
     accessor = config["table_parameters"]["embedding"]["accessor"]
     del accessor["embed_sgd_param"], accessor["embedx_sgd_param"]
-    accessor["embedx_threshold"] = 0
     runner = config["runner"]
     runner |= {"split_interval": 360, "pipe_command": "python queuedataset_reader.py"}
     config["hyper_parameters"]["layer_sizes"] = [16, 8]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ OPTIMIZERS = [
     RowOptimizer("sgd"),
     RowOptimizer("adagrad", initial_moment=0.1),
     RowOptimizer("adam", epsilon=1e-8),
+    RowOptimizer("adagrad", clip_norm=0.5),
 ]
 STORED = [
     *[{}] * 3,
@@ -68,6 +70,8 @@ def policies(draw: st.DrawFn) -> RowPolicy:
         keep=draw(st.sampled_from(keeps)) if budget else "",
         score=score,
         shows=("show", "click") if score and draw(st.booleans()) else None,
+        widen_at=draw(st.sampled_from([0.0, 0.3, 2.0])) if score else 0.0,
+        weight_bounds=draw(st.sampled_from([None, None, (0.01, 0.2)])),
         parts=6,
         **draw(st.sampled_from(STORED)),
         **draw(st.sampled_from(ON_DISK)),
@@ -79,6 +83,7 @@ class TablesAreDicts(RuleBasedStateMachine):
 
     @initialize(policy=policies(), optimizer=st.sampled_from(OPTIMIZERS))
     def make(self, policy: RowPolicy, optimizer: RowOptimizer) -> None:
+        optimizer = replace(optimizer, weight_bounds=policy.weight_bounds)
         self.policy, self.optimizer = policy, optimizer
         self.model = PolicyModel(DIM, optimizer, START, SEED, policy)
         self.servers = [[self.table() for _ in range(n)] for n in (1, 2, 3)]
@@ -142,9 +147,9 @@ class TablesAreDicts(RuleBasedStateMachine):
 
     @invariant()
     def equal(self) -> None:
-        scored = self.policy.score is not None
-        known = {i: seen.words(scored) for i, seen in self.model.seen.items()}
-        waiting = {i: seen.words(scored) for i, seen in self.model.waiting.items()}
+        columns = len(self.policy.metadata)
+        known = {i: seen.words(columns) for i, seen in self.model.seen.items()}
+        waiting = {i: seen.words(min(columns, 6)) for i, seen in self.model.waiting.items()}
         for tables in self.servers:
             assert {t.step for t in tables} == {self.model.step}
             assert {t.day for t in tables} == {self.model.day}

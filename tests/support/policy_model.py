@@ -31,10 +31,11 @@ class Seen:
     def __init__(self) -> None:
         self.count = self.step = self.day = 0
         self.show = self.click = self.delta = F(0)
+        self.wide = 0
 
-    def words(self, scored: bool) -> list[int]:
+    def words(self, columns: int) -> list[int]:
         floats = np.array([self.show, self.click, self.delta], F).view(np.uint32).tolist()
-        return [self.count, self.step, self.day, *(floats if scored else [])]
+        return [self.count, self.step, self.day, *floats, self.wide][:columns]
 
 
 class PolicyModel:
@@ -52,6 +53,7 @@ class PolicyModel:
         self.table = Model(
             dim, optimizer, start, seed, lambda *row: stored(storage, row[0], seed, *row[1:])
         )
+        self.table.turns = {} if policy.widen_at else None
         self.policy, self.seed, self.dim = policy, seed, dim
         self.seen: dict[int, Seen] = {}
         self.waiting: dict[int, Seen] = {}
@@ -82,6 +84,8 @@ class PolicyModel:
             if row_id in self.seen and self.seen[row_id].step < self.step:
                 self.look(self.seen[row_id], look)
         self.keep(self.waiting, self.policy.waiting_ids, "recent")
+        if self.policy.widen_at:
+            self.take_turns(looks.keys() & self.seen.keys())
         kept = [i for i, row_id in enumerate(ids) if row_id in self.seen]
         self.table.push(np.array([ids[i] for i in kept], np.int64), grads[kept], rate)
         if self.policy.shrink_every and self.step % self.policy.shrink_every == 0:
@@ -89,6 +93,14 @@ class PolicyModel:
         keep = self.policy.keep or ("score" if self.policy.score else "recent")
         for row_id in self.keep(self.seen, self.policy.budget_rows, keep):
             del self.table.rows[row_id]
+
+    def take_turns(self, ids: set[int]) -> None:
+        self.table.turns = {}
+        for row_id in ids:
+            seen = self.seen[row_id]
+            if not seen.wide:
+                seen.wide = int(self.score(seen) >= F(self.policy.widen_at))
+                self.table.turns[row_id] = bool(seen.wide)
 
     def by_chance(self, row_id: int) -> bool:
         p = self.policy.admit_probability

@@ -66,14 +66,22 @@ class Model:
         self.dim, self.optimizer, self.start, self.seed = dim, optimizer, start, seed
         self.rows: dict[int, np.ndarray] = {}  # id -> [1 + number of states, dim]
         self.powers = [F(optimizer.beta1), F(optimizer.beta2)]
+        # Of rows that are narrow in a step whether they widen at its end; None: none are ever.
+        self.turns: dict[int, bool] | None = None
 
     def initial(self, row_id: int) -> np.ndarray:
+        found = self._first(row_id)
+        if self.turns is not None:
+            found[0, 1:] = 0
+        return self.stored(found, row_id, 0)
+
+    def _first(self, row_id: int) -> np.ndarray:
         # One number for a row stands in a column of its width here.
         found = np.zeros((1 + len(self.optimizer.state_names), self.dim), F)
         found[0] = uniform_row(self.seed, row_id, self.dim, self.start.a, self.start.b)
         if self.optimizer.kind == "adagrad":
             found[1] = self.optimizer.initial_moment
-        return self.stored(found, row_id, 0)
+        return found
 
     def pull(self, ids: np.ndarray, create: bool = True) -> np.ndarray:
         out = np.empty((len(ids), self.dim), F)
@@ -98,7 +106,17 @@ class Model:
             self.powers[1] * F(self.optimizer.beta2),
         ]
         for row_id, g in merged.items():
-            self._move_as_asked(self.rows[row_id], g * F(scale), F(rate))
+            row = self.rows[row_id]
+            if row_id in (self.turns or {}):
+                self._move_as_asked(
+                    row, np.r_[g[:1] * F(scale), np.zeros(self.dim - 1, F)], F(rate)
+                )
+                first = self._first(row_id)
+                first[0] *= self.turns[row_id]
+                columns = slice(1 if self.optimizer.row_wise else None)  # one number stays
+                row[columns, 1:] = first[columns, 1:]
+            else:
+                self._move_as_asked(row, g * F(scale), F(rate))
             self.rows[row_id] = self.stored(self.rows[row_id], row_id, self.step)
 
     def _move_as_asked(self, row: np.ndarray, g: np.ndarray, lr: np.float32) -> None:

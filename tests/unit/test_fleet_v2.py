@@ -112,7 +112,7 @@ def test_settings_of_tables_that_change_nothing_are_kept():
         ("t.table_clas", "x", "has no field 'table_clas'; did you mean 'table_class'"),
         ("t.table_class", "SSDSparseTable", "servers' memory: MemorySparseTable, got 'SSDSparseT"),
         ("t.accessor.accessor_class", "CtrCommonAccessor", "without shows and clicks: SparseAcc"),
-        ("t.accessor.embedx_threshold", 10, "their whole width from the first look-up: 0, got 10"),
+        ("t.accessor.embedx_threshold", "10", "widen_at: expected a number, 0 or more, got '10'"),
         ("t.accessor.ctr_accessor_param.show_scale", True, "not divided by shows: False, got True"),
         ("t.accessor.ctr_accessor_param.click_coeff", "1", "click_coeff: expected a finite number"),
         ("t.accessor.embed_sgd_param.name", "StdAdaGradSGDRule", "by the optimizer that minimizes"),
@@ -156,7 +156,7 @@ COUNTS = ACCESSOR + "ctr_accessor_param."
                 COUNTS + "click_coeff": 3.0,
                 COUNTS + "delete_threshold": 0.5,
                 COUNTS + "show_scale": False,
-                ACCESSOR + "embedx_threshold": 0,
+                ACCESSOR + "embedx_threshold": 4,
             },
         ),
         ("fleet_desc_configs", {"sparse_click_coeff": 3.0, "sparse_delete_threshold": 0.5}),
@@ -167,6 +167,7 @@ def test_coefficients_of_scores_are_those_of_a_tables_policy(paddle, field, sett
     decay = 0.98 if field == "fleet_desc_configs" else 1.0  # what 2.6.2 has where none is said
     assert table.policy.score == fluid.ClickScore(0.1, 3.0, decay, 0.5)
     assert table.policy.shows == ("show", "click")
+    assert table.policy.widen_at == (10.0 if field == "fleet_desc_configs" else 4)
 
 
 @pytest.mark.parametrize(
@@ -181,8 +182,9 @@ def test_models_hold_the_rows_that_they_hold_in_paddle_if_nothing_is_said(field,
     assert (delta.least_score, base.least_delta) == (thresholds[0], 0.0)
 
 
-def test_coefficients_of_scores_need_a_table_that_has_one(paddle):
-    settings = {COUNTS + "click_coeff": 3.0}
+@pytest.mark.parametrize("setting", [COUNTS + "click_coeff", ACCESSOR + "embedx_threshold"])
+def test_numbers_of_scores_need_a_table_that_has_one(paddle, setting):
+    settings = {setting: 3.0}
     with pytest.raises(FleetError, match="make 't' with entry=ShowClickEntry"):
         made_table(paddle, "sparse_table_configs", settings, collective=False, entry=False)
 

@@ -1,8 +1,8 @@
 """Settings of sparse tables in a DistributedStrategy: which are there, which change anything.
 
 Rows of a table are trained here by the optimizer that minimizes the loss. Settings of how Paddle
-stores rows are kept, and without effect; coefficients of scores become those of the table's policy;
-what would train, keep or save other rows is refused.
+stores rows are kept, and without effect; coefficients of scores, and the score at which rows widen,
+become those of the table's policy; what would train, keep or save other rows is refused.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ CACHE_RATE = 0.00055  # Paddle's too
 TABLE_FIELDS = ("sparse_table_configs", "fleet_desc_configs")
 
 _DESCRIBED = "fleet_desc_configs"  # where Paddle gives all numbers other values, if none is said
+_THRESHOLD = "embedx_threshold"  # the score at which rows widen: 0, or as many there
+_DESCRIBED_THRESHOLD = 10.0
 THRESHOLDS = {_DESCRIBED: (1.5, 0.25), "sparse_table_configs": (0.0, 0.0)}  # of bases and deltas
 
 _BY_OPTIMIZER = "rows are updated by the optimizer that minimizes the loss"
 _IN_MEMORY = "tables lie in the servers' memory"
 _ALL_SAVED = "models hold all rows"
-_WHOLE = "rows have their whole width from the first look-up"
 _SCORES = tuple(field.name for field in fields(ClickScore))  # mean the same there
 _CHOICE = ("base_threshold", "delta_threshold", "delta_keep_days")  # of rows that models hold
 _RULE = ("learning_rate", "initial_range", "weight_bounds")
@@ -67,7 +68,7 @@ _SETTINGS: dict[str, str | None] = {
     **_STORED,
     "table_class": f"{_IN_MEMORY}: MemorySparseTable",
     "accessor.accessor_class": "rows are pulled without shows and clicks: SparseAccessor",
-    "accessor.embedx_threshold": f"{_WHOLE}: 0",
+    f"accessor.{_THRESHOLD}": None,
     **{f"accessor.ctr_accessor_param.{name}": None for name in _SCORES},
     **{f"accessor.ctr_accessor_param.{name}": why for name, why in _OTHER_COUNTS.items()},
     **{
@@ -87,15 +88,12 @@ _SETTINGS: dict[str, str | None] = {
 _AS_HERE = {
     "table_class": "MemorySparseTable",
     "accessor.accessor_class": "SparseAccessor",
-    "accessor.embedx_threshold": 0,
     "accessor.ctr_accessor_param.show_scale": False,
 }
 # fleet_desc_configs has the same by names of its own: a table's settings in one flat dict.
 _DESC = """
-    accessor_class learning_rate initial_g2sum initial_range weight_bounds embedx_threshold
-    converter deconverter beta1_decay_rate
-    beta2_decay_rate ada_epsilon optimizer load_filter_slots
-    save_filter_slots
+    accessor_class learning_rate initial_g2sum initial_range weight_bounds converter deconverter
+    beta1_decay_rate beta2_decay_rate ada_epsilon optimizer load_filter_slots save_filter_slots
 """
 _DESC_OF_PARTS = """
     optimizer learning_rate weight_bounds initial_range initial_g2sum beta1_decay_rate
@@ -114,8 +112,9 @@ _DESC_SETTINGS: dict[str, str | None] = {
         )
     ),
     "sparse_table_class": _SETTINGS["table_class"],
-    **{f"sparse_{name}": f"{_WHOLE}, {_BY_OPTIMIZER}, {_ALL_SAVED}" for name in _DESC.split()},
-    **{f"sparse_{name}": None for name in (*_SCORES, *_CHOICE, "ssd_unseenday_threshold")},
+    **{f"sparse_{name}": f"{_BY_OPTIMIZER}, {_ALL_SAVED}" for name in _DESC.split()},
+    **{f"sparse_{name}": None for name in (*_SCORES, *_CHOICE, _THRESHOLD)},
+    "sparse_ssd_unseenday_threshold": None,
     **{
         f"{part}_sparse_{name}": _BY_OPTIMIZER
         for part in ("embed", "embedx")
@@ -124,7 +123,7 @@ _DESC_SETTINGS: dict[str, str | None] = {
     "feature_learning_rate": "there are no graph tables",
     "nodeid_slot": "there are no graph tables",
 }
-_DESC_AS_HERE = {"sparse_table_class": "DownpourSparseTable", "sparse_embedx_threshold": 0}
+_DESC_AS_HERE = {"sparse_table_class": "DownpourSparseTable"}
 _NOT_HERE = tuple(("fleet_desc_configs", name) for name in ("dense_table", "datanorm_table"))
 
 
@@ -151,11 +150,11 @@ def check_tables(field: str, configs: Any) -> None:
             instead = settings[name]
             if instead is not None and value != as_here.get(name):
                 raise refuse(f"{field}[{table!r}][{shown!r}]", f"{instead}, got {value!r}")
-        _score(field, table, ClickScore(), values)
+        _counting(field, table, RowPolicy(score=ClickScore()), values)
 
 
 def set_scores(main: Program, strategy: object) -> None:
-    """Give the policies of a Program's tables the coefficients of scores that a strategy names.
+    """Give the policies of a Program's tables the numbers of scores that a strategy names.
 
     FleetError for a table that counts neither shows nor clicks.
     """
@@ -165,7 +164,7 @@ def set_scores(main: Program, strategy: object) -> None:
         for table, values in getattr(strategy, field, {}).items():
             if not isinstance(values, dict) or (field, table) in _NOT_HERE:
                 continue
-            named = bool(_coefficients(field, table, values))
+            named = bool(_coefficients(field, table, values) or _threshold(field, table, values))
             if not (named or field == _DESCRIBED):
                 continue
             counted = False
@@ -173,15 +172,13 @@ def set_scores(main: Program, strategy: object) -> None:
                 var = program.global_block().vars.get(table)
                 policy = var.row_policy if isinstance(var, Parameter) else None
                 if isinstance(var, Parameter) and isinstance(policy, RowPolicy) and policy.score:
-                    before = ClickScore() if field == _DESCRIBED else policy.score
-                    score = _score(field, table, before, values)
-                    var.row_policy = replace(policy, score=score)
+                    var.row_policy = _counting(field, table, policy, values)
                     counted = True
             if named and not counted:
                 raise FleetError(
-                    f"{field}[{table!r}]: coefficients of scores are for tables that count shows "
-                    f"and clicks: make {table!r} with entry=ShowClickEntry(show, click), or "
-                    "row_policy=RowPolicy(score=ClickScore())"
+                    f"{field}[{table!r}]: coefficients of scores, and {_THRESHOLD}, are for tables "
+                    f"that count shows and clicks: make {table!r} with "
+                    "entry=ShowClickEntry(show, click), or row_policy=RowPolicy(score=ClickScore())"
                 )
 
 
@@ -233,9 +230,24 @@ def _counts(field: str, table: str, values: Mapping[str, Any]) -> dict[str, Any]
     return {name.removeprefix(prefix): value for name, value in named if name.startswith(prefix)}
 
 
-def _score(field: str, table: str, score: ClickScore, values: Mapping[str, Any]) -> ClickScore:
+def _threshold(field: str, table: str, values: Mapping[str, Any]) -> Any:
+    """Return the score at which rows widen, as a table's settings say; None if they do not."""
+    wanted = f"sparse_{_THRESHOLD}" if field == _DESCRIBED else f"accessor.{_THRESHOLD}"
+    named = _named(field, table, values, field == _DESCRIBED)
+    return next((value for _, name, value in named if name == wanted), None)
+
+
+def _counting(field: str, table: str, policy: RowPolicy, values: Mapping[str, Any]) -> RowPolicy:
+    """Return the policy of a table that has a score, with the numbers that its settings say."""
+    described = field == _DESCRIBED
+    score, widen_at = policy.score or ClickScore(), policy.widen_at
+    if described:  # which has all numbers
+        score, widen_at = ClickScore(), _DESCRIBED_THRESHOLD
+    threshold = _threshold(field, table, values)
+    widen_at = widen_at if threshold is None else threshold
     try:
-        return replace(score, **_coefficients(field, table, values))
+        score = replace(score, **_coefficients(field, table, values))
+        return replace(policy, score=score, widen_at=widen_at)
     except TableError as error:
         raise FleetError(f"{field}[{table!r}]: {error}") from None
 

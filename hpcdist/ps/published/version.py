@@ -46,6 +46,8 @@ class PublishedTable:
     def pull(self, ids: Ids, missing: str) -> Rows:
         """Return the rows, float32 [n, width], of ids (int64 [n])."""
         kept, there = self.kept(ids)
+        if self._storage is not None:
+            kept[~there] = 0  # whatever was in that memory is no row
         rows: Rows = kept if self._storage is None else self._storage.rows_of(kept, self.kind.width)
         if not there.all():
             self._fill(ids, rows, np.flatnonzero(~there), missing)
@@ -98,7 +100,8 @@ class PublishedTable:
         storage = initializer.pop("storage", None)  # of rows that are not kept in float32
         initializer.pop("row_bytes", None)
         if initializer.get("kind") == "constant" and storage is None:
-            out[:] = initializer["a"]
+            out[:] = 0
+            out[:, : initializer.get("drawn") or None] = initializer["a"]
             return
         if self._beginning is None:  # its kernels are numba's, which takes long to import
             from hpcdist.ps.row_storage import RowStorage
