@@ -79,6 +79,7 @@ setup(
         "images": ["pillow>=10"],
         "plot": ["matplotlib>=3.8"],
         "report": ["jinja2>=3.1"],
+        "accessibility": ["axe-playwright-python>=0.1.6"],
         "completion": ["shtab>=1.7"],
         "notebook": ["ipykernel>=6.29", "matplotlib>=3.8", "nbclient>=0.10"],
         "docs": ["mkdocs-material>=9.5"],

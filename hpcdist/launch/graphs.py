@@ -15,7 +15,7 @@ WIDEST = 8  # nodes of a row; a wider layer takes several
 MOST_DRAWN = 1500
 MOST_LETTERS = 21
 COLOURS = {
-    programs.FORWARD: "#4c78a8",
+    programs.FORWARD: "#4078b4",
     programs.BACKWARD: "#b35806",
     programs.UPDATE: "#3a7d34",
     programs.EXCHANGE: "#7b4f9d",
@@ -68,7 +68,11 @@ def graph(program: ProgramFacts) -> str:
     drawn = [_line(place_of[a], place_of[b]) for a, b in between]
     drawn += [_node(operators[p], *place_of[p]) for p in sorted(place_of)]
     width, height = widest * ACROSS, len(rows) * DOWN + 8
-    return f'<svg viewBox="0 0 {width} {height}" role="img">{"".join(drawn)}</svg>'
+    label = f"{len(operators)} operators below what they read; arrow keys move, + and - zoom"
+    return (
+        f'<svg viewBox="0 0 {width} {height}" role="img" tabindex="0" aria-label="{label}">'
+        f"{''.join(drawn)}</svg>"
+    )
 
 
 def _line(above: tuple[float, float], below: tuple[float, float]) -> str:

@@ -1,4 +1,4 @@
-// Moves, zooms and searches the graphs of Programs. Asks for nothing outside the page.
+// Moves, zooms and searches the graphs of Programs; tells values of plots. Asks for nothing outside the page.
 "use strict";
 for (const box of document.querySelectorAll(".graph")) {
   const svg = box.querySelector("svg"), field = box.querySelector("input");
@@ -36,7 +36,10 @@ for (const box of document.querySelectorAll(".graph")) {
   };
   const tell = (word) => {
     told.textContent = found.length ? `${at + 1} of ${found.length}` : word ? "none" : "";
-    if (found.length) look(found[at]);
+    if (found.length) {
+      look(found[at]);
+      told.textContent += ": " + found[at].querySelector("title").textContent.replaceAll("\n", "; ");
+    }
   };
   const next = () => {
     at = (at + 1) % Math.max(found.length, 1);
@@ -63,7 +66,51 @@ for (const box of document.querySelectorAll(".graph")) {
     const scale = Math.max(view[2] / svg.clientWidth, view[3] / svg.clientHeight);
     show(view[0] - event.movementX * scale, view[1] - event.movementY * scale, view[2], view[3]);
   });
+  const pan = (fx, fy) => show(view[0] + view[2] * fx, view[1] + view[3] * fy, view[2], view[3]);
+  const keys = {
+    ArrowLeft: () => pan(-0.2, 0), ArrowRight: () => pan(0.2, 0), ArrowUp: () => pan(0, -0.2), ArrowDown: () => pan(0, 0.2),
+    "+": buttons.in, "=": buttons.in, "-": buttons.out, Home: buttons.all,
+  };
+  svg.addEventListener("keydown", (event) => {
+    if (!(event.key in keys) || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    keys[event.key]();
+  });
   const details = box.closest("details");
   details.addEventListener("toggle", begin);
   begin();
+}
+
+for (const box of document.querySelectorAll(".plot")) {
+  const svg = box.querySelector("svg"), mark = box.querySelector(".mark"), told = box.querySelector("output");
+  const lines = [...box.querySelectorAll("polyline")].map((line) => ({
+    name: line.dataset.name,
+    values: JSON.parse(line.dataset.values),
+    pixels: line.getAttribute("points").split(" ").map((point) => parseFloat(point)),
+  }));
+  const places = new Map(lines.flatMap(({ values, pixels }) => values.map(([x], k) => [x, pixels[k]])));
+  const across = [...places.keys()].sort((a, b) => a - b);
+  let at = -1;
+
+  const nearest = (numbers, wanted) => numbers.reduce(
+    (best, number, k) => Math.abs(number - wanted) < Math.abs(numbers[best] - wanted) ? k : best, 0);
+  const show = (k) => {
+    at = Math.max(0, Math.min(across.length - 1, k));
+    const pixel = places.get(across[at]);
+    for (const end of ["x1", "x2"]) mark.setAttribute(end, pixel);
+    mark.style.visibility = "visible";
+    const values = lines.map(({ name, values, pixels }) => `${name} ${values[nearest(pixels, pixel)][1]}`.trim());
+    told.textContent = `${box.dataset.across} ${across[at]}: ${values.join(", ")}`;
+  };
+  svg.addEventListener("pointermove", (event) => {
+    const on = svg.getBoundingClientRect();
+    const pixel = (event.clientX - on.x) / on.width * svg.viewBox.baseVal.width;
+    show(nearest(across.map((x) => places.get(x)), pixel));
+  });
+  box.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: across.length - 1 }[event.key];
+    if (by === undefined) return;
+    event.preventDefault();
+    show(by);
+  });
 }

@@ -13,14 +13,23 @@ import numpy as np
 
 from hpcdist.base.errors import MetricError, TraceError
 from hpcdist.base.extras import install_command
-from hpcdist.base.trace import critical_path, failure, files, metric_files, programs, summary
+from hpcdist.base.trace import (
+    critical_path,
+    failure,
+    files,
+    metric_files,
+    programs,
+    status,
+    summary,
+)
 from hpcdist.base.trace.advice import Advice, advise
 from hpcdist.base.trace.events import Cause, EventKind
 from hpcdist.base.trace.files import RankOfJob, RankRecording
 from hpcdist.base.trace.metric_files import Points
 from hpcdist.base.trace.recorder import Recording
+from hpcdist.base.trace.status import JobStatus
 from hpcdist.base.trace.summary import RankSummary
-from hpcdist.launch import graphs, plots
+from hpcdist.launch import axes, graphs, plots, report_header
 from hpcdist.launch.command_line import Parser
 from hpcdist.launch.operator_table import mean_rates, operators_of
 from hpcdist.launch.words import counted, printable
@@ -35,6 +44,7 @@ It is made from the files of its ranks: recordings, which --trace DIR writes, or
 a job that failed, beside its logs; and the metrics of --metrics DIR. The page needs no network.
 This command needs jinja2 (python -m pip install jinja2)."""
 MOST_RANKS = 8  # whose curves of one metric are drawn
+MOST_NAMES, OTHERS = 7, "others"  # parameters with a colour of their own
 MOST_PIECES = 20  # of parameters, that are listed for a server
 WORDS = {
     programs.TRAINS: "the Program that trains",
@@ -75,7 +85,8 @@ def main(argv: Sequence[str]) -> None:
         recordings = files.read_all(arguments.directory, required=not metrics)
         ranks = [summary.summarize(rank) for rank in recordings]
         advice, failures = advise(recordings, ranks), files.failures(arguments.directory)
-        text = page(recordings, ranks, advice, str(arguments.directory), failures, metrics)
+        job = _job(arguments.metrics or arguments.directory)
+        text = page(recordings, ranks, advice, str(arguments.directory), failures, metrics, job)
         arguments.output.write_text(text, encoding="utf-8")
     except (TraceError, MetricError, OSError) as error:
         print(f"hpcdist: {error}", file=sys.stderr)
@@ -99,11 +110,13 @@ def page(
     title: str,
     failures: Mapping[int, str],
     metrics: Mapping[str, Mapping[int, Points]] | None = None,
+    job: JobStatus | None = None,
 ) -> str:
     """Return the page; TraceError if jinja2 is not installed.
 
-    ``failures``: the ranks' messages about the end of the job. ``metrics``: the curves that the job
-    has written, by name and rank; without them the page shows the numbers that trainer 0 fetched.
+    ``title``: of the page, where no file tells the script. ``failures``: the ranks' messages about
+    the end of the job. ``metrics``: the curves that the job has written, by name and rank; without
+    them the page shows the numbers that trainer 0 fetched. ``job``: what `top` knows of it.
     """
     try:
         import jinja2
@@ -115,7 +128,8 @@ def page(
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
-        title=title,
+        title=report_header.heading([rank.of for rank in ranks], job, title),
+        facts=report_header.facts([rank.of for rank in ranks], job),
         ranks=ranks,
         said=list(failures.values()),
         silent=_silent(recordings),
@@ -138,12 +152,21 @@ def page(
         throughput=_throughput(recordings),
         advice=advice,
         lost=sum(rank.recording.noted - len(rank.recording.events) for rank in recordings),
-        placement=_placement(recordings),
+        placement=(placed := _placement(recordings)),
+        shares=_placement_bars(placed),
         programs=_programs(recordings),
         roles=graphs.COLOURS,
         script=SCRIPT.read_text(encoding="utf-8"),
         clocks_us=max((rank.of.error_ns for rank in recordings), default=0) / 1000,
     )
+
+
+def _job(directory: Path) -> JobStatus | None:
+    """Return which job writes its progress there, if one does."""
+    try:
+        return status.read_job(directory)
+    except TraceError:
+        return None
 
 
 def _of_failure(recordings: Sequence[RankRecording], failures: Mapping[int, str]) -> list[str]:
@@ -167,17 +190,23 @@ def _silent(recordings: Sequence[RankRecording]) -> str:
     )
 
 
-def _matrix(recordings: Sequence[RankRecording]) -> list[list[str]]:
-    """Return the rows of the traffic matrix as text, with its heads; none without messages."""
+def _matrix(recordings: Sequence[RankRecording]) -> dict[str, Any]:
+    """Return the ranks, and for each a row of (MiB, share of the most); none without messages."""
     sent = summary.traffic(recordings)
     if not sent:
-        return []
-    numbers = [rank.of.rank for rank in recordings]
-    rows = [["from \\ to", *map(str, numbers)]]
-    for a in numbers:
-        cells = [sent.get((a, b), 0.0) for b in numbers]
-        rows.append([str(a), *(f"{n / 2**20:,.2f}" if n else "" for n in cells)])
-    return rows
+        return {}
+    ranks, most = [str(rank.of.rank) for rank in recordings], max(sent.values()) or 1.0
+    rows = [
+        (
+            str(a.of),
+            [
+                (sent.get(key := (a.of.rank, b.of.rank), 0.0) / 2**20, sent.get(key, 0.0) / most)
+                for b in recordings
+            ],
+        )
+        for a in recordings
+    ]
+    return {"ranks": ranks, "rows": rows}
 
 
 def _placement(recordings: Sequence[RankRecording]) -> list[dict[str, Any]]:
@@ -195,10 +224,29 @@ def _placement(recordings: Sequence[RankRecording]) -> list[dict[str, Any]]:
             "count": len(parameters),
             "mib": (nbytes := sum(one.nbytes for one in parameters)) / 2**20,
             "share": nbytes / (total or 1),
+            "parameters": parameters,
             "largest": sorted(parameters, key=lambda one: -one.nbytes)[:MOST_PIECES],
         }
         for of, parameters in served
     ]
+
+
+def _placement_bars(placed: Sequence[dict[str, Any]]) -> str:
+    """Return a bar for each server: the largest of all pieces, and the others together."""
+    total = sum(one.nbytes for row in placed for one in row["parameters"])
+    if not total:
+        return ""
+    sizes: Counter[str] = Counter()
+    for row in placed:
+        sizes.update({one.name: one.nbytes for one in row["parameters"]})
+    names = [name for name, _ in sizes.most_common(MOST_NAMES)]
+    shares = []
+    for row in placed:
+        parts: Counter[str] = Counter()
+        for one in row["parameters"]:
+            parts[one.name if one.name in names else OTHERS] += one.nbytes
+        shares.append({name: nbytes / total for name, nbytes in parts.items()})
+    return plots.bars([row["server"] for row in placed], shares, [*names, OTHERS])
 
 
 def _programs(recordings: Sequence[RankRecording]) -> list[dict[str, Any]]:
@@ -251,7 +299,7 @@ def _curves(metrics: Mapping[str, Mapping[int, Points]]) -> list[tuple[str, str]
     pictures = []
     for name, by_rank in metrics.items():
         lines = {f"rank {rank}": by_rank[rank] for rank in list(by_rank)[:MOST_RANKS]}
-        pictures.append((name, plots.curves(lines, "step", name)))
+        pictures.append((name, axes.curves(lines, "step", name)))
     return pictures
 
 
@@ -260,7 +308,7 @@ def _losses(recordings: Sequence[RankRecording]) -> list[tuple[str, str]]:
     for rank in recordings:
         if rank.of.role != "PSERVER":
             return [
-                (name, plots.curve(*_values(rank.recording, name))) for name in _lines_of_rank(rank)
+                (name, axes.curve(*_values(rank.recording, name))) for name in _lines_of_rank(rank)
             ]
     return []
 
@@ -290,7 +338,7 @@ def _memory(recordings: Sequence[RankRecording]) -> str:
     for of, samples in map(_looks, recordings[:MOST_RANKS]):
         times = (samples["end"] + of.offset_ns - min(starts, default=0)) / 1e9
         lines[f"rank {of.rank}"] = list(zip(times.tolist(), (samples["value"] / 2**20).tolist()))
-    return plots.curves(lines, "seconds", "MiB", from_zero=True)
+    return axes.curves(lines, "seconds", "MiB", from_zero=True)
 
 
 def _looks(rank: RankRecording) -> tuple[RankOfJob, Any]:
@@ -309,5 +357,5 @@ def _throughput(recordings: Sequence[RankRecording]) -> str:
             widths = np.diff(edges) / 1e9
             times = (edges[1:] - edges[0]) / 1e9
             points = list(zip(times.tolist(), (counts / widths).tolist()))
-            return plots.curves({"": points}, "seconds", "steps/s", from_zero=True)
+            return axes.curves({"": points}, "seconds", "steps/s", from_zero=True)
     return ""

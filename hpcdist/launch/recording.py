@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
+import shlex
 import signal
 import socket
+import sys
 import threading
 import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
+
+import numpy as np
 
 from hpcdist.base.errors import LaunchError, TraceError
-from hpcdist.base.trace import chrome, files, rates, status
+from hpcdist.base.trace import chrome, files, load, rates, status
 from hpcdist.base.trace.files import RankOfJob, RankRecording
 from hpcdist.base.trace.position import here
 from hpcdist.base.trace.recorder import MIB, recorder
+from hpcdist.base.version import version
+from hpcdist.comm import mpi
 from hpcdist.comm.clock_offset import ClockOffset, drift_between
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.progress import waiting_cause
 from hpcdist.launch import status_writer
 from hpcdist.launch.options import Options
 from hpcdist.launch.status_writer import Watch
-from hpcdist.launch.words import counted
+from hpcdist.launch.words import counted, printable
 
 ASKS = signal.SIGRTMIN  # kill -RTMIN PID: write what is recorded, and continue
 TRACE_MIB = 64  # the ring under --trace
@@ -45,6 +53,7 @@ class RankRecorder:
     log_dir: str | None
     watch: Watch | None = None
     _clocks: ClockOffset = field(default_factory=lambda: ClockOffset(0, 0))
+    _first: load.Sample = field(default_factory=load.sample)
     _written: bool = False
 
     @property
@@ -178,8 +187,25 @@ class RankRecorder:
             waiting="" if wait is None else wait[0].value,
             written_ns=now,
             unix_ns=time.time_ns() - time.monotonic_ns(),
+            load=load.average(),
+            **asdict(self._first.until(load.sample())),
         )
         return files.write(directory, RankRecording(of, events))
+
+
+def _of_process(script: str) -> dict[str, Any]:
+    """Return script, command and versions for the head of a page about the job."""
+    packages = (
+        f"hpcdist {version()}",
+        f"Python {platform.python_version()}",
+        f"numpy {np.__version__}",
+    )
+    return {
+        "script": printable(script),
+        "command": printable(shlex.join(["python", *sys.orig_argv[1:]])),
+        "versions": ", ".join(filter(None, (*packages, mpi.loaded_library()))),
+        "began_ns": time.monotonic_ns(),
+    }
 
 
 def of_rank(options: Options, cluster: Cluster, rank: int, job: str) -> RankRecorder:
@@ -187,5 +213,7 @@ def of_rank(options: Options, cluster: Cluster, rank: int, job: str) -> RankReco
     role = cluster.role_of(rank)
     host, pid = socket.gethostname(), os.getpid()
     of = RankOfJob(rank, role.kind, role.index, host, pid, world=cluster.size)
+    if options.trace or options.log_dir:
+        of = replace(of, **_of_process(options.script))
     watch = status_writer.of_rank(options, of, cluster.size, job)
     return RankRecorder(of, options.trace, options.log_dir, watch)

@@ -41,6 +41,8 @@ class Verdict:
 
 def judge(case: Case, said: list[str]) -> Verdict:
     """Compare what was said with what is expected."""
+    # What else runs on this machine is no trouble of the case.
+    said = [line for line in said if not re.match("an overloaded machine: |load: ", line)]
     if not case.expects:
         return Verdict(not said, tuple(said), tuple(said))
     named = re.search(case.expects, "\n".join(said), re.MULTILINE) is not None

@@ -15,8 +15,9 @@ from hpcdist.comm.mpi import NO_LIBRARY
 from hpcdist.errors import CheckpointError
 from hpcdist.launch.doctor import command, facts
 from hpcdist.launch.doctor.facts import RankState
-from hpcdist.launch.doctor.findings import Finding, Level, exit_code, judge
+from hpcdist.launch.doctor.findings import exit_code, judge
 from hpcdist.launch.doctor.links import LinkTiming, chosen
+from hpcdist.launch.doctor.trouble import Finding, Level
 from hpcdist.launch.main import main
 
 GIB = 2**30
@@ -36,6 +37,10 @@ def state(rank, **other):
         concurrent=True,
         cores=(2 * (rank % 4), 2 * (rank % 4) + 1),
         cores_present=8,
+        busy=(0.1, 0.0),
+        stolen=0.0,
+        load=0.5,
+        others=(),
         blas_threads=2,
         variables={},
         shared_total=8 * GIB,
@@ -79,7 +84,7 @@ def test_a_healthy_job_has_no_findings():
     found = judge(job(), links())
     assert {finding.level for finding in found} == {Level.OK}
     assert exit_code(found) == 0
-    assert len({finding.check for finding in found}) == 14
+    assert len({finding.check for finding in found}) == 15
 
 
 VERSIONS = state(0).versions
@@ -142,6 +147,13 @@ TROUBLES = {
         "WARNING",
         "n0: ranks 2, 3 are bound to the same 1 core",
     ),
+    "other programs": (
+        {f"r{k}": {"busy": (1.0, 1.0), "others": ("a.out (pid 7) 400%",)} for k in range(3)},
+        "load",
+        "WARNING",
+        "n0: other programs use 6.1 of 8 cores (load average 0.5, a.out (pid 7) 400%)",
+    ),
+    "another machine": ({"r5": {"stolen": 0.3}}, "load", "WARNING", "n1: the hypervisor.*30%"),
     "too many threads": (
         {f"r{k}": {"blas_threads": 8} for k in range(4, 8)},
         "threads of linear algebra",

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.base.trace import critical_path, files, summary
+from hpcdist.base.trace import critical_path, files, load, summary
 from hpcdist.base.trace.advice import advise
 from hpcdist.base.trace.events import Cause, EventKind
 from hpcdist.base.trace.files import RankOfJob
 from hpcdist.launch import job_report
+from tests.support.browser import chromium
 from tests.support.recorded_jobs import BYTES, STEPS, US, Rank, job, programs, told
 
 
@@ -49,6 +50,46 @@ def test_a_healthy_job_gets_no_advice():
 )
 def test_a_trouble_is_named_with_its_rank(trouble, cause, rank):
     assert told(job(**trouble)) == [(cause, rank)]
+
+
+def test_a_machine_without_cores_for_its_ranks_is_named():
+    """Others have the cores, too many ranks share them, or the hypervisor has them."""
+
+    def advice(**load):
+        found = [
+            replace(rank, of=replace(rank.of, host="n", cores=2, load=7.5, **load))
+            for rank in job()
+        ]
+        return [
+            item.text
+            for item in advise(found, [summary.summarize(rank) for rank in found])
+            if item.cause == "an overloaded machine"
+        ]
+
+    assert advice(busy=2.0, own=0.39, delayed=0.1) == []
+    (text,) = advice(busy=2.0, own=0.1, delayed=0.6)
+    assert text.startswith("the 5 ranks on n were ready and had no core for 60% of the time")
+    assert "of 2 cores they had 0.5, other programs 1.5; load average 7.5: start fewer" in text
+    (text,) = advice(busy=0.5, own=0.1, delayed=0.0, stolen=0.4)
+    assert "other programs 0.0; the hypervisor gave 40% to other machines" in text
+
+
+def test_the_load_of_a_machine_is_told_from_its_counters(tmp_path):
+    def at(*cores):
+        lines = [f"cpu{k} " + " ".join(map(str, ticks)) for k, ticks in enumerate(cores)]
+        (tmp_path / "stat").write_text("\n".join(["cpu 1 2", *lines, "intr 5"]))
+        return load.sample(tmp_path)
+
+    # user nice system idle iowait irq softirq steal guest guest_nice
+    before = at((10, 0, 0, 0, 0, 0, 0, 0, 0, 0), (0,) * 10)
+    after = at((60, 0, 0, 50, 0, 0, 0, 0, 0, 0), (0, 10, 10, 30, 25, 5, 0, 20, 0, 0))
+    both = before.until(after)
+    assert (both.cores, both.busy, both.stolen) == (2, pytest.approx(0.75), pytest.approx(0.1))
+    assert before.until(after, {1}).busy == pytest.approx(0.25)
+    assert before.until(before) == load.Load()
+    (tmp_path / "12").mkdir()
+    (tmp_path / "12/stat").write_text("12 (a) b) R " + "0 " * 10 + "150 50 0")
+    assert [*load.programs(tmp_path)] == [(12, "a) b")]
 
 
 def test_where_the_time_went():
@@ -98,7 +139,7 @@ class Checked(HTMLParser):
 
 
 def test_the_page_is_whole_and_loads_nothing(tmp_path, capsys):
-    pytest.importorskip("jinja2", reason="python -m pip install 'hpcdist[report]'")
+    pytest.importorskip("jinja2", reason="pip install jinja2")
     for rank in job(busy_us=(600, 600, 2000)):
         files.write(tmp_path, rank)
     page = tmp_path / "job.html"
@@ -107,7 +148,7 @@ def test_the_page_is_whole_and_loads_nothing(tmp_path, capsys):
     assert said.startswith(f"{page}: 5 ranks\n")
     assert "a slow rank: rank 2" in said
     checked = Checked(page.read_text())
-    assert checked.tags.count("svg") == 6  # waits, the step, throughput, the loss, two Programs
+    assert checked.tags.count("svg") == 7  # waits, step, throughput, loss, placement, two Programs
     text = " ".join(checked.texts)
     for expected in (
         "a slow rank",
@@ -120,7 +161,7 @@ def test_the_page_is_whole_and_loads_nothing(tmp_path, capsys):
         "2 servers: the Program that serves",
         "listen_and_serv",
         "Parameters on servers",
-        "planned KiB a call",
+        "KiB of a call",
         "1024.0",
     ):
         assert expected in text
@@ -132,10 +173,8 @@ USE = Path(__file__).parents[1] / "scripts/reads_report.html"
 
 
 def test_in_a_browser_the_page_loads_alone_and_its_graphs_zoom_and_search(tmp_path):
-    pytest.importorskip("jinja2", reason="python -m pip install 'hpcdist[report]'")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    browser = next(filter(None, map(shutil.which, names)), None)
-    if browser is None:
+    pytest.importorskip("jinja2", reason="pip install jinja2")
+    if chromium() is None:
         pytest.skip("no headless browser: apt-get install chromium")
     found = job(busy_us=(600, 600, 2000))
     ranks = [summary.summarize(rank) for rank in found]
@@ -144,7 +183,7 @@ def test_in_a_browser_the_page_loads_alone_and_its_graphs_zoom_and_search(tmp_pa
     words = ["--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1040,900"]
     words += [f"--user-data-dir={tmp_path / 'user'}", "--virtual-time-budget=2000", "--dump-dom"]
     ran = subprocess.run(
-        [browser, *words, f"file://{tmp_path / 'job.html'}"],
+        [chromium(), *words, f"file://{tmp_path / 'job.html'}"],
         capture_output=True,
         text=True,
         timeout=120,
@@ -161,13 +200,17 @@ def test_in_a_browser_the_page_loads_alone_and_its_graphs_zoom_and_search(tmp_pa
         op for op in programs()[0].operators if "fc_0.w_0" in " ".join(op.reads + op.writes)
     ]
     assert said["found"] == len(of_weight) > 1
-    assert (said["first"], said["second"]) == tuple(f"{k} of {said['found']}" for k in (1, 2))
+    assert [said["first"], said["second"]] == [
+        f"{k + 1} of {said['found']}: {op.type} ({op.role}); reads: {', '.join(op.reads)}; "
+        f"writes: {', '.join(op.writes)}"
+        for k, op in enumerate(of_weight[:2])
+    ]
     assert said["at"] != said["next"]
     assert (said["none"], said["cleared"]) == ("none", "")
 
 
 def test_a_failed_job_begins_with_who_stopped_first(tmp_path):
-    pytest.importorskip("jinja2", reason="python -m pip install 'hpcdist[report]'")
+    pytest.importorskip("jinja2", reason="pip install jinja2")
     found = []
     # Rank 0 reports that nothing has come from rank 2; rank 3 was killed.
     for k, (last_us, waiting) in enumerate([(900, ""), (890, "sums"), (100, "")]):
@@ -187,7 +230,7 @@ def test_a_failed_job_begins_with_who_stopped_first(tmp_path):
 
 
 def test_the_command_says_why_a_job_failed(tmp_path, capsys):
-    pytest.importorskip("jinja2", reason="python -m pip install 'hpcdist[report]'")
+    pytest.importorskip("jinja2", reason="pip install jinja2")
     files.write_failure(tmp_path, 5, "of an earlier job")
     files.remove_all(tmp_path)
     rank = Rank(1, "TRAINER", 1)

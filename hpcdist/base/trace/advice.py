@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hpcdist.base.trace.events import Cause, EventKind
 from hpcdist.base.trace.failure import failed
-from hpcdist.base.trace.files import RankRecording
+from hpcdist.base.trace.files import RankOfJob, RankRecording
 from hpcdist.base.trace.summary import RankSummary, transits
 
 STRAGGLES = 1.5  # times what the other trainers are busy in a step
@@ -23,6 +23,7 @@ MUCH_GARBAGE = 0.05
 MIB = 2**20
 LONG_S = 2.0  # a single collection is much of a job that is shorter
 DELAYED = 3.0  # times what messages take to the other servers
+DELAYED_SHARE, STOLEN_SHARE = 0.2, 0.1  # of the time, without a core
 GROWS_BYTES, GROWS_SHARE = 2**24, 0.05  # of memory, in the second half of a recording
 
 
@@ -66,6 +67,7 @@ def advise(recordings: Sequence[RankRecording], ranks: Sequence[RankSummary]) ->
         *_garbage(ranks),
         *_checkpoints(ranks),
         *_memory(ranks),
+        *_machines(ranks),
     ]
 
 
@@ -245,4 +247,30 @@ def _memory(ranks: Sequence[RankSummary]) -> list[Advice]:
                     rank.of.rank,
                 )
             )
+    return advice
+
+
+def _machines(ranks: Sequence[RankSummary]) -> list[Advice]:
+    """Name the hosts where ranks had to wait for a core, and who had it."""
+    hosts: dict[str, list[RankOfJob]] = defaultdict(list)
+    for rank in ranks:
+        if rank.of.cores:
+            hosts[rank.of.host].append(rank.of)
+    advice = []
+    for host, on_host in hosts.items():
+        delayed = statistics.fmean(of.delayed for of in on_host)
+        stolen = max(of.stolen for of in on_host)
+        if delayed < DELAYED_SHARE and stolen < STOLEN_SHARE:
+            continue
+        cores, own = on_host[0].cores, sum(of.own for of in on_host)
+        others = max(0.0, max(of.busy for of in on_host) - own)
+        text = (
+            f"the {len(on_host)} ranks on {host} were ready and had no core for {delayed:.0%} of "
+            f"the time: of {cores} cores they had {own:.1f}, other programs {others:.1f}"
+        )
+        if stolen >= STOLEN_SHARE:
+            text += f"; the hypervisor gave {stolen:.0%} to other machines"
+        hint = "start fewer ranks there" if len(on_host) > cores else "end other programs there"
+        text += f"; load average {max(of.load for of in on_host):.1f}: {hint}, or have the nodes "
+        advice.append(Advice("an overloaded machine", text + "alone (srun --exclusive)"))
     return advice

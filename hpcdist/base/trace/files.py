@@ -51,6 +51,18 @@ class RankOfJob:
     bytes_per_s: float = 0.0
     flops_per_s: float = 0.0
     call_s: float = 0.0
+    # What its process runs, and since when by its clock.
+    script: str = ""
+    command: str = ""
+    versions: str = ""
+    began_ns: int = 0
+    # The `Load` of its machine since then, and the load average when it was written.
+    cores: int = 0
+    busy: float = 0.0
+    stolen: float = 0.0
+    own: float = 0.0
+    delayed: float = 0.0
+    load: float = 0.0
 
     def __str__(self) -> str:
         kind = "server" if self.role == "PSERVER" else "trainer"

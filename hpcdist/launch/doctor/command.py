@@ -27,8 +27,8 @@ from hpcdist.comm.world import mpi_world
 from hpcdist.launch.command_line import Parser
 from hpcdist.launch.doctor import facts, findings, links, stale_files
 from hpcdist.launch.doctor.facts import RankState
-from hpcdist.launch.doctor.findings import Finding, Level
 from hpcdist.launch.doctor.links import LinkTiming
+from hpcdist.launch.doctor.trouble import MIB, Finding, Level
 from hpcdist.launch.quiet_end import let_rank_0_speak
 from hpcdist.launch.words import counted
 
@@ -123,6 +123,9 @@ def _clean() -> None:
 
 def _state(transport: Transport | None, problem: str, directory: Path) -> RankState:
     clocks = ClockOffset(0, 0) if transport is None else clock_offset(transport)
+    if transport is not None:
+        transport.barrier()
+    seen = facts.busy()
     written = facts.files(directory)  # by all at once, as when they save
     library, missing = mpi.library()
     total, free = facts.shared_memory()
@@ -134,11 +137,12 @@ def _state(transport: Transport | None, problem: str, directory: Path) -> RankSt
         launched=launched_size(),
         world=1 if transport is None else transport.size,
         versions=facts.versions(),
-        mpi=library.partition("\n")[0].partition(",")[0],  # without its details
+        mpi=mpi.short_name(library),
         mpi_problem=problem or (missing if transport is None else ""),
         concurrent=None if transport is None else transport.concurrent,
         cores=tuple(sorted(os.sched_getaffinity(0))),
         cores_present=os.cpu_count() or 1,
+        **seen,
         blas_threads=facts.blas_threads(),
         variables=facts.variables(),
         shared_total=total,
@@ -160,7 +164,8 @@ def _state(transport: Transport | None, problem: str, directory: Path) -> RankSt
 def _decoded(data: bytes) -> RankState:
     plain = json.loads(data)
     plain["cores"] = tuple(plain["cores"])
-    plain["infiniband"], plain["gpus"] = tuple(plain["infiniband"]), tuple(plain["gpus"])
+    for name in ("busy", "others", "infiniband", "gpus"):
+        plain[name] = tuple(plain[name])
     plain["stale"] = tuple((path, nbytes) for path, nbytes in plain["stale"])
     return RankState(**plain)
 
@@ -218,6 +223,6 @@ def _matrix(ranks: Sequence[RankState], measured: Sequence[LinkTiming]) -> Table
             elif a < b:
                 cells.append(f"{link.latency_s * 1e6:.1f}")
             else:
-                cells.append(f"{link.bytes_per_s / findings.MIB:,.0f}")
+                cells.append(f"{link.bytes_per_s / MIB:,.0f}")
         table.add_row(f"{a} on {ranks[a].host}", *cells)
     return table

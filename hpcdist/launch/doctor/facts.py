@@ -18,10 +18,14 @@ from typing import Any
 
 from hpcdist.base.hdf5 import h5py, problem
 from hpcdist.base.setting import environment
+from hpcdist.base.trace import load
 from hpcdist.launch.doctor import stale_files
+from hpcdist.launch.words import printable
 
 PACKAGES = ("hpcdist", "mpi4py", "numpy", "h5py", "numba", "torch", "cupy-cuda12x", "cupy-cuda13x")
 FILE_MIB = 16
+LOOKS_S = 0.3  # how long to look what else runs
+MOST_PROGRAMS, LEAST_SHARE = 3, 0.2  # that are named, of a core
 SLURM = ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_MPI_TYPE", "SLURM_STEP_ID")
 NETWORK = (
     "OMPI_MCA_btl",
@@ -50,6 +54,10 @@ class RankState:
     concurrent: bool | None  # MPI's thread level is MULTIPLE; None: MPI was not started
     cores: tuple[int, ...]  # that this process may use
     cores_present: int
+    busy: tuple[float, ...]  # share of the time in which each of `cores` computed for others
+    stolen: float  # share of the cores' time that the hypervisor gave to other machines
+    load: float  # average of the last minute
+    others: tuple[str, ...]  # programs that compute now, the busiest first
     blas_threads: int  # of the library that linear algebra uses
     variables: dict[str, str]
     shared_total: int  # bytes of /dev/shm
@@ -92,6 +100,31 @@ def variables() -> dict[str, str]:
     """Return the variables that decide on launchers, networks and threads, those that are set."""
     environ = environment(None)
     return {name: environ[name] for name in (*SLURM, *NETWORK, *THREADS) if name in environ}
+
+
+def busy() -> dict[str, Any]:
+    """Measure the load by other programs while this process sleeps; ranks sleep together."""
+    cores = sorted(os.sched_getaffinity(0))
+    before, programs = load.sample(), load.programs()
+    time.sleep(LOOKS_S)
+    after, ran = load.sample(), load.programs()
+    seconds = after.wall_s - before.wall_s
+    shares = {
+        name: (spent - programs[name]) / seconds
+        for name, spent in ran.items()
+        if name in programs and name[0] != os.getpid()
+    }
+    busiest = sorted(shares, key=lambda name: -shares[name])[:MOST_PROGRAMS]
+    return {
+        "busy": tuple(before.until(after, {core}).busy for core in cores),
+        "stolen": before.until(after, cores).stolen,
+        "load": load.average(),
+        "others": tuple(
+            f"{printable(program)} (pid {pid}) {shares[pid, program]:.0%}"
+            for pid, program in busiest
+            if shares[pid, program] > LEAST_SHARE
+        ),
+    }
 
 
 def blas_threads() -> int:

