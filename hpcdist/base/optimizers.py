@@ -9,6 +9,7 @@ their forms, classes, servers and rows of tables read the declarations in `OPTIM
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,13 @@ def adadelta_rule(p, g, squares, updates, lr, rho, rest, epsilon):
     return p - np.sqrt((updates + epsilon) / (squares + epsilon)) * g, squares, updates
 
 
+def rated_adadelta_rule(p, g, squares, updates, lr, rho, rest, epsilon):
+    """As adadelta, with p' = p - lr sqrt((u + epsilon) / (s' + epsilon)) g: Paddle 2's kernel."""
+    squares = rho * squares + rest * g * g
+    update = np.sqrt((updates + epsilon) / (squares + epsilon)) * g
+    return p - lr * update, squares, rho * updates + rest * update * update
+
+
 ADADELTA = OptimizerKind(
     "adadelta",
     "Adadelta",
@@ -148,6 +156,13 @@ ADADELTA = OptimizerKind(
     formulas={"adadelta": Formula(adadelta_rule, 2)},
     hyper=lambda a, f: (a["rho"], f(1) - f(a["rho"]), a["epsilon"]),
     has_rate=False,
+)
+RATED_ADADELTA = replace(
+    ADADELTA,
+    type="rated_adadelta",
+    name="RatedAdadelta",
+    formulas={"rated_adadelta": Formula(rated_adadelta_rule, 2)},
+    has_rate=True,
 )
 
 
@@ -294,20 +309,21 @@ FTRL = OptimizerKind(
 )
 
 
-def lamb_rule(p, g, m, v, beta1, rest1, beta2, rest2, epsilon, decay):
+def lamb_rule(p, g, m, v, whole1, whole2, beta1, rest1, beta2, rest2, epsilon, decay):
     """m' = b1 m + (1 - b1) g;  v' = b2 v + (1 - b2) g^2;
-    step = m' / (sqrt(v') + epsilon) + decay p  (You et al., 2020).
+    step = m' / w1 / (sqrt(v' / w2) + epsilon) + decay p  (You et al., 2020).
 
-    The layer's rate multiplies the step. Fluid corrects no bias.
+    The layer's rate multiplies the step. ``whole1`` and ``whole2`` are 1 - beta^t, and 1 in Fluid's
+    lamb, which corrects no bias.
     """
     m = beta1 * m + rest1 * g
     v = beta2 * v + rest2 * g * g
-    return m / (np.sqrt(v) + epsilon) + decay * p, m, v
+    return m / whole1 / (np.sqrt(v / whole2) + epsilon) + decay * p, m, v
 
 
-def lamb_rate(lr, p_norm, step_norm):
-    """lr |p| / |step|, each norm 1 if one of them is 0  (You et al., 2020)."""
-    both_positive = (p_norm > 0) & (step_norm > 0)
+def lamb_rate(lr, adapts, p_norm, step_norm):
+    """lr |p| / |step|, each norm 1 if one of them is 0  (You et al., 2020); lr, if not adapts."""
+    both_positive = (adapts > 0) & (p_norm > 0) & (step_norm > 0)
     return lr * where(both_positive, p_norm, ONE) / where(both_positive, step_norm, ONE)
 
 
@@ -316,10 +332,26 @@ LAMB = OptimizerKind(
     "Lamb",
     states=_adam_states(out=None),
     arguments={"lamb_weight_decay": Argument(0.01, "weight_decay"), **_BETAS, **_EPSILON},
-    hyper=lambda a, f: (*_moments(a, f), a["weight_decay"]),
+    hyper=lambda a, f: (*_moments(a, f), a["weight_decay"], 1),
     sparse=_always("all"),
     rows=True,
     whole=True,
+)
+
+
+def _unbiased_hyper(a: Attrs, f: Any) -> Sequence[float]:
+    """Return Lamb's constants; what does not decay has Adam's rate, unless it always adapts."""
+    adapts = a["always_adapt"] or a["weight_decay"] > 0
+    return *_moments(a, f), a["weight_decay"], float(adapts)
+
+
+UNBIASED_LAMB = replace(  # Paddle 2's
+    LAMB,
+    type="unbiased_lamb",
+    name="UnbiasedLamb",
+    states=_adam_states(out=""),
+    more_attrs={"always_adapt": False},
+    hyper=_unbiased_hyper,
 )
 
 
@@ -355,11 +387,13 @@ OPTIMIZERS = {  # by the type of the operator
         ADAGRAD,
         DECAYED_ADAGRAD,
         ADADELTA,
+        RATED_ADADELTA,
         ADAM,
         ADAMAX,
         RMSPROP,
         FTRL,
         LAMB,
+        UNBIASED_LAMB,
         LARS_MOMENTUM,
     )
 }

@@ -15,8 +15,9 @@ from hpcdist.base.optimizer_kind import Argument
 from hpcdist.base.optimizers import OPTIMIZERS
 from hpcdist.ps.table_metadata import RowOptimizer
 
-# Fluid's classes; those without formulas move rows of tables, but no parameters on servers.
-_OWN = {k.name: k.arguments for k in OPTIMIZERS.values() if k.formulas or k.rows}
+# Those without formulas move rows of tables, but no parameters on servers.
+_BY_NAME = {k.name: k for k in OPTIMIZERS.values() if k.formulas or k.rows}
+_OWN = {name: kind.arguments for name, kind in _BY_NAME.items()}
 _ADAMW = {
     **{name: argument for name, argument in _OWN["Adam"].items() if name != "lazy_mode"},
     "weight_decay": Argument(0.01, "rate_decay"),
@@ -59,7 +60,7 @@ def _check_argument(kind: str, name: str, value: object) -> None:
 
 def type_of(kind: str) -> str:
     """Return the type of the operator that updates by an optimizer."""
-    return "adam" if kind == "AdamW" else kind.lower()
+    return "adam" if kind == "AdamW" else _BY_NAME[kind].type
 
 
 def row_attributes(kind: str, arguments: Mapping[str, float], l2_decay: float) -> dict[str, float]:

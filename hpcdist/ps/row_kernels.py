@@ -21,6 +21,7 @@ AHEAD = 8  # records asked for before they are needed
 LINE_BYTES = 64
 lamb_rate, lamb_rule = compiled(optimizers.lamb_rate), compiled(optimizers.lamb_rule)
 WHOLE, NARROW, WIDENS = range(3)  # how wide a row is in a step
+ONE = optimizers.ONE
 EXPONENT = np.uint32(0x7F800000)  # all of its bits: infinity, or not a number
 
 
@@ -298,6 +299,17 @@ def _row_wise_adagrad(records, states, grads, firsts, following, scale, rate, hy
 
 @jit
 def _lamb(records, states, grads, firsts, following, scale, rate, hyper):
+    _move_by_lamb(records, states, grads, firsts, following, scale, rate, hyper, (ONE, ONE))
+
+
+@jit
+def _unbiased_lamb(records, states, grads, firsts, following, scale, rate, hyper):
+    wholes = ONE - hyper[7], ONE - hyper[8]
+    _move_by_lamb(records, states, grads, firsts, following, scale, rate, hyper, wholes)
+
+
+@jit
+def _move_by_lamb(records, states, grads, firsts, following, scale, rate, hyper, wholes):
     width = grads.shape[1]
     sums, steps, before = (
         np.empty(width, np.float32),
@@ -312,8 +324,8 @@ def _lamb(records, states, grads, firsts, following, scale, rate, hyper):
         v = float32_at(states[u] + 4 * width)
         for j in range(width):
             before[j] = p[j]
-            steps[j], m[j], v[j] = lamb_rule(p[j], g[j] * scale, m[j], v[j], *constants)
-        own = lamb_rate(rate, np.sqrt(_squares(before)), np.sqrt(_squares(steps)))
+            steps[j], m[j], v[j] = lamb_rule(p[j], g[j] * scale, m[j], v[j], *wholes, *constants)
+        own = lamb_rate(rate, hyper[6], np.sqrt(_squares(before)), np.sqrt(_squares(steps)))
         for j in range(width):
             p[j] = p[j] - own * steps[j]
 
@@ -327,4 +339,5 @@ PASSES = {
     },
     "row_wise_adagrad": _row_wise_adagrad,
     "lamb": _lamb,
+    "unbiased_lamb": _unbiased_lamb,
 }

@@ -25,10 +25,10 @@ class RowOptimizer:
     Fluid's with ``lazy_mode=True``: the powers of beta are the table's, not a row's, and count its
     pushes; as in Fluid they are multiplied before they are used. Momentum, too, is lazy, and so are
     all others; ``adamax`` multiplies its power after it is used. ``lamb`` has a rate for each row,
-    by the row's norm. A ``row_wise`` adagrad adds up the mean square of a row's gradient: it has
-    one moment for a row. The gradient of a row whose norm is above ``clip_norm`` is scaled to it
-    (0: never), before it is decayed; decoupled decays go before all else; values that a step has
-    moved are kept within ``weight_bounds``.
+    by the row's norm; ``unbiased_lamb`` is Paddle 2's. A ``row_wise`` adagrad adds up the mean
+    square of a row's gradient: it has one moment for a row. The gradient of a row whose norm is
+    above ``clip_norm`` is scaled to it (0: never), before it is decayed; decoupled decays go before
+    all else; values that a step has moved are kept within ``weight_bounds``.
     """
 
     kind: str = "sgd"
@@ -47,6 +47,7 @@ class RowOptimizer:
     momentum: float = 0.0
     centered: bool = False
     weight_decay: float = 0.01  # lamb
+    always_adapt: bool = False  # unbiased_lamb
     row_wise: bool = False  # adagrad
     decoupled_decay: float = 0.0  # this part of a row is taken from it first, of any kind, and
     rate_decay: float = 0.0  # this part times the learning rate
@@ -121,7 +122,8 @@ class RowOptimizer:
     @property
     def _bases(self) -> list[str]:
         """The arguments of which there are powers, if the formula takes them."""
-        return [s.power for s in self.declared.states if s.power is not None and self.rule]
+        powers = [s for s in self.declared.states if s.power is not None]
+        return [str(s.power) for s in powers if self.rule or s.out is not None]
 
     @property
     def changes_gradients(self) -> bool:

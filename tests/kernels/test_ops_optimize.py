@@ -25,6 +25,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("ftrl", {"l1": 0.1, "l2": 0.2}),
     ("ftrl", {"l1": 0.1, "lr_power": -0.3}),
     ("adam", {"scaled_epsilon": True, "epsilon": 0.5}),
+    ("unbiased_lamb", {"weight_decay": 0.0}),
 ]
 NAMES = [f"{type} {own}" if own else type for type, own in VARIANTS]
 
@@ -49,6 +50,7 @@ RATE = np.array([0.01], np.float32)
 
 
 AS_CALLS = {"sgd", "momentum", "adagrad", "decayed_adagrad", "adam", "rmsprop", "adadelta"}
+AS_CALLS.add("rated_adadelta")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,8 @@ def test_sum_scale_and_update_in_one_pass(type: str, own: dict[str, Any], count:
 
 
 # The rates of the others depend on the norm of the block.
-CUTTABLE = [variant for variant in VARIANTS if variant[0] not in ("lars_momentum", "lamb")]
+BY_NORMS = [("lars_momentum", {}), ("lamb", {}), ("unbiased_lamb", {})]
+CUTTABLE = [variant for variant in VARIANTS if variant not in BY_NORMS]
 
 
 @pytest.mark.parametrize(("type", "own"), CUTTABLE)

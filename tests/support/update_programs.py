@@ -21,6 +21,7 @@ from hpcdist.clip import (
     set_gradient_clip,
 )
 from hpcdist.contrib import extend_with_decoupled_weight_decay
+from hpcdist.fluid.optimizer.kinds import UnbiasedLamb
 from hpcdist.graph import Program, Variable
 from hpcdist.regularizer import L1Decay, L2Decay
 
@@ -57,6 +58,7 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "ftrl": lambda rate, **more: make.Ftrl(rate, l1=0.01, l2=0.01, **more),
     "adadelta": lambda rate, **more: make.Adadelta(rate, epsilon=1e-2, **more),
     "lamb": make.Lamb,
+    "unbiased lamb": UnbiasedLamb,
     "adamw": _decoupled(make.Adam),
     "momentum, decoupled": lambda rate, **more: _decoupled(make.Momentum)(
         rate, momentum=0.9, **more

@@ -15,6 +15,7 @@ from hpcdist.errors import GraphError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from hpcdist.fluid.layers.param_attr import ParamAttr
+from hpcdist.fluid.optimizer.kinds import UnbiasedLamb
 from hpcdist.graph.names import guard
 from hpcdist.graph.program import (
     Program,
@@ -86,10 +87,11 @@ def lars(p: Any, g: Any, s: Arrays, t: int) -> Any:
     return p - s[0]
 
 
-def lamb(p: Any, g: Any, s: Arrays, t: int) -> Any:
+def lamb(p: Any, g: Any, s: Arrays, t: int, unbiased: bool = False) -> Any:
     s[0][:] = 0.9 * s[0] + 0.1 * g
     s[1][:] = 0.999 * s[1] + 0.001 * g**2
-    step = s[0] / (np.sqrt(s[1]) + 1e-6) + 0.01 * p
+    whole = (1 - 0.9**t, 1 - 0.999**t) if unbiased else (1, 1)
+    step = s[0] / whole[0] / (np.sqrt(s[1] / whole[1]) + 1e-6) + 0.01 * p
     return p - 0.1 * np.linalg.norm(p) / np.linalg.norm(step) * step
 
 
@@ -133,6 +135,7 @@ RULES: list[tuple[str, Callable[[], optimizer.Optimizer], Rule]] = [
     ),
     ("lars", lambda: optimizer.LarsMomentum(0.1, 0.9), lars),
     ("lamb", lambda: optimizer.Lamb(0.1), lamb),
+    ("unbiased lamb", lambda: UnbiasedLamb(0.1), lambda *a: lamb(*a, unbiased=True)),
     ("adadelta", lambda: optimizer.Adadelta(0.1), adadelta),
 ]
 SHAPE = (37, 83)  # three chunks of the compiled passes, the last one short

@@ -11,6 +11,7 @@ from hpcdist.comm.bucket import Fusing
 from hpcdist.errors import FleetError
 from hpcdist.fleet import Fleet, UserDefinedCollectiveRoleMaker
 from hpcdist.fleet import collective as fleet1
+from hpcdist.fluid.compat.paddle2 import optimizer as paddle2
 from hpcdist.fluid.fleet.strategy_v2 import REFUSED
 from hpcdist.transpiler.grad_allreduce import without_average
 from tests.support.update_programs import OPTIMIZERS
@@ -154,6 +155,21 @@ def test_grad_allreduce():
     main, startup, _ = minimized(started(), fluid.optimizer.SGD(0.1), strategy)
     assert kinds(main).count("c_allreduce_sum") == 2
     assert kinds(startup).count("c_broadcast") == 2
+
+
+@pytest.mark.parametrize("name", ["lars", "lamb", "dgc"])
+def test_what_takes_the_place_of_an_optimizer_of_paddle_2_follows_its_scheduler(name):
+    strategy = fleet2.DistributedStrategy()
+    setattr(strategy, name, True)
+    rate = paddle2.lr.StepDecay(0.5, step_size=1, gamma=0.5)
+    given = paddle2.Adam(rate) if name == "lamb" else paddle2.Momentum(rate, 0.9)
+    main, _, _ = minimized(started(), given, strategy)
+    types = {"lars": "lars_momentum", "lamb": "unbiased_lamb", "dgc": "momentum"}  # few elements
+    (update, *_) = [op for op in main.global_block().ops if op.type == types[name]]
+    rate.step()
+    scope = fluid.Scope()
+    paddle2.set_rates(main, scope, with_servers=False)
+    assert np.array(scope.find_var(update.input("LearningRate")[0]).get_tensor()) == [0.25]
 
 
 def test_lars_and_lamb_take_the_place_of_others():

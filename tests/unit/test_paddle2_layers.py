@@ -13,9 +13,10 @@ import pytest
 import hpcdist
 from hpcdist.compat import aspaddle
 from hpcdist.errors import GraphError
-from tests.paddle_2_6 import schedulers
+from tests.paddle_2_6 import optimizers, schedulers
 
 RATES = json.loads((Path(schedulers.__file__).parent / "rates.json").read_text())
+LOSSES = json.loads((Path(optimizers.__file__).parent / "losses.json").read_text())
 
 
 @pytest.fixture
@@ -38,6 +39,13 @@ def paddle():
 def test_rates_are_those_of_2_6(paddle, expression):
     found = schedulers.rates(paddle.optimizer.lr, expression)
     np.testing.assert_allclose(found, RATES[expression], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_optimizers_move_as_those_of_2_6(paddle, name):
+    expression = name.removesuffix(" sparse")
+    found = optimizers.losses(paddle, expression, sparse=name != expression)
+    np.testing.assert_allclose(found, LOSSES[name], rtol=2e-5)
 
 
 def test_a_stepped_rate_moves_parameters(paddle):

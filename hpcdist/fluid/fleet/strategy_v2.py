@@ -33,6 +33,7 @@ from hpcdist.fluid.optimizer import (
     MomentumOptimizer,
     PipelineOptimizer,
 )
+from hpcdist.fluid.optimizer.kinds import UnbiasedLamb
 from hpcdist.fluid.optimizer.mixed_precision import AutoMixedPrecisionLists, decorate, decorate_bf16
 
 _CUSTOM = ("white_list", "black_list", "black_varnames")
@@ -176,12 +177,15 @@ class DistributedStrategy:
 
     def wrapped(self, optimizer: AnyOptimizer) -> AnyOptimizer:
         """Replace or wrap the given optimizer as the strategy asks."""
+        given = optimizer
         if self.lars:
             optimizer = _lars(optimizer, self.lars_configs)
         elif self.lamb:
             optimizer = _lamb(optimizer, self.lamb_configs)
         elif self.dgc:
             optimizer = _dgc(optimizer, self.dgc_configs)
+        if optimizer is not given and (follow := getattr(given, "let_follow", None)):
+            follow(optimizer)
         if self.recompute or self.forward_recompute:
             chosen = self.recompute_configs["checkpoints"] or self.recompute_checkpoints
             optimizer = recomputing(optimizer, chosen)
@@ -247,7 +251,7 @@ def _amp(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer:
 
 
 def _dgc(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer:
-    if type(optimizer) is not MomentumOptimizer:
+    if not isinstance(optimizer, MomentumOptimizer) or optimizer.type != "momentum":
         raise FleetError(f"dgc expects a Momentum optimizer, got {type(optimizer).__name__}")
     if optimizer.grad_clip is not None:
         raise FleetError(
@@ -266,10 +270,11 @@ def _dgc(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer:
 
 
 def _lamb(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer:
-    if type(optimizer) is not AdamOptimizer:
+    if not (isinstance(optimizer, AdamOptimizer) and optimizer.type == "adam"):
         raise FleetError(f"lamb expects an Adam optimizer, got {type(optimizer).__name__}")
     parts = tuple(settings["exclude_from_weight_decay"])
-    return LambOptimizer(
+    kind = UnbiasedLamb if optimizer.attrs.get("scaled_epsilon") else LambOptimizer  # Paddle 2's
+    return kind(
         optimizer.learning_rate,
         settings["lamb_weight_decay"],
         optimizer.attrs["beta1"],

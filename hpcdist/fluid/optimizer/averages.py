@@ -207,6 +207,7 @@ class LookaheadOptimizer:
     """
 
     type = "lookahead"
+    begins_late = False  # slow copies begin with the first step's parameters, not the startup's
 
     def __init__(self, inner_optimizer: Optimizer, alpha: float = 0.5, k: int = 5) -> None:
         if not isinstance(inner_optimizer, Optimizer):
@@ -231,16 +232,27 @@ class LookaheadOptimizer:
             period = layers.create_global_var([1], self.k, "int32", True, name="lookahead_k")
             layers.increment(steps, 1.0, True)
             turn = layers.elementwise_mod(steps, period)
-            now = layers.cast(layers.equal(turn, layers.zeros([1], "int32")), "float32")
+            now = self._whether(turn, layers.zeros([1], "int32"))
+            begins = self.begins_late and self._whether(steps, layers.ones([1], "int32"))
             for fast in _averaged(program_of(loss)):
                 slow = self._slow(fast, startup)
-                # A new value where it is their turn, else the old ones: the same bits.
+                if self.begins_late:
+                    self._replace(slow, fast, begins)
                 met = fast * self.alpha + slow * (1.0 - self.alpha)
                 for copy in (slow, fast):
-                    weighted = (met, now), (copy, 1.0 - now)
-                    mixed = [layers.elementwise_mul(v, w) for v, w in weighted]
-                    layers.assign(layers.elementwise_add(*mixed), copy)
+                    self._replace(copy, met, now)
         return result
+
+    @staticmethod
+    def _whether(left: Variable, right: Variable) -> Variable:
+        return layers.cast(layers.equal(left, right), "float32")
+
+    @staticmethod
+    def _replace(copy: Variable, value: Variable, now: Any) -> None:
+        """Assign a value where ``now`` is 1, else the old one: the same bits."""
+        weighted = (value, now), (copy, 1.0 - now)
+        mixed = [layers.elementwise_mul(v, w) for v, w in weighted]
+        layers.assign(layers.elementwise_add(*mixed), copy)
 
     def _slow(self, fast: Parameter, startup: Program) -> Variable:
         facts: dict[str, Any] = {"shape": fast.shape, "dtype": fast.dtype, "persistable": True}

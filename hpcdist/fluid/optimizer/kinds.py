@@ -282,3 +282,14 @@ class LambOptimizer(AdamOptimizer):
     def _attrs_for(self, param: Parameter) -> dict[str, Any]:
         decay = 0.0 if self._excluded(param) else self.weight_decay
         return {**self.attrs, "weight_decay": decay}
+
+
+class UnbiasedLamb(LambOptimizer):
+    """Lamb with Adam's correction of both moments' bias, as in Paddle 2; what does not decay has
+    Adam's rate, unless it always adapts."""
+
+    type = "unbiased_lamb"
+
+    def __init__(self, *args: Any, always_adapt: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.attrs["always_adapt"] = bool(always_adapt)

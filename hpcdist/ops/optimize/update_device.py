@@ -28,7 +28,7 @@ def bind(xp: ArrayModule, name: str, param, lr, state: Operands, hyper, rows: Op
     rule's constants. ``lr`` is the parameter itself for a rule without a rate.
     """
     scale, *constants = (param.dtype.type(h) for h in hyper)
-    special = {"lars_momentum": _lars, "lamb": _lamb}.get(name)
+    special = {"lars_momentum": _lars, "lamb": _lamb, "unbiased_lamb": _unbiased_lamb}.get(name)
 
     def total() -> Array:
         sum_ = rows[0]
@@ -144,6 +144,15 @@ def _lars(param, g, state: Operands, lr, constants: Sequence[Array], norm) -> tu
     return rules.lars_rule(param, g, state[0], rate, mu, decay)
 
 
-def _lamb(param, g, state: Operands, lr, constants: Sequence[Array], norm) -> tuple[Array, ...]:
-    step, m, v = rules.lamb_rule(param, g, *state[:2], *constants)
-    return param - rules.lamb_rate(lr, norm(param), norm(step)) * step, m, v
+def _lamb(
+    param, g, state: Operands, lr, constants: Sequence[Array], norm, wholes=(rules.ONE, rules.ONE)
+) -> tuple[Array, ...]:
+    step, m, v = rules.lamb_rule(param, g, *state[:2], *wholes, *constants[:6])
+    return param - rules.lamb_rate(lr, constants[6], norm(param), norm(step)) * step, m, v
+
+
+def _unbiased_lamb(param, g, state: Operands, lr, constants, norm) -> tuple[Array, ...]:
+    first, second = state[2:]
+    wholes = rules.ONE - first, rules.ONE - second
+    moved = _lamb(param, g, state, lr, constants, norm, wholes)
+    return *moved, first * constants[0], second * constants[2]

@@ -16,6 +16,7 @@ from hpcdist.base.update_rules import RULES, compiled, elementwise
 lamb_rate, lamb_rule = compiled(optimizers.lamb_rate), compiled(optimizers.lamb_rule)
 lars_rate, lars_rule = compiled(optimizers.lars_rate), compiled(optimizers.lars_rule)
 sgd_rule = RULES["sgd"].step
+ONE = optimizers.ONE
 CHUNK = 1024  # elements whose gradient is formed at once: stays in the first-level cache
 
 
@@ -96,6 +97,9 @@ def _next_powers(times):
     return jit(move)
 
 
+_next_lamb_powers = _next_powers((0, 2))
+
+
 @jit
 def _as_given(hyper, powers):
     return hyper[1:]
@@ -170,20 +174,32 @@ def lars_momentum(param, grads, starts, lr, hyper, state):
 
 
 @jit
-def lamb(param, grads, starts, lr, hyper, state):
+def _move_by_lamb(param, grads, starts, lr, hyper, state, wholes):
     """Update a flat parameter by LAMB; ``hyper`` is (scale, beta1, 1 - beta1, beta2, ...)."""
     moment1, moment2 = state[0], state[1]
-    beta1, rest1, beta2, rest2 = hyper[1], hyper[2], hyper[3], hyper[4]
-    epsilon, decay = hyper[5], hyper[6]
+    constants = as_tuple(hyper[1:], 6)
     g = _total(grads, starts, 0, np.empty_like(param)) * hyper[0]
     for i in range(len(param)):
         g[i], moment1[i], moment2[i] = lamb_rule(
-            param[i], g[i], moment1[i], moment2[i],
-            beta1, rest1, beta2, rest2, epsilon, decay,
-        )  # fmt: skip
-    rate = lamb_rate(lr[0], _norm(param), _norm(g))
+            param[i], g[i], moment1[i], moment2[i], *wholes, *constants
+        )
+    rate = lamb_rate(lr[0], hyper[7], _norm(param), _norm(g))
     for i in range(len(param)):
         param[i] -= rate * g[i]
+
+
+@jit
+def lamb(param, grads, starts, lr, hyper, state):
+    """Update a flat parameter by Fluid's LAMB."""
+    _move_by_lamb(param, grads, starts, lr, hyper, state, (ONE, ONE))
+
+
+@jit
+def unbiased_lamb(param, grads, starts, lr, hyper, state):
+    """Update a flat parameter by Paddle 2's LAMB, and its powers of beta."""
+    wholes = ONE - state[2][0], ONE - state[3][0]
+    _move_by_lamb(param, grads, starts, lr, hyper, state, wholes)
+    _next_lamb_powers(state, hyper)
 
 
 @jit
@@ -200,4 +216,4 @@ def sgd_rows(param, rows, values, scale, lr):
 
 
 PASSES = {name: _update_pass(name) for name in RULES}
-PASSES |= {"lars_momentum": lars_momentum, "lamb": lamb}
+PASSES |= {"lars_momentum": lars_momentum, "lamb": lamb, "unbiased_lamb": unbiased_lamb}

@@ -36,11 +36,15 @@ def _updated(torch, param, grad, state, rate, attrs, type):
         norms = _norm(torch, param), _norm(torch, grad)
         rate = _formula(torch, rules.lars_rate)(rate, coeff, decay, *norms)
         return _formula(torch, rules.lars_rule)(param, grad, state[0], rate, mu, decay)
-    if name == "lamb":
-        step, *moments = _formula(torch, rules.lamb_rule)(param, grad, *state[:2], *constants)
+    if name in ("lamb", "unbiased_lamb"):
+        powers, own = state[2:], name == "unbiased_lamb"
+        wholes = [1.0 - p for p in powers] if own else (1.0, 1.0)
+        rule = _formula(torch, rules.lamb_rule)
+        step, *moments = rule(param, grad, *state[:2], *wholes, *constants[:6])
         norms = _norm(torch, param), _norm(torch, step)
-        rate = _formula(torch, rules.lamb_rate)(rate, *norms)
-        return param - rate * step, *moments, *state[2:]
+        rate = _formula(torch, rules.lamb_rate)(rate, param.new_tensor(constants[6]), *norms)
+        powers = [p * t for p, t in zip(powers, constants[:3:2])] if own else powers
+        return param - rate * step, *moments, *powers
     rule = rules.FORMULAS[name]
     powers = state[rule.states :][: rule.powers]
     if rule.rate is not None:

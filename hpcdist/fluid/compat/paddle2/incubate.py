@@ -21,7 +21,10 @@ _function = declare.composed("paddle.incubate")
 
 
 class LookAhead(LookaheadOptimizer):
-    """Every k steps slow copies go ``alpha`` of the way to the parameters: Fluid's Lookahead."""
+    """Every k steps slow copies go ``alpha`` of the way to the parameters: Fluid's Lookahead, but
+    that slow copies begin with what the first step gives."""
+
+    begins_late = True
 
     def __init__(
         self, inner_optimizer: Any, alpha: float = 0.5, k: int = 5, name: str | None = None

@@ -18,10 +18,18 @@ from hpcdist.fluid.compat.paddle2 import declare
 from hpcdist.fluid.compat.paddle2.optimizer import lr
 from hpcdist.fluid.compat.paddle2.optimizer.scheduler import schedulers
 from hpcdist.fluid.optimizer import Optimizer
+from hpcdist.fluid.optimizer.kinds import UnbiasedLamb
 from hpcdist.fluid.optimizer.weight_decay import extend_with_decoupled_weight_decay
 from hpcdist.fluid.regularizer import L2Decay
 from hpcdist.graph.program import Program, default_main_program, program_of
 from hpcdist.graph.variable import Variable
+
+
+class _RatedAdadelta(fluid.AdadeltaOptimizer):
+    """Adadelta (Zeiler, 2012), its steps multiplied by the learning rate."""
+
+    type = "rated_adadelta"
+
 
 _COMMON = "parameters=None, weight_decay=None, grad_clip=None"
 # Name: the class that is made, and the parameters of Paddle's.
@@ -40,7 +48,7 @@ _OPTIMIZERS: dict[str, tuple[type[Optimizer], str]] = {
         f"learning_rate, epsilon=1e-6, {_COMMON}, name=None, initial_accumulator_value=0.0",
     ),
     "Adadelta": (
-        fluid.AdadeltaOptimizer,
+        _RatedAdadelta,
         f"learning_rate=0.001, epsilon=1e-6, rho=0.95, {_COMMON}",
     ),
     "Adam": (
@@ -59,7 +67,7 @@ _OPTIMIZERS: dict[str, tuple[type[Optimizer], str]] = {
         f"learning_rate, rho=0.95, epsilon=1e-6, momentum=0.0, centered=False, {_COMMON}",
     ),
     "Lamb": (
-        fluid.LambOptimizer,
+        UnbiasedLamb,
         (
             "learning_rate=0.001, lamb_weight_decay=0.01, beta1=0.9, beta2=0.999, epsilon=1e-6, "
             "parameters=None, grad_clip=None, exclude_from_weight_decay_fn=None, "
@@ -69,7 +77,7 @@ _OPTIMIZERS: dict[str, tuple[type[Optimizer], str]] = {
 }
 _FLUID = {"parameters": "parameter_list", "weight_decay": "regularization"}
 # What has no counterpart here: only the default is taken.
-_FIXED = {"multi_precision": False, "rescale_grad": 1.0, "always_adapt": False}
+_FIXED = {"multi_precision": False, "rescale_grad": 1.0}
 _IGNORED = ("use_multi_tensor",)
 
 
@@ -93,8 +101,7 @@ def _optimizer(name: str, base: type[Optimizer], parameters: str) -> type[Optimi
         if "epsilon" in self.attrs and base is fluid.AdamOptimizer:
             self.attrs["scaled_epsilon"] = True
         self.scheduler, self.given = scheduler, {}
-        if scheduler is not None:
-            scheduler.optimizers.append(self)
+        self.let_follow(self)
 
     body = {
         "__init__": init,
@@ -131,6 +138,12 @@ class _Methods(Optimizer):
     ) -> Any:
         """Append the backward operators; return parameters with their gradients."""
         return super().backward(loss, startup_program, parameters, no_grad_set, callbacks)
+
+    def let_follow(self, other: Any) -> None:
+        """Give an optimizer, such as one that takes this one's place, the scheduler's rates."""
+        if self.scheduler is not None:
+            other.scheduler, other.given = self.scheduler, {}
+            self.scheduler.optimizers.append(other)
 
     def get_lr(self) -> float:
         """Return the learning rate: the scheduler's, or the number that was given or set."""

@@ -4,5 +4,6 @@ from hpcdist.fluid.optimizer import mixed_precision
 from hpcdist.fluid.optimizer.mixed_precision import AutoMixedPrecisionLists, decorate
 
 bf16 = mixed_precision
+CustomOpLists = AutoMixedPrecisionLists
 
-__all__ = ["AutoMixedPrecisionLists", "bf16", "decorate"]
+__all__ = ["AutoMixedPrecisionLists", "CustomOpLists", "bf16", "decorate"]

@@ -117,12 +117,35 @@ def _transposed(
 ) -> Variable:
     """Append a transposed convolution; ``facts``: the arguments of the functions below."""
     axes = len(x.shape) - 2
-    if any(windows.numbers(where, "output_padding", facts.pop("output_padding"), axes)):
-        raise GraphError(f"{_MODULE}.{where}: output_padding is 0 here: give output_size")
-    wish = facts.pop("output_size")
+    more = windows.numbers(where, "output_padding", facts.pop("output_padding"), axes)
+    wish, layout = facts.pop("output_size"), facts.pop("data_format")
     wish = [] if wish is None else windows.numbers(where, "output_size", wish, axes)
-    layout = facts.pop("data_format")
+    if any(more):
+        if wish:
+            raise GraphError(f"{_MODULE}.{where}: output_padding or output_size, not both")
+        wish = _extended(where, x, weight, more, layout, **facts)
     return _convolution(where, x, weight, bias, layout, name, output_size=wish, **facts)
+
+
+def _extended(
+    where: str, x: Variable, weight: Variable, more: list[int], layout: str, **facts: Any
+) -> list[int]:
+    """Return the extents of a transposed convolution, each greater by a number of ``more``."""
+    axes = len(more)
+    steps = windows.numbers(where, "stride", facts["stride"], axes)
+    spread = windows.numbers(where, "dilation", facts["dilation"], axes)
+    around, algorithm = windows.paddings(where, facts["padding"], layout, axes)
+    if algorithm != "EXPLICIT":
+        raise GraphError(f"{_MODULE}.{where}: output_padding needs a padding in numbers")
+    extents = x.shape[2:] if layout.startswith("NC") else x.shape[1:-1]
+    if -1 in extents:
+        raise GraphError(
+            f"{_MODULE}.{where}: output_padding needs known extents, got {tuple(x.shape)}: give "
+            "output_size"
+        )
+    taps, cut = weight.shape[2:], [a + b for a, b in zip(around[::2], around[1::2])]
+    parts = zip(extents, steps, cut, spread, taps, more)
+    return [(n - 1) * step - c + d * (k - 1) + 1 + m for n, step, c, d, k, m in parts]
 
 
 @_function
