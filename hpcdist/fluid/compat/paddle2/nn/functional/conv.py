@@ -8,7 +8,7 @@ from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import declare
 from hpcdist.fluid.layers import windows
-from hpcdist.fluid.layers.helper import LayerHelper
+from hpcdist.fluid.layers.helper import LayerHelper, named
 from hpcdist.graph.variable import Variable
 
 _MODULE = "paddle.nn.functional"
@@ -50,38 +50,30 @@ def _convolution(
     return helper.apply("elementwise_add", {"X": out, "Y": bias}, {"axis": axis}, dtype=x.dtype)
 
 
-@_function
-def conv2d(
-    x: Variable,
-    weight: Variable,
-    bias: Variable | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-    data_format: str = "NCHW",
-    name: str | None = None,
-) -> Variable:
-    """Correlate images with the filters ``weight`` [out, in / groups, height, width]."""
-    facts = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return _convolution("conv2d", x, weight, bias, data_format, name, **facts)
+def _conv(kind: str, layout: str, doc: str):
+    def conv(
+        x: Variable,
+        weight: Variable,
+        bias: Variable | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        data_format: str = layout,
+        name: str | None = None,
+    ) -> Variable:
+        facts = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        return _convolution(kind, x, weight, bias, data_format, name, **facts)
+
+    return _function(named(kind, conv, doc))
 
 
-@_function
-def conv3d(
-    x: Variable,
-    weight: Variable,
-    bias: Variable | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-    data_format: str = "NCDHW",
-    name: str | None = None,
-) -> Variable:
-    """Correlate volumes with the filters ``weight``."""
-    facts = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return _convolution("conv3d", x, weight, bias, data_format, name, **facts)
+conv2d = _conv(
+    "conv2d",
+    "NCHW",
+    "Correlate images with the filters ``weight`` [out, in / groups, height, width].",
+)
+conv3d = _conv("conv3d", "NCDHW", "Correlate volumes with the filters ``weight``.")
 
 
 @_function

@@ -9,7 +9,7 @@ from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import declare
 from hpcdist.fluid.compat.paddle2.declare import Sizes
-from hpcdist.fluid.layers.helper import LayerHelper
+from hpcdist.fluid.layers.helper import LayerHelper, named
 from hpcdist.graph.variable import Variable
 
 _MODULE = "paddle.nn.functional"
@@ -60,27 +60,28 @@ def max_pool2d(
     return _pool(layers.pool2d, x, "max", kernel_size, stride, padding, **rest)
 
 
-@_function
-def avg_pool2d(
-    x: Variable,
-    kernel_size: Sizes,
-    stride: Sizes = None,
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    exclusive: bool = True,
-    divisor_override: float | None = None,
-    data_format: str = "NCHW",
-    name: str | None = None,
-) -> Variable:
-    """Return the means of windows; exclusive: padding does not count."""
-    _no_divisor("avg_pool2d", divisor_override)
-    rest = {
-        "exclusive": exclusive,
-        "ceil_mode": ceil_mode,
-        "name": name,
-        "data_format": data_format,
-    }
-    return _pool(layers.pool2d, x, "avg", kernel_size, stride, padding, **rest)
+def _avg_pool(kind: str, pool: Callable[..., Variable], layout: str, doc: str):
+    def avg_pool(
+        x: Variable,
+        kernel_size: Sizes,
+        stride: Sizes = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        exclusive: bool = True,
+        divisor_override: float | None = None,
+        data_format: str = layout,
+        name: str | None = None,
+    ) -> Variable:
+        _no_divisor(kind, divisor_override)
+        rest = {"exclusive": exclusive, "ceil_mode": ceil_mode, "data_format": data_format}
+        return _pool(pool, x, "avg", kernel_size, stride, padding, name=name, **rest)
+
+    return _function(named(kind, avg_pool, doc))
+
+
+_MEANS = "Return the means of windows; exclusive: padding does not count."
+avg_pool2d = _avg_pool("avg_pool2d", layers.pool2d, "NCHW", _MEANS)
+avg_pool3d = _avg_pool("avg_pool3d", layers.pool3d, "NCDHW", _MEANS)
 
 
 @_function
@@ -98,29 +99,6 @@ def max_pool3d(
     _no_mask("max_pool3d", return_mask)
     rest = {"ceil_mode": ceil_mode, "name": name, "data_format": data_format}
     return _pool(layers.pool3d, x, "max", kernel_size, stride, padding, **rest)
-
-
-@_function
-def avg_pool3d(
-    x: Variable,
-    kernel_size: Sizes,
-    stride: Sizes = None,
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    exclusive: bool = True,
-    divisor_override: float | None = None,
-    data_format: str = "NCDHW",
-    name: str | None = None,
-) -> Variable:
-    """Return the means of windows of volumes; exclusive: padding does not count."""
-    _no_divisor("avg_pool3d", divisor_override)
-    rest = {
-        "exclusive": exclusive,
-        "ceil_mode": ceil_mode,
-        "name": name,
-        "data_format": data_format,
-    }
-    return _pool(layers.pool3d, x, "avg", kernel_size, stride, padding, **rest)
 
 
 @_function
