@@ -8,9 +8,16 @@ import sys
 import warnings
 from pathlib import Path
 
+from hpcdist.base import settings
+
 # The standard library's own frames stand between those of decorated functions.
 OURS = (f"{Path(__file__).parents[1]}/", contextlib.__file__, functools.__file__)
 BETWEEN = ("torch.optim", "torch.nn")  # whose methods call ours
+
+
+def tells_for_all() -> bool:
+    """Return whether this process tells what is the same on all ranks: trainer 0, or one alone."""
+    return settings.TRAINER_ID.read() == 0 and settings.PADDLE_ROLE.read() != "PSERVER"
 
 
 def warn(text: str) -> None:

@@ -14,7 +14,9 @@ from hpcdist.base.errors import DataError, FeedError
 from hpcdist.base.trace.events import Cause, EventKind
 from hpcdist.base.trace.position import here
 from hpcdist.base.trace.recorder import recorder
+from hpcdist.base.warned import tells_for_all, warn
 from hpcdist.executor.compiled_program import CompiledProgram
+from hpcdist.executor.untrained import moves_nothing
 from hpcdist.graph.operator import as_names
 from hpcdist.graph.program import Program, ProgramCache
 
@@ -72,6 +74,7 @@ def run_dataset(
 
     Values are fetched in the steps that print them, and in no others; those of a ``fetch_handler``
     in all. With ``debug`` the number of batches and the time are printed at the end.
+    Warns of a Program that should train and updates no parameter.
     """
     if dataset is None or not hasattr(dataset, "batches"):
         raise DataError(f"dataset: expected one of DatasetFactory's, got {dataset!r:.80}")
@@ -86,6 +89,11 @@ def run_dataset(
         )
     if int(print_period) < 1:
         raise FeedError(f"print_period: expected at least 1, got {print_period}")
+    if isinstance(program, Program) and moves_nothing(program) and tells_for_all():
+        warn(
+            "no parameter is updated: no optimizer's minimize() has been called on this program; "
+            "to train, call it first; to evaluate, call infer_from_dataset"
+        )
     began, count = time.perf_counter(), 0
     handled = began
     with closing(dataset.batches()) as batches:
@@ -117,7 +125,7 @@ def run_dataset(
 def for_test(program: Program | CompiledProgram) -> Program | CompiledProgram:
     """Return the clone of a Program that computes without training."""
     inner = program.program if isinstance(program, CompiledProgram) else program
-    if not inner.trains:
+    if inner.for_test:
         return program
     if (clone := _for_test.get(inner)) is None:
         clone = _for_test.put(inner, inner.clone(for_test=True))

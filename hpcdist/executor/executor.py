@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.base.errors import GraphError, GraphTypeError
+from hpcdist.base.errors import FeedError, GraphError, GraphTypeError
 from hpcdist.base.keywords import names_arguments_of
 from hpcdist.base.trace.position import here
 from hpcdist.base.trace.recorder import recorder
@@ -202,9 +202,15 @@ class Executor:
         asked = job, origin, tuple(feed), fetches, scope, return_numpy
         measured = self._forms.measured
         kernels = None if measured is None else measured.of_this_step(origin, job)
-        if job is not None:
-            program, feed = job.substitute(program, feed, scope, fetches)
-        return self.rest_of_step(BegunStep(*asked, begin, program, feed, kernels))
+        if job is None:
+            return self.rest_of_step(BegunStep(*asked, begin, program, feed, kernels))
+        program, fed = job.substitute(program, feed, scope, fetches)
+        try:
+            return self.rest_of_step(BegunStep(*asked, begin, program, fed, kernels))
+        except FeedError:
+            values, lods, _ = _on_host(origin, feed)
+            fed_metas(origin, values, lods)  # tells it of the batch, not of this rank's rows
+            raise
 
     def rest_of_step(self, step: BegunStep) -> list[Any]:
         """Run what a step that has begun runs on this rank; return what the script asked for."""

@@ -13,6 +13,7 @@ from hpcdist.base import settings
 from hpcdist.base.errors import GraphError, HpcdistError
 from hpcdist.base.trace.position import here
 from hpcdist.base.trace.recorder import recorder
+from hpcdist.base.warned import tells_for_all
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.compile import Compiler
 from hpcdist.executor.compiled_form import Compiled
@@ -107,9 +108,13 @@ class Forms:
         elif form.compiled.fitting is not None:
             form = self._fitted(key, form, program, values, lods)
         form.last_used = number = next(self._runs)
-        if number == NOTICED_AT and (notice := untrained(origin, key[1], self._any_trains)):
-            logger.warning(notice)
+        if number == NOTICED_AT and tells_for_all():
+            self._tell_untrained(origin, key[1])
         return form
+
+    def _tell_untrained(self, origin: Program, fetches: tuple[str, ...]) -> None:
+        if notice := untrained(origin, fetches, self._any_trains):
+            logger.warning(notice)
 
     def may_be_told(self, form: Form) -> bool:
         """Return whether `of` must count the runs of a form to say that nothing trains."""

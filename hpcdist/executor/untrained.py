@@ -7,6 +7,12 @@ from hpcdist.graph.program import Program
 NOTICED_AT = 50  # runs of an Executor, that of the startup Program among them
 
 
+def moves_nothing(program: Program) -> bool:
+    """Return whether a Program has parameters, is not one for tests, and updates nothing. Pure."""
+    has_parameters = any(p.trainable for p in program.all_parameters())
+    return has_parameters and not program.for_test and not program.trains
+
+
 def untrained(program: Program, fetches: tuple[str, ...], trains: bool) -> str:
     """Return a notice for a script whose Program has a loss and parameters but no update, or "".
 

@@ -76,6 +76,19 @@ def test_inference_from_a_dataset_updates_nothing(files, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
+def test_training_that_updates_nothing_is_told_and_inference_is_not(files, recwarn):
+    variables = slot_variables()
+    loss = layers.mean(layers.fc(variables[1], 1))
+    made = dataset("QueueDataset", files, variables=variables)
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    exe.infer_from_dataset(dataset=made, fetch_list=[loss])
+    exe.train_from_dataset(fluid.default_main_program().clone(for_test=True), made)
+    assert not [w for w in recwarn if "no parameter is updated" in str(w.message)]
+    with pytest.warns(UserWarning, match=r"no parameter is updated.*minimize\(\).*infer_from_data"):
+        exe.train_from_dataset(dataset=made, fetch_list=[loss])
+
+
 def test_a_fetch_handler_is_told_values(files):
     variables, loss = net()
     made = dataset("QueueDataset", files, variables=variables)

@@ -11,7 +11,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.clip import ErrorClipByValue
-from hpcdist.errors import PlanError
+from hpcdist.errors import FeedError, PlanError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.runtime.batches.analysis import SharedProgram
@@ -124,6 +124,21 @@ def test_lists_may_be_fed():
         return [layers.mean(layers.cross_entropy(layers.fc(x, 2, act="softmax"), label))]
 
     check(lambda: training(net, np.ndarray.tolist))
+
+
+@pytest.mark.parametrize("shape", [(2, 0), (2, 1)])
+def test_a_wrong_batch_is_told_as_it_was_fed(shape):
+    main = fluid.Program()
+    with fluid.program_guard(main, fluid.Program()):
+        x, y = fluid.data("x", [None, 3]), fluid.data("y", [None, 1])
+        fluid.optimizer.SGD(0.1).minimize(layers.mean(layers.fc(x, 1) - y))
+    feed = {"x": np.ones((16, 3), np.float32), "y": np.ones(16, np.float32)}
+
+    def script() -> None:
+        Executor().run(main, feed=feed)
+
+    with ranks_as_threads() as run, pytest.raises(FeedError, match=r"'y': .*, got shape \[16\]"):
+        run(*shape, [script] * sum(shape))
 
 
 def test_gradients_cut_on_their_way_are_refused():

@@ -34,6 +34,15 @@ def test_a_missing_minimize_is_told_once(caplog):
 
 
 @pytest.mark.parametrize(
+    ("role", "trainer", "told"), [("TRAINER", 0, 1), ("TRAINER", 1, 0), ("PSERVER", 0, 0)]
+)
+def test_one_rank_tells_it_for_all(caplog, monkeypatch, role, trainer, told):
+    monkeypatch.setenv("PADDLE_TRAINING_ROLE", role)
+    monkeypatch.setenv("PADDLE_TRAINER_ID", str(trainer))
+    assert len(notices(caplog)) == told
+
+
+@pytest.mark.parametrize(
     "meant", [{"minimize": True}, {"for_test": True}, {"fetches_loss": False}], ids=str
 )
 def test_what_is_meant_is_not_told(caplog, meant):
