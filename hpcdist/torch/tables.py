@@ -15,7 +15,6 @@ from torch import nn
 
 from hpcdist import runtime
 from hpcdist.base.errors import CommError, TableError
-from hpcdist.base.warned import warn
 from hpcdist.comm.base import Array, Transport
 from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.facts import DenseFacts, Facts, OptimizerFacts, TableFacts, TrainingMode
@@ -23,12 +22,11 @@ from hpcdist.ps.planned_tables import make_table
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import TableClient
+from hpcdist.torch.advice import FirstSteps
 from hpcdist.torch.embedding_exchange import Announced, EmbeddingExchange
 from hpcdist.torch.job import job
 from hpcdist.torch.look_ups import GivenGradients, LookUps
 from hpcdist.torch.servers import Served, announce
-
-MANY = 4  # tables, whose exchanges one by one are worth a word
 
 _every: WeakSet[Tables] = WeakSet()
 
@@ -55,7 +53,7 @@ class Tables:
         self._ahead: LookUps | None = None  # what was announced for this step, once looked up
         self._stepped: set[int] = set()  # optimizers, in this step
         self._told: list[float] = []  # the rates that the tables have now
-        self._advised = False
+        self._advice = FirstSteps()
         self.facts: Facts | None = None  # once settled
         self.local: dict[str, SparseTable] = {}  # this trainer's parts, without servers
         self.served: Served | None = None
@@ -293,10 +291,18 @@ class Tables:
 
     def _note(self, given: GivenGradients) -> None:
         self._given.append(given)
+        if self.group.rank == 0:
+            self._advice.of_gradients(len(self._given))
 
     def forget(self, optimizer: int) -> None:
         """Drop the gradients that have come for an optimizer since it stepped."""
-        self._given = [g for g in self._given if self._facts[g.table].optimizer != optimizer]
+        kept = self._without(optimizer)
+        if len(kept) < len(self._given) and self.group.rank == 0:
+            self._advice.of_dropped()
+        self._given = kept
+
+    def _without(self, optimizer: int) -> list[GivenGradients]:
+        return [g for g in self._given if self._facts[g.table].optimizer != optimizer]
 
     def restored(self) -> None:
         """Note that what is kept elsewhere is other, and that its learning rates are."""
@@ -327,7 +333,7 @@ class Tables:
             )
         self.settle()
         self._taken += [g for g in self._given if self._facts[g.table].optimizer == optimizer]
-        self.forget(optimizer)
+        self._given = self._without(optimizer)
         if self.served is not None:
             self.served.take(optimizer)
         self._stepped.add(optimizer)
@@ -336,27 +342,15 @@ class Tables:
         self._stepped.clear()
         if self.served is not None and self.group.rank == 0:
             self._tell_rates(self.served)
-        self._advise()
+        alone = {look_up.table for look_up in self._taken} - set(self.announced.now)
+        elsewhere = self.served is not None or self.group.size > 1
+        self._advice.of_step(alone if elsewhere and self.group.rank == 0 else ())
         self._ahead = None
         rates = {name: self.rates[table.optimizer] for name, table in self._facts.items()}
         self._rows.push(sorted(self._taken, key=lambda given: given.number), rates)
         if self.served is not None:
             self.served.end_step()
         self._taken.clear()
-
-    def _advise(self) -> None:
-        """Say after the first step that tables are looked up one by one, which takes longer."""
-        if self._advised:
-            return
-        self._advised = True
-        alone = sorted({look_up.table for look_up in self._taken} - set(self.announced.now))
-        elsewhere = self.served is not None or self.group.size > 1
-        if len(alone) >= MANY and elsewhere and self.group.rank == 0:
-            warn(
-                f"{len(alone)} tables are looked up one by one ({', '.join(alone[:MANY])}, ...), "
-                "each in a separate exchange: announce their ids with hpcdist.torch.rows_ahead, "
-                "or put slots of the same width into one table"
-            )
 
     def _tell_rates(self, served: Served) -> None:
         """Send trainer 0's learning rates to the servers, if they have changed."""

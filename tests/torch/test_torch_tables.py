@@ -15,7 +15,7 @@ from torch import nn
 
 import hpcdist.torch as ours
 from hpcdist.ps.facts import Initial
-from hpcdist.torch import tables
+from hpcdist.torch import advice, tables
 from tests.torch.torch_ranks import rank_and_size
 
 pytestmark = pytest.mark.usefixtures("no_tables_yet")
@@ -292,6 +292,25 @@ def test_many_tables_looked_up_one_by_one_are_named_once(ahead):
         assert "5 tables" in str(warned.message)
         assert "embedding_0, embedding_1, embedding_2, embedding_3, ..." in str(warned.message)
         assert warned.filename == __file__
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_a_step_that_is_forgotten_is_told_once(monkeypatch, drops):
+    monkeypatch.setattr(advice, "MANY_WAITING", 30)
+    for steps in (False, True):
+        words = ours.Embedding(None, 2)
+        optimizer = ours.TableOptimizer(words, lr=1.0)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for _ in range(70):
+                if drops:
+                    optimizer.zero_grad()
+                words(torch.tensor([1])).sum().backward()
+                if steps:
+                    optimizer.step()
+        assert len(told) == (not steps)
+        for warned in told:
+            assert "call step() of the TableOptimizer" in str(warned.message)
 
 
 def test_the_state_of_a_model_is_that_without_its_tables():
