@@ -187,6 +187,18 @@ def test_auc_is_of_all_batches_and_of_the_last_ones(width):
         assert found[4].sum() + found[5].sum() == 60 * (step + 1)
 
 
+def test_labels_that_are_those_of_another_variable_are_told_once(recwarn):
+    run, (total, *_) = auc_program()
+    run(feed_of(0), [total])
+    assert not recwarn
+    run, (total, *_) = auc_program()
+    for _ in range(2):
+        run(feed_of(0) | {"label": np.arange(-1, 59)[:, None]}, [total])
+    (told,) = recwarn
+    assert "expected labels 0 and 1, got -1 to 58" in str(told.message)
+    assert told.filename == __file__
+
+
 def test_auc_without_sliding_counts_all_batches_twice():
     run, (total, last, stats) = auc_program(num_thresholds=9999, slide_steps=0)
     batches = [scored(seed) for seed in range(3)]

@@ -11,6 +11,7 @@ import numpy as np
 
 from hpcdist.base.device import on_host
 from hpcdist.base.errors import FeedError, GraphError
+from hpcdist.base.warned import warn
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, OfRows, common_rows
 from hpcdist.ops.types import Array, ArrayModule, Call, DeviceArray, Metas
@@ -99,7 +100,8 @@ def _bind(
 ) -> Call:
     """Count this batch, then take the area; rows of ``weight`` 0 do not count.
 
-    Labels above 0 are positive, those of 0 negative, others are left out.
+    Labels above 0 are positive, those of 0 negative, others are left out; the first batch warns of
+    labels other than 0 and 1, which are often those of another variable.
     """
     scores = predict[:, predict.shape[1] - 1]
     labels = label.reshape(-1)
@@ -108,6 +110,7 @@ def _bind(
     apart = [(now, before) for before, now in results if now is not before]
     flat = [now.reshape(-1) for _, now in results]
     tables = flat if slide_steps else [t[:buckets] for t in flat]
+    unseen = [_look_at]  # empty once a batch has been counted
 
     def run() -> None:
         for now, before in apart:
@@ -128,6 +131,8 @@ def _bind(
         if not (low >= 0 and high <= 1):
             raise FeedError(f"auc: expected probabilities within 0..1, got {low}..{high}")
         at = (scores * num_thresholds).astype("int64")
+        while unseen:
+            unseen.pop()(labels)
         return [
             xp.bincount(at[xp.flatnonzero(chosen)], minlength=buckets)
             for chosen in (labels > 0, labels == 0)
@@ -142,6 +147,16 @@ def _bind(
         table[-1:] += 1
 
     return run
+
+
+def _look_at(labels: DeviceArray) -> None:
+    """Warn of labels other than 0 and 1, and -1, as what is to be left out is often called."""
+    low, high = labels.min(), labels.max()
+    if low < -1 or high > 1:
+        warn(
+            f"auc: expected labels 0 and 1, got {low} to {high}: those above 0 count as 1, those "
+            "below are left out; is this the right variable?"
+        )
 
 
 def _counted_rows(op: Applied) -> OfRows:
