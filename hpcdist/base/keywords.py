@@ -1,4 +1,4 @@
-"""Arguments by names that a function does not have: a TypeError says which one may be meant."""
+"""Arguments that are unknown to a function, or missing: a TypeError names it and them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def unknown_keyword(name: str, parameters: Iterable[str], keyword: str) -> str:
 
 
 def names_arguments(function: F, name: str = "") -> F:
-    """Wrap a function to answer unknown keywords by a GraphTypeError that names it.
+    """Wrap a function to answer unknown and missing arguments by a GraphTypeError that names it.
 
     Without a ``name`` it is a constructor, and errors call it by its class.
     """
@@ -54,13 +54,26 @@ def names_arguments(function: F, name: str = "") -> F:
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return function
     known = parameters.keys()
+    required = [
+        key
+        for key, p in parameters.items()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if not kwargs.keys() <= known:
             unknown = next(key for key in kwargs if key not in known)
             raise GraphTypeError(unknown_keyword(name or type(args[0]).__name__, known, unknown))
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            of_the_call = error.__traceback__ is not None and error.__traceback__.tb_next is None
+            missing = required[len(args) :] if of_the_call else ()
+            if missing := [key for key in missing if key not in kwargs]:
+                called = name or type(args[0]).__name__
+                raise GraphTypeError(f"{called} needs {', '.join(map(repr, missing))}") from None
+            raise
 
     return call  # type: ignore[return-value]
 

@@ -1,4 +1,4 @@
-"""Arguments by names that layers, optimizers and other public things do not have."""
+"""Arguments that layers, optimizers and other public things do not have, or need."""
 
 import inspect
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import hpcdist as fluid
-from hpcdist.base.keywords import unknown_keyword
+from hpcdist.base.keywords import names_arguments_of, unknown_keyword
 
 MODULES = (
     fluid.layers,
@@ -58,6 +58,9 @@ def test_each_says_that_it_has_no_such_argument(name):
         (lambda x: fluid.optimizer.Adam(beta_1=0.9), "did you mean 'beta1'"),
         (lambda x: fluid.ParamAttr(initialiser=None), "did you mean 'initializer'"),
         (lambda x: fluid.layers.fc(x, 1, act="rleu"), "did you mean 'relu'"),
+        (lambda x: fluid.optimizer.SGD(), "^SGDOptimizer needs 'learning_rate'$"),
+        (lambda x: fluid.layers.fc(x), "^layers.fc needs 'size'$"),
+        (lambda x: fluid.layers.cross_entropy(), "^layers.cross_entropy needs 'input', 'label'$"),
     ],
 )
 def test_what_may_be_meant(call, said):
@@ -66,6 +69,18 @@ def test_what_may_be_meant(call, said):
         pytest.raises((TypeError, ValueError), match=said),
     ):
         call(fluid.data("x", [None, 4]))
+
+
+def test_an_error_within_is_not_taken_for_a_missing_argument():
+    @names_arguments_of("f")
+    def outer(size):
+        return inner()
+
+    def inner(size):
+        return size
+
+    with pytest.raises(TypeError, match=r"inner\(\) missing 1 required"):
+        outer(1)
 
 
 def test_nothing_alike():
