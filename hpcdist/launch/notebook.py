@@ -192,7 +192,10 @@ def _file_of(script: str | Path) -> Iterator[str]:
             yield str(path)
         return
     if not Path(script).is_file():
-        raise JobError(f"there is no script {str(script)!r} in {Path.cwd()}")
+        raise JobError(
+            f"there is no script {str(script)!r} in {Path.cwd()} (the text of a script has a line "
+            "break in it)"
+        )
     yield str(script)
 
 

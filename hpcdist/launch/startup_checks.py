@@ -87,9 +87,11 @@ def _problem_with_module(name: str, as_paddle: bool) -> str:
 
 def _near(script: str) -> str:
     """Ask whether a command, or another script of that directory, is meant."""
+    path = Path(script)
+    if Path(f"{script}.py").is_file():
+        return f"; did you mean '{script}.py'?"
     if hint := did_you_mean(script, COMMANDS):
         return hint.replace("mean", "mean the command", 1)
-    path = Path(script)
     if path.is_dir():
         inside = sorted(path.glob("*.py"))
         return f": name the script in it, such as {inside[0] if inside else path / 'train.py'}"

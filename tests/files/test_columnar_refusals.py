@@ -241,3 +241,10 @@ def test_a_column_that_is_text_in_one_file_alone_is_refused(tmp_path):
     for order in (paths, paths[::-1]):
         with pytest.raises(DataError, match=said):
             list(fluid.data.read(order, batch=9, nulls=0))
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(
+        DataError, match=rf"{tmp_path} is a folder: name its files, such as '.*/\*.c"
+    ):
+        fluid.data.read(tmp_path, batch=1)

@@ -94,6 +94,7 @@ def test_one_of_quiet_and_verbose(capsys):
     ("given", "meant"),
     [
         ("docter", "the command 'doctor'"),
+        ("b/train", "'b/train.py'"),
         ("tarin.py", "'train.py'"),
         ("b/tarin.py", "'b/train.py'"),
     ],

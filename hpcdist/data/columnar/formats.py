@@ -83,6 +83,10 @@ def format_of(files: Sequence[str], name: object = None, delimiter: object = Non
 def _by_ending(file: str, delimiter: object) -> Format:
     ending = Path(uncompressed_name(file)).suffix.lower()
     kind = _BY_ENDING.get(ending) or (_BY_NAME["txt"] if delimiter is not None else None)
+    if kind is None and Path(file).is_dir():
+        raise DataError(
+            f"data.read: {file} is a folder: name its files, such as '{Path(file) / '*.csv'}'"
+        )
     if kind is None:
         raise DataError(
             f"data.read: {file}: cannot read files that end in {ending!r}, expected one of "

@@ -61,11 +61,14 @@ def _say_what_is_partial(peers: Peers, program: Program, names: Iterable[str]) -
     """Warn of sums over the rows of all trainers, of which trainer 0, which saves, has its own."""
     sums = [name for name in sums_of(program) if name in set(names)]
     if sums and peers.trainers > 1 and peers.trainer == 0:
+        ops = program.global_block().ops
+        counting = sorted({op.type for op in ops if not set(sums).isdisjoint(op.output_arg_names)})
         logger.warning(
-            "%s: each of %d trainers counts its rows, and trainer 0 saves its own counts only: "
-            "checkpoint.save saves those of all",
-            ", ".join(sums),
+            "%s: each of %d trainers counts its rows, and trainer 0 saves its own counts only (%s)"
+            ": hpcdist.checkpoint.save saves those of all",
+            ", ".join(counting),
             peers.trainers,
+            ", ".join(sums),
         )
 
 

@@ -92,7 +92,7 @@ def _piped(
                 before = " (.gz files are unpacked before it reads them)" if packed else ""
                 raise DataError(
                     f"{path}: {called} ended with exit code {process.returncode}{before}; what it "
-                    "says is in the log of this rank"
+                    "says stands above, or with --log-dir in the log of this rank"
                 )
             at_end()
 
