@@ -27,6 +27,7 @@ from hpcdist.ops.elementwise import (  # noqa: F401
     binary,
     fused,
     gelu,
+    quantize,
     rare_activation,
     sum_scale_clip,
     where,
@@ -57,6 +58,7 @@ from hpcdist.ops.optimize import (  # noqa: F401
     local_sgd,
     mixed_precision,
     operators,
+    proximal,
     whole_norms,
 )
 from hpcdist.ops.random import dropout, seeded, shuffle_batch  # noqa: F401
@@ -65,6 +67,7 @@ from hpcdist.ops.sequence import (  # noqa: F401
     beam_search,
     crf,
     edit_distance_ctc,
+    fused_layers,
     match_matrix,
     pad,
     pool_softmax_conv,

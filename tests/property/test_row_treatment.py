@@ -45,6 +45,10 @@ ELSEWHERE |= {"nce_classes", "random_crop", "sampling_id"}
 ELSEWHERE |= {"sequence_slice"}  # tests/mpi/test_cells.py
 ELSEWHERE |= {"ctc_align"}  # tests/kernels/test_tagging.py
 ELSEWHERE |= {"anchor_generator", "density_prior_box", "prior_box"}  # of shapes alone
+# Of the largest of all rows: tests/kernels/test_quantize.py.
+ELSEWHERE |= {"fake_quantize_abs_max", "fake_quantize_range_abs_max"}
+ELSEWHERE |= {"fake_quantize_moving_average_abs_max", "moving_average_abs_max_scale"}
+ELSEWHERE |= {"fake_quantize_dequantize_moving_average_abs_max"}
 ELSEWHERE |= {"torch_module"}  # what its module does: tests/torch/test_torch_module.py
 # One number of all rows, whatever is divided.
 ALWAYS_MIXED = {"data_norm", "dist", "meshgrid", "precision_recall", "spectral_norm"}

@@ -201,7 +201,7 @@ define_by_formulas(
 )
 
 
-def _cvm(xp: ArrayModule, x, cvm, y, use_cvm: bool) -> None:
+def with_click_rate(xp: ArrayModule, x, cvm, y, use_cvm: bool) -> None:
     """Shows and clicks, the first two columns, become log(shows + 1) and log of the click rate."""
     if not use_cvm:
         y[...] = x[:, 2:]
@@ -224,7 +224,7 @@ define_with_grad(
     rows=by_row(),
     attrs={"use_cvm": True},
     infer=lambda x, cvm, use_cvm: Meta((x.shape[0], x.shape[1] - (not use_cvm) * 2), x.dtype),
-    kernel=_cvm,
+    kernel=with_click_rate,
     grad_kernel=_cvm_grad,
 )
 

@@ -86,7 +86,7 @@ def _ends(lod: Lod, pooltype: str, full: np.ndarray) -> np.ndarray:
     return lod.last[:-1][full] if pooltype == "FIRST" else lod.last[1:][full] - 1
 
 
-def _pool_bind(
+def pool_bind(
     xp: ArrayModule, x, out, max_index, pooltype: str, pad_value: float, lods: Lods, **_
 ) -> Call:
     (lod,) = lods
@@ -159,7 +159,7 @@ define(
     rows=_pooled_rows,
     attrs=_POOL,
     infer=_pool_infer,
-    bind=_pool_bind,
+    bind=pool_bind,
     grad=_pool_grad,
     lods=("X",),
 )
@@ -201,10 +201,10 @@ define_with_grad(
 
 
 # -- convolution -----------------------------------------------------------------------------------
-_CONV = {"contextLength": 1, "contextStart": 0, "contextStride": 1, "paddingTrainable": False}
+CONV = {"contextLength": 1, "contextStart": 0, "contextStride": 1, "paddingTrainable": False}
 
 
-def _conv_infer(
+def conv_infer(
     x: Meta, filter: Meta, contextLength: int, contextStride: int, paddingTrainable: bool, **_
 ) -> Meta:
     lod = sequences_of(x, "sequence_conv", "X")
@@ -231,7 +231,7 @@ def _laid_out(xp: ArrayModule, x, length: int, purpose: str) -> DeviceArray:
     return scratch(f"sequence_conv {purpose}", shape, x.dtype)
 
 
-def _conv_bind(
+def conv_bind(
     xp: ArrayModule, x, filter, out, contextStart: int, contextLength: int, lods: Lods, **_
 ) -> Call:
     def run() -> None:
@@ -274,9 +274,9 @@ define_with_grad(
     "X, Filter -> Out",
     "X, Filter, Out@GRAD -> X@GRAD?, Filter@GRAD?",
     rows=by_row_of_sequence,
-    attrs=_CONV,
-    infer=_conv_infer,
-    bind=_conv_bind,
+    attrs=CONV,
+    infer=conv_infer,
+    bind=conv_bind,
     lods=("X",),
     grad_infer=lambda x, filter, dout, **_: (rowwise(x, x.lod), Meta(filter.shape, filter.dtype)),
     grad_bind=_conv_grad_bind,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -166,6 +167,78 @@ def _children(draw: Seeded) -> Case:
     return Case(inputs, {"child_nums": 2, "dtype": "int64"})
 
 
+def _full(draw: Seeded) -> Case:
+    width = draw.int(1, 3), draw.int(1, 4)
+    inputs = {"Input": draw.floats((draw.int(1, 5), *width))}
+    if draw.bool():
+        inputs["Bias"] = draw.floats((3,))
+    columns = draw.int(1, 2)
+    inputs["W"] = draw.floats((width[1] * (width[0] if columns == 1 else 1), 3))
+    activation = draw.of("", "relu")
+    return Case(inputs, {"in_num_col_dims": columns, "activation_type": activation})
+
+
+def _layers(draw: Seeded) -> Case:
+    widths = [draw.int(1, 4) for _ in range(draw.int(3, 5))]
+    inputs = {
+        "X": draw.floats((draw.int(1, 5), widths[0])),
+        "W": [draw.floats(pair) for pair in itertools.pairwise(widths)],
+        "Bias": [draw.floats((width,)) for width in widths[1:]],
+    }
+    return Case(inputs, outputs={"ReluOut": len(widths) - 2})
+
+
+def _factors(draw: Seeded) -> Case:
+    inner = draw.int(1, 4)
+    inputs = {"X": draw.floats((draw.int(1, 5), inner)), "Y": draw.floats((inner, 3))}
+    return Case(inputs, {"scalar": 0.5})
+
+
+def _pools(draw: Seeded) -> Case:
+    count = len(draw.lengths())
+    inputs = [draw.ragged([draw.int(1, 3) for _ in range(count)], (4,)) for _ in range(2)]
+    for x in inputs:
+        x.set(np.abs(np.asarray(x)))  # shows and clicks are counts
+    return Case({"X": inputs}, {"pooltype": draw.of("SUM", "AVERAGE", "SQRT")})
+
+
+def _pools_of_clicks(draw: Seeded) -> Case:
+    case = _pools(draw)
+    clicks = draw.floats((case.inputs["X"][0].samples, 2))
+    return Case({**case.inputs, "CVM": clicks}, {**case.attrs, "use_cvm": draw.bool()})
+
+
+def _windows(draw: Seeded) -> Case:
+    case = CASES["sequence_conv"](draw)
+    return Case({**case.inputs, "Bias": draw.floats((case.inputs["Filter"].shape[1],))}, case.attrs)
+
+
+def _channels(draw: Seeded) -> Case:
+    return Case({"X": draw.floats(draw.shape(2, 4))}, {"bit_length": draw.int(2, 8)})
+
+
+def _steps(draw: Seeded) -> Case:
+    steps = draw.rng.integers(-127, 128, draw.shape())
+    return Case({"X": steps.astype("float64"), "Scale": draw.floats((1,), 0.1, 2)})
+
+
+def _rows_of_steps(draw: Seeded) -> Case:
+    x = draw.floats((draw.int(1, 5), 3, 2), -9, 9).round()
+    scales = [draw.floats((3,), 0.1, 2), draw.floats((1,), 0.1, 2)]
+    return Case({"X": x, "Scales": scales}, {"quant_bits": [8, 5]})
+
+
+def _logs(draw: Seeded) -> Case:
+    x = draw.rng.integers(-128, 128, draw.shape()).astype("int8")
+    return Case({"X": x, "Dict": draw.floats((128,))})
+
+
+def _bytes(draw: Seeded) -> Case:
+    ids = draw.rng.integers(0, 5, (draw.int(1, 5), 1))
+    table = draw.floats((5, 4), 0.5, 1).astype("float32")
+    return Case({"W": table, "Ids": ids}, {"padding_idx": draw.of(-1, 2)})
+
+
 WITHOUT_GRADIENT: dict[str, Callable[[Seeded], Case]] = {
     **dict.fromkeys(["elementwise_mod", "elementwise_floordiv"], _two_wholes),
     **dict.fromkeys(["bitwise_and", "bitwise_or", "bitwise_xor"], _two_wholes),
@@ -195,4 +268,15 @@ WITHOUT_GRADIENT: dict[str, Callable[[Seeded], Case]] = {
     "box_decoder_and_assign": _of_classes,
     "tdm_child": _children,
     "similarity_focus": _planes,
+    "fc": _full,
+    "fusion_repeated_fc_relu": _layers,
+    "fusion_squared_mat_sub": _factors,
+    "fusion_seqpool_concat": _pools,
+    "fusion_seqpool_cvm_concat": _pools_of_clicks,
+    "fusion_seqconv_eltadd_relu": _windows,
+    "fake_channel_wise_quantize_abs_max": _channels,
+    **dict.fromkeys(["fake_dequantize_max_abs", "dequantize_abs_max"], _steps),
+    "fake_channel_wise_dequantize_max_abs": _rows_of_steps,
+    "dequantize_log": _logs,
+    "lookup_table_dequant": _bytes,
 }
