@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from hpcdist.base.errors import GraphError
+from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.graph import names
 from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.op_role import DEVICE_ATTR, ROLE_ATTR, ROLE_VAR_ATTR
@@ -196,10 +196,10 @@ class Block:
         try:
             check_read(definition, op.inputs)
             self.infer(op)
-        except GraphError as error:
+        except (GraphError, GraphTypeError) as error:
             place = op.place
             del self.ops[index]
-            raise GraphError(f"{place} {op}: {error}") from None
+            raise error.__class__(f"{place} {op}: {error}") from None
         self.program.touch()
         return op
 

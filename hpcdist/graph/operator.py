@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
-from hpcdist.base.errors import MissingNameError
+from hpcdist.base.errors import GraphTypeError, MissingNameError
 from hpcdist.graph.op_role import DEVICE_ATTR, ROLE_ATTR, ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.owner import OwningBlock
 
@@ -17,12 +17,25 @@ BLOCKS = "optimize_blocks"  # the attribute that is a list of blocks, kept as th
 
 
 def as_names(value: Any) -> list[str]:
-    """Return variables, names, or sequences of them, as a list of names."""
+    """Return variables, names, or sequences of them, as a list of names.
+
+    GraphTypeError for anything else, an array say.
+    """
     if value is None:
         return []
     if not isinstance(value, (list, tuple)):
         value = [value]
-    return [v if isinstance(v, str) else v.name for v in value]
+    return [v if isinstance(v, str) else _name_of(v) for v in value]
+
+
+def _name_of(variable: Any) -> str:
+    name = getattr(variable, "name", None)
+    if not isinstance(name, str):
+        raise GraphTypeError(
+            f"expected a Variable, or the name of one, got {type(variable).__name__}: feed it, or "
+            "make it a Variable by layers.assign(array)"
+        )
+    return name
 
 
 def rename_in(slots: Slots, old: str, new: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hpcdist.base.errors import GraphError
@@ -254,6 +254,8 @@ def lod_append(x: Variable, level: Any) -> Variable:
     """
     if isinstance(level, Variable):
         return lod_reset(x, level)
+    if not isinstance(level, Iterable):
+        raise GraphError(f"lod_append: level must be offsets, or a Variable, got {level!r}")
     attrs = {"target_lod": [int(offset) for offset in level], "append": True}
     return LayerHelper("lod_append").apply("lod_reset", {"X": x}, attrs, dtype=x.dtype)
 

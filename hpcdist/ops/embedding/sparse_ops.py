@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from hpcdist.base.errors import GraphError
+from hpcdist.base.errors import GraphTypeError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.embedding.selected_rows import SelectedRows
@@ -35,7 +35,7 @@ def _merge_infer(x: Meta) -> Meta:
 
 def _expect_sparse(type: str, x: Meta) -> None:
     if x.type != SPARSE:
-        raise GraphError(f"{type}: expected SelectedRows, got a dense value of {x.shape}")
+        raise GraphTypeError(f"{type}: expected SelectedRows, got a dense value of {x.shape}")
 
 
 define(
