@@ -48,6 +48,25 @@ class CUDAPlace:
         return f"CUDAPlace({self.device_id})"
 
 
+class ChosenPlace:
+    """Fluid's ``core.Place``: some place, which is set later."""
+
+    def __init__(self) -> None:
+        self.place: CPUPlace | CUDAPlace = CPUPlace()
+
+    def set_place(self, place: CPUPlace | CUDAPlace) -> None:
+        """Take over that place."""
+        self.place = place
+
+    def is_cpu_place(self) -> bool:
+        """Return whether it is the host."""
+        return not self.is_gpu_place()
+
+    def is_gpu_place(self) -> bool:
+        """Return whether it is a GPU."""
+        return isinstance(self.place, CUDAPlace)
+
+
 Place = CPUPlace | CUDAPlace
 # More is never there; the kernel might promise it, and end the process when it is written.
 _HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -14,7 +14,7 @@ from hpcdist.base.keywords import names_arguments_of
 from hpcdist.base.trace.position import here
 from hpcdist.base.trace.recorder import recorder
 from hpcdist.executor import control
-from hpcdist.executor.backend import Backend, CPUPlace, Place, backend_of
+from hpcdist.executor.backend import Backend, ChosenPlace, CPUPlace, Place, backend_of
 from hpcdist.executor.bound_step import BegunStep, BoundStep, copier, handed_out
 from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.dataset_run import for_test, run_dataset
@@ -48,8 +48,9 @@ class Executor:
         [array([[2., 4.]], dtype=float32)]
     """
 
-    def __init__(self, place: Place | None = None) -> None:
-        self.place = place if place is not None else CPUPlace()
+    def __init__(self, place: Place | ChosenPlace | None = None) -> None:
+        chosen = place.place if isinstance(place, ChosenPlace) else place
+        self.place = chosen if chosen is not None else CPUPlace()
         self._backend: Backend = backend_of(self.place)
         self._forms = Forms(self._backend, self._note_trains)
         # By fetches and scope, how the steps of a Program are taken.

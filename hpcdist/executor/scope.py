@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.base.checks import Refused
 from hpcdist.base.device import assign, on_host
 from hpcdist.base.errors import FeedError
 from hpcdist.base.fetched import holds_fetched
+from hpcdist.executor.scope_rows import SelectedRowsHandle
 from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.lod_tensor import Grouped, LoDTensor
 from hpcdist.graph.names import AVERAGED
+from hpcdist.ops.embedding.selected_rows import SelectedRows
 
 _note_set: Callable[[ScopeVariable], None] | None = None
 
@@ -29,24 +30,45 @@ def on_set(note: Callable[[ScopeVariable], None] | None) -> None:
 class ScopeVariable:
     """A named value of a scope: an array, a SelectedRows, or None before it is initialized."""
 
-    set_int = Refused("a variable holds an array: get_tensor().set(np.array([3]), place)")
-    get_int = Refused("a variable holds an array: np.array(get_tensor())")
-    get_selected_rows = Refused(
-        "sparse gradients are gone after a step: fetch what is computed from them, or the parameter"
-    )
-
     def __init__(self, scope: Scope, name: str) -> None:
         self.scope = scope
         self.name = name
         self.value: Any = None
+        self.number: int | None = None  # beside the value, see `set_int`
         self.sequences: Lod | None = None  # that a script, or a single operator, has given it
         self.laid = False  # beside others, and not to be moved for another Program
         # What reads the value where others have it; here is only a table's memory, or nothing.
         self.elsewhere: Callable[[], np.ndarray] | None = None
 
+    def set_int(self, number: int) -> None:
+        """Hold a whole number beside the value: scripts read it, no operator does."""
+        self.number = int(number)
+
+    def is_int(self) -> bool:
+        """Return whether it holds a whole number, by `set_int`."""
+        return self.number is not None
+
+    def get_int(self) -> int:
+        """Return the whole number; FeedError if there is none."""
+        if self.number is None:
+            raise FeedError(f"variable {self.name!r} holds no whole number: call set_int(3) first")
+        return self.number
+
     def get_tensor(self) -> ScopeTensor:
         """Return a handle for reading and setting the array."""
         return ScopeTensor(self)
+
+    def get_selected_rows(self) -> SelectedRowsHandle:
+        """Return a handle for reading and setting rows of a table; made if there is no value.
+
+        FeedError if the variable holds an array. The gradients of a step are gone after it.
+        """
+        if self.value is not None and not isinstance(self.value, SelectedRows):
+            raise FeedError(
+                f"variable {self.name!r} holds an array of shape {self.value.shape}, not "
+                "SelectedRows: read it by get_tensor()"
+            )
+        return SelectedRowsHandle(holder=self)
 
     def take(self, array: Any) -> None:
         """Take over the value of a host array; the same shape and dtype are written in place."""
@@ -113,6 +135,7 @@ class ScopeTensor(Grouped):
 
     def _set_dims(self, dims: Sequence[int]) -> None:
         """Announce the shape of what is set next; a value of another shape is dropped."""
+        super()._set_dims(dims)
         present = self._variable.value
         if present is not None and present.shape != tuple(dims):
             self._variable.hold(None)
@@ -136,6 +159,11 @@ class ScopeTensor(Grouped):
             raise FeedError(
                 f"variable {self._variable.name!r} is not initialized: "
                 "run the startup program first"
+            )
+        if isinstance(self._variable.value, SelectedRows):
+            raise FeedError(
+                f"variable {self._variable.name!r} holds SelectedRows: read them by "
+                "get_selected_rows(), or let layers.get_tensor_from_selected_rows give an array"
             )
         return self._variable.value
 

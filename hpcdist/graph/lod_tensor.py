@@ -29,6 +29,7 @@ class Grouped:
     """What groups the rows of a tensor into sequences; Fluid's tensors have it in every place."""
 
     sequences: Lod | None
+    _dims: tuple[int, ...] = ()  # announced
 
     def set_lod(self, lod: Levels) -> None:
         """Group the rows by offsets, outermost level first: [[0, 2, 5]] is 2 rows and 3 rows."""
@@ -75,7 +76,37 @@ class Grouped:
 
     _set_float_element = _set_double_element = _set_element
 
+    def _set_dims(self, dims: Sequence[int]) -> None:
+        """Announce the shape of what is set, or allocated, next."""
+        self._dims = tuple(dims)
+
+    def _alloc(self, dtype: str) -> None:
+        array = np.array(self) if self._is_initialized() else np.zeros(0, dtype)
+        shape = self._dims or array.shape
+        if (array.shape, array.dtype) != (shape, np.dtype(dtype)):
+            self.set(np.zeros(shape, dtype))
+
+    def _alloc_int(self, place: Any = None) -> None:
+        """Make room for int32 of the announced shape: zeros, unless it is there already."""
+        self._alloc("int32")
+
+    def _alloc_float(self, place: Any = None) -> None:
+        """Make room for float32, as `_alloc_int`."""
+        self._alloc("float32")
+
+    def _alloc_double(self, place: Any = None) -> None:
+        """Make room for float64, as `_alloc_int`."""
+        self._alloc("float64")
+
+    def _mutable_data(self, place: Any, dtype: str) -> int:
+        """Make room for an element type, as `_alloc_int`; return where it lies, in host memory."""
+        self._alloc(canonical(dtype))
+        return int(self._array().ctypes.data)
+
     def set(self, array: Any, place: Any = None) -> None:
+        raise NotImplementedError
+
+    def _array(self) -> Any:
         raise NotImplementedError
 
     def _is_initialized(self) -> bool:

@@ -135,3 +135,182 @@ def test_gradients_of_variables_that_are_no_parameters():
             feed={"x": np.array([1, 3], "float32")}, fetch_list=[gradient]
         )
     assert of is x and value.tolist() == [2.0, 6.0]
+
+
+# -- rows of tables --------------------------------------------------------------------------------
+def _put_rows(scope: fluid.Scope, name: str, rows: list[int], height: int) -> core.SelectedRows:
+    held = scope.var(name).get_selected_rows()
+    held.set_height(height)
+    held.set_rows(rows)
+    held.get_tensor().set(np.arange(1, 2 * len(rows) + 1, dtype="float32").reshape(-1, 2))
+    return held
+
+
+def test_rows_of_a_table_are_set_and_read():
+    rows = core.SelectedRows([0, 4, 7], 10)
+    rows.get_tensor().set(np.ones((3, 2), "float32"), fluid.CPUPlace())
+    assert (rows.rows(), rows.height(), rows.numel()) == ([0, 4, 7], 10, 6)
+    scope = fluid.Scope()
+    held = _put_rows(scope, "g", [5, 1], 8)
+    again = scope.find_var("g").get_selected_rows()
+    assert again.rows() == [5, 1] and again.height() == 8
+    held.get_tensor().set(np.zeros((2, 3), "float32"))
+    assert np.array(again.get_tensor()).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("type", "rows", "values"),
+    [
+        ("merge_selected_rows", [1, 5], [[3.0, 4.0], [6.0, 8.0]]),
+        ("scale", [5, 1, 5], [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
+    ],
+)
+def test_an_operator_reads_and_writes_rows(Operator, type, rows, values):
+    scope = fluid.Scope()
+    _put_rows(scope, "x", [5, 1, 5], 8)
+    out = scope.var("y").get_selected_rows()
+    Operator(type, X="x", Out="y").run(scope, fluid.CPUPlace())
+    assert (out.rows(), out.height()) == (rows, 8)
+    assert np.array(out.get_tensor()).tolist() == values
+
+
+def test_rows_are_added_in_place_each_once(Operator):
+    scope = fluid.Scope()
+    first = _put_rows(scope, "a", [3, 0], 4)
+    _put_rows(scope, "b", [0], 4)
+    scope.var("none").get_selected_rows().set_height(4)
+    scope.var("none").get_selected_rows().get_tensor().set(np.ones((5, 2), "float32"))
+    Operator("sum", X=["a", "b", "none"], Out="a").run(scope, fluid.CPUPlace())
+    assert first.rows() == [0, 3]
+    assert np.array(first.get_tensor()).tolist() == [[4.0, 6.0], [1.0, 2.0]]
+
+
+def test_a_table_given_as_rows_is_looked_up_and_moved(Operator):
+    scope = fluid.Scope()
+    table = _put_rows(scope, "w", [2, 0, 1], 3)
+    scope.var("ids").get_tensor().set(np.array([[0], [2]], "int64"))
+    Operator("lookup_table", W="w", Ids="ids", Out="y").run(scope, fluid.CPUPlace())
+    found = np.array(scope.find_var("y").get_tensor()).tolist()
+    assert found == [[3.0, 4.0], [1.0, 2.0]]
+    _put_rows(scope, "g", [1], 3)
+    scope.var("r").get_tensor().set(np.array([1.0], "float32"))
+    Operator("sgd", Param="w", Grad="g", LearningRate="r", ParamOut="w").run(scope)
+    assert table.rows() == [2, 0, 1]
+    assert np.array(table.get_tensor()).tolist() == [[1.0, 2.0], [3.0, 4.0], [4.0, 4.0]]
+
+
+def test_what_rows_are_refused(Operator):
+    scope = fluid.Scope()
+    _put_rows(scope, "x", [5, 1], 8).set_rows([1, 2, 3])
+    with pytest.raises(FeedError, match=r"'x': 3 rows, but values of shape \(2, 2\)"):
+        Operator("scale", X="x", Out="y").run(scope)
+    with pytest.raises(FeedError, match="holds SelectedRows"):
+        np.array(scope.var("x").get_tensor())
+    scope.var("d").get_tensor().set(np.ones(2, "float32"))
+    with pytest.raises(FeedError, match="holds an array"):
+        scope.var("d").get_selected_rows()
+    _put_rows(scope, "w", [0, 2], 3)
+    scope.var("ids").get_tensor().set(np.array([[0]], "int64"))
+    with pytest.raises(GraphError, match="the table 'w' has 2 rows of 3"):
+        Operator("lookup_table", W="w", Ids="ids", Out="y").run(scope)
+
+
+def test_powers_of_adam_are_read_before_they_are_written_elsewhere(Operator):
+    """In place Fluid's sparse kernel reads them a step ahead; the expected value is Fluid's."""
+    moved = {}
+    for ahead in (False, True):
+        scope = fluid.Scope()
+        _put_rows(scope, "Grad", [0], 2)
+        slots = {"Param": 5.0, "Moment1": 5.0, "Moment2": 5.0, "LearningRate": 2.0}
+        for name, value in slots.items():
+            shape = (1,) if name == "LearningRate" else (2, 2)
+            scope.var(name).get_tensor().set(np.full(shape, value, "float32"))
+        for name, value in {"Beta1Pow": 0.5, "Beta2Pow": 0.25}.items():
+            scope.var(name).get_tensor().set(np.array([value], "float32"))
+            slots[name] = value
+        outputs = ("Param", "Moment1", "Moment2", "Beta1Pow", "Beta2Pow")
+        names = {f"{n}Out": n if ahead else f"{n}Out" for n in outputs}
+        names |= {name: name for name in slots}
+        Operator("adam", Grad="Grad", beta1=0.5, beta2=0.5, **names).run(scope)
+        moved[ahead] = float(np.array(scope.find_var(names["ParamOut"]).get_tensor())[0, 0])
+        power = np.array(scope.find_var(names["Beta1PowOut"]).get_tensor())
+        assert power.tolist() == [0.25]
+    moment, second = 0.5 * 5 + 0.5 * 1, 0.5 * 5 + 0.5 * 1
+    for ahead, (power1, power2) in {False: (0.5, 0.25), True: (0.25, 0.125)}.items():
+        rate = 2 * np.sqrt(1 - power2) / (1 - power1)
+        assert moved[ahead] == pytest.approx(5 - rate * moment / np.sqrt(second), rel=1e-6)
+
+
+def test_rows_move_towards_zero(Operator):
+    scope = fluid.Scope()
+    for name, values in {"p": [1.0, -0.02], "g": [0.5, 0.0], "m": [0.0, 0.0]}.items():
+        scope.var(name).get_tensor().set(np.array(values, "float32"))
+    scope.var("r").get_tensor().set(np.array([0.1], "float32"))
+    facts = {"Param": "p", "Grad": "g", "LearningRate": "r", "ParamOut": "q"}
+    Operator("proximal_gd", **facts, l1=0.5, l2=2.0).run(scope)
+    moved = np.array(scope.find_var("q").get_tensor())
+    assert np.allclose(moved, [(0.95 - 0.05) / 1.2, 0.0])
+    Operator("proximal_adagrad", **facts, Moment="m", MomentOut="n", l2=2.0).run(scope)
+    assert np.allclose(np.array(scope.find_var("n").get_tensor()), [0.25, 0.0])
+
+
+def test_room_is_made_for_tensors():
+    tensor = fluid.Scope().var("t").get_tensor()
+    tensor._set_dims([2, 3])
+    tensor._alloc_int(fluid.CPUPlace())
+    assert np.array(tensor).dtype == "int32" and np.array(tensor).shape == (2, 3)
+    tensor.set(np.ones((2, 3), "int32"))
+    assert tensor._mutable_data(fluid.CPUPlace(), core.VarDesc.VarType.INT32) > 0
+    assert np.array(tensor).sum() == 6  # what is there stays
+    tensor._alloc_float(fluid.CPUPlace())
+    assert np.array(tensor).dtype == "float32"
+
+
+def test_a_variable_may_hold_a_whole_number():
+    variable = fluid.Scope().var("n")
+    with pytest.raises(FeedError, match="'n' holds no whole number"):
+        variable.get_int()
+    variable.set_int(10)
+    assert variable.is_int() and variable.get_int() == 10
+
+
+def test_a_place_may_be_chosen_later():
+    place = core.Place()
+    place.set_place(fluid.CPUPlace())
+    assert place.is_cpu_place() and not place.is_gpu_place()
+    assert fluid.Executor(place).place == fluid.CPUPlace()
+
+
+def test_a_program_is_made_of_descriptions():
+    program = core.ProgramDesc()
+    block = program.block(0)
+    for name in ("a", "b"):
+        block.var(name).set_shape([2, 3])
+    block.var("c")
+    op = block.append_op()
+    op.set_type("mul")
+    op.set_input("X", ["a"])
+    op.set_input("Y", ["b"])
+    op.set_output("Out", ["c"])
+    op.check_attrs()
+    assert op.attr("x_num_col_dims") == 1
+    block.var("b").set_shape([3, 5])
+    op.infer_shape(block)
+    assert block.var("c").shape() == [2, 5]
+    inner = program.append_block(block)
+    assert inner.parent == 0 and program.append_block(inner).parent == inner.id
+    op.set_block_attr("sub_block", inner)
+    assert op._block_attr_id("sub_block") == inner.id
+    first = block._prepend_op()
+    assert [block.op(i) == first for i in range(2)] == [True, False]
+
+
+def test_an_array_is_no_variable():
+    block = fluid.default_main_program().global_block()
+    with pytest.raises(TypeError, match="expected a Variable, or the name of one, got ndarray"):
+        block.append_op("relu", {"X": np.ones(2, "float32")}, {"Out": "y"})
+    x = fluid.data("x", [2, 3])
+    with pytest.raises(TypeError, match="expected SelectedRows, got a dense value"):
+        fluid.layers.get_tensor_from_selected_rows(x)
+    with pytest.raises(GraphError, match="level must be offsets, or a Variable, got 0"):
+        fluid.layers.lod_append(x, 0)

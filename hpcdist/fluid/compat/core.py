@@ -10,6 +10,7 @@ from hpcdist.base import settings
 from hpcdist.base.errors import EOFException, HpcdistError
 from hpcdist.executor.backend import CPUPlace, CUDAPinnedPlace, CUDAPlace, selected_gpus
 from hpcdist.executor.scope import Scope
+from hpcdist.executor.scope_rows import SelectedRowsHandle as SelectedRows
 from hpcdist.fluid.io.descs import VarDesc
 from hpcdist.graph import op_role
 from hpcdist.graph.dtypes import VarType
@@ -103,6 +104,7 @@ __all__ = [
     "LoDTensor",
     "LoDTensorArray",
     "Scope",
+    "SelectedRows",
     "VarDesc",
     "VarType",
     "cpu_places",

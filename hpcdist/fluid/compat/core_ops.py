@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from typing import Any
 
 from hpcdist.base.settings import FLAGS, flag, set_flags
-from hpcdist.executor.backend import CPUPlace, CUDAPlace
+from hpcdist.executor.backend import ChosenPlace as Place  # noqa: F401 - Fluid's name
 from hpcdist.fluid.compat.core import is_compiled_with_cuda
 from hpcdist.fluid.io.descs import OpDesc
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
@@ -114,22 +114,3 @@ _flags = _Flags()
 def globals() -> MutableMapping[str, Any]:
     """Return the flags by name."""
     return _flags
-
-
-class Place:
-    """Some place, which is set later."""
-
-    def __init__(self) -> None:
-        self.place: CPUPlace | CUDAPlace = CPUPlace()
-
-    def set_place(self, place: CPUPlace | CUDAPlace) -> None:
-        """Take over that place."""
-        self.place = place
-
-    def is_cpu_place(self) -> bool:
-        """Return whether it is the host."""
-        return not self.is_gpu_place()
-
-    def is_gpu_place(self) -> bool:
-        """Return whether it is a GPU."""
-        return isinstance(self.place, CUDAPlace)

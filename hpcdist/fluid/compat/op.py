@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from hpcdist.base.errors import GraphError
 from hpcdist.executor.backend import Place
 from hpcdist.executor.executor import Executor
-from hpcdist.executor.scope import Scope
+from hpcdist.executor.memory import meta_of
+from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.fluid.compat.op_protos import OpProtoHolder, VarProto
 from hpcdist.graph.block import Block
 from hpcdist.graph.lod_tensor import LoDTensor
@@ -16,8 +19,18 @@ from hpcdist.graph.names import EMPTY
 from hpcdist.graph.op_role import ROLE_ATTR
 from hpcdist.graph.operator import Slots, as_names
 from hpcdist.graph.program import Program
+from hpcdist.ops.embedding.selected_rows import SelectedRows
 
 __all__ = ["Operator", "OperatorFactory", "SingleOperator"]
+
+# What gives each row once: in a Program the rows that became free are zeros, here they are gone.
+MERGING = ("merge_selected_rows", "clip_by_norm", "sum")
+TABLES = (
+    "Param",
+    "W",
+    "Weight",
+)  # slots whose SelectedRows are a table, of which all rows are there
+_WRITTEN = "@WRITTEN"  # what becomes of SelectedRows that are read and written
 
 
 class SingleOperator:
@@ -56,39 +69,62 @@ class SingleOperator:
 
         Every rank that calls it computes by itself; nothing is exchanged.
         """
-        feed = {name: _tensor(scope, name) for name in self.input_vars() if name != EMPTY}
-        facts = tuple(
-            (name, t._dtype(), tuple(t.shape()), len(t.lod())) for name, t in feed.items()
+        given = {
+            name: _value(scope, name, slot)
+            for slot, names in self._inputs.items()
+            for name in names
+            if name != EMPTY
+        }
+        feed = {name: value for name, value in given.items() if isinstance(value, LoDTensor)}
+        sparse = {name: value for name, value in given.items() if isinstance(value, SelectedRows)}
+        facts = (
+            tuple((name, t._dtype(), tuple(t.shape()), len(t.lod())) for name, t in feed.items()),
+            tuple((name, meta_of(value)) for name, value in sparse.items()),
         )
         if self._program is None or facts != self._facts:
-            self._program, self._facts = self._made(feed), facts
-        written = list(
-            dict.fromkeys(
-                name
-                for name in self._program.global_block().ops[0].output_arg_names
-                if name != EMPTY
-            )
-        )
+            self._program, self._facts = self._made(feed, sparse), facts
+        for name, value in sparse.items():
+            self._own.var(name).hold(value)
+        names = [n for n in self._program.global_block().ops[0].output_arg_names if n != EMPTY]
+        written = list(dict.fromkeys(names))
         executor = self._on(place)
         values = executor.run(self._program, feed, written, scope=self._own, return_numpy=False)
         for name, value in zip(written, values):
-            if isinstance(value, LoDTensor):
-                scope.var_or_new(name).take_tensor(value)
-            else:
-                scope.var_or_new(name).hold(value)
+            self._write(scope.var_or_new(name.removesuffix(_WRITTEN)), value)
+
+    def _write(self, variable: ScopeVariable, value: Any) -> None:
+        present = variable.value
+        if isinstance(value, SelectedRows):
+            variable.hold(value.merged() if self._type in MERGING else value)
+        elif not isinstance(value, LoDTensor):
+            variable.hold(value)
+        elif isinstance(present, SelectedRows):
+            array = np.array(value)
+            whole = len(present.rows) and array.shape == present.shape
+            variable.get_selected_rows().take_values(array[present.rows] if whole else array)
+        else:
+            variable.take_tensor(value)
 
     def _on(self, place: Place | None) -> Executor:
         if self._executor is None or self._executor[0] != repr(place):
             self._executor = (repr(place), Executor(place))
         return self._executor[1]
 
-    def _made(self, feed: Mapping[str, LoDTensor]) -> Program:
+    def _made(self, feed: Mapping[str, LoDTensor], sparse: Mapping[str, SelectedRows]) -> Program:
         program = Program()
         block = program.global_block()
         for name, tensor in feed.items():
             facts = {"shape": tensor.shape(), "dtype": tensor._dtype()}
             block.create_var(name, lod_level=len(tensor.lod()), is_data=True, **facts)
-        append_single(block, self._type, self._inputs, self._outputs, self._attrs)
+        for name, value in sparse.items():
+            meta = meta_of(value)
+            facts = {"shape": meta.shape, "dtype": meta.dtype, "type": meta.type}
+            block.create_var(name, persistable=True, **facts)
+        outputs = {
+            slot: [name + _WRITTEN if name in sparse else name for name in names]
+            for slot, names in self._outputs.items()
+        }
+        append_single(block, self._type, self._inputs, outputs, self._attrs)
         return program
 
 
@@ -102,11 +138,21 @@ def append_single(
     block.append_op(type, inputs, outputs, {ROLE_ATTR: 0, **attrs})
 
 
-def _tensor(scope: Scope, name: str) -> LoDTensor:
+def _value(scope: Scope, name: str, slot: str) -> LoDTensor | SelectedRows:
     variable = scope.find_var(name)
     if variable is None:
         raise GraphError(f"the scope has no variable {name!r}: scope.var({name!r}) makes one")
-    return variable.as_tensor()
+    if not isinstance(variable.value, SelectedRows):
+        return variable.as_tensor()
+    rows = variable.get_selected_rows().checked(name)
+    if slot not in TABLES:
+        return rows
+    if not np.array_equal(np.sort(rows.rows), np.arange(rows.height)):
+        raise GraphError(
+            f"slot {slot}: the table {name!r} has {len(rows.rows)} rows of {rows.height}: expected "
+            "each once; give the rows that are missing, or let servers keep a distributed table"
+        )
+    return LoDTensor(rows.to_dense())
 
 
 class OperatorFactory:

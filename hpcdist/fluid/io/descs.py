@@ -16,6 +16,7 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType, canonical
 from hpcdist.graph.operator import Operator, as_names
 from hpcdist.graph.program import Program
+from hpcdist.graph.registry import default_attrs
 from hpcdist.graph.variable import Variable
 
 
@@ -118,6 +119,20 @@ class OpDesc(_Desc):
         part.outputs = {slot: list(names) for slot, names in source.outputs.items()}
         self._touch()
 
+    def check_attrs(self) -> None:
+        """Give the attributes that are not set their defaults."""
+        self._part.attrs = {**default_attrs(self._part.type), **self._part.attrs}
+        self._touch()
+
+    def set_block_attr(self, name: str, block: BlockDesc) -> None:
+        """Set an attribute that is a block."""
+        self._set_attr(name, block._part)
+
+    def _block_attr_id(self, name: str) -> int:
+        """Return the number of the block that an attribute is."""
+        block = self._part.attrs[name]
+        return int(getattr(block, "idx", block))
+
     def attr_type(self, name: str) -> AttrType:
         """Return the type of an attribute."""
         return AttrType(attr_type(self._part, name))
@@ -159,6 +174,14 @@ class BlockDesc(_Desc):
         """Append an operator that is still to be filled, by `OpDesc.copy_from`."""
         return OpDesc(self._part.add_op(Operator(self._part, "", {}, {}, {})))
 
+    def _insert_op(self, index: int) -> OpDesc:
+        """Insert an operator before a position, as `append_op`."""
+        return OpDesc(self._part.add_op(Operator(self._part, "", {}, {}, {}), index))
+
+    def _prepend_op(self) -> OpDesc:
+        """Insert an operator at the head, as `append_op`."""
+        return self._insert_op(0)
+
     def all_vars(self) -> list[VarDesc]:
         """Return the variables of this block."""
         return [VarDesc(var) for var in self._part.vars.values()]
@@ -194,6 +217,16 @@ class ProgramDesc(_Desc):
     """A Program: its blocks by number, and itself as bytes."""
 
     num_blocks = _getter("num_blocks")
+
+    def __init__(self, part: Program | None = None) -> None:
+        super().__init__(Program() if part is None else part)
+
+    def append_block(self, parent: BlockDesc) -> BlockDesc:
+        """Append a block inside another one."""
+        current = self._part.current_block_idx
+        block = self._part.create_block(parent.id)
+        self._part.current_block_idx = current
+        return BlockDesc(block)
 
     def block(self, index: int) -> BlockDesc:
         """Return a block by number."""

@@ -272,6 +272,15 @@ class Optimizer(Minimizer):
         return self._rates.get(program or default_main_program())
 
     @property
+    def _learning_rate(self) -> float | Variable:
+        """The rate that was given, under the name that scripts of Fluid's look up."""
+        return self.learning_rate
+
+    @_learning_rate.setter
+    def _learning_rate(self, rate: float | Variable) -> None:
+        self.learning_rate = rate
+
+    @property
     def _accumulators(self) -> dict[str, dict[str, Variable]]:
         """What scripts of Fluid's look up: the state by its kind and the parameter's name."""
         by_slot: dict[str, dict[str, Variable]] = {}

@@ -44,7 +44,8 @@ def _bind(type: str, xp: ArrayModule, param, grad, *rest, **attrs) -> Call:
             copies.append((out, state[i]))
             state[i] = out
     if isinstance(grad, SelectedRows):
-        apply = bind_sparse_update(xp, type, attrs, param, rate, state)
+        in_place = not state or rest[inputs - 1] is state[-1]  # where adam has its powers
+        apply = bind_sparse_update(xp, type, attrs, param, rate, state, in_place=in_place)
         step: Call = partial(apply, grad)
     else:
         step = bind_update(xp, type, attrs, param, rate, state, grad[None])
@@ -59,6 +60,7 @@ def _copy_and_call(copies: Sequence[tuple[DeviceArray, DeviceArray]], step: Call
 
 def _define(type: str, update: OptimizerKind) -> None:
     inputs = ["Param", "Grad", *(["LearningRate"] if update.has_rate else []), *update.state]
+    powers = [state.slot for state in update.states if state.power]  # `_bind` asks where they lie
     define(
         type,
         f"{', '.join(inputs)} -> {', '.join(update.written.values())}",
@@ -66,7 +68,7 @@ def _define(type: str, update: OptimizerKind) -> None:
         attrs=update.attrs,
         infer=partial(_infer, type),
         bind=partial(_bind, type),
-        inplace={out: source for source, out in update.written.items()},
+        inplace={o: source for source, o in update.written.items() if source not in powers},
     )
 
 

@@ -19,13 +19,22 @@ Apply = Callable[[SelectedRows], None]
 
 
 def bind_sparse_update(
-    xp: ArrayModule, type: str, attrs: Attrs, param, rate, state: Operands, scale: float = 1.0
+    xp: ArrayModule,
+    type: str,
+    attrs: Attrs,
+    param,
+    rate,
+    state: Operands,
+    scale: float = 1.0,
+    *,
+    in_place: bool = True,
 ) -> Apply:
     """Return the update of ``param`` by ``scale`` times a sparse gradient, of any number of rows.
 
     Arrays are read and written in place, as in `bind_update`. A gradient without rows changes
     nothing, neither moments nor powers; a part of one that has rows elsewhere moves what is here as
-    rows that are not listed move.
+    rows that are not listed move. Unless adam's powers are written ``in_place``, it reads them as
+    they were, as Fluid's kernel does.
     """
     moved = OPTIMIZERS[type].sparse(attrs)
     if moved is None:
@@ -33,7 +42,7 @@ def bind_sparse_update(
     factor = param.dtype.type(scale)
     if moved == "each":
         return partial(_subtract_each, xp, param, rate, factor)
-    state, advance = _powers_ahead(state, attrs) if type == "adam" else (state, _nothing)
+    state, advance = _adams(state, attrs, in_place) if type == "adam" else (state, _nothing)
     moving = (_bind_all if moved == "all" else _bind_listed)(xp, type, attrs, param, rate, state)
 
     def apply(gradient: SelectedRows) -> None:
@@ -73,15 +82,18 @@ def _subtract_each(xp: ArrayModule, param, rate, factor, gradient: SelectedRows)
     update_kernels.sgd_rows(param.reshape(-1), gradient.rows, values, factor, rate.reshape(-1))
 
 
-def _powers_ahead(state: Operands, attrs: Attrs) -> tuple[Sequence[Array], Callable[[], None]]:
+def _adams(
+    state: Operands, attrs: Attrs, in_place: bool
+) -> tuple[Sequence[Array], Callable[[], None]]:
     """Advance adam's powers of beta by a step: Fluid's sparse kernel multiplies them first."""
     *moments, power1, power2 = state
     seen1, seen2 = power1.copy(), power2.copy()
 
     def advance() -> None:
         for power, seen, beta in ((power1, seen1, "beta1"), (power2, seen2, "beta2")):
+            before = power.copy()
             power *= power.dtype.type(attrs[beta])
-            seen[...] = power
+            seen[...] = power if in_place else before
 
     return [*moments, seen1, seen2], advance
 
