@@ -222,12 +222,14 @@ class _Curve:
         figure = Figure(figsize=(6, 3))
         axes = figure.subplots()
         axes.plot(losses)
+        axes.set_xlabel("printed")
         axes.set_ylabel("loss")
         axes.grid(alpha=0.3)
         # Drawn here: unless a notebook has imported pyplot, it shows a Figure's name.
         drawn = io.BytesIO()
         figure.savefig(drawn, format="png", bbox_inches="tight")
-        picture = Image(drawn.getvalue(), format="png")
+        told = f"loss: {len(losses)} values, from {losses[0]:.4g} to {losses[-1]:.4g}"
+        picture = Image(drawn.getvalue(), format="png", alt=told)
         if self._handle is None:
             self._handle = display(picture, display_id=True)
         else:

@@ -68,7 +68,7 @@ def _entry(name: str, found: Any) -> str:
     text = heading + _code(name, found) + _text(_own_doc(found))
     if inspect.isclass(found):
         for method, function in _methods(found):
-            text += f"#### `{method}` {{ #{name}.{method} }}\n\n{_code(method, function)}"
+            text += f"### `{method}` {{ #{name}.{method} }}\n\n{_code(method, function)}"
             text += _text(_own_doc(function))
     return text
 
@@ -154,7 +154,7 @@ def _of_node(name: str, node: Any) -> str:
     for method in node.body if isinstance(node, ast.ClassDef) else ():
         if isinstance(method, ast.FunctionDef) and not method.name.startswith("_"):
             shown = ast.unparse(method.args).removeprefix("self, ").removeprefix("self")
-            text += f"#### `{method.name}` {{ #{name}.{method.name} }}\n\n"
+            text += f"### `{method.name}` {{ #{name}.{method.name} }}\n\n"
             text += f"```python\n{method.name}({shown})\n```\n\n"
             text += _text(ast.get_docstring(method) or "")
     return text

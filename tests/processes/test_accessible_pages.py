@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,9 @@ RAN = {
     "flops_per_s": 1e11,
     "call_s": 1e-7,
 }
+
+
+SITE = Path(__file__).parents[2] / "build/site"
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +104,11 @@ def test_a_report_has_a_head(page, report):
         assert part in head
     assert "5: 3 trainers, 2 servers on n0, n1" in head
     assert "n0: 4 cores, 3.5 busy, 0.5 of them for this job" in head
+
+
+@pytest.mark.skipif(not SITE.exists(), reason="the documentation is not built: make site")
+@pytest.mark.parametrize("name", ["tutorials/first_job", "faq"])
+def test_a_page_of_the_documentation_has_no_fault(page, name):
+    for form in browser.in_every_form(page, browser.url_of(SITE / name / "index.html")):
+        assert browser.violations(page) == [], form
+        assert browser.overflow(page) <= 0, form
