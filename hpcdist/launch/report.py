@@ -15,6 +15,10 @@ from hpcdist.launch import stacks
 from hpcdist.launch.processes import lives
 
 RUNPY = runpy.run_path.__code__.co_filename  # what calls scripts
+NO_INPUT = (
+    "\n  mpirun gives standard input to rank 0 only, and other ranks read its end: pass the value "
+    "as an argument of the script, or in a variable of the environment"
+)
 MOST_FRAMES = 12
 MOST_STACKS = 16  # of missing ranks: reading one takes a part of a second
 
@@ -42,7 +46,8 @@ def is_left_to_servers(me: Peer, served: bool, missing: Sequence[str]) -> bool:
 
 def of_exception(error: BaseException, me: Peer | None, where: str) -> str:
     """Return the message about an exception that the script did not catch."""
-    return f"{me or 'the script'} failed at {where}\n{user_traceback(error)}"
+    text = f"{me or 'the script'} failed at {where}\n{user_traceback(error)}"
+    return text + NO_INPUT if isinstance(error, EOFError) and me is not None and me.rank else text
 
 
 def is_of_messages(error: BaseException) -> bool:

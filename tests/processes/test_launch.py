@@ -206,6 +206,15 @@ def test_a_report_says_who_where_and_what(tmp_path):
     assert "test_launch" not in text
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_asks_for_input_is_told_who_has_it(rank):
+    me = report.Peer(rank, RankRole(TRAINER, rank), "n1", 4711)
+    text = report.of_exception(EOFError("EOF when reading a line"), me, "step 0")
+    assert ("gives standard input to rank 0 only" in text) == (rank == 1)
+    assert "standard input" not in report.of_exception(EOFError(), None, "step 0")
+    assert "standard input" not in report.of_exception(ValueError(), PEER, "step 0")
+
+
 def test_a_refusal_shows_no_frames_of_the_package(tmp_path):
     script = tmp_path / "t.py"
     refusal = raised(script, "from hpcdist.launch import role_map as m\nm.parse('x', ['a', 'b'])")
