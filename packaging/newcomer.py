@@ -156,7 +156,10 @@ def machine_of(name: str, work: Path) -> Iterator[Machine]:
 
 def seconds(name: str) -> list[float]:
     """Return the times of an environment: the README's and the tutorial's, or Slurm's."""
-    with tempfile.TemporaryDirectory() as folder, machine_of(name, Path(folder)) as machine:
+    kept = tempfile.TemporaryDirectory(
+        ignore_cleanup_errors=True
+    )  # Slurm may still write its state
+    with kept as folder, machine_of(name, Path(folder)) as machine:
         if name != "slurm":
             return [readme(machine), tutorial(machine)]
         if reason := slurm_missing():
