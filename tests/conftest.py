@@ -15,7 +15,8 @@ from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
 
 from hpcdist.comm.process_manager import launched_rank, launched_size
-from tests.support.summary import Result, few_failed, read_results, tried_again
+from tests.support.ranks_used import job_sizes
+from tests.support.summary import Result, few_failed, read_results, shown_with_more, tried_again
 
 RANK = launched_rank()
 SIZE = launched_size() or 1
@@ -54,6 +55,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         metavar="DIRECTORY",
         help="leave out tests that have passed according to the results there, or there, ...",
+    )
+    parser.addoption(
+        "--unless-shown",
+        type=Path,
+        metavar="DIRECTORY",
+        help="leave out tests that have passed among more ranks, according to the results there, "
+        "and used no more of them than there are here",
     )
     parser.addoption(
         "--again",
@@ -112,11 +120,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if TOGETHER in item.path.parents and not item.get_closest_marker("mpi"):
             item.add_marker("mpi")
-    if directories := config.getoption("--unless-passed"):
-        results = (result for each in directories for result in read_results(each))
-        passed = {result.test for result in results if result.outcome == "passed"}
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
-        items[:] = [item for item in items if item.nodeid not in passed]
+    results = (r for each in config.getoption("--unless-passed") for r in read_results(each))
+    left_out = {result.test for result in results if result.outcome == "passed"}
+    if directory := config.getoption("--unless-shown"):
+        left_out |= shown_with_more(directory, SIZE)
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+    items[:] = [item for item in items if item.nodeid not in left_out]
     if SIZE == 1:
         return
     together = [item for item in items if item.get_closest_marker("mpi")]
@@ -156,13 +165,21 @@ class Results:
     def __init__(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         self._file = file
+        self._adapts = False
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        job_sizes.clear()
+        # One that asks how many ranks there are may do something else with fewer.
+        self._adapts = hasattr(getattr(item, "module", None), "mpi_world")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when != "call" and report.passed:
             return
         reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ""
         reason = reason.removeprefix("Skipped: ")
-        ended = Result(report.nodeid, report.outcome, reason, round(report.duration, 3))
+        used = 0 if self._adapts else max(job_sizes, default=0)
+        seconds = round(report.duration, 3)
+        ended = Result(report.nodeid, report.outcome, reason, seconds, used, SIZE)
         with self._file.open("a") as file:
             file.write(json.dumps(asdict(ended)) + "\n")
 

@@ -25,6 +25,7 @@ from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.graph.program import Program
 from hpcdist.transpiler import DistributeTranspiler
 from tests.support.mpi_ranks import give_back
+from tests.support.ranks_used import job_sizes
 
 Script = Callable[[RankRole], Any]
 
@@ -65,6 +66,7 @@ def run_job(
     """
     world = mpi_world()
     size = trainers + servers
+    job_sizes.append(size)
     if world.size < size:
         pytest.skip(f"needs {size} ranks, got {world.size}")
     cluster = Cluster(tuple(range(trainers)), tuple(range(trainers, size)))

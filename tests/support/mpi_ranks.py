@@ -9,6 +9,7 @@ import pytest
 from hpcdist.comm.mpi import MpiTransport
 from hpcdist.comm.world import mpi_world
 from tests.cases.transport import Body
+from tests.support.ranks_used import job_sizes
 
 
 def give_back(part: MpiTransport) -> None:
@@ -26,6 +27,7 @@ def give_back(part: MpiTransport) -> None:
 def run_ranks(size: int, body: Body) -> None:
     """Run ``body`` on the first ``size`` ranks, as a world of their own; raise on every rank."""
     world = mpi_world()
+    job_sizes.append(size)
     if world.size < size:
         pytest.skip(f"needs {size} ranks, got {world.size}")
     part = world.split(int(world.rank >= size), world.rank)

@@ -31,6 +31,8 @@ class Result:
     outcome: str  # passed, failed, skipped
     reason: str
     seconds: float = 0.0  # of its own, without what is set up for several
+    used: int = 0  # ranks, by a test that does not ask how many there are; else 0
+    world: int = 1  # ranks that there were
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,12 @@ def read_results(directory: Path) -> Iterator[Result]:
 
 def read_file(file: Path) -> list[Result]:
     return [Result(**json.loads(line)) for line in file.read_text().splitlines()]
+
+
+def shown_with_more(directory: Path, ranks: int) -> set[str]:
+    """Return the tests that have passed among more ranks than these, and used no more."""
+    results = read_results(directory) if directory.exists() else ()
+    return {r.test for r in results if r.outcome == "passed" and 0 < r.used <= ranks < r.world}
 
 
 def by_run(directory: Path) -> dict[str, dict[str, Result]]:

@@ -81,3 +81,20 @@ def test_skips_for_want_of_data_are_expected_where_there_are_none(monkeypatch):
     monkeypatch.setenv("HPCDIST_DATA_HOME", "/data")
     assert not summary.is_expected("HPCDIST_DATA_HOME lacks a file")
     assert not summary.is_expected("needs 3 ranks, got 2")
+
+
+def test_what_used_few_of_many_ranks_is_shown_for_as_many(tmp_path):
+    of_four = {"world": 4, "seconds": 0.1}
+    write(
+        tmp_path / "ranks-4.0",
+        Result("two", "passed", "", used=2, **of_four),
+        Result("three", "passed", "", used=3, **of_four),
+        Result("all", "passed", "", used=4, **of_four),
+        Result("asks", "passed", "", used=0, **of_four),
+        Result("fails", "failed", "", used=2, **of_four),
+    )
+    write(tmp_path / "ranks-2.0", Result("again", "passed", "", used=2, world=2))
+    assert summary.shown_with_more(tmp_path, 3) == {"two", "three"}
+    assert summary.shown_with_more(tmp_path, 2) == {"two"}
+    assert not summary.shown_with_more(tmp_path, 4)
+    assert not summary.shown_with_more(tmp_path / "none yet", 2)
