@@ -304,3 +304,17 @@ def test_what_scripts_look_up_in_an_optimizer() -> None:
         assert found[0].tolist() == [0.25]
         schedule = layers.piecewise_decay([2], [0.1, 0.01])
         assert optimizer.SGD(schedule)._global_learning_rate() is schedule
+
+
+def test_a_loss_that_is_minimized_again_is_told(recwarn):
+    with program_guard(Program(), Program()):
+        out = layers.fc(layers.data("x", [2]), 1, param_attr="w", bias_attr=False)
+        first = layers.fc(out, 1, param_attr="v", bias_attr=False)
+        losses = [layers.mean(out), layers.mean(first)]
+        sgd = optimizer.SGD(0.1)
+        sgd.minimize(losses[1], parameter_list=["w"])
+        sgd.minimize(losses[1], parameter_list=["v"])  # one rate each, say
+        sgd.minimize(losses[0])  # another loss, which moves w too
+        assert not recwarn
+        with pytest.warns(UserWarning, match="'mean_1.tmp_0' is minimized already.* v, w twice"):
+            sgd.minimize(losses[1])

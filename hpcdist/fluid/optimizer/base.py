@@ -55,12 +55,13 @@ class Minimizer:
         """Append all that a training step needs; return (update operators, (param, grad) pairs).
 
         ``loss`` has shape (1,). Every rank builds the same program. Raises GraphAssertionError for
-        another loss. A loss that depends on no trainable parameter trains nothing, as in Fluid: a
-        warning says so.
+        another loss. A loss that depends on no trainable parameter trains nothing, one that is
+        minimized again updates its parameters twice in a step, as in Fluid: warnings say so.
         """
         if not isinstance(loss, Variable):
             raise GraphAssertionError(f"minimize: the loss must be a Variable, got {loss!r}")
         _check_clip(grad_clip)
+        before = _minimized(loss)
         pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
         if not pairs:
             warn(
@@ -68,6 +69,12 @@ class Minimizer:
                 "trained"
             )
             return [], []
+        if twice := sorted(before.intersection(parameter.name for parameter, _ in pairs)):
+            warn(
+                f"minimize: the loss {loss.name!r} is minimized already: each step updates "
+                f"{', '.join(twice[:3])}{', ...' if twice[3:] else ''} twice; to build another "
+                "network, begin a new program (fluid.program_guard(fluid.Program()))"
+            )
         ops = self.apply_optimize(loss, startup_program, pairs, grad_clip)
         program_of(loss).startup = startup_program or default_startup_program()
         return ops, pairs
@@ -355,3 +362,12 @@ def _check_clip(clip: Any) -> None:
         raise GraphTypeError(
             f"grad_clip: expected GradientClipByValue, ByNorm or ByGlobalNorm, got {clip!r}"
         )
+
+
+def _minimized(loss: Variable) -> set[str]:
+    """Return the names of the parameters that are updated already, if by this loss's gradients."""
+    ops = program_of(loss).global_block().ops
+    seeds = (op for op in ops if op.role == OpRole.BACKWARD | OpRole.LOSS)
+    if not any(names.grad_name(loss.name) in op.output_arg_names for op in seeds):
+        return set()
+    return {name for op in ops if op.role & OpRole.OPTIMIZE for name in op.inputs.get("Param", ())}
