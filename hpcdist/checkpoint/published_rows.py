@@ -88,7 +88,7 @@ class PublishedRows:
         rows = {t.name: copied(t, None if order.base else taken[t.name]) for t in chosen}
         kinds = {t.name: _kind_of(t) for t in chosen}
         path = order.path(self._owner, self._owners)
-        self._background.start(lambda: _write(path, rows, kinds))
+        self._background.start(lambda: _write(path, rows, kinds, packed=not order.base))
         return False
 
     def close(self) -> None:
@@ -138,10 +138,13 @@ def _kind_of(table: SparseTable) -> TableKind:
     return TableKind(table.dim, int(table.seed), beginning)
 
 
-def _write(path: Path, rows: Mapping[str, TableRows], kinds: Mapping[str, TableKind]) -> None:
+def _write(
+    path: Path, rows: Mapping[str, TableRows], kinds: Mapping[str, TableKind], *, packed: bool
+) -> None:
     """Write rows, then what they are; or else why they cannot be written."""
+    sizes = {name: kind.row_bytes for name, kind in kinds.items()}
     try:
-        file = write_rows(path, rows, {name: kind.row_bytes for name, kind in kinds.items()})
+        file = write_rows(path, rows, sizes, packed=packed)
         facts: dict[str, Any] = {"file": asdict(file)}
         facts["tables"] = {name: asdict(kind) for name, kind in kinds.items()}
         write_whole(facts_path(path), json.dumps(facts), durable=True)

@@ -149,7 +149,7 @@ def test_a_full_disk_puts_publishing_off_and_says_so_once(tmp_path, monkeypatch,
     table.publish()
     real = published_rows.write_rows
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(published_rows, "write_rows", full)
@@ -361,8 +361,9 @@ def test_published_rows_and_a_checkpoint_s_are_those_that_training_looks_up(
             np.testing.assert_array_equal(lookup.pull("t", every), rows)
             files = [file for member in lookup.current.chain.members for file in member.files]
             sections = [file.tables["t"] for file in files]
-            sizes = [s.rows * (8 + row_bytes) + 8 * s.deleted for s in sections]
+            sizes = [s.packed or s.rows * (8 + row_bytes) + 8 * s.deleted for s in sections]
             assert [f.bytes - n for f, n in zip(files, sizes)] == [-n % 8 for n in sizes]
+            assert [s.packed > 0 for s in sections] == [False, True][: len(sections)]
         compact(tmp_path / "published")
     table.save(tmp_path / "saved")
     table.close()

@@ -49,7 +49,10 @@ class Publication:
                 {i: row for i, row in written.items() if self._owner(i) == k},
                 {i for i in gone if self._owner(i) == k},
             )
-            files.append(write_rows(self.directory / name, {"t": part}, {"t": 4 * WIDTH}))
+            packed = not base and number % 3 > 0  # as it was done before, too
+            files.append(
+                write_rows(self.directory / name, {"t": part}, {"t": 4 * WIDTH}, packed=packed)
+            )
         kind = BASE if base else DELTA
         member = Member(
             number, kind, self.publication, self.previous, number, {"t": KIND}, tuple(files)

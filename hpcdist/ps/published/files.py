@@ -7,8 +7,8 @@ import mmap
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ import xxhash
 
 from hpcdist.base.errors import PublicationError
 from hpcdist.base.replaced import in_place_of, write_whole
+from hpcdist.ps.published import packing
 from hpcdist.ps.published.members import (
     MAX_MANIFEST,
     DenseFile,
@@ -46,32 +47,62 @@ class TableRows:
     deleted: Keys
 
 
-def write_rows(path: Path, tables: Mapping[str, TableRows], sizes: Mapping[str, int]) -> RowsFile:
+def write_rows(
+    path: Path,
+    tables: Mapping[str, TableRows],
+    sizes: Mapping[str, int],
+    *,
+    packed: bool = False,
+) -> RowsFile:
     """Write a file of rows; return what its member says of it. OSError if it cannot be written.
 
-    ``sizes``: the bytes of a row of each table.
+    ``sizes``: the bytes of a row of each table. Increments are ``packed``.
     """
     sections: dict[str, TableSection] = {}
     digest, offset = xxhash.xxh3_128(), 0
     with in_place_of(path) as descriptor, open(descriptor, "wb", closefd=False) as file:
 
-        def put(data: memoryview) -> None:
+        def put(data: memoryview | bytes) -> int:
             digest.update(data)
-            file.write(data)
+            return file.write(data)
 
         for name, table in tables.items():
-            size, count = sizes[name], len(table.keys)
-            sections[name] = TableSection(count, len(table.deleted), offset)
-            put(np.ascontiguousarray(table.keys).data.cast("B"))
-            step = max(1, CHUNK // size)
-            for begin in range(0, count, step):
-                rows = np.ascontiguousarray(table.rows_at(begin, min(begin + step, count)))
-                put(rows.data.cast("B"))
-            put(np.ascontiguousarray(table.deleted).data.cast("B"))
-            end = sections[name].end(size)
-            put(memoryview(bytes(-end % 8)))
+            size, section = sizes[name], TableSection(len(table.keys), len(table.deleted), offset)
+            if packed:
+                like = _like(table, sections, tables)
+                section = replace(section, like=like, packed=sum(map(put, _packed(table, like))))
+            else:
+                put(np.ascontiguousarray(table.keys).data.cast("B"))
+                for rows in _blocks(table, max(1, CHUNK // size)):
+                    put(np.ascontiguousarray(rows).data.cast("B"))
+                put(np.ascontiguousarray(table.deleted).data.cast("B"))
+            sections[name], end = section, section.end(size)
+            put(bytes(-end % 8))
             offset = end + -end % 8
     return RowsFile(path.name, offset, digest.hexdigest(), sections)
+
+
+def _blocks(table: TableRows, step: int) -> Iterator[Rows]:
+    for begin in range(0, len(table.keys), step):
+        yield table.rows_at(begin, min(begin + step, len(table.keys)))
+
+
+def _like(
+    table: TableRows, sections: Mapping[str, TableSection], tables: Mapping[str, TableRows]
+) -> str:
+    """Return an earlier table that has rows of the same ids, as wide and deep ones do, or ""."""
+    for name, section in sections.items():
+        if not section.like and len(table.keys) and np.array_equal(tables[name].keys, table.keys):
+            return name
+    return ""
+
+
+def _packed(table: TableRows, like: str) -> Iterator[bytes]:
+    if not like:
+        yield from packing.packed_keys(table.keys)
+    for rows in _blocks(table, packing.BLOCK):
+        yield from packing.packed_rows(rows)
+    yield from packing.packed_keys(table.deleted)
 
 
 def write_dense(
@@ -132,14 +163,21 @@ def open_layers(directory: Path, member: Member) -> dict[str, list[Layer]]:
         memory = _mapped(directory / file.file, file, member.name)
         try:
             for name, kind in member.tables.items():
-                found[name] += _layers(memory, file.tables[name], kind)
+                found[name] += _layers(memory, file.tables, name, kind)
         except ValueError as error:
             raise PublicationError(f"{file.file} of {member.name}: {error}") from None
     return found
 
 
-def _layers(memory: bytes | mmap.mmap, section: TableSection, kind: TableKind) -> list[Layer]:
-    layers = []
+def _layers(
+    memory: bytes | mmap.mmap, sections: Mapping[str, TableSection], name: str, kind: TableKind
+) -> list[Layer]:
+    layers, section = [], sections[name]
+    if section.packed:
+        keys = None
+        if section.like:
+            keys = _unpack(memory, sections[section.like]).keys(section.rows)
+        return _unpacked(_unpack(memory, section), keys, section, kind)
     offset = section.offset + 8 * section.rows
     if section.rows:
         keys = np.frombuffer(memory, np.uint64, section.rows, section.offset)
@@ -149,9 +187,31 @@ def _layers(memory: bytes | mmap.mmap, section: TableSection, kind: TableKind) -
     if section.deleted:
         offset += section.rows * kind.row_bytes
         gone = np.frombuffer(bytes(memory[offset : offset + 8 * section.deleted]), np.uint64)
-        rows = np.zeros_like(kind.space(len(gone)))
-        layers.append(Layer(gone, rows, np.ones(len(gone), bool)))
+        layers.append(_gone(gone, kind))
     return layers
+
+
+def _unpack(memory: bytes | mmap.mmap, section: TableSection) -> packing.Unpacked:
+    begin = section.offset
+    return packing.Unpacked(memoryview(memory)[begin : begin + section.packed])
+
+
+def _unpacked(
+    unpacked: packing.Unpacked, keys: Keys | None, section: TableSection, kind: TableKind
+) -> list[Layer]:
+    """Return a packed section's layers, in memory; ``keys``: of the table that it is like."""
+    rows = kind.space(section.rows)
+    keys = unpacked.keys(section.rows) if keys is None else keys
+    unpacked.rows(rows)
+    gone = unpacked.keys(section.deleted)
+    unpacked.end()
+    layers = [Layer(keys, rows)] if len(keys) else []
+    return [*layers, _gone(gone, kind)] if len(gone) else layers
+
+
+def _gone(keys: Keys, kind: TableKind) -> Layer:
+    """Return the layer of deleted rows."""
+    return Layer(keys, np.zeros_like(kind.space(len(keys))), np.ones(len(keys), bool))
 
 
 def _mapped(path: Path, expected: RowsFile | DenseFile, member: str) -> bytes | mmap.mmap:

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from hpcdist.base.errors import PublicationError, TableError
 from hpcdist.base.plain_data import typed
+from hpcdist.ps.published import packing
 
-FORMAT = 1
+FORMAT, PACKED = 1, 2  # of manifests, and of those with packed sections
 BASE, DELTA = "base", "delta"
 NAME = re.compile(r"(\d{9})\.(base|delta)\.json")
 FILE = re.compile(r"\d{9}\.[0-9a-f]{1,32}\.(\d+-of-\d+\.rows|onnx)")
@@ -63,15 +64,31 @@ class TableKind:
 
 @dataclass(frozen=True)
 class TableSection:
-    """A table's rows in a file: ``rows`` keys and rows, then ``deleted`` keys, from ``offset``."""
+    """A table's rows in a file: ``rows`` keys and rows, then ``deleted`` keys, from ``offset``.
+
+    ``packed``: the bytes that they take, if they are packed as `packing` says; ``like``: then the
+    table in the same file whose keys of rows are these, too, which are not written again.
+    """
 
     rows: int
     deleted: int
     offset: int
+    packed: int = 0
+    like: str = ""
 
     def end(self, row_bytes: int) -> int:
         """Return the byte behind the section."""
-        return self.offset + self.rows * (8 + row_bytes) + 8 * self.deleted
+        return self.offset + (self.packed or self.plain_bytes(row_bytes))
+
+    def plain_bytes(self, row_bytes: int) -> int:
+        """Return the bytes of all keys and rows as they are in memory."""
+        return self.rows * (8 + row_bytes) + 8 * self.deleted
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """What a manifest says of it."""
+        rare = ("packed", "like")
+        return {name: value for name, value in vars(self).items() if name not in rare or value}
 
 
 @dataclass(frozen=True)
@@ -160,7 +177,10 @@ class Member:
 
     @cached_property
     def _facts(self) -> dict[str, Any]:
-        facts = {"format": FORMAT, **asdict(self)}
+        packed = any(section.packed for f in self.files for section in f.tables.values())
+        facts = {"format": PACKED if packed else FORMAT, **asdict(self)}
+        for plain, file in zip(facts["files"], self.files):
+            plain["tables"] = {name: section.facts for name, section in file.tables.items()}
         return {name: fact for name, fact in facts.items() if name != "dense" or fact}
 
 
@@ -181,9 +201,9 @@ def parse(name: str, data: bytes) -> Member:
         if not isinstance(plain, dict):
             raise ValueError("it is no object")
         digest = plain.pop("digest", None)
-        if plain.get("format") != FORMAT:
+        if plain.get("format") not in (FORMAT, PACKED):
             raise PublicationError(
-                f"{name}: format {plain.get('format')!r}, this release reads {FORMAT}"
+                f"{name}: format {plain.get('format')!r}, this release reads {FORMAT} and {PACKED}"
             )
         if digest != _digest(plain):
             raise ValueError("its digest differs")
@@ -219,7 +239,14 @@ def _check(member: Member) -> None:
         if file.tables.keys() != member.tables.keys():
             raise ValueError(f"{file.file} has other tables")
         for name, section in file.tables.items():
-            if section.offset % 8 or section.end(member.tables[name].row_bytes) > file.bytes:
+            row_bytes = member.tables[name].row_bytes
+            most = packing.MOST * section.packed or file.bytes
+            fits = section.plain_bytes(row_bytes) <= most
+            if section.like:
+                like = file.tables.get(section.like)
+                fits &= like is not None and like.rows == section.rows
+                fits &= like is not None and bool(like.packed) and not like.like
+            if section.offset % 8 or section.end(row_bytes) > file.bytes or not fits:
                 raise ValueError(f"{file.file} has no room for its rows of table {name!r:.80}")
 
 
