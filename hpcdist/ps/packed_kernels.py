@@ -2,7 +2,8 @@
 
 A record has the low half of its id, the values, the state (`row_storage`), each in whole words, and
 what a policy keeps. ``facts`` are (kind of values, width, whether values are rounded by chance,
-columns of state, their width, whether these are in float16, byte of the state in a record).
+columns of state, their width, whether these are in float16, bytes of a record before its state, and
+with it).
 Chance is a function of the table's seed, the id, the table's step and the element.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import float32, float64, int8, int16, int32, int64, uint16, uint32, uint64
+from numba import float32, float64, int8, int16, int64, uint32, uint64
 
 from hpcdist.base.jit import inlined, jit
 from hpcdist.base.raw_memory import (
@@ -24,8 +25,18 @@ from hpcdist.base.raw_memory import (
     prefetch,
     uint16_at,
 )
-from hpcdist.ps.row_kernels import bound_records, keep_narrow, shrink_records
-from hpcdist.ps.row_values import mixed, random_bits, write_initial
+from hpcdist.ps.packed_lanes import (
+    LANES,
+    bfloat_by_chance,
+    bfloat_nearest,
+    half_by_chance,
+    half_nearest,
+    largest_size,
+    whole_by_chance,
+    whole_nearest,
+)
+from hpcdist.ps.row_kernels import LINE_BYTES, bound_records, keep_narrow, shrink_records
+from hpcdist.ps.row_values import mixed, write_initial
 
 FLOAT32, FLOAT16, BFLOAT16, INT8 = range(4)
 BLOCK_BYTES = 16384  # of records in float32 at a time
@@ -34,32 +45,6 @@ _16, _32 = uint32(16), uint64(32)
 _SIGN, _REST = uint32(0x8000), uint32(0x7FFFFFFF)
 _ONE = uint32(1)
 _MOST = float32(127)
-
-
-@inlined
-def _rounded(number, bits, noise, by_chance):
-    """Return a uint32 without its lowest ``bits``, rounded: to even, or by ``noise``."""
-    mask = (_ONE << bits) - _ONE
-    even = (mask >> _ONE) + ((number >> bits) & _ONE)
-    return uint32(number + (noise & mask if by_chance else even)) >> bits
-
-
-@inlined
-def _half_of(value, noise, by_chance):
-    """Return the bits of a float32 rounded to float16: uint16. No branches: lanes do it at once."""
-    bits = bits_of(value)
-    size = bits & _REST
-    exponent = size >> uint32(23)
-    # Less than 2^-14 has fewer digits, less than 2^-32 none.
-    small = size < uint32(0x38800000)
-    shift = min(uint32(126) - exponent, uint32(31)) if small else uint32(13)
-    digits = (size & uint32(0x7FFFFF)) | uint32(0x800000)
-    digits = digits if exponent > uint32(94) else uint32(0)
-    number = digits if small else size - uint32(0x38000000)
-    half = min(_rounded(number, shift, noise, by_chance), uint32(0x7C00))
-    half = uint32(0x7E00) if size > uint32(0x7F800000) else half
-    half = uint32(0x7C00) if size == uint32(0x7F800000) else half
-    return uint16(half | ((bits >> _16) & _SIGN))
 
 
 @inlined
@@ -79,61 +64,70 @@ def _power_of(exponent):
 
 
 @inlined
-def _bfloat_of(value, noise, by_chance):
-    """Return the bits of a float32 rounded to bfloat16: uint16."""
-    bits = bits_of(value)
-    size = bits & _REST
-    rounded = min(_rounded(size, _16, noise, by_chance), uint32(0x7F80))
-    rounded = uint32(0x7FC0) if size > uint32(0x7F800000) else rounded
-    return uint16(rounded | ((bits >> _16) & _SIGN))
+def _largest(source, width):
+    """Return the bits of the largest absolute value of a row."""
+    most = uint32(0)
+    for j in range(0, width, LANES):
+        most = max(most, largest_size(source + 4 * j, min(LANES, width - j)))
+    return most
 
 
-@jit
-def _to_int8(source, place, width, by_chance, low, high):
+@inlined
+def _write_halves(kind, by_chance, source, place, width, low, high, number, first, second, spare):
+    for j in range(0, width, LANES):
+        left, value, part = width - j, source + 4 * j, number + uint32(j)
+        target = place + 2 * j if left >= LANES else spare
+        if kind == FLOAT16 and by_chance:
+            half_by_chance(value, target, low, high, part, first, second)
+        elif kind == FLOAT16:
+            half_nearest(value, target, low, high, part, first, second)
+        elif by_chance:
+            bfloat_by_chance(value, target, low, high, part, first, second)
+        else:
+            bfloat_nearest(value, target, low, high, part, first, second)
+        if left < LANES:
+            copy_bytes(place + 2 * j, spare, 2 * left)
+
+
+@inlined
+def _write_whole(source, place, width, by_chance, low, high, spare):
     """Write a row as a scale and whole numbers; a row that is not finite becomes NaN."""
-    values, most = float32_at(source), uint32(0)
-    for j in range(width):
-        most = max(most, bits_of(values[j]) & _REST)
+    most = _largest(source, width)
     scale = float_of(most) / _MOST
     if most >= uint32(0x7F800000):
         scale = float32(np.nan)
     float32_at(place)[0] = scale
     whole = int8_at(place + 4)
-    if not scale > float32(0):
+    if scale > float32(0):
+        factor = 1.0 / float64(scale)
+        for j in range(0, width, LANES):
+            left = width - j
+            target = place + 4 + j if left >= LANES else spare
+            if by_chance:
+                whole_by_chance(source + 4 * j, target, low, high, uint32(j), factor)
+            else:
+                whole_nearest(source + 4 * j, target, low, high, uint32(j), factor)
+            if left < LANES:
+                copy_bytes(place + 4 + j, spare, left)
+    else:
         for j in range(width):
             whole[j] = int8(0)
-        return
-    factor, part = 1.0 / float64(scale), 0.5
-    for j in range(width):
-        if by_chance:
-            part = float64(int32(random_bits(low, high, j) >> _ONE)) * 2.0**-31
-        quotient = np.floor(float64(values[j]) * factor + part)
-        whole[j] = int8(int32(min(127.0, max(-127.0, quotient))))
 
 
 @inlined
-def _write_values(source, place, facts, key):
-    """Round ``width`` float32 to what is kept; ``key``: the chance of the row in this step."""
+def _write_values(source, place, facts, key, spare):
+    """Round ``width`` float32 to what is kept; ``key``: the chance of the row in this step.
+
+    LANES float32 can be read from each of them on; ``spare``: the address of as many.
+    """
     kind, width, by_chance = facts[0], facts[1], facts[2] != 0
-    low, high = uint32(key), uint32(key >> _32)
+    low, high, one = uint32(key), uint32(key >> _32), float32(1)
     if kind == FLOAT32:
         copy_bytes(place, source, 4 * width)
     elif kind == INT8:
-        _to_int8(source, place, width, by_chance, low, high)
+        _write_whole(source, place, width, by_chance, low, high, spare)
     else:
-        values, halves = float32_at(source), uint16_at(place)
-        if kind == FLOAT16 and by_chance:
-            for j in range(width):
-                halves[j] = _half_of(values[j], random_bits(low, high, uint32(j)), True)
-        elif kind == FLOAT16:
-            for j in range(width):
-                halves[j] = _half_of(values[j], uint32(0), False)
-        elif by_chance:
-            for j in range(width):
-                halves[j] = _bfloat_of(values[j], random_bits(low, high, uint32(j)), True)
-        else:
-            for j in range(width):
-                halves[j] = _bfloat_of(values[j], uint32(0), False)
+        _write_halves(kind, by_chance, source, place, width, low, high, uint32(0), one, one, spare)
 
 
 @inlined
@@ -155,16 +149,16 @@ def _read_values(place, target, facts):
 
 
 @inlined
-def _write_state(source, place, facts, key):
+def _write_state(source, place, facts, key, spare):
+    """Write the state of a row; see `_write_values`."""
     columns, width = facts[3], facts[4]
     if not facts[5]:
         copy_bytes(place, source, 4 * columns * width)
         return
     low, high = uint32(key), uint32(key >> _32)
     for column in range(columns):
-        values, most = float32_at(source + 4 * column * width), uint32(0)
-        for j in range(width):
-            most = max(most, bits_of(values[j]) & _REST)
+        values = source + 4 * column * width
+        most = _largest(values, width)
         # The largest becomes 2^14 to 2^15.
         exponent = int64(most >> uint32(23)) - 141
         if most == uint32(0) or most >= uint32(0x7F800000):
@@ -172,11 +166,11 @@ def _write_state(source, place, facts, key):
         begin = place + column * (2 + 2 * width)
         int16_at(begin)[0] = int16(exponent)
         # By two factors, float32 has all of them. What that rounds is too small for a digit.
-        first, second = _power_of(-(exponent // 2)), _power_of(exponent // 2 - exponent)
-        halves, number = uint16_at(begin + 2), uint32(facts[1] + column * width)
-        for j in range(width):
-            noise = random_bits(low, high, number + uint32(j))
-            halves[j] = _half_of(values[j] * first * second, noise, True)
+        first, second = _power_of(-(exponent >> 1)), _power_of((exponent >> 1) - exponent)
+        number = uint32(facts[1] + column * width)
+        _write_halves(
+            FLOAT16, True, values, begin + 2, width, low, high, number, first, second, spare
+        )
 
 
 @inlined
@@ -185,7 +179,7 @@ def _read_state(place, target, facts):
     for column in range(columns):
         begin = place + column * (2 + 2 * width)
         exponent = int64(int16_at(begin)[0])
-        first, second = _power_of(exponent // 2), _power_of(exponent - exponent // 2)
+        first, second = _power_of(exponent >> 1), _power_of(exponent - (exponent >> 1))
         halves, out = uint16_at(begin + 2), float32_at(target + 4 * column * width)
         for j in range(width):
             out[j] = _of_half(halves[j]) * first * second
@@ -198,10 +192,13 @@ def _key(h, seed_key, step):
 
 
 @inlined
-def _ask_ahead(records, i, state_at):
+def _ask_ahead(records, i, nbytes):
+    """Ask for what a later record has, behind values also state; records may be at any byte."""
     if i + AHEAD < len(records):
-        prefetch(records[i + AHEAD])
-        prefetch(records[i + AHEAD] + state_at)
+        begin = records[i + AHEAD]
+        for place in range(begin, begin + nbytes, LINE_BYTES):
+            prefetch(place)
+        prefetch(begin + nbytes - 1)
 
 
 @jit
@@ -211,11 +208,12 @@ def read(ids, records, zeros, out, facts, seed_key, kind, initial):
     kind, initial: as `index_kernels.locate` takes them.
     """
     width = facts[1]
-    scratch = np.empty(2 * width + 2, np.float32)
+    scratch = np.empty(2 * width + 2 + 2 * LANES, np.float32)
     values = int64(scratch.ctypes.data)
-    kept = values + 4 * width
+    spare = values + 4 * width
+    kept = spare + 4 * LANES
     for i in range(len(records)):
-        _ask_ahead(records, i, 0)
+        _ask_ahead(records, i, facts[6])
         target = int64(out.ctypes.data) + 4 * width * i
         if records[i]:
             _read_values(records[i] + 4, target, facts)
@@ -224,7 +222,7 @@ def read(ids, records, zeros, out, facts, seed_key, kind, initial):
         else:
             h = mixed(ids[i])
             write_initial(values, width, h, seed_key, kind, initial)
-            _write_values(values, kept, facts, _key(h, seed_key, 0))
+            _write_values(values, kept, facts, _key(h, seed_key, 0), spare)
             _read_values(kept, target, facts)
 
 
@@ -232,22 +230,23 @@ def read(ids, records, zeros, out, facts, seed_key, kind, initial):
 def begin(ids, records, facts, seed_key, kind, initial):
     """Write the first values and the first state of new records."""
     width, floats = facts[1], facts[3] * facts[4]
-    scratch = np.empty(width + floats, np.float32)
+    scratch = np.empty(width + floats + LANES, np.float32)
     scratch[width:] = float32(initial[2])
     values = int64(scratch.ctypes.data)
+    spare = values + 4 * (width + floats)
     for i in range(len(records)):
         h = mixed(ids[i])
         write_initial(values, width, h, seed_key, kind, initial)
         key = _key(h, seed_key, 0)
-        _write_values(values, records[i] + 4, facts, key)
-        _write_state(values + 4 * width, records[i] + facts[6], facts, key)
+        _write_values(values, records[i] + 4, facts, key, spare)
+        _write_state(values + 4 * width, records[i] + facts[6], facts, key, spare)
 
 
 @jit
 def unpack(records, out, facts):
     """Write values to rows of ``out``, float32 [n, 1 + floats of both], and state in float16."""
     for i in range(len(records)):
-        _ask_ahead(records, i, facts[6])
+        _ask_ahead(records, i, facts[7])
         target = int64(out.ctypes.data) + 4 * (out.shape[1] * i + 1)
         _read_values(records[i] + 4, target, facts)
         if facts[5]:
@@ -256,13 +255,18 @@ def unpack(records, out, facts):
 
 @jit
 def pack(ids, records, source, step, facts, seed_key, moved):
-    """Round values and state in rows of ``source`` into records; state in float32 unless moved."""
+    """Round values and state in rows of ``source`` into records; state in float32 unless moved.
+
+    Behind ``source`` is memory for LANES more.
+    """
+    room = np.empty(LANES, np.float32)
+    spare = int64(room.ctypes.data)
     for i in range(len(records)):
         begin = int64(source.ctypes.data) + 4 * (source.shape[1] * i + 1)
         key = _key(mixed(ids[i]), seed_key, step)
-        _write_values(begin, records[i] + 4, facts, key)
+        _write_values(begin, records[i] + 4, facts, key, spare)
         if facts[5] or not moved:
-            _write_state(begin + 4 * facts[1], records[i] + facts[6], facts, key)
+            _write_state(begin + 4 * facts[1], records[i] + facts[6], facts, key, spare)
 
 
 def moving_pass(move: Any) -> Any:
@@ -277,7 +281,8 @@ def moving_pass(move: Any) -> Any:
         # Some at a time, so that what is between stays in the cache.
         floats = 1 + facts[1] + facts[3] * facts[4]
         block = max(8, min(len(records), BLOCK_BYTES // (4 * floats)))
-        moving = np.empty((block, floats), np.float32)
+        memory = np.empty(block * floats + LANES, np.float32)
+        moving = memory[: block * floats].reshape(block, floats)
         places = int64(moving.ctypes.data) + 4 * floats * np.arange(block)
         shrinks, part, bounds, low, high, turns, kind, initial = more
         for begin in range(0, len(records), block):

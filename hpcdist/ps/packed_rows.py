@@ -11,6 +11,7 @@ import numpy as np
 from hpcdist.base.division import round_up
 from hpcdist.comm.base import Array
 from hpcdist.ps import packed_kernels as kernels
+from hpcdist.ps.packed_lanes import LANES
 from hpcdist.ps.row_kernels import PASSES
 from hpcdist.ps.row_moves import NO_TURNS
 from hpcdist.ps.row_storage import ROWS, RowStorage
@@ -42,7 +43,8 @@ class PackedRows:
         self.row_bytes, self.state_bytes = storage.row_bytes(dim), storage.state_bytes(widths)
         self._state_at = 4 + round_up(self.row_bytes, 4)
         width = widths[0] if widths else 0
-        state = len(widths), width, storage.halves(width), self._state_at
+        end = self._state_at + self.state_bytes
+        state = len(widths), width, storage.halves(width), self._state_at, end
         self._facts = np.array([ROWS.index(storage.rows), dim, storage.by_chance, *state])
         self._seed_key = np.uint64(mixed(np.int64(seed)))
         self._beginning = (
@@ -97,7 +99,10 @@ class PackedRows:
             kernels.copy_in(records, 4, rows)
             kernels.copy_in(records, self._state_at, state)
             return
-        joined = np.hstack([np.zeros((len(ids), 1), np.float32), rows, state])
+        count, width = len(ids), 1 + self._dim + sum(self._widths)
+        memory = np.empty(count * width + LANES, np.float32)
+        joined = memory[: count * width].reshape(count, width)
+        joined[:, 1 : 1 + self._dim], joined[:, 1 + self._dim :] = rows, state
         kernels.pack(ids, records, joined, step, self._facts, self._seed_key, False)
 
     def decoded(self, rows: Array, state: Array) -> tuple[Array, Array]:

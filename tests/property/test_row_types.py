@@ -48,8 +48,8 @@ STORAGES = [
 ]
 
 
-def made(storage, optimizer, servers):
-    facts = "t", DIM, optimizer, START, SEED
+def made(storage, optimizer, servers, dim=DIM):
+    facts = "t", dim, optimizer, START, SEED
     return [SparseTable(*facts, storage=storage) for _ in range(servers)]
 
 
@@ -77,10 +77,11 @@ def divided(tables, ids, do):
     storage=st.sampled_from(STORAGES),
     bits=st.lists(BITS, min_size=3 * DIM, max_size=3 * DIM),
     step=st.integers(0, 2**32 - 1),
+    dim=st.sampled_from((DIM, 16, 37)),  # rounded sixteen at once
 )
-def test_any_number_is_kept_as_numpy_rounds_it(storage, bits, step) -> None:
-    values = np.array(bits, np.uint32).view(np.float32).reshape(1, 3, DIM)
-    (table,) = made(storage, ADAM, 1)
+def test_any_number_is_kept_as_numpy_rounds_it(storage, bits, step, dim) -> None:
+    values = np.resize(np.array(bits, np.uint32).view(np.float32), (1, 3, dim))
+    (table,) = made(storage, ADAM, 1, dim)
     table.step = step
     ids = np.array([-3], np.int64)
     table.load(ids, values[:, 0].copy(), values[:, 1:].reshape(1, -1).copy())
@@ -88,7 +89,7 @@ def test_any_number_is_kept_as_numpy_rounds_it(storage, bits, step) -> None:
     with np.errstate(invalid="ignore"):
         wanted = stored(storage, values[0], SEED, -3, step)
     np.testing.assert_array_equal(np.hstack(table.decoded(*kept)), wanted.reshape(1, -1))
-    out = np.empty((1, DIM), np.float32)
+    out = np.empty((1, dim), np.float32)
     table.pull(ids, out)
     np.testing.assert_array_equal(out[0], wanted[0])
 
