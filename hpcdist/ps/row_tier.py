@@ -70,10 +70,10 @@ class RowTier:
         """Forget all rows."""
         name, tier, kernels = self.name, self.tier, self._kernels
         try:
-            self._memory = zeros(self.capacity * self.size)
-            self._before, self._after = (
-                zeros(8 * (self.capacity + 1)).view(np.uint32).reshape(2, -1)
-            )
+            # In large pages: slots come at random.
+            self._memory = zeros(self.capacity * self.size, 0)
+            links = zeros(8 * (self.capacity + 1), 0).view(np.uint32)
+            self._before, self._after = links.reshape(2, -1)
             self._owners = zeros(8 * self.capacity).view(np.int64)
         except OSError as error:
             raise TableError(

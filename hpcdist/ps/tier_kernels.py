@@ -18,8 +18,7 @@ from hpcdist.base.raw_memory import copy_bytes, prefetch, uint32_at
 # What ``book`` holds: slots that have been used; the first free one, plus 1 (0: none), and how many
 # there are; places that have been used; how many of these are free.
 SLOTS, FREE_SLOT, FREE_SLOTS, PLACES, FREED = range(5)
-AHEAD = 12  # records asked for before they are needed
-LINE_BYTES = 64
+AHEAD = 8  # records asked for before they are needed
 WHERE = 4  # byte of a record at which the word is
 ON_DISK = np.uint32(1 << 31)
 MOST = (1 << 31) - 2  # slots, and places
@@ -68,19 +67,29 @@ def _free_place(book, freed):
 
 
 @inlined
+def _slot_of(record):
+    """Return the slot in which a record's row is, -1 if it has none."""
+    if record == 0:
+        return int64(-1)
+    word = uint32_at(record + WHERE)[0]
+    return int64(word) - 1 if word < ON_DISK else int64(-1)
+
+
+@inlined
 def _ask_ahead(records, i, begin, size, before, after):
-    """Ask for what moving the slots of later records to the front of the ring needs."""
-    if i + 2 * AHEAD < len(records):
-        prefetch(records[i + 2 * AHEAD] + WHERE)
-    if i + AHEAD < len(records) and records[i + AHEAD]:
-        word = uint32_at(records[i + AHEAD] + WHERE)[0]
-        if word and word < ON_DISK:
-            slot = int64(word) - 1
-            place = begin + slot * size
-            prefetch(place)
-            prefetch(place + min(size - 4, LINE_BYTES))
-            prefetch(int64(before.ctypes.data) + 4 * slot)
-            prefetch(int64(after.ctypes.data) + 4 * slot)
+    """Ask for what later records need to come first in the ring: links, then those beside them."""
+    links, others = int64(before.ctypes.data), int64(after.ctypes.data)
+    if i + 3 * AHEAD < len(records):
+        prefetch(records[i + 3 * AHEAD] + WHERE)
+    slot = _slot_of(records[i + 2 * AHEAD]) if i + 2 * AHEAD < len(records) else int64(-1)
+    if slot >= 0:
+        prefetch(links + 4 * slot)
+        prefetch(others + 4 * slot)
+    slot = _slot_of(records[i + AHEAD]) if i + AHEAD < len(records) else int64(-1)
+    if slot >= 0:
+        prefetch(links + 4 * int64(after[slot]))
+        prefetch(others + 4 * int64(before[slot]))
+        prefetch(begin + slot * size)
 
 
 @jit
@@ -96,9 +105,8 @@ def raise_rows(records, bodies, begin, size, book, owners, before, after, freed,
     for i in range(len(records)):
         _ask_ahead(records, i, begin, size, before, after)
         bodies[i] = 0
-        word = uint32_at(records[i] + WHERE)[0] if records[i] else uint32(0)
-        if word and word < ON_DISK:
-            slot = int64(word) - 1
+        slot = _slot_of(records[i])
+        if slot >= 0:
             _unlink(slot, before, after)
             _link_first(slot, before, after)
             bodies[i] = begin + slot * size - 4
