@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.fault import hangs, kills, resumes
+from tests.fault import hangs, kills, online_kills, resumes
 from tests.fault.campaign import AS_PROMISED, BROKEN, Outcome, attempt
 from tests.support.jobs import can_be_tolerant
 
@@ -38,6 +38,7 @@ def families() -> dict[str, Family]:
         "hybrid": Family(1, lambda seed: kills.draw(seed, [kills.HYBRID]), kills.run),
         "hangs": Family(3, hangs.draw, hangs.run),
         "resumes": Family(3, resumes.draw, resumes.run),
+        "online": Family(1, online_kills.draw, online_kills.run),
     }
     if importlib.util.find_spec("torch"):
         from tests.torch import shrink_kills, torch_kills

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -260,7 +261,7 @@ def test_a_reader_sees_no_wrong_row_while_versions_are_switched(tmp_path):
         made.publish({int(i): np.full(WIDTH, number) for i in ids}, base=number % 7 == 1)
 
     publish(1)
-    switches = 60
+    switches = int(os.environ.get("HPCDIST_TEST_SWITCHES", "60"))  # 1,000 by hand
     with Lookup(tmp_path, watch=False) as lookup:
         done = threading.Event()
 

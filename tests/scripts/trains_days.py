@@ -40,6 +40,8 @@ fluid.optimizer.Adagrad(0.1).minimize(loss)
 exe = fluid.Executor(fluid.CPUPlace())
 exe.run(fluid.default_startup_program())
 saver = Saver(exe, "saved", every=1, publish="published", publish_every=1)
+saver.after_step = noted("save", saver.after_step)
+saver.publish_base = noted("publish", saver.publish_base)
 parts = online.of_dataset(exe, dataset_of(variables), chance, variables[-1])
 online.train(
     "data",
