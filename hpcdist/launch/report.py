@@ -101,12 +101,6 @@ def of_late_death(dead: Peer, finished: bool) -> str:
     return f"{dead} died before its script had ended: killed or crashed; the others have finished"
 
 
-_INPUT = (
-    "under mpirun only rank 0 has a terminal to read from, in batch jobs none: pass what the "
-    "script asks for as its arguments (sys.argv)\n"
-)
-
-
 def user_traceback(error: BaseException) -> str:
     """Return a short traceback: from the script down, and only the user's files if we refused."""
     frames = list(traceback.extract_tb(error.__traceback__))
@@ -120,8 +114,6 @@ def user_traceback(error: BaseException) -> str:
     if len(frames) > MOST_FRAMES:
         lines.insert(0, f"  ({len(frames) - MOST_FRAMES} outer calls)\n")
     lines += traceback.format_exception_only(error)
-    if isinstance(error, EOFError):
-        lines.append(_INPUT)
     if error.__cause__ is not None:
         lines += ["caused by ", *traceback.format_exception_only(error.__cause__)]
     return "".join(lines).rstrip()

@@ -223,11 +223,6 @@ def test_a_refusal_shows_no_frames_of_the_package(tmp_path):
     assert f'File "{script}", line 2' in text
 
 
-def test_a_script_that_asks_is_told_who_has_a_terminal(tmp_path):
-    text = report.user_traceback(raised(tmp_path / "t.py", "raise EOFError('EOF when reading')"))
-    assert text.splitlines()[-1].startswith("under mpirun only rank 0 has a terminal")
-
-
 def test_a_long_traceback_is_cut(tmp_path):
     source = "def f(n):\n    return n and f(n - 1) or 1 / 0\nf(50)"
     text = report.user_traceback(raised(tmp_path / "t.py", source))
