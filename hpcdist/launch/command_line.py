@@ -42,6 +42,12 @@ class Parser(argparse.ArgumentParser):
         self._refuse_unknown(sys.argv[1:] if args is None else list(args))
         return super().parse_known_args(args, namespace)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            words = [str(choice) for choice in action.choices]
+            meant = f"expected {' or '.join(words)}, got {value!r}{did_you_mean(value, words)}"
+            raise argparse.ArgumentError(action, meant)
+
     def error(self, message: str) -> NoReturn:
         """Print the usage and what is wrong, and exit with 2."""
         self.print_usage(sys.stderr)

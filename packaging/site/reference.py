@@ -33,6 +33,9 @@ MODULES = {
     "ps": ("hpcdist.ps", "hpcdist.ps"),
     "torch": ("hpcdist.torch", "hpcdist.torch"),
 }
+# What a function says that only imports and calls another one: where that is, before its example.
+FORWARDS = re.compile(r"see `(hpcdist[\w.]*)\.(\w+)`\.")
+EXAMPLE_ONLY = re.compile(r"\A.*?(?=^ *Examples?:|\Z)", re.M | re.S)
 EXAMPLES = re.compile(r"^ *Examples?:\n((?:\n| .*\n?)+)", re.M)
 
 
@@ -64,6 +67,8 @@ def _page(page: str, module: str, called: str) -> str:
 def _entry(name: str, found: Any) -> str:
     if inspect.ismodule(found) or not callable(found):
         return ""
+    if (node := _meant(found)) is not None:  # what is imported only where its package is installed
+        return _of_node(name, node) + _text(EXAMPLE_ONLY.sub("\n", _own_doc(found)))
     heading = f"## {name} {{ #{name} data-toc-label='{name.rpartition('.')[2]}' }}\n\n"
     text = heading + _code(name, found) + _text(_own_doc(found))
     if inspect.isclass(found):
@@ -71,6 +76,16 @@ def _entry(name: str, found: Any) -> str:
             text += f"### `{method}` {{ #{name}.{method} }}\n\n{_code(method, function)}"
             text += _text(_own_doc(function))
     return text
+
+
+def _meant(found: Any) -> ast.FunctionDef | None:
+    """Return the function that another one only forwards to, by its docstring, or None."""
+    match = FORWARDS.search(_own_doc(found).partition("\n")[0])
+    if match is None or [*inspect.signature(found).parameters] != ["args", "kwargs"]:
+        return None
+    path = PACKAGE.parent / (match[1].replace(".", "/") + ".py")
+    body = ast.parse(path.read_text("utf-8")).body
+    return next(n for n in body if isinstance(n, ast.FunctionDef) and n.name == match[2])
 
 
 def _own_doc(found: Any) -> str:

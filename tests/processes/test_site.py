@@ -40,6 +40,13 @@ def test_an_entry_has_signature_text_and_example(pages):
     assert all(text.count("```") % 2 == 0 for text in pages.values())
 
 
+def test_what_forwards_to_a_function_shows_its_arguments(pages):
+    _, _, rest = pages["data"].partition("\n## hpcdist.data.read ")
+    entry, _, _ = rest.partition("\n## ")
+    assert "batch" in entry.partition("```\n")[0] and "**kwargs" not in entry
+    assert "Read Parquet, Arrow" in entry and entry.count("```pycon\n>>> import tempfile") == 1
+
+
 def test_every_page_has_a_place_in_the_navigation(pages):
     text = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
     placed = re.findall(r"[\w/]+\.md", text)

@@ -7,7 +7,16 @@ from types import SimpleNamespace
 import pytest
 
 from hpcdist import __main__
-from hpcdist.launch import command_line, commands, main, options, start_table, words
+from hpcdist.launch import (
+    checkpoints,
+    command_line,
+    commands,
+    data,
+    main,
+    options,
+    start_table,
+    words,
+)
 
 SCREEN = 50, 100  # lines, columns
 
@@ -17,6 +26,23 @@ def refusal(capsys: pytest.CaptureFixture[str], parser, *given: str) -> str:
         parser().parse_args(given)
     assert caught.value.code == 2
     return capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "meant"),
+    [
+        (
+            checkpoints,
+            ("inspct", "ckpt"),
+            "expected inspect or verify, got 'inspct'; did you mean 'insp",
+        ),
+        (data, ("verfy", "certificates"), "expected verify, got 'verfy'; did you mean 'verify'?"),
+    ],
+)
+def test_a_misspelt_action_is_answered_with_the_one_that_may_be_meant(
+    capsys, command, given, meant
+):
+    assert meant in refusal(capsys, command.parser, *given)
 
 
 @pytest.mark.parametrize("name", ["", *commands.COMMANDS])
