@@ -10,7 +10,14 @@ from hpcdist.ops.algebra import (  # noqa: F401
     reduce,
 )
 from hpcdist.ops.communication import allreduce, pipeline, send_recv  # noqa: F401
-from hpcdist.ops.convolution import conv, interpolate, patches, pool, volumes  # noqa: F401
+from hpcdist.ops.convolution import (  # noqa: F401
+    conv,
+    interpolate,
+    patches,
+    pool,
+    pyramid,
+    volumes,
+)
 from hpcdist.ops.detection import (  # noqa: F401
     bipartite_match,
     boxes,

@@ -314,3 +314,11 @@ def test_an_array_is_no_variable():
         fluid.layers.get_tensor_from_selected_rows(x)
     with pytest.raises(GraphError, match="level must be offsets, or a Variable, got 0"):
         fluid.layers.lod_append(x, 0)
+
+
+@pytest.mark.parametrize("layer", ["tril", "triu"])
+def test_a_diagonal_is_a_number(layer):
+    with pytest.raises(TypeError, match=f"diagonal in {layer} must be a python Int, got 1.5"):
+        getattr(fluid.layers, layer)(fluid.data("x", [2, 3]), diagonal=1.5)
+    with pytest.raises(ValueError, match=f"input shape in {layer} must be at least 2-D"):
+        getattr(fluid.layers, layer)(fluid.data("vector", [2]))

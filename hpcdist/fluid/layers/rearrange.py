@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.base.errors import GraphError
+from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.fluid.layers.activation import apply
 from hpcdist.fluid.layers.extents import as_extents, refuse_variables
 from hpcdist.fluid.layers.helper import LayerHelper, append
@@ -93,7 +93,7 @@ def tril(input: Variable, diagonal: int = 0, name: str | None = None) -> Variabl
 
     input: [..., m, n], which is the shape of the result.
     """
-    return apply("tril_triu", input, name, diagonal=diagonal, lower=True)
+    return _triangle("tril", input, diagonal, name)
 
 
 def triu(input: Variable, diagonal: int = 0, name: str | None = None) -> Variable:
@@ -102,7 +102,15 @@ def triu(input: Variable, diagonal: int = 0, name: str | None = None) -> Variabl
     ``diagonal`` > 0 begins that many places to the right of the main one. Shape and dtype stay.
     Raises GraphError for fewer than 2 dimensions.
     """
-    return apply("tril_triu", input, name, diagonal=diagonal, lower=False)
+    return _triangle("triu", input, diagonal, name)
+
+
+def _triangle(kind: str, input: Variable, diagonal: int, name: str | None) -> Variable:
+    if not isinstance(diagonal, (int, np.integer)):
+        raise GraphTypeError(f"diagonal in {kind} must be a python Int, got {diagonal!r}")
+    if len(input.shape) < 2:
+        raise GraphError(f"input shape in {kind} must be at least 2-D, got {input.shape}")
+    return apply("tril_triu", input, name, diagonal=int(diagonal), lower=kind == "tril")
 
 
 def diag(diagonal: Variable | np.ndarray) -> Variable:

@@ -44,6 +44,12 @@ def _pool3d(draw: Draw) -> Case:
     return Case({"X": draw.apart((draw.int(1, 2), 2, 3, 3, 2))}, attrs)
 
 
+@case("spp")
+def _pyramid(draw: Draw) -> Case:
+    attrs = {"pyramid_height": draw.int(1, 3), "pooling_type": draw.of("max", "avg")}
+    return Case({"X": draw.apart((draw.int(1, 2), 2, 4, 6))}, attrs)
+
+
 @case("max_pool3d_with_index")
 def _with_index(draw: Draw) -> Case:
     attrs = {"ksize": [2, 1, 2], "adaptive": draw.bool()}
