@@ -8,7 +8,8 @@ import numpy as np
 from conv_cases import LAYERS, Layer, least_time
 
 import hpcdist.ops  # noqa: F401  (fills the table of operators)
-from hpcdist.graph.registry import Meta, arguments, declared_attrs, infer_outputs, lookup
+from hpcdist.graph.registry import Meta, arguments, declared_attrs, lookup
+from hpcdist.graph.shape_rules import infer_outputs
 
 
 def operator(layer: Layer) -> tuple[str, dict[str, tuple[int, ...]], dict[str, object]]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -120,3 +123,35 @@ def test_tests_see_of_hpcdist_what_users_and_neighbours_see():
 )
 def test_the_check_sees_private_accesses(source, names):
     assert private_accesses(source, set()) == names
+
+
+def imported(folder: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield file, module and name of what a folder's scripts import of hpcdist."""
+    for file in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            module = getattr(node, "module", None) or ""
+            if isinstance(node, ast.ImportFrom) and re.match(r"hpcdist(?!\.torch)\b", module):
+                yield from ((file.name, module, alias.name) for alias in node.names)
+
+
+def is_there(module: str, name: str) -> bool:
+    if hasattr(importlib.import_module(module), name):
+        return True
+    try:
+        importlib.import_module(f"{module}.{name}")
+    except (ImportError, LookupError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples"])
+def test_what_scripts_beside_the_tests_import_is_there(folder):
+    found = {*imported(TESTS.parent / folder)}
+    assert found
+    assert [row for row in sorted(found) if not is_there(*row[1:])] == []
+
+
+def test_the_check_sees_a_name_that_has_moved():
+    assert is_there("hpcdist.graph", "shape_rules")
+    assert is_there("hpcdist.graph.shape_rules", "infer_outputs")
+    assert not is_there("hpcdist.graph.shape_rules", "nobody")
