@@ -81,9 +81,9 @@ class Grouped:
         self._dims = tuple(dims)
 
     def _alloc(self, dtype: str) -> None:
-        array = np.array(self) if self._is_initialized() else np.zeros(0, dtype)
-        shape = self._dims or array.shape
-        if (array.shape, array.dtype) != (shape, np.dtype(dtype)):
+        array = np.array(self) if self._is_initialized() else None
+        shape = self._dims or (np.shape(array) if array is not None else (0,))
+        if array is None or (array.shape, array.dtype) != (shape, np.dtype(dtype)):
             self.set(np.zeros(shape, dtype))
 
     def _alloc_int(self, place: Any = None) -> None:

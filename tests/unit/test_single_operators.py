@@ -255,6 +255,8 @@ def test_rows_move_towards_zero(Operator):
 
 
 def test_room_is_made_for_tensors():
+    empty = fluid.Scope().var("e").get_tensor()
+    assert isinstance(empty._mutable_data(fluid.CPUPlace(), "float32"), int)
     tensor = fluid.Scope().var("t").get_tensor()
     tensor._set_dims([2, 3])
     tensor._alloc_int(fluid.CPUPlace())
