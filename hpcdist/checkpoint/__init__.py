@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from hpcdist.checkpoint.publisher import Publisher
     from hpcdist.checkpoint.restoring import Restored, restore
     from hpcdist.checkpoint.resume_state import Resumable, resumable
+    from hpcdist.checkpoint.rows import Choice
     from hpcdist.checkpoint.saver import Saver
     from hpcdist.checkpoint.saving import busy, save, wait
     from hpcdist.checkpoint.shrink import shrink_tables
 
 __all__ = [
     "Checkpoint",
+    "Choice",
     "Publisher",
     "Restored",
     "Resumable",
@@ -35,6 +37,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "Choice": ".rows",
         "Publisher": ".publisher",
         "Saver": ".saver",
         "shrink_tables": ".shrink",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ import numpy as np
 
 from hpcdist.base.replaced import write_whole
 from hpcdist.checkpoint.background import Background
-from hpcdist.checkpoint.rows import STORAGE, facts_of
+from hpcdist.checkpoint.rows import STORAGE, Choice, facts_of
 from hpcdist.ps.batch import sort_by_mix
 from hpcdist.ps.changes import Changed, Changes
+from hpcdist.ps.policy_table import PolicyTable
 from hpcdist.ps.published.files import TableRows, write_rows
 from hpcdist.ps.published.members import TableKind
 from hpcdist.ps.published.sorted_rows import mixes_of
@@ -29,7 +30,8 @@ class PublishOrder:
     """What owners are asked to publish: member ``sequence``; ``attempt`` is in names of files.
 
     ``committed`` is the newest member that is complete: what owners have written since then, of
-    members that never were, is to be written again. ``tables``: their names, None: all.
+    members that never were, is to be written again. ``tables``: their names, None: all. ``keep``:
+    of which tables only some rows are published, the fields of each one's `Choice`.
     """
 
     directory: str
@@ -38,6 +40,7 @@ class PublishOrder:
     committed: int
     base: bool
     tables: Sequence[str] | None = None
+    keep: Mapping[str, Mapping[str, Any]] | None = None
 
     def path(self, owner: int, owners: int) -> Path:
         """Return the file of an owner's rows."""
@@ -68,7 +71,9 @@ class PublishedRows:
     def __init__(self, owner: int, owners: int) -> None:
         """Own what the tables given to `begin` hold."""
         self._owner, self._owners = owner, owners
-        self._pending: dict[int, dict[str, Changed]] = {}  # by member, until it is complete
+        # By member, until it is complete: a table's changes, and what was chosen of them.
+        self._pending: dict[int, dict[str, tuple[Changed, Changed | None]]] = {}
+        self._due: dict[str, np.ndarray] = {}  # ids that a member was to have that never was
         self._background = Background()
 
     def begin(self, tables: Sequence[SparseTable], order: PublishOrder) -> bool:
@@ -83,9 +88,16 @@ class PublishedRows:
         self._settle(chosen, order.committed)
         if not order.base and any(_changes(table).whole for table in chosen):
             return True
-        taken = {table.name: _changes(table).take() for table in chosen}
-        self._pending[order.sequence] = taken
-        rows = {t.name: copied(t, None if order.base else taken[t.name]) for t in chosen}
+        choices = {name: Choice(**fields) for name, fields in (order.keep or {}).items()}
+        pending = self._pending[order.sequence] = {}
+        rows = {}
+        for table in chosen:
+            choice, taken = choices.get(table.name), _changes(table).take()
+            written = None if order.base else taken
+            if choice is not None:
+                taken, written = self._kept(table, taken, choice, base=order.base)
+            pending[table.name] = taken, None if choice is None else written
+            rows[table.name] = copied(table, written)
         kinds = {t.name: _kind_of(t) for t in chosen}
         path = order.path(self._owner, self._owners)
         self._background.start(lambda: _write(path, rows, kinds, packed=not order.base))
@@ -95,12 +107,36 @@ class PublishedRows:
         """Wait for what is being written."""
         self._background.result()
 
+    def _kept(
+        self, table: SparseTable, taken: Changed, choice: Choice, *, base: bool
+    ) -> tuple[Changed, Changed]:
+        """Return of the changes that were taken those to put back, if need be, and to write.
+
+        Changes that ``choice`` leaves out are noted again: a later increment may have them. What a
+        member had that never was complete is due, whatever it is worth now.
+        """
+        ids = _all_ids(table) if base else taken.touched
+        due = self._due.pop(table.name, ids[:0])
+        chosen = replace(choice, least_delta=None) if base else choice
+        kept = np.union1d(chosen.of(table, ids), np.intersect1d(due, ids))
+        if isinstance(table, PolicyTable) and table.policy.score:
+            table.begin_deltas(kept)
+        if base:
+            return taken, Changed(kept, taken.deleted[:0])
+        _changes(table).touch(np.setdiff1d(ids, kept))
+        written = Changed(kept, taken.deleted, taken.whole)
+        return written, written
+
     def _settle(self, tables: Sequence[SparseTable], committed: int) -> None:
         for sequence in sorted(self._pending, reverse=True):
             taken = self._pending.pop(sequence)
             for table in tables:
                 if sequence > committed and table.name in taken:
-                    _changes(table).put_back(taken[table.name])
+                    changed, written = taken[table.name]
+                    _changes(table).put_back(changed)
+                    if written is not None:
+                        before = self._due.get(table.name, written.touched[:0])
+                        self._due[table.name] = np.union1d(before, written.touched)
 
 
 def _changes(table: SparseTable) -> Changes:

@@ -19,6 +19,7 @@ from hpcdist.checkpoint.background import Background
 from hpcdist.checkpoint.local_shards import program_of_job, tables_of
 from hpcdist.checkpoint.published_rows import PublishedRows, PublishOrder, facts_path, failure_path
 from hpcdist.checkpoint.ranks import PATIENCE, peers_here, together
+from hpcdist.checkpoint.rows import Choice
 from hpcdist.checkpoint.serving import PUBLISH
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.program import Program
@@ -58,18 +59,21 @@ class Publisher:
         base_every: int = 24,
         tables: Sequence[str] | None = None,
         dense: OnnxModel | None = None,
+        keep: Mapping[str, Choice] | None = None,
         main_program: Program | None = None,
         scope: Scope | None = None,
     ) -> None:
         """``every``: steps from version to version; ``base_every``: versions from base to base.
 
         ``tables`` are published, None: all of the job; ``dense``: each version has this dense part,
-        too, with trainer 0's values. PlanError for numbers that cannot be, PublicationError, on
+        too, with trainer 0's values; ``keep``: by tables that count shows and clicks, which rows
+        are published, None: all. PlanError for numbers that cannot be, PublicationError, on
         trainer 0, for a dense part that cannot be exported.
         """
         self._every = integer("every", every, 1)
         self._base_every = integer("base_every", base_every, 1)
         self._directory, self._tables = Path(dirname).resolve(), tables
+        self._keep = {name: asdict(choice) for name, choice in (keep or {}).items()}
         self._program, self._scope = main_program, scope
         self._steps = 0
         self._published_at = -1  # the step of what was published last
@@ -180,9 +184,8 @@ class Publisher:
         base = base or last is None or self._since_base + 1 >= self._base_every
         sequence = self._first if last is None else last.sequence + 1
         committed = -1 if last is None else last.sequence
-        return asdict(
-            PublishOrder(str(self._directory), sequence, attempt, committed, base, self._tables)
-        )
+        facts = sequence, attempt, committed, base, self._tables, self._keep
+        return asdict(PublishOrder(str(self._directory), *facts))
 
     def _look(self) -> None:
         """Find what an earlier run has published here: this one goes on with a base."""
