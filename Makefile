@@ -123,7 +123,7 @@ alone: $(READY)
 ranks: memory $(READY)
 	@rm -f $(RESULTS)/ranks-*
 	@for n in $(RANKS); do \
-	  { $(call pytest,$(RESULTS)/ranks-$$n,-m mpi --expect-ranks $$n --unless-shown $(RESULTS),$(MPIRUN) -n $$n); } || \
+	  { $(call pytest,$(RESULTS)/ranks-$$n,-m mpi --expect-ranks $$n --unless-shown=$(RESULTS),$(MPIRUN) -n $$n); } || \
 	    { echo "make: the tests of $$n ranks FAILED" >&2; exit 1; }; \
 	done
 

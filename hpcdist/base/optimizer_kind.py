@@ -69,7 +69,8 @@ class OptimizerKind:
     ``hyper(attrs, float type)`` are the constants. ``choose(attrs)`` names the formula, None: as
     the type. ``sparse(attrs)`` says which rows a sparse gradient moves: ``each`` listed row on its
     own, the ``listed`` ones after merging repeats, ``all``; None: it is refused. ``rows``: whether
-    it moves rows of distributed tables.
+    it moves rows of distributed tables. ``of_fluid``: whether there is such a class of Fluid's, and
+    so for scripts without a Program; else it is a class of Paddle 2's.
     """
 
     type: str
@@ -84,6 +85,7 @@ class OptimizerKind:
     has_rate: bool = True
     rows: bool = False
     whole: bool = False
+    of_fluid: bool = True
 
     def rule(self, attrs: Attrs) -> str:
         """Return the name of the formula, or of the passes of what takes norms."""

@@ -163,6 +163,7 @@ RATED_ADADELTA = replace(
     name="RatedAdadelta",
     formulas={"rated_adadelta": Formula(rated_adadelta_rule, 2)},
     has_rate=True,
+    of_fluid=False,
 )
 
 
@@ -351,6 +352,7 @@ UNBIASED_LAMB = replace(  # Paddle 2's
     name="UnbiasedLamb",
     states=_adam_states(out=""),
     more_attrs={"always_adapt": False},
+    of_fluid=False,
     hyper=_unbiased_hyper,
 )
 

@@ -16,16 +16,16 @@ from hpcdist.base.optimizers import OPTIMIZERS
 from hpcdist.ps.table_metadata import RowOptimizer
 
 # Those without formulas move rows of tables, but no parameters on servers.
-_BY_NAME = {k.name: k for k in OPTIMIZERS.values() if k.formulas or k.rows}
+_BY_NAME = {k.name: k for k in OPTIMIZERS.values() if k.of_fluid and (k.formulas or k.rows)}
 _OWN = {name: kind.arguments for name, kind in _BY_NAME.items()}
 _ADAMW = {
     **{name: argument for name, argument in _OWN["Adam"].items() if name != "lazy_mode"},
     "weight_decay": Argument(0.01, "rate_decay"),
 }
 _ARGUMENTS: dict[str, Mapping[str, Argument]] = {**_OWN, "AdamW": _ADAMW}
-KINDS = tuple(kind.name for kind in OPTIMIZERS.values() if kind.formulas)
+KINDS = tuple(name for name, kind in _BY_NAME.items() if kind.formulas)
 FOR_ROWS = tuple(sorted(_ARGUMENTS.keys() - set(KINDS)))
-ROW_KINDS = (*(k.name for k in OPTIMIZERS.values() if k.formulas and k.rows), *FOR_ROWS)
+ROW_KINDS = (*(n for n, k in _BY_NAME.items() if k.formulas and k.rows), *FOR_ROWS)
 
 
 def check_optimizer(kind: str, arguments: Mapping[str, object], l2_decay: object) -> None:

@@ -10,11 +10,9 @@ LEFT_OUT = (
     "_grad",
     "c_",
     "fused_",
-    "fusion_",
     "distributed_",
     "pull_",
     "push_",
-    "fake_",
 )
 OF_ALL = ("op_", "with_quant_attr", "use_mkldnn", "use_cudnn", "mkldnn_data_type")
 

@@ -106,6 +106,8 @@ def test_channels_are_dropped_as_one(paddle, make, shape, layout):
     np.testing.assert_array_equal(value.min(axis=others), value.max(axis=others))
     kept = np.unique(value)
     np.testing.assert_allclose(kept, [0.0, 1 / 0.6], rtol=1e-6)
+    test = paddle.static.default_main_program().clone(for_test=True)
+    assert (exe.run(test, {"x": np.ones(shape, "float32")}, [out.name])[0] == 1).all()
     with pytest.raises(GraphError, match=r"dropout.d: expected a value of \d dimensions"):
         getattr(paddle.nn, make)()(paddle.static.data("flat", [None, 3]))
 

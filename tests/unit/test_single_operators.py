@@ -307,8 +307,14 @@ def test_a_program_is_made_of_descriptions():
     assert [block.op(i) == first for i in range(2)] == [True, False]
 
 
-def test_an_array_is_no_variable():
-    block = fluid.default_main_program().global_block()
+@pytest.fixture
+def main():
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        yield fluid.default_main_program()
+
+
+def test_an_array_is_no_variable(main):
+    block = main.global_block()
     with pytest.raises(TypeError, match="expected a Variable, or the name of one, got ndarray"):
         block.append_op("relu", {"X": np.ones(2, "float32")}, {"Out": "y"})
     x = fluid.data("x", [2, 3])
@@ -319,6 +325,7 @@ def test_an_array_is_no_variable():
 
 
 @pytest.mark.parametrize("layer", ["tril", "triu"])
+@pytest.mark.usefixtures("main")
 def test_a_diagonal_is_a_number(layer):
     with pytest.raises(TypeError, match=f"diagonal in {layer} must be a python Int, got 1.5"):
         getattr(fluid.layers, layer)(fluid.data("x", [2, 3]), diagonal=1.5)
