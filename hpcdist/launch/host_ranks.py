@@ -15,6 +15,7 @@ from hpcdist.launch.host_board import HostBoard
 from hpcdist.launch.processes import await_end, is_stopped, lives
 from hpcdist.launch.report import Peer
 
+BEGINS_S = 5.0  # how long a rank may take to know whether its job goes on without others
 NOTICE_S = 0.5  # how long the death of a rank may take to be seen after its messages have failed
 
 
@@ -34,6 +35,7 @@ class HostRanks:
         self.neighbours = [p for p in peers if p.host == me.host and p != me and lives(p.pid)]
         self.excused: set[Peer] = set()
         self._fates: dict[Peer, bool | None] = {}  # once the script has ended
+        self._waits_until: dict[Peer, float] = {}  # of the dead, before this rank's job has begun
 
     def note_script_end(self) -> None:
         """Note that this rank's death does no harm any more. Call it while the job still runs."""
@@ -107,7 +109,13 @@ class HostRanks:
             return False
         if self._tolerant and self.is_done(peer):
             return True
-        return self._fates[peer] if self._fates else runtime.goes_on_without(peer.rank)
+        if self._fates:
+            return self._fates[peer]
+        if self._tolerant and not runtime.has_begun():
+            # The dead rank may have been quicker, and trained: how that ends the job is told soon.
+            late = self._waits_until.setdefault(peer, time.monotonic() + BEGINS_S)
+            return None if time.monotonic() < late else False
+        return runtime.goes_on_without(peer.rank)
 
     def is_done(self, peer: Peer) -> bool:
         """Return whether the script of a rank of this host has ended."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # only jobs with servers and tables load them
     from hpcdist.ps.table import TableStatistics
 
 _job: Job | None = None
+_begun = False  # whether this process has been made a rank
 _tell_left: Callable[[Sequence[int]], None] | None = None
 _followers: list[Callable[[Job | None], None]] = []
 
@@ -68,7 +69,7 @@ def start(
     ``tell_left`` is told which ranks are left when the job goes on without others, in their new
     order.
     """
-    global _tell_left
+    global _tell_left, _begun
     _tell_left = tell_left
     deadline_s = settings.RPC_DEADLINE.read() / 1000
     failure_policy = FailurePolicy(
@@ -83,6 +84,7 @@ def start(
         local_feed=local_feed,
     )
     _set_job(job)
+    _begun = True
 
 
 def continue_with(transport: Transport, ranks: Sequence[int]) -> None:
@@ -155,6 +157,11 @@ def staleness() -> int:
     0 in synchronous mode, on servers, and in a process that trains alone.
     """
     return 0 if _job is None else _job.staleness
+
+
+def has_begun() -> bool:
+    """Return whether `start` has made this process a rank, even if the job has ended since."""
+    return _begun
 
 
 def goes_on_without(rank: int) -> bool | None:
