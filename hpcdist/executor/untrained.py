@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from hpcdist.graph.op_role import OpRole
 from hpcdist.graph.program import Program
 
 NOTICED_AT = 50  # runs of an Executor, that of the startup Program among them
 
 
 def moves_nothing(program: Program) -> bool:
-    """Return whether a Program has parameters, is not one for tests, and updates nothing. Pure."""
+    """Return whether a Program has parameters, is not one for tests, and updates nothing. Pure.
+
+    A trainer's, which sends its gradients, has servers update them.
+    """
     has_parameters = any(p.trainable for p in program.all_parameters())
-    return has_parameters and not program.for_test and not program.trains
+    updating = OpRole.OPTIMIZE | OpRole.RPC
+    updates = any(op.role & updating for op in program.global_block().ops)
+    return has_parameters and not program.for_test and not updates
 
 
 def untrained(program: Program, fetches: tuple[str, ...], trains: bool) -> str:

@@ -9,7 +9,6 @@ import numpy as np
 from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
 from hpcdist.ps.batch import ids_of_parts, owners_of
-from hpcdist.ps.looks import check_shows, looks_of
 from hpcdist.ps.repeats import merged, single
 from hpcdist.ps.row_moves import NO_TURNS
 from hpcdist.ps.row_policy import FRACTION, SKETCH_ROWS, WIDE, RowPolicy, check_servers
@@ -162,6 +161,8 @@ class PolicyTable(SparseTable):
         grads: float32 [n, sent_width]. Each id counts as looked up once. Gradients of ids without a
         row are dropped.
         """
+        from hpcdist.ps.looks import check_shows, looks_of
+
         ids = checked_ids(self.name, ids, "push")
         check_values(self.name, grads, (len(ids), self.sent_width), "grads")
         check_shows(self, ids, grads)

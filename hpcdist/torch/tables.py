@@ -22,7 +22,6 @@ from hpcdist.ps.planned_tables import make_table
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import TableClient
-from hpcdist.torch.advice import FirstSteps
 from hpcdist.torch.embedding_exchange import Announced, EmbeddingExchange
 from hpcdist.torch.job import job
 from hpcdist.torch.look_ups import GivenGradients, LookUps
@@ -38,6 +37,8 @@ class Tables:
     """
 
     def __init__(self) -> None:
+        from hpcdist.torch.advice import FirstSteps
+
         _every.add(self)
         self._users: WeakSet[object] = WeakSet()  # modules and optimizers
         self.dropped = False

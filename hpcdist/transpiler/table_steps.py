@@ -9,7 +9,7 @@ the backward pass wrote them. No array of a table remains, nor its initializer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from hpcdist.base.errors import PlanError
 from hpcdist.graph.block import Block
@@ -54,7 +54,9 @@ def trainer_steps(program: Program, plan: ProgramPlan) -> Program:
     pushed = [source for source in plan.table_steps.pushed if gradients[source.table] in printed]
     if pulled:
         fetch = next(op for op in dropped if op.type == "prefetch")
-        _insert(block, _pull(block, pulled, create=bool(pushed)), fetch)
+        # Programs for tests have the look-ups, but no longer the tables.
+        widths = {table.parameter: table.shape[1] for table in plan.tables}
+        _insert(block, _pull(block, pulled, widths, create=bool(pushed)), fetch)
     if pushed:
         last = [op for op in dropped if op.type == "send"][-1]
         for new_op in _push(block, pushed):
@@ -121,7 +123,8 @@ def _fuse_lookups(block: Block, lookups: Sequence[Operator], *, create: bool) ->
         rows = {op.output("Out")[0] for op in waiting}
         ready = [op for op in waiting if _ready(block, op, first, rows)]
         pulled = sorted(map(look_up_of, ready), key=lambda look_up: look_up.table)
-        _insert(block, _pull(block, pulled, create=create), waiting[0])
+        widths = {look_up.table: block.var(look_up.table).shape[1] for look_up in pulled}
+        _insert(block, _pull(block, pulled, widths, create=create), waiting[0])
         _drop(block, ready)
         waiting = [op for op in waiting if op not in ready]
 
@@ -153,12 +156,14 @@ def _fuse_updates(
     _drop(block, [*updates, *(op for op in block.ops if _writes(op, absent))])
 
 
-def _pull(block: Block, pulled: Sequence[LookUp], *, create: bool) -> Operator:
+def _pull(
+    block: Block, pulled: Sequence[LookUp], widths: Mapping[str, int], *, create: bool
+) -> Operator:
     for table in {look_up.table for look_up in pulled}:
         padding_in(table, pulled)  # refuses different ones
     attrs = {
         "lookups": tuple(pulled),
-        "widths": [block.var(look_up.table).shape[1] for look_up in pulled],
+        "widths": [widths[look_up.table] for look_up in pulled],
         "create": create,
         ROLE_ATTR: int(OpRole.FORWARD),
     }

@@ -82,5 +82,5 @@ def test_a_job_is_stopped_and_goes_on(data, trainers, servers, divides):
     with alone():
         alone_told = train(data, f"alone-{os.getpid()}")
     assert [rows for rows, _ in whole] == [rows for rows, _ in alone_told]
-    if not divides:
+    if trainers == 1 or not divides:
         np.testing.assert_allclose([a for _, a in whole], [a for _, a in alone_told], atol=2e-3)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
-from hpcdist.executor.untrained import NOTICED_AT
+from hpcdist.executor.untrained import NOTICED_AT, moves_nothing
 
 FED = {"x": np.ones((2, 3), np.float32)}
 
@@ -47,3 +47,14 @@ def test_one_rank_tells_it_for_all(caplog, monkeypatch, role, trainer, told):
 )
 def test_what_is_meant_is_not_told(caplog, meant):
     assert notices(caplog, **meant) == []
+
+
+def test_a_trainer_has_servers_update_what_it_trains():
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        loss = fluid.layers.mean(fluid.layers.fc(fluid.data("x", [None, 3]), 1))
+        assert moves_nothing(main)
+        fluid.optimizer.SGD(0.1).minimize(loss)
+    transpiler = fluid.DistributeTranspiler()
+    transpiler.transpile(0, program=main, startup_program=startup, pservers="127.0.0.1:6174")
+    assert not moves_nothing(transpiler.get_trainer_program())
