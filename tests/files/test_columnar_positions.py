@@ -140,7 +140,7 @@ def peak(path, window):
 
 
 def test_memory_holds_a_window_not_the_data(tmp_path):
-    rows = 400_000
+    rows = 1_000_000  # much more than what Arrow reads ahead
     path = tmp_path / "big.parquet"
     pq.write_table(pa.table({"id": np.arange(rows)}), path, row_group_size=10_000)
     limit = rows * 8 / 2
