@@ -338,22 +338,17 @@ LAMB = OptimizerKind(
     rows=True,
     whole=True,
 )
-
-
-def _unbiased_hyper(a: Attrs, f: Any) -> Sequence[float]:
-    """Return Lamb's constants; what does not decay has Adam's rate, unless it always adapts."""
-    adapts = a["always_adapt"] or a["weight_decay"] > 0
-    return *_moments(a, f), a["weight_decay"], float(adapts)
-
-
-UNBIASED_LAMB = replace(  # Paddle 2's
+UNBIASED_LAMB = replace(  # Paddle 2's: what does not decay has Adam's rate
     LAMB,
     type="unbiased_lamb",
     name="UnbiasedLamb",
     states=_adam_states(out=""),
     more_attrs={"always_adapt": False},
     of_fluid=False,
-    hyper=_unbiased_hyper,
+    hyper=lambda a, f: (
+        *LAMB.hyper(a, f)[:-1],
+        float(a["always_adapt"] or a["weight_decay"] > 0),
+    ),
 )
 
 
