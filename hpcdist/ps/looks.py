@@ -28,14 +28,21 @@ def check_shows(table: PolicyTable, ids: Array, grads: Array) -> None:
 def looks_of(table: PolicyTable, grads: Array, firsts: Array, following: Array) -> Array:
     """Return of each id that it is looked up once, with its shows and clicks.
 
-    The result is float32 [len(firsts), 3], or [len(firsts), 1] of rows without a score.
+    The result is float32 [len(firsts), 3], or [len(firsts), 1] of rows without a score; only one
+    row if it is the same for all.
     """
-    from hpcdist.ps.policy_kernels import merged
+    from hpcdist.ps.policy_kernels import merged  # numba takes long to import
 
-    looks = np.zeros((len(firsts), 3 if table.policy.score else 1), np.float32)
+    count, columns = len(firsts) if table.policy.shows else 1, 3 if table.policy.score else 1
+    looks = np.zeros((count, columns), np.float32)
     looks[:, :2] = 1
     if table.policy.shows:
         sums = np.empty((len(firsts), 2), np.float32)
         merged(firsts, following, np.ascontiguousarray(grads[:, table.dim :]), sums)
         looks[:, 1:] = sums
     return looks
+
+
+def chosen_looks(looks: Array, which: Array | slice) -> Array:
+    """Return the looks of the chosen ids."""
+    return looks if len(looks) == 1 else looks[which]

@@ -22,7 +22,6 @@ from hpcdist.base.raw_memory import (
     float_of,
     int8_at,
     int16_at,
-    prefetch,
     uint16_at,
 )
 from hpcdist.ps.packed_lanes import (
@@ -35,7 +34,7 @@ from hpcdist.ps.packed_lanes import (
     whole_by_chance,
     whole_nearest,
 )
-from hpcdist.ps.row_kernels import LINE_BYTES, bound_records, keep_narrow, shrink_records
+from hpcdist.ps.row_kernels import ask_for, bound_records, keep_narrow, shrink_records
 from hpcdist.ps.row_values import mixed, write_initial
 
 FLOAT32, FLOAT16, BFLOAT16, INT8 = range(4)
@@ -192,13 +191,10 @@ def _key(h, seed_key, step):
 
 
 @inlined
-def _ask_ahead(records, i, nbytes):
-    """Ask for what a later record has, behind values also state; records may be at any byte."""
+def _ask_ahead(records, i, end):
+    """Ask for what a later record has up to byte ``end``."""
     if i + AHEAD < len(records):
-        begin = records[i + AHEAD]
-        for place in range(begin, begin + nbytes, LINE_BYTES):
-            prefetch(place)
-        prefetch(begin + nbytes - 1)
+        ask_for(records[i + AHEAD] + 4, end - 4)
 
 
 @jit

@@ -43,6 +43,14 @@ _SIGN = uint64(1 << 63)
 
 
 @inlined
+def score_of(record, at, coefficients):
+    """Return a row's score, float32; not a number of sums that have become too large."""
+    floats = float32_at(record + at)
+    show, click = floats[SHOW], floats[CLICK]
+    return (show - click) * coefficients[0] + click * coefficients[1]
+
+
+@inlined
 def value_of(record, at, keep, coefficients):
     """Return the first two numbers that rows are compared by, as one uint64."""
     words = uint32_at(record + at)
@@ -51,11 +59,9 @@ def value_of(record, at, keep, coefficients):
         return (step << _32) | count
     if keep == FREQUENT:
         return (count << _32) | step
-    floats = float32_at(record + at)
-    show, click = floats[SHOW], floats[CLICK]
-    score = (show - click) * coefficients[0] + click * coefficients[1]
+    score = score_of(record, at, coefficients)
     if score != score:
-        score = float32(-np.inf)  # sums that have become too large
+        score = float32(-np.inf)
     bits = uint32(0)  # both zeros are equal
     if score != float32(0):
         bits = bits_of(score)

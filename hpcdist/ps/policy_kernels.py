@@ -24,8 +24,8 @@ from hpcdist.ps.part_kernels import (
     SHOW,
     STEP,
     WIDE,
+    score_of,
     set_value,
-    value_of,
 )
 from hpcdist.ps.row_kernels import NARROW, WHOLE, WIDENS
 from hpcdist.ps.row_values import mixed
@@ -61,24 +61,30 @@ def chosen(ids, key, below, out):
 def touch(ids, records, looks, step, day, at, keep, coefficients, parts):
     """Note look-ups: ``looks`` float32 [n, 1 or 3]: how many, and their shows and clicks.
 
-    A list has the value of a new row, and one that falls.
+    Of one row, they are the same for all. Where there is no record, nothing is noted. A list has
+    the value of a new row, and one that falls.
     """
     for i in range(len(records)):
         if i + AHEAD < len(records):
             prefetch(records[i + AHEAD] + at)
+        if records[i] == 0:
+            continue
         words = uint32_at(records[i] + at)
-        new, before = words[COUNT] == 0, uint64(0)
+        low, before, of = words[COUNT] == 0, float32(0), i if len(looks) > 1 else 0
         if keep == SCORE:
-            before = value_of(records[i], at, keep, coefficients)
-        words[COUNT] = uint32(min(int64(MOST), int64(words[COUNT]) + int64(looks[i, 0])))
+            low |= uint32(step) < words[STEP]
+            before = score_of(records[i], at, coefficients)
+        words[COUNT] = uint32(min(int64(MOST), int64(words[COUNT]) + int64(looks[of, 0])))
         words[STEP], words[DAY] = uint32(step), uint32(day)
         if looks.shape[1] == 3:
             floats = float32_at(records[i] + at)
-            show, click = looks[i, 1], looks[i, 2]
+            show, click = looks[of, 1], looks[of, 2]
             floats[SHOW] += show
             floats[CLICK] += click
             floats[DELTA] += (show - click) * coefficients[0] + click * coefficients[1]
-        if new or (keep == SCORE and value_of(records[i], at, keep, coefficients) < before):
+        if keep == SCORE:
+            low |= not score_of(records[i], at, coefficients) >= before
+        if low:
             part = owner_of(ids[i], len(parts))
             set_value(part, records[i], at, keep, coefficients, parts)
 
@@ -92,10 +98,9 @@ def take_turns(records, at, least, coefficients, out):
     for i in range(len(records)):
         if i + AHEAD < len(records):
             prefetch(records[i + AHEAD] + at)
-        words, floats = uint32_at(records[i] + at), float32_at(records[i] + at)
-        show, click = floats[SHOW], floats[CLICK]
+        words = uint32_at(records[i] + at)
         out[i] = WHOLE if words[WIDE] else NARROW
-        if out[i] and (show - click) * coefficients[0] + click * coefficients[1] >= least:
+        if out[i] and score_of(records[i], at, coefficients) >= least:
             out[i], words[WIDE] = WIDENS, uint32(1)
 
 

@@ -8,12 +8,14 @@ import numpy as np
 
 from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
-from hpcdist.ps.batch import ids_of_parts, owners_of
+from hpcdist.ps.admission import admitted, by_chance, counted
+from hpcdist.ps.batch import owners_of
+from hpcdist.ps.looks import check_shows, chosen_looks, looks_of
 from hpcdist.ps.repeats import merged, single
 from hpcdist.ps.row_moves import NO_TURNS
 from hpcdist.ps.row_policy import FRACTION, SKETCH_ROWS, WIDE, RowPolicy, check_servers
 from hpcdist.ps.row_storage import RowStorage
-from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
+from hpcdist.ps.table import PIECE, RowInitializer, RowOptimizer, SparseTable
 from hpcdist.ps.table_arguments import check_finite, check_values, checked_ids
 
 _SGD, _ZEROS = RowOptimizer("sgd"), RowInitializer("constant", 0.0)
@@ -86,7 +88,7 @@ class PolicyTable(SparseTable):
         shares = np.full(self.parts, self.bound // self.parts)
         self._quotas = shares + (np.arange(self.parts) < self.bound % self.parts)
         # Another one than initial values follow from.
-        self._key = np.uint64(seed % (1 << 64) ^ _CHANCE)
+        self.key = np.uint64(seed % (1 << 64) ^ _CHANCE)
         facts = name, dim, optimizer, initializer, seed, dict_size
         super().__init__(*facts, storage=policy.storage, tier=policy.tier)
 
@@ -118,6 +120,7 @@ class PolicyTable(SparseTable):
     def clear(self) -> None:
         super().clear()
         self.day = 0
+        self._entered = False  # whether a part may have too many rows
         self._parts = np.zeros((self.parts, 5), np.int64)
         self._places = [np.empty((0, 2), np.uint64)] * self.parts
         for table in self.companions:
@@ -161,33 +164,37 @@ class PolicyTable(SparseTable):
         grads: float32 [n, sent_width]. Each id counts as looked up once. Gradients of ids without a
         row are dropped.
         """
-        from hpcdist.ps.looks import check_shows, looks_of
-
         ids = checked_ids(self.name, ids, "push")
         check_values(self.name, grads, (len(ids), self.sent_width), "grads")
-        check_shows(self, ids, grads)
+        if self.policy.shows:
+            check_shows(self, ids, grads)
         rows = np.require(grads[:, : self.dim], requirements=["C", "A", "W"])
         check_finite(self, ids, rows, learning_rate, scale)
         if self.tier is not None:
             self.tier.reserve(len(ids))
         unique, firsts, following = merged(ids) if repeats else single(ids)
         looks = looks_of(self, grads, firsts, following)
-        records = self._locate(unique, create=False)
-        with_row = records != 0
-        chosen = with_row | self._by_chance(unique)
-        if self.policy.admit_after == 1:
-            self._check_room(unique[chosen])
+        if self.policy.admit_after == 1 and not self._surely_fit(unique):
+            with_row = self._locate(unique, create=False) != 0
+            self._check_room(unique[with_row | by_chance(self, unique)])
         self.step += 1
-        kept, carried = self._admitted(unique, looks, with_row, chosen)
-        if not kept.all():
-            unique, firsts, looks, records = unique[kept], firsts[kept], looks[kept], records[kept]
-        self._look(unique, records, looks, carried)
+        records, bodies = self._noted(unique, looks)
+        with_row = records != 0
+        if not with_row.all():
+            bodies = None
+            kept, carried = admitted(self, unique, looks, with_row)
+            if not kept.all():
+                unique, firsts, records = unique[kept], firsts[kept], records[kept]
+                looks = chosen_looks(looks, kept)
+            self._make(unique, records, looks, carried)
         turns = self._turns(records)
         if turns.any():
             rows = rows.copy()
             self._rows.narrow_gradients(turns, firsts, following, rows)
-        self._step(unique, firsts, following, rows, learning_rate, scale, records, turns)
+        self._step(unique, firsts, following, rows, learning_rate, scale, records, turns, bodies)
         self._pushed += len(ids)
+        if self.waiting is not None:
+            self.waiting.keep_to_budget()
         if self.policy.shrink_every and self.step % self.policy.shrink_every == 0:
             self.shrink()
         self.keep_to_budget()
@@ -218,8 +225,9 @@ class PolicyTable(SparseTable):
 
         A part forgets somewhat more than it must, so that it does not have to in every step.
         """
-        if not self.bound:
+        if not (self.bound and self._entered):
             return 0
+        self._entered = False
         rows = self._parts[:, self._lists.ROWS]
         which = np.flatnonzero(rows > self._quotas)
         quotas = self._quotas[which]
@@ -252,62 +260,34 @@ class PolicyTable(SparseTable):
 
     # -- inside --
 
-    def _by_chance(self, ids: Array) -> Array:
-        """Return which ids may have a row: bool [n]."""
-        out = np.ones(len(ids), bool)
-        if self.policy.admit_probability < 1:
-            below = np.uint64(max(0, int(self.policy.admit_probability * (1 << 64)) - 1))
-            self._kernels.chosen(ids, self._key, below, out)
-        return out
+    def _noted(self, ids: Array, looks: Array) -> tuple[Array, Array | None]:
+        """Note looks at ids that have a row; return the addresses of their records, 0 of others.
 
-    def _admitted(
-        self, ids: Array, looks: Array, with_row: Array, chosen: Array
-    ) -> tuple[Array, tuple[Array, Array] | None]:
-        """Return which ids have a row in this step, and ids that waited, with their metadata."""
-        if self.policy.admit_after == 1:
-            return chosen, None
-        new = np.flatnonzero(chosen & ~with_row)
-        counts = self._counted(ids[new], looks[new])
-        enough = new[counts >= self.policy.admit_after]
-        self._check_room(ids[enough])
-        kept = with_row.copy()
-        kept[enough] = True
-        carried = None
-        if self.waiting is not None:
-            gone = ids[enough]
-            carried = gone, self.waiting.metadata(gone)
-            self.waiting._forget(gone, self.waiting._locate(gone, create=False))
-            self.waiting.keep_to_budget()
-        return kept, carried
+        Second, where their rows are in memory; None if not all are there.
+        """
+        records, bodies = np.empty((2, len(ids)), np.int64)
+        complete = True
+        for begin in range(0, len(ids), PIECE):  # which is still in the cache when it is noted
+            part = slice(begin, begin + PIECE)
+            records[part] = found = self._found(ids[part], create=False)
+            self._note(ids[part], found, chosen_looks(looks, part))
+            complete &= self.tier is None or self.tier.in_memory(found, bodies[part])
+        return records, records if self.tier is None else bodies if complete else None
 
-    def _counted(self, ids: Array, looks: Array) -> Array:
-        """Count looks of ids without a row; return how many there were of each."""
-        if self.waiting is not None:
-            self.waiting.step, self.waiting.day = self.step, self.day
-            records = self.waiting._locate(ids, create=False)
-            self.waiting._look(ids, records, looks, None)
-            return self.waiting._metadata_at(records)[:, 0]
-        assert self.sketch is not None
-        parts = self.policy.parts_for(0)
-        records = self.sketch._locate(ids_of_parts(parts)[owners_of(ids, parts)])
-        counts = np.empty(len(ids), np.float32)
-        depth = np.array([SKETCH_ROWS, self.policy.sketch_width])
-        most = np.float32(self.policy.admit_after)
-        self._kernels.count_in_sketch(ids, looks[:, 0].copy(), records, depth, most, counts)
-        return counts
+    def _note(self, ids: Array, records: Array, looks: Array) -> None:
+        self._kernels.touch(ids, records, looks, self.step, self.day, *self._worth, self._parts)
 
-    def _look(
+    def _make(
         self, ids: Array, records: Array, looks: Array, carried: tuple[Array, Array] | None
     ) -> None:
-        """Make rows where ``records`` are 0, and note looks; ``carried``: of `_admitted`."""
-        kernels, new = self._kernels, np.flatnonzero(records == 0)
+        """Make rows where ``records`` are 0, and note looks; ``carried``: of `admitted`."""
+        new = np.flatnonzero(records == 0)
         records[new] = made = self._locate(ids[new])
         self._enter(ids[new], made)
-        worth = *self._worth, self._parts
-        kernels.touch(ids, records, looks, self.step, self.day, *worth)
+        self._note(ids[new], made, chosen_looks(looks, new))
         if carried is not None and len(carried[0]):
             records = self._locate(carried[0])
-            kernels.write_metadata(carried[0], records, carried[1], *worth)
+            self._kernels.write_metadata(carried[0], records, carried[1], *self._worth, self._parts)
 
     def _turns(self, records: Array) -> Array:
         """Return how wide rows are in this step, and note which widen: uint8 [n], or [0]."""
@@ -319,7 +299,7 @@ class PolicyTable(SparseTable):
 
     def _enter(self, ids: Array, records: Array) -> None:
         """Put new records into their parts' lists, which get more room if they must."""
-        at, lists = 0, self._lists
+        at, lists, self._entered = 0, self._lists, True
         while True:
             memory = self._memory.directory, self._memory.segments, self._memory.chunks
             layout = self._beginning[0]
@@ -385,11 +365,11 @@ class PolicyTable(SparseTable):
         self._turns(ids)
         kernels.touch(ids, ids, no_looks, 0, 0, *worth)
         kernels.read_or_zeros(ids, np.empty((0, self.dim), np.float32))
-        kernels.chosen(ids, self._key, self._key, np.empty(0, bool))
+        kernels.chosen(ids, self.key, self.key, np.empty(0, bool))
         firsts = np.empty(0, np.int32)
         kernels.merged(firsts, firsts, no_looks, no_looks)
         self._part(0)
         self._forget(ids, ids)
         self._forget_least(ids, ids)
         if self.sketch is not None:
-            self._counted(ids, no_looks)
+            counted(self, ids, no_looks)

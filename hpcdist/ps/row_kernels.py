@@ -147,13 +147,19 @@ def write_merged(grads, firsts, following, out):
         copy_bytes(int64(out.ctypes.data) + nbytes * u, source, nbytes)
 
 
+@inlined
+def ask_for(begin, nbytes):
+    """Ask for bytes at any address, none of the lines beside them."""
+    for place in range(begin, begin + nbytes, LINE_BYTES):
+        prefetch(place)
+    prefetch(begin + nbytes - 1)
+
+
 @jit
 def _ahead(records, u, floats):
-    """Ask for the record that will be moved soon."""
+    """Ask for what will be moved soon."""
     if u + AHEAD < len(records):
-        begin = records[u + AHEAD]
-        for place in range(begin, begin + 4 * floats + 4, LINE_BYTES):
-            prefetch(place)
+        ask_for(records[u + AHEAD] + 4, 4 * floats)
 
 
 @jit

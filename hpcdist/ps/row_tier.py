@@ -1,4 +1,4 @@
-"""Rows of a table that are not in memory: those used least recently lie in a file on local disk.
+"""Rows of a table that are not in memory: those not used of late lie in a file on local disk.
 
 Ids, the index and what a policy knows of rows stay in memory; values and optimizer state come and
 go. So everything is decided as without a file, and all bits are the same.
@@ -21,7 +21,7 @@ from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
 from hpcdist.ps.mapped_memory import zeros
 
-SLOT_BYTES = 16  # that memory takes for a row besides its values and state: links, and whose it is
+SLOT_BYTES = 8  # that memory takes for a row besides its values and state: whose it is
 GROWTH_BYTES = 64 << 20  # by which a large file grows, unless the disk has less
 BUFFER_BYTES = 1 << 20
 
@@ -42,8 +42,8 @@ class RowTier:
     """Where the rows of a table are: at most so many in memory, the others in a file.
 
     The file has no name, so it is gone with the process, however that ends. Rows go down when
-    others need their places, the one used least recently first: all of one call in one batch, which
-    is written before any other is read.
+    others need their places, those first that were not used since a hand passed which goes round
+    (a clock): all of one call in one batch, which is written before any other is read.
     """
 
     def __init__(
@@ -72,8 +72,6 @@ class RowTier:
         try:
             # In large pages: slots come at random.
             self._memory = zeros(self.capacity * self.size, 0)
-            links = zeros(8 * (self.capacity + 1), 0).view(np.uint32)
-            self._before, self._after = links.reshape(2, -1)
             self._owners = zeros(8 * self.capacity).view(np.int64)
         except OSError as error:
             raise TableError(
@@ -81,8 +79,7 @@ class RowTier:
                 f"be had on {socket.gethostname()} ({error}): give a lower "
                 f"{'memory_rows' if tier.rows else 'memory_bytes'}"
             ) from None
-        self._before[-1] = self._after[-1] = self.capacity
-        self._book = np.zeros(kernels.FREED + 1, np.int64)
+        self._book = np.zeros(kernels.HAND + 1, np.int64)
         self._freed = np.empty(0, np.uint32)
         self._scratch = np.empty(0, np.uint8)
         self._buffer = np.empty(max(self.size, BUFFER_BYTES), np.uint8)
@@ -132,6 +129,14 @@ class RowTier:
         """Bytes of memory for rows, once all of it is used."""
         return self.capacity * (self.size + SLOT_BYTES)
 
+    def in_memory(self, records: Array, bodies: Array) -> bool:
+        """Write to ``bodies`` what `bodies` returns of rows that are in memory, 0 of others.
+
+        Return whether all are. They count as used.
+        """
+        where = self._memory.ctypes.data, self.size
+        return not self._kernels.rows_in_memory(records, bodies, *where)
+
     def bodies(self, ids: Array, records: Array, *, keep: bool = True) -> Array:
         """Return where the rows of records are, as if records began there; 0 for no record.
 
@@ -145,9 +150,10 @@ class RowTier:
             assert count <= self.capacity, "callers take pieces"
             self.reserve(count)
             down = np.empty((count, 3), np.int64)
-            ring = self._owners, self._before, self._after, self._freed
-            place = begin, self.size, self._book
-            downs, ups = kernels.raise_rows(records, bodies, *place, *ring, down, up)
+            self.in_memory(records, bodies)
+            slots = self._book, self._owners, self._freed
+            facts = begin, self.size, *slots, down, up
+            downs, ups = kernels.raise_rows(records, bodies, *facts)
             self._transfer(down[:downs], begin, write=True)
         else:
             ups = kernels.find_rows(records, bodies, begin, self.size, up)
@@ -164,7 +170,7 @@ class RowTier:
     def drop(self, records: Array) -> None:
         """Free what the rows of records take."""
         self._room_for_freed(len(records))
-        self._kernels.drop_rows(records, self._book, self._before, self._after, self._freed)
+        self._kernels.drop_rows(records, self._book, self._owners, self._freed)
 
     def reserve(self, count: int) -> None:
         """Make sure that so many rows can come into memory; TableError, and no change, if not."""

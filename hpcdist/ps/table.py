@@ -31,7 +31,7 @@ class SparseTable:
     A new row's values follow from ``seed`` and its id alone. ``dict_size`` is how many ids fit at
     most (None: as many as memory). ``shared`` holds the optimizer's ``shared_names``, float32;
     ``step`` counts pushes. ``storage`` says how rows and state are kept, None: in float32;
-    ``tier`` on which disk those lie that were used least recently, None: all are in memory.
+    ``tier`` on which disk those lie that were not used of late, None: all are in memory.
     """
 
     _words = 0  # uint32 that a table with a policy keeps with each row
@@ -89,7 +89,8 @@ class SparseTable:
             row_values.KINDS[start.kind],
             start.constants(first),
         )
-        self._moves = RowMoves(dim, optimizer, initializer, seed, self._packed)
+        rounded = None if self.storage.same_bytes(None) else self._packed
+        self._moves = RowMoves(dim, optimizer, initializer, seed, rounded)
         self._pulled = self._pushed = 0
         self._compile()
 
@@ -181,9 +182,11 @@ class SparseTable:
         scale: float,
         located: Array | None = None,
         turns: Array = NO_TURNS,
+        bodies: Array | None = None,
     ) -> None:
         """Make one step with the merged gradients of ``unique``; ``located``: their records.
 
+        ``bodies``: where their rows are, as `RowTier.bodies` says, if that is known.
         ``turns`` say how wide rows are; see `row_kernels.keep_narrow`.
         """
         if self._powers_first:
@@ -191,7 +194,9 @@ class SparseTable:
         facts = np.float32(scale), np.float32(learning_rate), self._moves.constants(self.shared)
         if not self._powers_first:
             self.shared *= self._betas
-        for piece, records in self._pieces(unique, located):
+        everything = slice(0, len(unique))
+        known = self._pieces(unique, located) if bodies is None else [(everything, bodies)]
+        for piece, records in known:
             update = grads, firsts[piece], following, *facts
             self._moves.move(unique[piece], records, update, self.step, turns[piece])
         self._changed(unique)
@@ -330,13 +335,19 @@ class SparseTable:
         they have been located; 0 of those that have none and get none. If not ``keep``, rows that
         are on disk stay there, and what is yielded is a copy.
         """
-        size = PIECE if self.tier is None else min(TIER_PIECE, self.tier.capacity)
-        for begin in range(0, len(ids), size):
-            part = slice(begin, begin + size)
+        begin = 0
+        while begin < len(ids):
+            part = slice(begin, begin + PIECE)
             found = self._locate(ids[part], create) if records is None else records[part]
             if self.tier is not None:
-                found = self.tier.bodies(ids[part], found, keep=keep)
+                bodies = np.empty(len(found), np.int64)
+                if not (keep and self.tier.in_memory(found, bodies)):
+                    part = slice(begin, begin + min(TIER_PIECE, self.tier.capacity))
+                    found = self._locate(ids[part], create) if records is None else records[part]
+                    bodies = self.tier.bodies(ids[part], found, keep=keep)
+                found = bodies
             yield part, found
+            begin = part.stop
 
     def _found(self, ids: Array, create: bool) -> Array:
         records = np.empty(len(ids), np.int64)
@@ -346,20 +357,28 @@ class SparseTable:
         )
         return records
 
-    def _check_room(self, ids: Array) -> None:
+    @property
+    def _limit(self) -> tuple[int, str, str]:
+        """How many rows fit, what says so, and what to do if they do not."""
         most = self._memory.most_rows
         if self.tier is not None:
             most = min(most, self.tier.most_rows)
+        if self.dict_size is not None and self.dict_size < most:
+            return self.dict_size, "dict_size", "make the table larger"
+        return most, "the most that one server can address", "use more servers"
+
+    def _surely_fit(self, ids: Array) -> bool:
+        return len(self) + len(ids) <= self._limit[0]
+
+    def _check_room(self, ids: Array) -> None:
+        if self.tier is not None:
             self.tier.reserve(len(ids))
-        limit = most if self.dict_size is None else min(self.dict_size, most)
-        if len(self) + len(ids) <= limit:
+        if self._surely_fit(ids):
             return
+        limit, why, advice = self._limit
         unique, firsts, _ = merged(ids)
         new = firsts[self._locate(unique, create=False) == 0]
         if len(self) + len(new) > limit:
-            why, advice = ("dict_size", "make the table larger")
-            if limit == most:
-                why, advice = ("the most that one server can address", "use more servers")
             raise TableError(
                 f"table {self.name!r} is full: it has {len(self)} of at most {limit} ids ({why}), "
                 f"and this request adds {len(new)}, the first of them {ids[new.min()]}; "

@@ -1,9 +1,10 @@
 """Rows between memory and disk: loops over records of a table that keeps some of its rows there.
 
 Such a record has, behind the low half of its id, a word that says where its row is: 0, nowhere yet,
-else a number from 1 of a slot in memory, or with the highest bit a place in the file. Slots in use
-are a ring, the one used last first; ``before`` and ``after`` are its links, and the last element of
-both is where it begins. Free slots are a chain by ``after``. ``freed`` is a stack of free places.
+else a number from 1 of a slot in memory, or with the highest bit a place in the file. The bit below
+that of a slot says that the row was used since a hand passed, which goes round all slots for those
+whose row may go down. ``owners`` has the record of each slot, negative while the row is needed, or
+of a free slot the next that is free. ``freed`` is a stack of free places.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from numba.core import types
 from hpcdist.base.jit import inlined, jit
 from hpcdist.base.raw_memory import copy_bytes, prefetch, uint32_at
 
-# What ``book`` holds: slots that have been used; the first free one, plus 1 (0: none), and how many
-# there are; places that have been used; how many of these are free.
-SLOTS, FREE_SLOT, FREE_SLOTS, PLACES, FREED = range(5)
+# What ``book`` holds: slots that have been taken; the first free one, plus 1 (0: none), and how
+# many there are; places that have been taken; how many of these are free; where the hand is.
+SLOTS, FREE_SLOT, FREE_SLOTS, PLACES, FREED, HAND = range(6)
 AHEAD = 8  # records asked for before they are needed
 WHERE = 4  # byte of a record at which the word is
-ON_DISK = np.uint32(1 << 31)
-MOST = (1 << 31) - 2  # slots, and places
+ON_DISK, USED = np.uint32(1 << 31), np.uint32(1 << 30)
+MOST = (1 << 30) - 2  # slots, and places
 
 # Of the C library: (file, address, bytes, byte of the file); both return how many bytes, or -1.
 _OF_FILE = types.int64(types.int32, types.int64, types.int64, types.int64)
@@ -30,31 +31,30 @@ _write_bytes = types.ExternalFunction("pwrite", _OF_FILE)
 
 
 @inlined
-def _unlink(slot, before, after):
-    after[before[slot]] = after[slot]
-    before[after[slot]] = before[slot]
-
-
-@inlined
-def _link_first(slot, before, after):
-    ring = len(before) - 1
-    first = after[ring]
-    before[slot], after[slot] = uint32(ring), first
-    before[first] = after[ring] = uint32(slot)
-
-
-@inlined
-def _free_slot(book, after):
+def _free_slot(book, owners):
     """Return a slot that has no row, -1 if there is none."""
     if book[FREE_SLOTS]:
         slot = book[FREE_SLOT] - 1
-        book[FREE_SLOT] = int64(after[slot])
+        book[FREE_SLOT] = owners[slot]
         book[FREE_SLOTS] -= 1
         return slot
-    if book[SLOTS] < len(after) - 1:
+    if book[SLOTS] < len(owners):
         book[SLOTS] += 1
         return book[SLOTS] - 1
     return int64(-1)
+
+
+@inlined
+def _next_to_leave(book, owners):
+    """Return the next slot whose row was not used since the hand passed, and is not needed."""
+    while True:
+        slot = book[HAND]
+        book[HAND] = slot + 1 if slot + 1 < len(owners) else int64(0)
+        if owners[slot] > 0:
+            words = uint32_at(owners[slot] + WHERE)
+            if not words[0] & USED:
+                return slot
+            words[0] &= ~USED
 
 
 @inlined
@@ -72,56 +72,53 @@ def _slot_of(record):
     if record == 0:
         return int64(-1)
     word = uint32_at(record + WHERE)[0]
-    return int64(word) - 1 if word < ON_DISK else int64(-1)
-
-
-@inlined
-def _ask_ahead(records, i, begin, size, before, after):
-    """Ask for what later records need to come first in the ring: links, then those beside them."""
-    links, others = int64(before.ctypes.data), int64(after.ctypes.data)
-    if i + 3 * AHEAD < len(records):
-        prefetch(records[i + 3 * AHEAD] + WHERE)
-    slot = _slot_of(records[i + 2 * AHEAD]) if i + 2 * AHEAD < len(records) else int64(-1)
-    if slot >= 0:
-        prefetch(links + 4 * slot)
-        prefetch(others + 4 * slot)
-    slot = _slot_of(records[i + AHEAD]) if i + AHEAD < len(records) else int64(-1)
-    if slot >= 0:
-        prefetch(links + 4 * int64(after[slot]))
-        prefetch(others + 4 * int64(before[slot]))
-        prefetch(begin + slot * size)
+    return int64(word & ~USED) - 1 if word < ON_DISK else int64(-1)
 
 
 @jit
-def raise_rows(records, bodies, begin, size, book, owners, before, after, freed, down, up):
-    """Give rows slots, and write their addresses to ``bodies``; return how many go down, and up.
-
-    bodies: where a row's record would begin, 0 where there is no record. begin: the address of the
-    slots. down, up: int64 [records, 3], slots and places of rows that are to be written, then of
-    those to be read, and which record each of these is; place -1: it is a new row. No more records
-    than slots. ``freed`` has room for a place of each.
-    """
-    downs = ups = 0
+def rows_in_memory(records, bodies, begin, size):
+    """Write to ``bodies``, as `raise_rows`, rows that are in memory; return how many are not."""
+    missing = 0
     for i in range(len(records)):
-        _ask_ahead(records, i, begin, size, before, after)
+        if i + AHEAD < len(records):
+            prefetch(records[i + AHEAD] + WHERE)
         bodies[i] = 0
         slot = _slot_of(records[i])
         if slot >= 0:
-            _unlink(slot, before, after)
-            _link_first(slot, before, after)
+            words = uint32_at(records[i] + WHERE)
+            if not words[0] & USED:
+                words[0] |= USED
             bodies[i] = begin + slot * size - 4
+        else:
+            missing += records[i] != 0
+    return missing
+
+
+@jit
+def raise_rows(records, bodies, begin, size, book, owners, freed, down, up):
+    """Give rows slots, and write their addresses to ``bodies``; return how many go down, and up.
+
+    bodies: where a row's record would begin, 0 where there is no record; `rows_in_memory` has been
+    there. begin: the address of the slots. down, up: int64 [records, 3], slots and places of rows
+    that are to be written, then of those to be read, and which record each of these is; place -1:
+    it is a new row. No more records than slots. ``freed`` has room for a place of each.
+    """
+    downs = ups = 0
+    for i in range(len(records)):
+        slot = _slot_of(records[i])
+        if slot >= 0:
+            owners[slot] = -records[i]
     for i in range(len(records)):
         if records[i] == 0 or bodies[i]:
             continue
         words = uint32_at(records[i] + WHERE)
         word = words[0]
         if word and word < ON_DISK:  # an id comes again
-            bodies[i] = begin + (int64(word) - 1) * size - 4
+            bodies[i] = begin + _slot_of(records[i]) * size - 4
             continue
-        slot = _free_slot(book, after)
+        slot = _free_slot(book, owners)
         if slot < 0:
-            slot = int64(before[len(before) - 1])
-            _unlink(slot, before, after)
+            slot = _next_to_leave(book, owners)
             place = _free_place(book, freed)
             uint32_at(owners[slot] + WHERE)[0] = uint32(place) | ON_DISK
             down[downs, 0], down[downs, 1] = slot, place
@@ -129,10 +126,12 @@ def raise_rows(records, bodies, begin, size, book, owners, before, after, freed,
         up[ups, 0], up[ups, 2] = slot, i
         up[ups, 1] = int64(word & ~ON_DISK) if word else -1
         ups += 1
-        words[0] = uint32(slot + 1)
-        owners[slot] = records[i]
-        _link_first(slot, before, after)
+        words[0], owners[slot] = uint32(slot + 1), -records[i]
         bodies[i] = begin + slot * size - 4
+    for i in range(len(records)):
+        slot = _slot_of(records[i])
+        if slot >= 0:
+            owners[slot] = records[i]
     for k in range(ups):  # not before: what goes down is written first
         if up[k, 1] >= 0:
             freed[book[FREED]] = uint32(up[k, 1])
@@ -150,9 +149,9 @@ def find_rows(records, bodies, begin, size, up):
     for i in range(len(records)):
         bodies[i] = 0
         if records[i]:
-            word = uint32_at(records[i] + WHERE)[0]
-            if word and word < ON_DISK:
-                bodies[i] = begin + (int64(word) - 1) * size - 4
+            word, slot = uint32_at(records[i] + WHERE)[0], _slot_of(records[i])
+            if slot >= 0:
+                bodies[i] = begin + slot * size - 4
             else:
                 up[ups, 0], up[ups, 2] = ups, i
                 up[ups, 1] = int64(word & ~ON_DISK) if word else -1
@@ -161,7 +160,7 @@ def find_rows(records, bodies, begin, size, up):
 
 
 @jit
-def drop_rows(records, book, before, after, freed):
+def drop_rows(records, book, owners, freed):
     """Free the slots and places of rows that the table forgets."""
     for i in range(len(records)):
         words = uint32_at(records[i] + WHERE)
@@ -170,9 +169,8 @@ def drop_rows(records, book, before, after, freed):
             freed[book[FREED]] = word & ~ON_DISK
             book[FREED] += 1
         elif word:
-            slot = int64(word) - 1
-            _unlink(slot, before, after)
-            after[slot] = uint32(book[FREE_SLOT])
+            slot = _slot_of(records[i])
+            owners[slot] = book[FREE_SLOT]
             book[FREE_SLOT] = slot + 1
             book[FREE_SLOTS] += 1
         words[0] = uint32(0)

@@ -121,3 +121,16 @@ def test_any_tool_reads_the_metadata_in_the_manifest(tmp_path):
         parts = [part for part in checkpoint.facts.tables if part.name == TABLE]
     assert {part.metadata for part in parts} == {EXACT.metadata}
     assert {part.clock for part in parts} == {(6, 1)}
+
+
+def test_rows_loaded_from_a_later_step_are_forgotten_by_their_next_look():
+    """A look lowers what they are worth: the lists that rows are forgotten by must follow."""
+    score = ClickScore(nonclk_coeff=0.0, delete_threshold=0.0)
+    table = table_with(RowPolicy(budget_rows=8, parts=1, score=score))
+    ids, metadata = np.arange(8), np.zeros((8, len(table.policy.metadata)), np.uint32)
+    metadata[:, :3] = 1, 100, 0
+    rows, state = np.zeros((8, 4), np.float32), np.zeros((8, table.state_width), np.float32)
+    table.load(ids, rows, state, metadata)
+    table.push(np.array([2, 5]), rows[:2], 0.1)
+    table.push(np.array([10, 11]), rows[:2], 0.1)
+    assert sorted(table.export(0, 9)[0].tolist()) == [0, 1, 3, 4, 6, 7, 11]
