@@ -98,6 +98,16 @@ def programs() -> Iterator[tuple[object, object]]:
         yield main, startup
 
 
+@pytest.fixture
+def none_connected() -> Iterator[None]:
+    """Let a test connect tables as a new process does, and leave none to the next one."""
+    from hpcdist.fluid.declared import tables as library
+
+    library._open.tables = None  # private: a process has one set of them
+    yield
+    library._open.tables = None  # private: a process has one set of them
+
+
 def _expect_few_failed(run: Path) -> None:
     try:
         few_failed(run, AGAIN_AT_MOST)

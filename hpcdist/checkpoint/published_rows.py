@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.errors import TableError
 from hpcdist.base.replaced import write_whole
 from hpcdist.checkpoint.background import Background
 from hpcdist.checkpoint.rows import STORAGE, Choice, facts_of
@@ -20,6 +21,7 @@ from hpcdist.ps.policy_table import PolicyTable
 from hpcdist.ps.published.files import TableRows, write_rows
 from hpcdist.ps.published.members import TableKind
 from hpcdist.ps.published.sorted_rows import mixes_of
+from hpcdist.ps.row_policy import RowPolicy
 from hpcdist.ps.table import SparseTable
 
 EXPORTED_ROWS = 1 << 16  # rows whose ids are asked for at a time
@@ -63,6 +65,25 @@ def facts_path(rows: Path) -> Path:
 def failure_path(rows: Path) -> Path:
     """Return the file by which an owner says why its rows cannot be written."""
     return rows.with_name(f"{rows.name}.failed")
+
+
+def check_choices(
+    keep: Mapping[str, Choice], policies: Mapping[str, RowPolicy | None]
+) -> dict[str, Choice]:
+    """Return which rows of tables are published; TableError for what their policies cannot tell."""
+    scored = sorted(name for name, policy in policies.items() if policy and policy.score)
+    for name, choice in dict(keep).items():
+        if not isinstance(choice, Choice):
+            raise TableError(
+                f"table {name!r}: rows to publish: expected a hpcdist.checkpoint.Choice, got "
+                f"{choice!r}"
+            )
+        if name not in scored:
+            raise TableError(
+                f"table {name!r}: rows to publish are chosen by their score: expected a table with "
+                f"RowPolicy(score=ClickScore()), of which there are {', '.join(scored) or 'none'}"
+            )
+    return dict(keep)
 
 
 class PublishedRows:

@@ -17,7 +17,13 @@ from hpcdist.base.plain_data import typed
 from hpcdist.base.replaced import make_folders
 from hpcdist.checkpoint.background import Background
 from hpcdist.checkpoint.local_shards import program_of_job, tables_of
-from hpcdist.checkpoint.published_rows import PublishedRows, PublishOrder, facts_path, failure_path
+from hpcdist.checkpoint.published_rows import (
+    PublishedRows,
+    PublishOrder,
+    check_choices,
+    facts_path,
+    failure_path,
+)
 from hpcdist.checkpoint.ranks import PATIENCE, peers_here, together
 from hpcdist.checkpoint.rows import Choice
 from hpcdist.checkpoint.serving import PUBLISH
@@ -37,6 +43,8 @@ from hpcdist.ps.published.members import (
     link_of,
     resolve,
 )
+from hpcdist.ps.row_policy import RowPolicy
+from hpcdist.transpiler.table_metadata import policy_of
 
 POLL_S = 0.02
 
@@ -60,6 +68,7 @@ class Publisher:
         tables: Sequence[str] | None = None,
         dense: OnnxModel | None = None,
         keep: Mapping[str, Choice] | None = None,
+        policies: Mapping[str, RowPolicy | None] | None = None,
         main_program: Program | None = None,
         scope: Scope | None = None,
     ) -> None:
@@ -67,13 +76,18 @@ class Publisher:
 
         ``tables`` are published, None: all of the job; ``dense``: each version has this dense part,
         too, with trainer 0's values; ``keep``: by tables that count shows and clicks, which rows
-        are published, None: all. PlanError for numbers that cannot be, PublicationError, on
+        are published, None: all; ``policies`` of tables, None: as the Program says. PlanError for
+        numbers that cannot be, TableError for rows that cannot be chosen, PublicationError, on
         trainer 0, for a dense part that cannot be exported.
         """
         self._every = integer("every", every, 1)
         self._base_every = integer("base_every", base_every, 1)
         self._directory, self._tables = Path(dirname).resolve(), tables
-        self._keep = {name: asdict(choice) for name, choice in (keep or {}).items()}
+        if keep and policies is None:
+            variables = program_of_job(main_program).list_vars()
+            policies = {var.name: policy_of(var) for var in variables}
+        choices = check_choices(keep or {}, policies or {})
+        self._keep = {name: asdict(choice) for name, choice in choices.items()}
         self._program, self._scope = main_program, scope
         self._steps = 0
         self._published_at = -1  # the step of what was published last

@@ -96,6 +96,11 @@ class Choice:
     least_show: float = 0.0
     least_delta: float | None = None
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not isinstance(value, (int, float)) and (value, name) != (None, "least_delta"):
+                raise TableError(f"Choice: {name}: expected a number, got {value!r}")
+
     def of(self, table: SparseTable, ids: np.ndarray) -> np.ndarray:
         """Return the chosen ones of some ids of a table: all, if it counts no shows."""
         if not _counts_shows(table):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from hpcdist.transpiler.plan import trainer_plan
 
 if TYPE_CHECKING:
     from hpcdist.checkpoint.publisher import Publisher
+    from hpcdist.checkpoint.rows import Choice
     from hpcdist.ps.published.dense import OnnxModel
 
 LOOK_S = 0.5  # how often trainers ask each other whether it is time to save, or to stop
@@ -80,6 +82,7 @@ class Saver:
         scope: Scope | None = None,
         publish: str | Path | None = None,
         publish_every: int = 100,
+        publish_keep: Mapping[str, Choice] | None = None,
         dense: OnnxModel | None = None,
     ) -> None:
         """``every``, ``every_s``: None saves only when asked, or warned.
@@ -87,8 +90,9 @@ class Saver:
         ``best``: whether the "min" or the "max" of a metric is the best. ``on_nan``: what not to
         save is followed by, a "warn"ing or the "end" of training, by a NotFiniteError; None: as
         `--on-nan` says. ``publish``: the directory of versions of the tables, ``publish_every``:
-        steps from one to the next, ``dense``: the dense part that is published with them. The
-        others are those of `save`.
+        steps from one to the next, ``publish_keep``: which rows of tables that count shows and
+        clicks, ``dense``: the dense part that is published with them. The others are those of
+        `save`.
         """
         for name, value, fits, expected in (
             ("every", every, every is None or every >= 1, "at least 1 step"),
@@ -114,7 +118,10 @@ class Saver:
         }
         self._publisher: Publisher | None = None
         if publish is not None:
-            self._publisher = self._publisher_to(publish, publish_every, dense)
+            facts = {"every": publish_every, "keep": publish_keep, "dense": dense}
+            self._publisher = self._publisher_to(publish, facts)
+        elif publish_keep:
+            raise CheckpointError("publish_keep: say where to: Saver(..., publish='published')")
         self._asks: bool | None = None  # whether trainers ask each other
         self._look_at = 1  # the step after which they do so next
         self._looked = (0, time.monotonic())
@@ -216,16 +223,10 @@ class Saver:
         """Whether versions of the tables are published."""
         return self._publisher is not None
 
-    def _publisher_to(self, dirname: str | Path, every: int, dense: OnnxModel | None) -> Publisher:
+    def _publisher_to(self, dirname: str | Path, facts: Mapping[str, Any]) -> Publisher:
         from hpcdist.checkpoint.publisher import Publisher  # few jobs publish
 
-        return Publisher(
-            dirname,
-            every=every,
-            dense=dense,
-            main_program=self._program,
-            scope=self._common["scope"],
-        )
+        return Publisher(dirname, **facts, main_program=self._program, scope=self._common["scope"])
 
     def _save(self, directory: Path, keep: int, extra: object, *, asynchronous: bool) -> bool:
         """Save; tell whether that was done: NaN and infinity are not saved."""

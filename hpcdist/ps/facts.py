@@ -155,11 +155,12 @@ class TrainingMode:
 
 @dataclass(frozen=True)
 class Publishing:
-    """Where versions of tables are published, and every how many steps."""
+    """Where versions of tables are published, every how many steps, and by names which rows."""
 
     directory: str
     every: int = PUBLISH_EVERY
     tables: tuple[str, ...] = ()
+    keep: Mapping[str, Any] = field(default_factory=dict)  # `checkpoint.Choice`, of those not whole
 
 
 @dataclass(frozen=True)

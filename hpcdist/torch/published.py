@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from hpcdist import checkpoint
 from hpcdist.base.errors import TableError
 from hpcdist.checkpoint.ranks import peers_here, together
+from hpcdist.checkpoint.rows import Choice
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
 from hpcdist.ps.facts import PUBLISH_EVERY
@@ -34,13 +36,16 @@ class Publisher(checkpoint.Publisher):
         *,
         every: int = PUBLISH_EVERY,
         base_every: int = 24,
+        keep: Mapping[str, Choice] | None = None,
         dense: OnnxModel | None = None,
     ) -> None:
         """``every``: steps from version to version; ``base_every``: versions from base to base.
 
+        ``keep``: by tables that count shows and clicks, which rows are published, None: all;
         ``dense``: a dense part of `onnx_model` that is published, too.
 
-        TableError for a model without tables, PlanError for numbers that cannot be.
+        TableError for a model without tables, and for rows that cannot be chosen, PlanError for
+        numbers that cannot be.
         """
         needs_launcher("publish")
         self._of, *others = _with_tables(model, "Publisher")
@@ -50,7 +55,15 @@ class Publisher(checkpoint.Publisher):
                 f"Publisher: tables {names} were made after others had been looked up: publish "
                 "them by a Publisher of their own, to a directory of their own"
             )
-        super().__init__(dirname, every=every, base_every=base_every, dense=dense, scope=Scope())
+        super().__init__(
+            dirname,
+            every=every,
+            base_every=base_every,
+            dense=dense,
+            keep=keep,
+            policies=self._of.policies,
+            scope=Scope(),
+        )
 
     def publish(self, step: int | None = None, *, base: bool = False) -> bool:
         """Begin to publish a version now; see the base class. TableError within a step."""

@@ -29,7 +29,6 @@ from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
 from hpcdist.ps.facts import rate_name
-from hpcdist.ps.published.dense import OnnxModel
 from hpcdist.torch.job import job
 from hpcdist.torch.models import needs_launcher, tables_of
 from hpcdist.torch.published import Publisher, declared
@@ -181,11 +180,11 @@ class Saver(checkpoint.Saver):
                 " or ".join(map(repr, others)),
             )
 
-    def _publisher_to(self, dirname: str | Path, every: int, dense: OnnxModel | None) -> Publisher:
+    def _publisher_to(self, dirname: str | Path, facts: Mapping[str, Any]) -> Publisher:
         having = [obj for obj in self._objects.values() if any(t.names for t in tables_of([obj]))]
         if not having:
             raise CheckpointError("publish: none of the objects has a table")
-        return Publisher(dirname, having[0], every=every, dense=dense)
+        return Publisher(dirname, having[0], **facts)
 
     def _gather(self) -> None:
         """Put all states into the scope. Collective. NotFiniteError as `checkpoint.save`'s."""

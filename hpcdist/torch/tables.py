@@ -19,6 +19,7 @@ from hpcdist.comm.base import Array, Transport
 from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.facts import DenseFacts, Facts, OptimizerFacts, TableFacts, TrainingMode
 from hpcdist.ps.planned_tables import make_table
+from hpcdist.ps.row_policy import RowPolicy
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import TableClient
@@ -138,6 +139,11 @@ class Tables:
     def names(self) -> list[str]:
         """The names of all tables."""
         return sorted(self._facts)
+
+    @property
+    def policies(self) -> dict[str, RowPolicy | None]:
+        """The policies of all tables, by name."""
+        return {name: table.policy for name, table in self._facts.items()}
 
     @property
     def served_parameters(self) -> dict[str, nn.Parameter]:

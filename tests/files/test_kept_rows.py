@@ -3,14 +3,19 @@
 import numpy as np
 import pytest
 
+import hpcdist as fluid
+import hpcdist.ps as ps
 from hpcdist.checkpoint import published_rows
 from hpcdist.checkpoint.published_rows import PublishedRows, PublishOrder
 from hpcdist.checkpoint.rows import Choice
+from hpcdist.errors import CheckpointError, HpcdistError, TableError
 from hpcdist.ps.policy_table import PolicyTable
 from hpcdist.ps.published.sorted_rows import ids_of
 from hpcdist.ps.row_policy import ClickScore, RowPolicy
 from hpcdist.ps.table import RowInitializer, RowOptimizer
+from hpcdist.serving import Lookup
 
+pytestmark = pytest.mark.usefixtures("none_connected")
 POLICY = RowPolicy(score=ClickScore(nonclk_coeff=1.0, delete_threshold=0.5))
 KEEP = {"t": vars(Choice(least_score=2.0, days=3.0, least_delta=2.0))}
 
@@ -76,3 +81,57 @@ def test_what_a_version_had_that_never_was_is_due(made):
     assert made.publish(4, base=True, committed=3) == ([1, 2, 3], [])
     made.push(1)
     assert made.publish(5, committed=3) == ([1], [])  # the base was not complete
+
+
+def test_a_connected_table_publishes_what_it_is_told_to(tmp_path):
+    table = ps.connect("t", 1, row_policy=POLICY, publish=tmp_path, publish_keep=Choice(2.0, 3.0))
+    for ids in ([1, 2, 3], [1, 3]):
+        table.push(ids, np.ones((len(ids), 1), np.float32)).wait()
+    table.close()
+    with Lookup(tmp_path, watch=False) as lookup:
+        assert lookup.pull("t", [1, 2, 3], missing="zeros").astype(bool).tolist() == [
+            [True],
+            [False],
+            [True],
+        ]
+
+
+def program_of(policy):
+    """Make the default Program one that looks a table up."""
+    ids = fluid.layers.data("ids", [1], dtype="int64")
+    attr = fluid.ParamAttr("t", row_policy=policy)
+    rows = fluid.embedding(ids, [-1, 2], True, True, None, attr)
+    fluid.optimizer.SGD(0.1).minimize(fluid.layers.mean(rows))
+
+
+def test_what_cannot_be_chosen_is_refused_before_the_first_step(tmp_path):
+    """By whatever publishes: each has the same words for it."""
+    main, choice = fluid.Program(), Choice(1.0, 3.0)
+    with fluid.program_guard(main):
+        program_of(POLICY)
+    made = {"main_program": main}
+    for wrong, message in (
+        ({"t": 3}, r"'t': rows to publish: expected a hpcdist.checkpoint.Choice, got 3"),
+        ({"u": choice}, r"'u': rows to publish are chosen .* of which there are t"),
+    ):
+        with pytest.raises(TableError, match=message):
+            fluid.checkpoint.Publisher(tmp_path, keep=wrong, **made)
+        with pytest.raises(TableError, match=message):
+            fluid.checkpoint.Saver(None, tmp_path, publish=tmp_path, publish_keep=wrong, **made)
+        with pytest.raises(TableError, match=message):
+            policies = {"t": POLICY}
+            fluid.checkpoint.Publisher(tmp_path, keep=wrong, policies=policies, **made)
+    with pytest.raises(CheckpointError, match="publish_keep: say where to"):
+        fluid.checkpoint.Saver(None, tmp_path, publish_keep={"t": choice}, **made)
+    for facts, message in (
+        ({"publish_keep": choice}, "'t': publish_keep: say where to"),
+        ({"publish": tmp_path, "publish_keep": choice}, "of which there are none"),
+        (
+            {"publish": tmp_path, "publish_keep": 1, "row_policy": POLICY},
+            "a hpcdist.*Choice, got 1",
+        ),
+    ):
+        with pytest.raises(TableError, match=message):
+            ps.connect("t", 1, **facts)
+    with pytest.raises(HpcdistError, match="Choice: days: expected a number, got 'x'"):
+        Choice(1.0, "x")

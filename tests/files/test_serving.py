@@ -17,7 +17,6 @@ import pytest
 import hpcdist.ps as ps
 from hpcdist.checkpoint import published_rows
 from hpcdist.errors import PublicationError, TableError
-from hpcdist.fluid.declared import tables as library
 from hpcdist.launch import main
 from hpcdist.ps.changes import Changes
 from hpcdist.ps.policy_table import PolicyTable
@@ -27,14 +26,8 @@ from hpcdist.serving import Lookup, compact
 from hpcdist.serving.sorted_rows import SortedKeys, ids_of, mixes_of
 from tests.support.published import WIDTH, Publication, random_publication
 
+pytestmark = pytest.mark.usefixtures("none_connected")
 IDS = np.arange(-20, 20)
-
-
-@pytest.fixture(autouse=True)
-def none_connected():
-    library._open.tables = None  # private: as a new process begins
-    yield
-    library._open.tables = None  # private: as a new process begins
 
 
 def names(directory, suffix=".json"):

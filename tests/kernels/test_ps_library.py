@@ -9,17 +9,11 @@ import pytest
 
 import hpcdist.ps as ps
 from hpcdist.errors import HpcdistError, PlanError, TableError
-from hpcdist.fluid.declared import tables as library
 from hpcdist.ps.table import RowInitializer, RowOptimizer
 from hpcdist.serving import Lookup
 from tests.support.table_model import Model
 
-
-@pytest.fixture(autouse=True)
-def none_connected():
-    library._open.tables = None  # private: as a new process begins
-    yield
-    library._open.tables = None  # private: as a new process begins
+pytestmark = pytest.mark.usefixtures("none_connected")
 
 
 def test_rows_move_by_the_formula():

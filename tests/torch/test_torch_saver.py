@@ -13,7 +13,7 @@ from torch import nn
 import hpcdist as fluid
 import hpcdist.torch as ours
 from hpcdist.base.trace.position import here
-from hpcdist.checkpoint import resume_state
+from hpcdist.checkpoint import Choice, resume_state
 from hpcdist.comm.world import mpi_world
 from hpcdist.errors import CheckpointError, TableError
 from hpcdist.serving import Lookup
@@ -66,6 +66,13 @@ def test_days_end_and_versions_are_published_between_steps_of_tables(tmp_path):
     with torch.no_grad(), Lookup(tmp_path, watch=False) as lookup:
         rows = learner.words(torch.arange(6)).numpy()
         np.testing.assert_array_equal(lookup.pull("words", np.arange(6)), rows)
+    kept = {"words": Choice(1.0, 3.0)}
+    for make in (
+        lambda: ours.Publisher(tmp_path, model, keep=kept),
+        lambda: ours.Saver(tmp_path, learner.objects, publish=tmp_path, publish_keep=kept),
+    ):
+        with pytest.raises(TableError, match="'words': .* RowPolicy.* of which there are none"):
+            make()
     for make in (ours.shrink_tables, lambda model: ours.Publisher(tmp_path, model)):
         with pytest.raises(TableError, match="expected a model with tables.* a Linear without"):
             make(nn.Linear(1, 1))

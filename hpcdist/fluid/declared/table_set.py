@@ -73,7 +73,8 @@ class TableSet:
                 f"together, got {publishing.directory} every {publishing.every} steps where others "
                 f"have {known.directory} every {known.every}"
             )
-        self.publishing = replace(known, tables=(*known.tables, *publishing.tables))
+        tables, keep = (*known.tables, *publishing.tables), {**known.keep, **publishing.keep}
+        self.publishing = replace(known, tables=tables, keep=keep)
 
     @property
     def names(self) -> list[str]:
@@ -120,6 +121,8 @@ class TableSet:
                 self.publishing.directory,
                 every=self.publishing.every,
                 tables=self.publishing.tables,
+                keep=self.publishing.keep,
+                policies={name: table.policy for name, table in self.tables.items()},
                 main_program=self._program,
                 scope=self._scope,
             )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from hpcdist.fluid.declared.table_set import TableSet
 from hpcdist.ps import arguments as given
 from hpcdist.ps.facts import PUBLISH_EVERY, Initial
 from hpcdist.ps.row_policy import RowPolicy
+
+if TYPE_CHECKING:
+    from hpcdist.checkpoint.rows import Choice
 
 UNIFORM = Initial("uniform", -0.1, 0.1)
 
@@ -181,6 +184,7 @@ def connect(
     max_staleness: int | None = None,
     publish: str | Path | None = None,
     publish_every: int = PUBLISH_EVERY,
+    publish_keep: Choice | None = None,
     **arguments: float,
 ) -> Table:
     """Return the table ``name``, of rows of ``width`` float32, for any int64 ids.
@@ -191,10 +195,11 @@ def connect(
     a row, which rows are forgotten, how they are kept. In
     ``mode`` "async", with servers, ``max_staleness`` is how many steps a
     trainer may be ahead of the slowest. ``publish``: a directory to which a version of the table is
-    written every ``publish_every`` steps, for `hpcdist.serving.Lookup`. Every trainer connects the
-    same tables before the first pull or push; a server serves in here, and its script ends. The
-    same name with the same facts is the same table. TableError or PlanError for what cannot be,
-    LaunchError for several processes without our launcher.
+    written every ``publish_every`` steps, for `hpcdist.serving.Lookup`; ``publish_keep``, a
+    `hpcdist.checkpoint.Choice`: with which rows, by shows and clicks, None: all. Every trainer
+    connects the same tables before the first pull or push; a server serves in here, and its script
+    ends. The same name with the same facts is the same table. TableError or PlanError for what
+    cannot be, LaunchError for several processes without our launcher.
 
     >>> table = hpcdist.ps.connect("nodes", 16, optimizer="adagrad", lr=0.1)  # doctest: +SKIP
     """
@@ -206,6 +211,13 @@ def connect(
     if tables is None:
         tables = _open.tables = TableSet(how)
     publishing = given.publishing(name, publish, publish_every)
+    if publish_keep is not None:
+        if publishing is None:
+            raise TableError(f"table {name!r}: publish_keep: say where to: publish='published'")
+        from hpcdist.checkpoint.published_rows import check_choices
+
+        kept = check_choices({name: publish_keep}, {name: row_policy})
+        publishing = replace(publishing, keep=kept)
     if name in tables.tables:
         known = tables.tables[name], tables.optimizers[name], tables.mode
         if known != (facts, moved_by, how) or name in tables.closed:
