@@ -10,6 +10,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import checkpoint, layers
+from hpcdist.comm.world import mpi_world
 from hpcdist.fluid.fleet import Fleet
 from tests.support.job import alone, run_job, values
 
@@ -63,12 +64,17 @@ def batch(step: int) -> dict[str, Any]:
     return feed
 
 
-def train(policy: Any = FULL, steps: int = 10) -> list[float]:
+def train(policy: Any = FULL, steps: int = 10, folder: str = "", first: int = 0) -> list[float]:
+    """Return losses from step ``first`` on, of a checkpoint in ``folder``; there is one after 4."""
     main, startup, test, loss = build(policy)
     exe = fluid.Executor(fluid.CPUPlace())
     exe.run(startup)
     told: list[float] = []
-    for step in range(steps):
+    if first:
+        checkpoint.restore(exe, folder, main)
+    for step in range(first, steps):
+        if step == 4 and folder and not first:
+            checkpoint.save(exe, folder, step, main)
         (value,) = exe.run(main, feed=batch(step), fetch_list=[loss])
         told.append(float(value.reshape(-1)[0]))
         if step == 5:
@@ -92,6 +98,24 @@ def test_a_job_computes_what_one_process_computes(trainers: int, servers: int) -
 def test_two_trainers_get_the_same_bits_from_any_number_of_servers() -> None:
     first, second = (values(run_job(2, servers, lambda role: train())) for servers in (1, 2))
     np.testing.assert_array_equal(first, second)
+
+
+def test_rows_that_widen_go_on_when_restored_on_another_number(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """A table whose rows all are narrow, or all wide, would have other losses."""
+    own = str(tmp_path_factory.mktemp("checkpoint")).encode()
+    folder = mpi_world().broadcast_bytes(own if mpi_world().rank == 0 else None).decode()
+    policy = replace(FULL, admit_after=1, widen_at=0.9)
+    with alone():
+        wanted = train(policy)
+        others = [train(replace(policy, widen_at=at)) for at in (0.0, 1e9)]
+    assert not any(np.allclose(wanted, losses, 1e-5, 1e-5) for losses in others)
+    for got in values(run_job(2, 0, lambda role: train(policy, folder=folder))):
+        np.testing.assert_allclose(got, wanted, 1e-5, 1e-5)
+    with alone():
+        restored = train(policy, folder=folder, first=4)
+    np.testing.assert_allclose(restored, wanted[4:], 1e-5, 1e-5)
 
 
 def test_too_many_servers_are_refused_before_the_first_step() -> None:
