@@ -162,3 +162,62 @@ def test_rows_that_are_counted_as_gradients_need_servers(trainers, servers):
         return
     with pytest.raises(PlanError, match="gives numbers of rows as gradients"):
         check(lambda: training(net), [(trainers, servers)])
+
+
+def following_gradients(follow: Callable[[Any, Any, Any], list[Any]]) -> Callable[[], Any]:
+    """Return what trains on whole batches, and fetches what ``follow`` makes of gradients."""
+    main, startup = fluid.Program(), fluid.Program()
+    startup.random_seed = 3
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        x, label = layers.data("x", [3]), layers.data("label", [1], dtype="int64")
+        h = layers.fc(x, 4, act="tanh")
+        h = layers.elementwise_sub(h, layers.reduce_max(h, dim=0, keep_dim=True))  # mixes rows
+        loss = layers.mean(layers.softmax_with_cross_entropy(layers.fc(h, 2), label))
+        _, gradients = fluid.optimizer.SGD(0.1).minimize(loss)
+        fetched = follow(h, loss, {p.name: g for p, g in gradients}["fc_0.w_0"])
+
+    def script() -> list[np.ndarray]:
+        exe = Executor()
+        exe.run(startup)
+        steps = [exe.run(main, feed=batch(k, 6), fetch_list=[loss, *fetched]) for k in range(3)]
+        return [np.array(value) for values in steps for value in values]
+
+    return script
+
+
+def keep(value: Any) -> Any:
+    kept = layers.create_global_var(list(value.shape), 0.0, "float32", persistable=True)
+    layers.assign(layers.elementwise_add(kept, value), kept)
+    return kept
+
+
+OF_GRADIENTS = {
+    "of the loss": lambda h, loss, of_weight: [f"{loss.name}@GRAD"],
+    "on the way": lambda h, loss, of_weight: [f"{h.name}@GRAD"],
+    "of a parameter": lambda h, loss, of_weight: [of_weight],
+    "its norm": lambda h, loss, of_weight: [layers.reduce_sum(layers.square(of_weight))],
+    "times a mixed value": lambda h, loss, of_weight: [
+        layers.elementwise_mul(layers.reduce_sum(h), layers.reduce_sum(of_weight))
+    ],
+}
+KEPT = {
+    "summed": lambda h, loss, of_weight: [keep(of_weight)],
+    "its norm": lambda h, loss, of_weight: [keep(layers.reduce_sum(layers.square(of_weight)))],
+}
+
+
+@pytest.mark.parametrize("follow", OF_GRADIENTS.values(), ids=OF_GRADIENTS)
+def test_gradients_of_whole_batches_are_fetched_where_trainers_sum_them(follow):
+    check(lambda: following_gradients(follow), [(2, 0)])
+    with (
+        ranks_as_threads() as run,
+        pytest.raises(FeedError, match="cannot fetch .* train without servers"),
+    ):
+        run(2, 2, [following_gradients(follow) for _ in range(4)])
+
+
+@pytest.mark.parametrize("shape", [(2, 0), (2, 1)], ids=["ranks", "servers"])
+@pytest.mark.parametrize("follow", KEPT.values(), ids=KEPT)
+def test_what_is_kept_of_gradients_is_refused(follow, shape):
+    with ranks_as_threads() as run, pytest.raises(PlanError, match="keep different values of"):
+        run(*shape, [following_gradients(follow) for _ in range(sum(shape))])

@@ -8,6 +8,7 @@ from several rows cannot be combined from the trainers' parts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hpcdist.base.errors import FeedError, PlanError
@@ -20,12 +21,7 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.registry import attrs_of, lookup
 from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows, Operand
 from hpcdist.graph.values import RANK_TABLE
-from hpcdist.runtime.batches.scatter import (
-    batched_names,
-    is_loss_gradient,
-    losses,
-    weight_dtypes,
-)
+from hpcdist.runtime.batches.scatter import batched_names, is_loss_gradient, losses, weight_dtypes
 
 _IN_ROWS = {How.ROWS, How.RAGGED, How.PADDED}
 _GRADIENT = OfRows(How.GRADIENT)
@@ -50,9 +46,8 @@ class RowTreatment:
         starts = next((i for i, op in enumerate(ops) if is_loss_gradient(op)), len(ops))
         # Gradients that a loss is computed from are values of the forward pass.
         self._before_loss = {id(op) for op in ops[:starts]}
-        self._local_steps: set[str] = (
-            set()
-        )  # that count steps of each trainer's own longest sequence
+        # That count steps of each trainer's own longest sequence.
+        self._local_steps: set[str] = set()
         for _ in range(2):  # what is kept from step to step is read as the last step left it
             persistable = {
                 name: of for name, of in self._of.items() if self._block.is_persistable(name)
@@ -68,10 +63,10 @@ class RowTreatment:
         """Return how a value depends on the rows of a batch."""
         return self._of.get(name, SAME)
 
-    def mixed_states(self) -> dict[str, str]:
-        """Return why trainers' values differ of what a Program keeps from step to step, by name."""
+    def mixed_states(self) -> dict[str, OfRows]:
+        """Return what differs between trainers of what a Program keeps from step to step."""
         return {
-            name: of.why or f"it is {of.how.value}"
+            name: of
             for name, of in self._of.items()
             if of.how not in (How.SAME, How.COUNTS) and self._block.is_persistable(name)
         }
@@ -143,7 +138,8 @@ class RowTreatment:
         if op.type == "slice" and self._asks_beyond_rows(op):
             return dict.fromkeys(names, SAME)
         if mixed:
-            return dict.fromkeys(names, mixed[0])
+            of_gradient = any(_from_gradient(inputs[name]) for name in read)
+            return dict.fromkeys(names, replace(mixed[0], of_gradient=of_gradient))
         if any(of.how is How.GRADIENT for of in inputs.values()):
             return dict.fromkeys(names, self._of_gradients(op, inputs))
         if treatment is None:
@@ -256,12 +252,14 @@ class SharedProgram:
     empty if they can. Raises PlanError if that does not make the step of one process either.
     """
 
-    def __init__(self, program: Program, trainers: int) -> None:
+    def __init__(self, program: Program, trainers: int, *, averaged_away: bool = False) -> None:
+        """``averaged_away``: servers average the gradients, so that no trainer has the averages."""
         self._program = program
         self.batched = batched_names(program)
         self._rows = RowTreatment(program, self.batched)
         self.weight_dtypes = weight_dtypes(program)
         self._several = trainers > 1
+        self._averaged_away = averaged_away
         self._alike = sorted(self._rows.alike)
         self.counted = sorted(self._rows.counted)
         of_losses = {name: self._rows.of(name) for name in losses(program)}
@@ -282,8 +280,9 @@ class SharedProgram:
         fixed = (op for op in ops if self.draws_all_sequences(op))
         reason = next((f"{op.place} {op} draws for all sequences at once" for op in fixed), "")
         for name, mixed in self._rows.mixed_states().items():
-            reason = f"trainers would keep different values of {name!r}: {mixed}"
-            if name in updated:
+            why = mixed.why or f"it is {mixed.how.value}"
+            reason = f"trainers would keep different values of {name!r}: {why}"
+            if name in updated or _from_gradient(mixed):
                 raise PlanError(f"{reason}; {_ELSE}")
         if self.loss.how in (How.MEAN, How.SUM, How.SAME):
             return reason
@@ -352,14 +351,16 @@ class SharedProgram:
         FeedError if they cannot be.
         """
         of = self._of(name)
-        from_gradient = of.how is How.GRADIENT or of.of_gradient
-        if _is_mixed(of) or (self.why_whole and from_gradient):
+        # A trainer's gradients of whole batches are the job's where trainers sum them.
+        here = self.why_whole and not self._averaged_away
+        if _is_mixed(of) or (here and _from_gradient(of)):
             return OfRows(How.MIXED)
-        if from_gradient:
+        if _from_gradient(of):
+            fetch = "train without servers, or fetch" if self.why_whole else "fetch"
             raise FeedError(
                 f"cannot fetch {name!r} while trainers share the batches: it is {_described(of)}, "
                 "neither computed row by row, nor a mean, sum, maximum or minimum of such values; "
-                "fetch what it is computed from"
+                f"{fetch} what it is computed from"
             )
         return of
 
@@ -373,6 +374,11 @@ _ELSE = "change it, or call DistributeTranspiler.transpile in the script and div
 def _knows_rows(op: Operator) -> bool:
     """Return whether an operator draws random values that belong to rows."""
     return any(slot.name == "Rows" for slot in lookup(op.type).inputs)
+
+
+def _from_gradient(of: OfRows) -> bool:
+    """Return whether a value is, or follows from, a gradient that counts this trainer's rows."""
+    return of.how is How.GRADIENT or of.of_gradient
 
 
 def _is_mixed(of: OfRows) -> bool:

@@ -81,12 +81,13 @@ class Batches:
         self._counting: ProgramCache[CountsOfAll] = ProgramCache()
         self.joins = False  # whether every step counts the rows that each trainer has
 
-    def share(self, program: Program, trainers: int) -> Program:
+    def share(self, program: Program, trainers: int, *, averaged_away: bool) -> Program:
         """Note that every trainer is fed the whole batches of a Program; return what it runs.
 
-        Raises PlanError if the trainers' parts cannot make up the step of one process.
+        ``averaged_away``: see `SharedProgram`. Raises PlanError if the trainers' parts cannot make
+        up the step of one process.
         """
-        rows = SharedProgram(program, trainers)
+        rows = SharedProgram(program, trainers, averaged_away=averaged_away)
         if self._local:
             expect_divided(rows)
         shared = SharedFacts(rows, DistributedAuc(program), next(self._numbers))

@@ -173,10 +173,13 @@ class ProgramJob(Control):
         link = self._links.link_for(substitution.link)
         if substitution.startup is None:
             return link.substitute(substitution.program)
-        self._transpile(link, substitution.mains, substitution.startup)
+        served = bool(self.cluster.servers) and substitution.link is not LinkKind.SUMS_DENSE
+        self._transpile(link, substitution.mains, substitution.startup, served)
         return self._substitute_of(program)
 
-    def _transpile(self, link: Link, mains: Sequence[Program], startup: Program) -> None:
+    def _transpile(
+        self, link: Link, mains: Sequence[Program], startup: Program, served: bool
+    ) -> None:
         """Transpile what trains of a plain script, and divide its steps over the ranks.
 
         On a server the script ends here.
@@ -185,7 +188,9 @@ class ProgramJob(Control):
         if trainers + len(self.cluster.servers) > 1:
             refuse_missed_rows(mains)
         by_stages = isinstance(link, PipelineLink)
-        shared = mains if by_stages else [self._batches.share(main, trainers) for main in mains]
+        shared = mains
+        if not by_stages:
+            shared = [self._batches.share(one, trainers, averaged_away=served) for one in mains]
         transpiled, first = link.transpiled(shared, startup)
         substitutes = [link.substitute(one) for one in (*transpiled, first)]
         for origin, substitute in zip((*mains, startup), substitutes):
