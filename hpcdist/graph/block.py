@@ -7,16 +7,14 @@ from typing import Any
 
 from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.graph import names
-from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.op_role import DEVICE_ATTR, ROLE_ATTR, ROLE_VAR_ATTR
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.owner import OwningProgram
 from hpcdist.graph.printing import block_text
 from hpcdist.graph.registry import check_read, lookup
 from hpcdist.graph.shape_rules import infer_outputs
+from hpcdist.graph.unread import as_read
 from hpcdist.graph.variable import Parameter, Variable
-
-_ELEMENT_TYPES = ("dtype", "in_dtype", "out_dtype")  # attributes, in Fluid numbers
 
 
 class Block:
@@ -181,19 +179,15 @@ class Block:
     ) -> Operator:
         """Add an operator before position ``index``."""
         definition = lookup(type)
-        merged = {**definition.attrs, **(attrs or {})}
-        for name in [
-            n for n in _ELEMENT_TYPES if isinstance(merged.get(n), int) and merged[n] >= 0
-        ]:
-            merged[name] = canonical(merged[name])
-        merged.setdefault(ROLE_ATTR, int(self.program.current_role))
-        if ROLE_VAR_ATTR not in merged and self.program.current_role_var:
-            merged[ROLE_VAR_ATTR] = list(self.program.current_role_var)
-        if self.program.current_device:
-            merged.setdefault(DEVICE_ATTR, self.program.current_device)
-        op = Operator(self, type, inputs or {}, outputs or {}, merged)
+        op = Operator(self, type, inputs or {}, outputs or {}, attrs or {})
         self.ops.insert(index, op)
         try:
+            op.attrs = {**definition.attrs, **as_read(definition, op.attrs)}
+            op.attrs.setdefault(ROLE_ATTR, int(self.program.current_role))
+            if ROLE_VAR_ATTR not in op.attrs and self.program.current_role_var:
+                op.attrs[ROLE_VAR_ATTR] = list(self.program.current_role_var)
+            if self.program.current_device:
+                op.attrs.setdefault(DEVICE_ATTR, self.program.current_device)
             check_read(definition, op.inputs)
             self.infer(op)
         except (GraphError, GraphTypeError) as error:

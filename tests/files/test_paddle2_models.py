@@ -17,6 +17,8 @@ import pytest
 import hpcdist
 from hpcdist.errors import CheckpointError
 from hpcdist.fluid.compat.paddle2 import static
+from hpcdist.fluid.compat.paddle2.static.operators import in_words_of_fluid
+from hpcdist.fluid.io.program_data import from_data, to_data
 from tests.paddle_2_6 import functions
 
 FILES = Path(functions.__file__).parent
@@ -98,3 +100,19 @@ def test_a_value_where_an_attribute_is_expected_is_refused(tmp_path) -> None:
     model.write_bytes(model.read_bytes().replace(b"\n\x01X\x12\x01x", b"\n\x01Y\x12\x01x"))
     with pytest.raises(CheckpointError, match="operator tile with a value for 'Y'"):
         _run(prefix)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float64"])
+def test_a_sum_has_the_element_type_that_its_operator_says(dtype) -> None:
+    program = hpcdist.Program()
+    with hpcdist.program_guard(program, hpcdist.Program()):
+        x = hpcdist.data("tmp_1", [3], "bool")  # as layers name values that they make on the way
+        out = program.global_block().create_var("out", dtype=dtype, shape=[1])
+    facts = to_data(program)
+    reduced = {"dim": [0], "reduce_all": True, "keep_dim": True, "out_dtype": dtype}
+    op = {"inputs": {"X": [x.name]}, "outputs": {"Out": [out.name]}, "attrs": reduced}
+    facts["blocks"][0]["ops"].append({"type": "reduce_sum", **op})
+    read = from_data({**facts, "blocks": in_words_of_fluid(facts["blocks"])}, "model")
+    fed = np.array([True, False, True])
+    (value,) = hpcdist.Executor().run(read, feed={"tmp_1": fed}, fetch_list=["out"])
+    assert value.dtype == dtype and value.item() == 2

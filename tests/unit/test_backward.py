@@ -383,3 +383,10 @@ def test_a_result_that_counts_as_a_constant_is_named():
     both = layers.mean(loss) + layers.mean(softmax)
     with pytest.warns(UserWarning, match=f"back through Softmax of softmax.*{softmax.name}"):
         gradients(both, logits)
+
+
+def test_no_gradient_flows_through_whole_numbers():
+    x = layers.data("x", [3])
+    x.stop_gradient = False
+    through = layers.cast(layers.cast(x * 3.0, "int32"), "float32")
+    assert gradients(layers.reduce_sum(through * 1.5), x) == [None]

@@ -17,6 +17,7 @@ from hpcdist.graph.op_role import ROLE_ATTR, ROLE_VAR_ATTR
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import check_read, lookup
+from hpcdist.graph.unread import as_read
 from hpcdist.graph.variable import Parameter, Variable
 
 VERSION = 1
@@ -120,6 +121,7 @@ def _as_operator(block: Block, plain: Mapping[str, Any]) -> Operator:
             "load its parameters only"
         )
     attrs = {str(name): _value(value) for name, value in plain["attrs"].items()}
+    attrs = as_read(definition, attrs)
     if "sub_block" in attrs:
         inner = attrs["sub_block"]
         if type(inner) is not int or not block.idx < inner < len(block.program.blocks):

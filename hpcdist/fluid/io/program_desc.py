@@ -13,7 +13,7 @@ from hpcdist.graph.dtypes import CODES, NAMES
 from hpcdist.graph.op_role import ROLE_VAR_ATTR
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.registry import lookup
+from hpcdist.graph.registry import INTEGERS, lookup
 from hpcdist.graph.variable import Variable
 from hpcdist.transpiler.table_metadata import GIVEN_ROWS
 
@@ -52,13 +52,8 @@ ATTRS: dict[int, tuple[str, Callable[[Any], Any]]] = {
     17: ("scalars", _scalar),
 }
 LOD_TENSOR, SELECTED_ROWS, FEED, FETCH = 7, 8, 9, 10
+EXACT = ("fill_constant", "fill_constant_batch_size_like")  # a float32, and as text the number
 BOOKKEEPING = {"op_callstack", "op_device", "op_namescope", GIVEN_ROWS}
-# What an operator that does not know these attributes does anyway.
-ONLY = {
-    "data_format": ("NCHW", "AnyLayout", ""),
-    "data_layout": ("NCHW", "AnyLayout", ""),
-    "padding_algorithm": ("EXPLICIT",),
-}
 
 
 def read_program(data: bytes, file: str, rewrite: Rewrite = list) -> dict[str, Any]:
@@ -73,8 +68,6 @@ def read_program(data: bytes, file: str, rewrite: Rewrite = list) -> dict[str, A
             raise ValueError("no blocks")
         feeds, fetches = _ends(blocks[0])
         plain = rewrite([_block(b) for b in blocks])
-        for op in (op for block in plain for op in block["ops"]):
-            _check_layouts(op)
         program = {"version": VERSION, "random_seed": 0, "blocks": plain}
         return {"program": program, "feed": feeds, "fetch": fetches}
     except (ValueError, KeyError, IndexError, struct.error, RecursionError) as error:
@@ -185,14 +178,6 @@ def _op(message: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _check_layouts(op: Mapping[str, Any]) -> None:
-    """Refuse an operator that does not know an attribute which asks for another layout."""
-    known = lookup(op["type"]).attrs
-    for name, value in op["attrs"].items():
-        if name in ONLY and name not in known and value not in ONLY[name]:
-            raise ValueError(f"operator {op['type']} with {name}={value!r}")
-
-
 def _slots(op: Mapping[str, Any], side: str) -> dict[str, list[str]]:
     slots = {slot["parameter"]: slot.get("arguments", []) for slot in op.get(side, [])}
     return {name: names for name, names in slots.items() if names}
@@ -210,8 +195,10 @@ def _attrs(op: Mapping[str, Any]) -> dict[str, Any]:
             value: Any = [kind(v) for v in message.get(field, [])]
         else:
             value = kind(message[field])
-        if message["name"].endswith("dtype") and value in NAMES and kind is int:
-            value = NAMES[value]
+        if message["name"].endswith("dtype") and kind is int:
+            if value == -1:  # Fluid's default: none is said
+                continue
+            value = NAMES.get(value, value)
         attrs[message["name"]] = value
     return attrs
 
@@ -245,7 +232,11 @@ def _end(type: str, inputs: Any, outputs: Any, column: int) -> dict[str, Any]:
 def _op_message(op: Operator) -> dict[str, Any]:
     defaults = lookup(op.type).attrs
     attrs = []
-    for name, value in {**defaults, **op.attrs}.items():
+    said = {**defaults, **op.attrs}
+    if op.type in EXACT:
+        kind = int if said["dtype"] in INTEGERS else float
+        said["str_value"] = str(kind(said["value"]))
+    for name, value in said.items():
         # Of an empty list nobody knows the type; readers have the same default.
         empty = isinstance(value, (list, tuple)) and not value
         none = value is None or (empty and not defaults.get(name, True))

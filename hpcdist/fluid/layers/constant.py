@@ -11,6 +11,7 @@ from hpcdist.fluid.layers.helper import LayerHelper, append
 from hpcdist.fluid.layers.param_attr import ParamAttr
 from hpcdist.graph import names
 from hpcdist.graph.dtypes import DTypeLike, canonical
+from hpcdist.graph.registry import INTEGERS
 from hpcdist.graph.variable import Parameter, Variable
 
 __all__ = [
@@ -106,11 +107,16 @@ def fill_constant(
     attrs = {
         "shape": as_extents(shape),
         "dtype": canonical(dtype),
-        "value": float(value),
+        "value": _number(value, dtype),
         "force_cpu": force_cpu,
     }
     helper.append_op("fill_constant", {}, {"Out": out}, attrs)
     return out
+
+
+def _number(value: float, dtype: DTypeLike) -> int | float:
+    """Return a constant; whole numbers of any size as they are."""
+    return int(value) if canonical(dtype) in INTEGERS else float(value)
 
 
 def _filled(zeros: Variable, value: Variable, out: Variable | None) -> Variable:
@@ -137,7 +143,7 @@ def fill_constant_batch_size_like(
     attrs = {
         "shape": [int(d) for d in shape],
         "dtype": canonical(dtype),
-        "value": float(value),
+        "value": _number(value, dtype),
         "input_dim_idx": input_dim_idx,
         "output_dim_idx": output_dim_idx,
         "force_cpu": force_cpu,

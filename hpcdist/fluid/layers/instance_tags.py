@@ -66,6 +66,7 @@ def detection_map(
     helper = LayerHelper("detection_map")
     inputs = present(DetectRes=detect_res, Label=label, HasState=has_state)
     attrs = {
+        "background_label": background_label,
         "overlap_threshold": float(overlap_threshold),
         "evaluate_difficult": evaluate_difficult,
         "ap_type": ap_version,

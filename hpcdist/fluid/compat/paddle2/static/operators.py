@@ -20,6 +20,7 @@ from hpcdist.base.errors import HpcdistError
 from hpcdist.fluid.compat.paddle2 import tensor
 from hpcdist.fluid.compat.paddle2.nn import functional
 from hpcdist.fluid.io.program_data import to_data
+from hpcdist.graph.names import guard
 from hpcdist.graph.program import Program, program_guard
 from hpcdist.graph.registry import defined
 from hpcdist.graph.variable import Variable
@@ -28,16 +29,10 @@ _LINES = """
     arg_max                   paddle.argmax(X, axis / flatten, keepdims, dtype)
     arg_min                   paddle.argmin(X, axis / flatten, keepdims, dtype)
     allclose                  paddle.allclose(Input, Other, rtol, atol, equal_nan)
-    bitwise_and               same(axis=-1)
-    bitwise_or                same(axis=-1)
-    bitwise_xor               same(axis=-1)
     celu                      F.celu(X, alpha)
-    conv2d_transpose          same(output_padding=[])
-    conv3d_transpose          same(output_padding=[])
     cross                     paddle.cross(X, Y, dim)
     cumsum                    paddle.cumsum(X, axis / flatten, exclusive=False, reverse=False)
     diag_v2                   paddle.diag(X, offset, padding_value)
-    depthwise_conv2d_transpose  same(output_padding=[])
     dot                       paddle.dot(X, Y)
     einsum                    paddle.einsum(equation, *Operands)
     equal_all                 paddle.equal_all(X, Y)
@@ -57,7 +52,6 @@ _LINES = """
     log_softmax               F.log_softmax(X, axis)
     logsumexp                 paddle.logsumexp(X, axis / reduce_all, keepdim)
     masked_select             paddle.masked_select(X, Mask) -> Y
-    matmul                    same(head_number=1)
     matmul_v2                 paddle.matmul(X, Y, trans_x, trans_y)
     nll_loss                  F.nll_loss(X, Label, Weight, ignore_index, reduction)
     p_norm                    paddle.norm(X, porder, axis / asvector, keepdim)
@@ -71,12 +65,10 @@ _LINES = """
     reduce_mean               paddle.mean(X, dim / reduce_all, keep_dim)
     reduce_min                paddle.min(X, dim / reduce_all, keep_dim)
     reduce_prod               paddle.prod(X, dim / reduce_all, keep_dim)
-    reduce_sum                paddle.sum(X, dim / reduce_all, None, keep_dim)
-    roi_align                 same(aligned=False)
+    reduce_sum                paddle.sum(X, dim / reduce_all, out_dtype, keep_dim)
     roll                      same(axis=dims)
     relu6                     same(threshold=6.0)
     silu                      F.silu(X)
-    softmax_with_cross_entropy  same(use_softmax=True)
     softplus                  F.softplus(X, beta, threshold)
     swish                     same(beta=1.0)
     take_along_axis           paddle.take_along_axis(Input, Index, Axis) -> Result
@@ -86,8 +78,6 @@ _LINES = """
     top_k_v2                  paddle.topk(X, k, axis, largest, sorted) -> Out Indices
     unbind                    paddle.unbind(X, axis)
     unique                    paddle.unique(X, False, True, True, axis, dtype) -> Out Index Counts
-    uniform_random            same(diag_num=0)
-    yolo_box                  same(iou_aware=False)
 """
 # Operators that are the same here but for a result of shape [1], by its slot, which has [] there.
 RESULTS_OF_ONE = {
@@ -247,8 +237,9 @@ def _composed(call: Call, op: Data, known: Mapping[str, Data]) -> Data:
         facts = known[name]
         block.create_var(name, shape=tuple(facts["shape"]), dtype=facts["dtype"])
     inputs = {slot: [block.var(n) for n in names] for slot, names in op["inputs"].items()}
+    prefix = next(name for slot in call.outputs for name in op["outputs"].get(slot, []))
     try:
-        with program_guard(program, Program()):
+        with program_guard(program, Program()), guard(f"{prefix}/"):
             results = call.append(inputs, op["attrs"])
             places = dict(_named(call.outputs, results, op))
             for result in list(places):
@@ -259,11 +250,8 @@ def _composed(call: Call, op: Data, known: Mapping[str, Data]) -> Data:
     if program.num_blocks > 1:
         raise ValueError(f"operator {op['type']} would need a block of its own")
     (data,) = to_data(program)["blocks"]
-    prefix = next(iter(places.values()))
-    names = {var["name"]: f"{prefix}/{var['name']}" for var in data["vars"]} | places
-    names |= {name: name for name in read}
-    renamed = [_renamed(one, names) for one in data["ops"]]
-    added = [{**var, "name": names[var["name"]]} for var in data["vars"]]
+    renamed = [_renamed(one, places) for one in data["ops"]]
+    added = [{**var, "name": places.get(var["name"], var["name"])} for var in data["vars"]]
     return {"ops": renamed, "vars": [var for var in added if var["name"] not in known]}
 
 
@@ -283,7 +271,7 @@ def _copy(x: Variable) -> Variable:
 
 def _renamed(op: Data, names: Mapping[str, str]) -> Data:
     sides = {
-        side: {slot: [names[n] for n in used] for slot, used in op[side].items()}
+        side: {slot: [names.get(n, n) for n in used] for slot, used in op[side].items()}
         for side in ("inputs", "outputs")
     }
     return {**op, **sides}
