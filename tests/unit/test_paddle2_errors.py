@@ -34,7 +34,8 @@ def _functions() -> Iterator[tuple[str, Any]]:
     homes = {tensor: "paddle", functional: "paddle.nn.functional", geometric: "paddle.geometric"}
     for module, prefix in homes.items():
         for name in module.__all__:
-            yield f"{prefix}.{name}", getattr(module, name)
+            if not name.endswith("_"):  # second names of the others
+                yield f"{prefix}.{name}", getattr(module, name)
 
 
 def _classes() -> Iterator[tuple[str, Any]]:

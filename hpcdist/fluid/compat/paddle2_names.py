@@ -58,6 +58,26 @@ _INSTEAD: dict[str, tuple[str, ...]] = {
             r"|matrix_rank|householder_product)$"
         ),
     ),
+    "Paddle 2.6.2 has it for dynamic mode; of static programs weight_norm takes both parts from "
+    "the first weight anew in each step: use paddle.nn.ClipGradBy... of an optimizer, "
+    "paddle.nn.SpectralNorm": (r"paddle\.nn\.(utils|spectral_norm)\b",),
+    "it computes a loss many times in one step: use Adam or Momentum": (r".*\bLBFGS$",),
+    "how many there are depends on values: sample on the host, with numpy or pgl.sampling, and "
+    "feed nodes and edges": (
+        r"paddle\.(geometric\.(\w*sample\w*|reindex\w*)|incubate\.graph_(?!send))",
+    ),
+    "use BeamSearchDecoder and dynamic_decode of paddle.fluid.layers": (
+        r"paddle\.nn\.(BeamSearchDecoder|dynamic_decode|decode)$",
+    ),
+    "parameters stay float32: leave it out; decorate chooses operators by amp_lists": (
+        r"paddle\.static\.amp\.",
+    ),
+    "write how values are transformed: a function of what another distribution draws": (
+        r"paddle\.distribution\.",
+    ),
+    "a value of a Program is not set in place: paddle.where, paddle.scatter and paddle.index_put "
+    "return new ones": (r"paddle\.(static\.setitem|\w*_scatter|view\w*|as_strided|tolist)$",),
+    "write it in Python, with numpy: paddle.static.py_func": (r".*static_pylayer$",),
     "compose it of the functions that are there, dir(paddle) and dir(paddle.nn.functional) list "
     "them": (r"paddle\.(nn|tensor|linalg|Tensor|\w+$)",),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +50,13 @@ _ONE_KIND_OF_SAVE = "save_persistables saves all rows: docs/checkpoints.md says 
 _ALL_AT_ONCE = "save_persistables and load_model move tables and dense parameters together"
 _FEDERATED = "there is no coordinator: parameter servers average what workers send"
 _STATIC = "programs are static: fleet.distributed_optimizer distributes them"
+_PLACED = "the launcher places ranks on hosts and devices: worker_index and worker_num number them"
+_RETURNED = "call minimize of what fleet.distributed_optimizer returns"
 _GROUPS = "workers without servers are one group: docs/collective.md says how they sum"
+
+
+def _refused(instead: str, count: int) -> Iterator[Refused]:
+    return (Refused(instead, PADDLE_2) for _ in range(count))
 
 
 @dataclass(frozen=True)
@@ -72,18 +78,13 @@ class Fleet(FleetRoles):
 
     metrics = metrics
 
-    save_cache_table = Refused(_ONE_KIND_OF_SAVE, PADDLE_2)
-    check_save_pre_patch_done = Refused(_ONE_KIND_OF_SAVE, PADDLE_2)
-    save_one_table = Refused(_ALL_AT_ONCE, PADDLE_2)
-    load_one_table = Refused(_ALL_AT_ONCE, PADDLE_2)
-    save_dense_params = Refused(_ALL_AT_ONCE, PADDLE_2)
-    init_coordinator = Refused(_FEDERATED, PADDLE_2)
-    make_fl_strategy = Refused(_FEDERATED, PADDLE_2)
-    get_fl_client = Refused(_FEDERATED, PADDLE_2)
-    distributed_model = Refused(_STATIC, PADDLE_2)
-    distributed_scaler = Refused(_STATIC, PADDLE_2)
-    get_hybrid_communicate_group = Refused(_GROUPS, PADDLE_2)
-    collective_perf = Refused(_GROUPS, PADDLE_2)
+    save_cache_table, check_save_pre_patch_done = _refused(_ONE_KIND_OF_SAVE, 2)
+    save_one_table, load_one_table, save_dense_params = _refused(_ALL_AT_ONCE, 3)
+    init_coordinator, make_fl_strategy, get_fl_client = _refused(_FEDERATED, 3)
+    distributed_model, distributed_scaler = _refused(_STATIC, 2)
+    get_hybrid_communicate_group, collective_perf = _refused(_GROUPS, 2)
+    local_rank, rank_in_node, node_num, local_device_ids, world_device_ids = _refused(_PLACED, 5)
+    (minimize,) = _refused(_RETURNED, 1)
 
     def __init__(self) -> None:
         self._chosen_role_maker: RoleMakerBase | None = None

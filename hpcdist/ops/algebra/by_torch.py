@@ -25,6 +25,24 @@ for _type in ("lgamma", "digamma", "erfinv"):
         wrt=("X",),
     )
 
+for _type in ("i0", "i0e", "i1", "i1e"):
+    define_by_torch(
+        _type,
+        "X -> Out",
+        lambda torch, x, _type=_type: getattr(torch.special, _type)(x),
+        rows=by_element(),
+        wrt=("X",),
+    )
+
+define_by_torch(
+    "polygamma",
+    "X -> Out",
+    lambda torch, x, n: torch.special.polygamma(n, x),
+    rows=by_element(),
+    attrs={"n": 1},
+    wrt=("X",),
+)
+
 for _type in ("fmax", "fmin"):
     define_by_torch(
         f"elementwise_{_type}",
@@ -42,6 +60,37 @@ define_by_torch(
     rows=by_element(),
     wrt=("X1", "X2"),
 )
+
+
+def _poisson_quantile(torch, mean: Array, chance: Array) -> Array:
+    """Return the least counts whose chance, with all below them, is ``chance`` or more."""
+    mean, wanted = mean.double(), chance.double()
+    low = torch.full_like(mean, -1.0)
+    high = torch.ceil(mean + 12 * torch.sqrt(mean) + 60)
+    for _ in range(40):  # until one is left
+        middle = torch.floor((low + high) / 2).clamp_min(0)
+        enough = torch.special.gammaincc(middle + 1, mean) >= wanted
+        high, low = torch.where(enough, middle, high), torch.where(enough, low, middle)
+    return high.to(chance.dtype)
+
+
+def _log_gamma_quantile(torch, shape: Array, chance: Array) -> Array:
+    """Return the logarithms of the quantiles of gamma distributions of scale 1."""
+    a, wanted = shape.double(), chance.double()
+    small = (torch.log(wanted) + torch.lgamma(a + 1)) / a  # where exp(-x) is 1
+    low, high = torch.full_like(a, -40.0), torch.log(a + 12 * torch.sqrt(a) + 60)
+    for _ in range(45):
+        middle = (low + high) / 2
+        enough = torch.special.gammainc(a, torch.exp(middle)) >= wanted
+        high, low = torch.where(enough, middle, high), torch.where(enough, low, middle)
+    return torch.where(small < -38, small, high).to(chance.dtype)
+
+
+for _type, _quantile in (
+    ("poisson_quantile", _poisson_quantile),
+    ("log_gamma_quantile", _log_gamma_quantile),
+):
+    define_by_torch(_type, "X, Chance -> Out", _quantile, rows=by_element(), wrt=())
 
 
 # -- matrices --------------------------------------------------------------------------------------

@@ -233,6 +233,23 @@ define_by_torch(
 )
 
 
+def _max_unpool3d(
+    torch, x, indices, ksize: Sequence[int], strides: Sequence[int], paddings: Sequence[int]
+) -> Array:
+    windows = list(ksize), list(strides), list(paddings)
+    return torch.nn.functional.max_unpool3d(x, indices.long(), *windows)
+
+
+define_by_torch(
+    "unpool3d",
+    "X, Indices -> Out",
+    _max_unpool3d,
+    rows=by_row(),
+    attrs={"ksize": (1, 1, 1), "strides": (1, 1, 1), "paddings": (0, 0, 0)},
+    wrt=("X",),
+)
+
+
 # -- grids: where in an image each result is taken from --------------------------------------------
 def grid_sampler(torch, x, grid, align_corners: bool, mode: str, padding_mode: str) -> Array:
     """Return x[N, C, H, W] read at grid[N, H', W', 2], each (across, down) from -1 to 1.

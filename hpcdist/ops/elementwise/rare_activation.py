@@ -1,4 +1,4 @@
-"""prelu and maxout: functions of one value whose parts are channels."""
+"""prelu and maxout, whose parts are channels; leaky relu with slopes that are drawn."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta
-from hpcdist.graph.rows import by_row, off_rows
+from hpcdist.graph.rows import by_element, by_row, off_rows
 from hpcdist.ops.common import define_with_grad, resolve_axis, same
+from hpcdist.ops.formulas import define_by_formulas
 from hpcdist.ops.types import ArrayModule, DeviceArray
 
 
@@ -93,4 +94,23 @@ define_with_grad(
     infer=_maxout_infer,
     kernel=_maxout,
     grad_kernel=_maxout_grad,
+)
+
+
+# -- drawn_leaky_relu: slopes from lower to upper by chance, in tests their mean -------------------
+def _slopes(xp: ArrayModule, x, chance, lower: float, upper: float, is_test: bool) -> DeviceArray:
+    slope = (lower + upper) / 2 if is_test else lower + chance * (upper - lower)
+    return xp.where(x >= 0, 1.0, slope)
+
+
+define_by_formulas(
+    "drawn_leaky_relu",
+    "X, Chance -> Out",
+    "X, Chance, Out@GRAD -> X@GRAD",
+    lambda xp, x, chance, **facts: x * _slopes(xp, x, chance, **facts),
+    lambda xp, x, chance, dout, **facts: dout * _slopes(xp, x, chance, **facts),
+    rows=by_element(),
+    attrs={"lower": 0.125, "upper": 1.0 / 3, "is_test": False},
+    infer=lambda x, chance, **_: same(x),
+    grad_infer=lambda x, chance, dout, **_: same(x),
 )

@@ -56,6 +56,14 @@ def _with_index(draw: Draw) -> Case:
     return Case({"X": draw.apart((draw.int(1, 2), 2, 3, 2, 3))}, attrs, targets=["Out"])
 
 
+@case("unpool3d")
+def _unpool3d(draw: Draw) -> Case:
+    shape, size = (draw.int(1, 2), 2, 2, 2, 3), 2 * 2 * 3 * 8
+    places = draw.rng.permuted(np.tile(np.arange(size), (*shape[:2], 1)), axis=2)
+    index = places[..., : np.prod(shape[2:])].reshape(shape).astype("int32")
+    return Case({"X": draw.floats(shape), "Indices": index}, {"ksize": [2] * 3, "strides": [2] * 3})
+
+
 @case("grid_sampler")
 def _grid_sampler(draw: Draw) -> Case:
     rows = draw.int(1, 2)
@@ -147,6 +155,19 @@ def _lgamma(draw: Draw) -> Case:
 @case("digamma")
 def _digamma(draw: Draw) -> Case:
     return Case({"X": draw.floats(draw.shape(), 0.5, 3.0)})
+
+
+def _moderate(draw: Draw) -> Case:
+    return Case({"X": draw.floats(draw.shape(), -2.0, 2.0)})
+
+
+for _type in ("i0", "i0e", "i1", "i1e"):
+    case(_type)(_moderate)
+
+
+@case("polygamma")
+def _polygamma(draw: Draw) -> Case:
+    return Case({"X": draw.floats(draw.shape(), 1.0, 3.0)}, {"n": draw.int(0, 2)})
 
 
 @case("erfinv")

@@ -46,6 +46,13 @@ def _selu(draw: Draw) -> Case:
     return Case({"X": draw.floats(draw.shape(), avoid=[0])}, {"scale": draw.of(1.0507, 2.0)})
 
 
+@case("drawn_leaky_relu")
+def _drawn_leaky_relu(draw: Draw) -> Case:
+    x = draw.apart(draw.shape()) + 0.05
+    attrs = {"lower": 0.1, "upper": 0.5, "is_test": draw.bool()}
+    return Case({"X": x, "Chance": draw.rng.random(x.shape)}, attrs, wrt=["X"])
+
+
 @case("prelu")
 def _prelu(draw: Draw) -> Case:
     shape = draw.shape(2)

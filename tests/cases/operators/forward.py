@@ -34,6 +34,11 @@ def _single(draw: Seeded) -> Case:
     return Case({"X": draw.floats(draw.shape()).astype("float32")})
 
 
+def _drawn(draw: Seeded) -> Case:
+    x = draw.floats(draw.shape(), 0.5, 3.0)
+    return Case({"X": x, "Chance": draw.rng.random(x.shape)})
+
+
 def _chosen(draw: Seeded) -> Case:
     shape = draw.shape()
     axis = draw.int(-len(shape), len(shape) - 1)
@@ -279,4 +284,5 @@ WITHOUT_GRADIENT: dict[str, Callable[[Seeded], Case]] = {
     "fake_channel_wise_dequantize_max_abs": _rows_of_steps,
     "dequantize_log": _logs,
     "lookup_table_dequant": _bytes,
+    **dict.fromkeys(["poisson_quantile", "log_gamma_quantile"], _drawn),
 }

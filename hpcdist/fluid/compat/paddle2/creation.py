@@ -33,6 +33,25 @@ def set_default_dtype(d: Any) -> None:
     _default_dtype = name
 
 
+def finfo(dtype: Any) -> np.finfo:
+    """Return the limits of a float type: ``min``, ``max``, ``eps``, ``tiny``, ``bits``."""
+    return np.finfo(_numpy_type("finfo", dtype, "f"))
+
+
+def iinfo(dtype: Any) -> np.iinfo:
+    """Return the limits of an integer type: ``min``, ``max``, ``bits``."""
+    return np.iinfo(_numpy_type("iinfo", dtype, "iu"))
+
+
+def _numpy_type(of: str, dtype: Any, kinds: str) -> np.dtype:
+    name = declare.KINDS["dtype"](f"paddle.{of}: dtype", "" if dtype is None else dtype)
+    found = np.dtype(name)
+    if found.kind not in kinds:
+        other = "iinfo tells of integers" if of == "finfo" else "finfo tells of floats"
+        raise GraphError(f"paddle.{of}: dtype: got {name!r}: paddle.{other}")
+    return found
+
+
 def _kind(dtype: Any) -> str:
     return _default_dtype if dtype is None else canonical(dtype)
 
@@ -208,6 +227,27 @@ def bernoulli(x: Variable, name: str | None = None) -> Variable:
     """Draw 1 with the probability that the element of ``x`` is, else 0."""
     drawn = layers.uniform_random_batch_size_like(x, list(x.shape), x.dtype, min=0.0, max=1.0)
     return (drawn < x).astype(x.dtype)
+
+
+@_function
+def poisson(x: Variable, name: str | None = None) -> Variable:
+    """Draw from Poisson's distribution with the mean that the element of ``x`` is."""
+    drawn = layers.uniform_random_batch_size_like(x, list(x.shape), x.dtype, min=0.0, max=1.0)
+    helper, inputs = LayerHelper("poisson", name), {"X": x, "Chance": drawn}
+    return helper.apply("poisson_quantile", inputs, dtype=x.dtype, stop_gradient=True)
+
+
+@_function
+def randint_like(
+    x: Variable, low: int = 0, high: int | None = None, dtype: Any = None, name: str | None = None
+) -> Variable:
+    """Draw integers of [low, high), or of [0, low), in the shape and element type of ``x``."""
+    low, high = (0, low) if high is None else (low, high)
+    if low >= high:
+        raise GraphError(f"paddle.randint_like: no integers from {low} to below {high}")
+    like, shape = (x if is_float(x.dtype) else x.astype("float32")), list(x.shape)
+    drawn = layers.uniform_random_batch_size_like(like, shape, "float64", min=low, max=high)
+    return layers.floor(drawn).astype(x.dtype if dtype is None else canonical(dtype))
 
 
 __all__ = declare.public(globals())

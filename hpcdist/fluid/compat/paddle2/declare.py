@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.errors import GraphError, GraphTypeError
+from hpcdist.fluid.compat import paddle2_names
 from hpcdist.fluid.compat.paddle2.scalars import scalar
 from hpcdist.fluid.layers.helper import LayerHelper
 from hpcdist.graph.dtypes import canonical
@@ -308,6 +309,14 @@ def checks_of(signature: inspect.Signature) -> dict[str, Check]:
         if kind in known and rest in ("", "None"):
             found[name] = known[kind], rest == "None" or parameter.default is None
     return found
+
+
+def in_place(module: str, namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """Return functions by their names with ``_``, which are new values in static programs, too."""
+    known = {name for name in paddle2_names.table()[module] if name.endswith("_")}
+    refused = {"normal_", "uniform_"}  # there, too
+    plain = {name: namespace.get(name[:-1]) for name in known - refused}
+    return {n: f for n, f in plain.items() if f and "out" not in inspect.signature(f).parameters}
 
 
 def public(namespace: Mapping[str, Any], declared: Collection[str] = ()) -> list[str]:

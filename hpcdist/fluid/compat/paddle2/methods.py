@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.errors import GraphTypeError
-from hpcdist.fluid.compat import paddle2_names
-from hpcdist.fluid.compat.paddle2 import composed, linalg, tensor, values
+from hpcdist.fluid.compat.paddle2 import composed, declare, linalg, tensor, values
 from hpcdist.fluid.compat.paddle2.composed import arithmetic
 from hpcdist.fluid.compat.paddle2.nn import functional
 from hpcdist.fluid.compat.paddle2.scalars import scalar
@@ -27,9 +26,9 @@ from hpcdist.graph.variable import Variable
 
 # Of tensor's functions those that are no methods.
 _NO_METHODS = {
-    "arange", "assign", "empty", "eye", "full", "get_default_dtype", "is_tensor", "linspace",
-    "meshgrid", "normal", "ones", "rand", "randint", "randn", "randperm", "set_default_dtype",
-    "shape", "standard_normal", "to_tensor", "uniform", "zeros",
+    "arange", "assign", "empty", "eye", "finfo", "full", "get_default_dtype", "iinfo",
+    "is_tensor", "linspace", "meshgrid", "normal", "ones", "rand", "randint", "randn", "randperm",
+    "set_default_dtype", "shape", "standard_normal", "to_tensor", "uniform", "zeros",
 }  # fmt: skip
 # Of other modules.
 _MORE = {
@@ -150,9 +149,7 @@ _SIGNS: dict[str, Any] = {
 def _methods() -> dict[str, Any]:
     names = [*tensor.__all__, *_MORE]
     plain = {name: _method(name) for name in names if name not in _NO_METHODS}
-    # As in Paddle's static mode, what is done "in place" is a new value.
-    known = paddle2_names.table()["paddle.Tensor"]
-    in_place = {f"{name}_": method for name, method in plain.items() if f"{name}_" in known}
+    in_place = declare.in_place("paddle.Tensor", plain)
     return {**plain, **in_place, **_SIGNS}
 
 

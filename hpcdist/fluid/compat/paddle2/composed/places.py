@@ -10,8 +10,9 @@ from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import creation, declare
 from hpcdist.fluid.compat.paddle2.composed.arithmetic import cast
+from hpcdist.fluid.compat.paddle2.composed.selection import where
 from hpcdist.fluid.compat.paddle2.composed.shapes import expand
-from hpcdist.fluid.compat.paddle2.declare import Ints, axis_of
+from hpcdist.fluid.compat.paddle2.declare import Ints, Variables, axis_of
 from hpcdist.fluid.compat.paddle2.scalars import scalar
 from hpcdist.fluid.layers.helper import LayerHelper, append
 from hpcdist.graph.dtypes import canonical
@@ -263,6 +264,92 @@ def logspace(
     """Return powers of ``base``, whose exponents are evenly spaced from start to stop."""
     kind = "float32" if dtype is None else canonical(dtype)
     return creation.assign(np.logspace(start, stop, num, base=base).astype(kind))
+
+
+def _first(x: Variable, along: int) -> tuple[Variable, list[int]]:
+    """Return ``x`` with dimension ``along`` first, and the order that takes it back there."""
+    rest = [d for d in range(len(x.shape)) if d != along]
+    back = [*range(1, along + 1), 0, *range(along + 1, len(x.shape))]
+    return (layers.transpose(x, [along, *rest]) if along else x), back
+
+
+def _of_vector(where: str, index: Variable) -> Variable:
+    if len(index.shape) != 1 or index.dtype not in ("int32", "int64"):
+        raise GraphError(
+            f"{where}: index: expected integers in one dimension, got "
+            f"{index.shape} of {index.dtype}"
+        )
+    return index
+
+
+@_function
+def index_add(
+    x: Variable, index: Variable, axis: int, value: Variable, name: str | None = None
+) -> Variable:
+    """Return ``x`` plus ``value`` [..., len(index), ...] at the places ``index`` along ``axis``."""
+    along = axis_of("paddle.index_add: axis", axis, len(x.shape))
+    (front, back), (more, _) = _first(x, along), _first(value, along)
+    places = layers.unsqueeze(_of_vector("paddle.index_add", index), [1])
+    inputs = {"X": front, "Index": places, "Updates": more}
+    return layers.transpose(append("scatter_nd_add", inputs, name), back)
+
+
+@_function
+def index_fill(
+    x: Variable, index: Variable, axis: int, value: Any, name: str | None = None
+) -> Variable:
+    """Return ``x`` with ``value`` at the places ``index`` along ``axis``."""
+    along = axis_of("paddle.index_fill: axis", axis, len(x.shape))
+    front, back = _first(x, along)
+    rows = layers.gather(front, _of_vector("paddle.index_fill", index)) * 0
+    filled = (
+        rows + value
+        if isinstance(value, Variable)
+        else append(
+            "fill_any_like",
+            {"X": rows},
+            value=declare.KINDS["float"]("paddle.index_fill: value", value),
+        )
+    )
+    inputs = {"X": front, "Ids": index, "Updates": filled}
+    return layers.transpose(append("scatter", inputs, name, overwrite=True), back)
+
+
+@_function
+def index_put(
+    x: Variable, indices: Variables, value: Variable, accumulate: bool = False, name: Any = None
+) -> Variable:
+    """Return ``x`` with ``value`` at places, or with it added there.
+
+    ``indices``: integers for each of the first dimensions, or one mask of all of them.
+    """
+    if len(indices) == 1 and indices[0].dtype == "bool" and indices[0].shape == x.shape:
+        new = x + value if accumulate else expand(value, list(x.shape))
+        return where(indices[0], new, x)
+    known = x.shape[: len(indices)]
+    if len(indices) > len(x.shape) or any(i.dtype not in ("int32", "int64") for i in indices):
+        raise GraphError(
+            f"paddle.index_put: indices: expected integers for the first dimensions of {x.shape}, "
+            f"or a mask of this shape, got {[(i.shape, i.dtype) for i in indices]}"
+        )
+    if -1 in known[1:]:
+        raise GraphError(f"paddle.index_put: x: extents behind the first must be known: {x.shape}")
+    place = cast(indices[0], "int64")  # in the first dimensions, counted as one
+    for one, extent in zip(indices[1:], known[1:]):
+        place = append("elementwise_add", {"X": place * extent, "Y": cast(one, "int64")}, axis=-1)
+    rest = list(x.shape[len(indices) :])
+    rows = expand(value, [*place.shape, *rest])
+    inputs = {
+        "X": layers.reshape(x, [-1, *rest]),
+        "Ids": layers.reshape(place, [-1]),
+        "Updates": layers.reshape(rows, [-1, *rest]),
+    }
+    if accumulate:
+        inputs["Index"] = layers.unsqueeze(inputs.pop("Ids"), [1])
+        out = append("scatter_nd_add", inputs, name)
+    else:
+        out = append("scatter", inputs, name, overwrite=True)
+    return layers.reshape(out, list(x.shape))
 
 
 __all__ = declare.public(globals(), ["atleast_1d", "atleast_2d", "atleast_3d", "cummax", "cummin"])

@@ -173,6 +173,27 @@ class Orthogonal(Initializer):
         return fluid.NumpyArrayInitializer(whole.astype(var.dtype))(var, block)
 
 
+class Dirac(Initializer):
+    """Fill the kernels of a convolution so that it gives what it is given, in each group."""
+
+    def __init__(self, groups: int = 1, name: str | None = None) -> None:
+        self.groups = declare.KINDS["int"]("paddle.nn.initializer.Dirac: groups", groups)
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        """Prepend ``assign_value``."""
+        if len(var.shape) not in (3, 4, 5) or self.groups < 1 or var.shape[0] % self.groups:
+            raise GraphError(
+                f"Dirac: {var.name!r} has shape {var.shape}, expected kernels of 3 to 5 dimensions,"
+                f" the first of which can be divided among {self.groups} groups"
+            )
+        whole = np.zeros(var.shape, var.dtype)
+        each, middle = var.shape[0] // self.groups, tuple(size // 2 for size in var.shape[2:])
+        for group in range(self.groups):
+            for channel in range(min(each, var.shape[1])):
+                whole[(group * each + channel, channel, *middle)] = 1
+        return fluid.NumpyArrayInitializer(whole)(var, block)
+
+
 def set_global_initializer(weight_init: Any, bias_init: Any = None) -> None:
     """Refuse: a ParamAttr says of each parameter how it begins."""
     raise GraphError(

@@ -8,8 +8,8 @@ from typing import Any
 
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
-from hpcdist.fluid.compat.paddle2 import composed, creation, declare
-from hpcdist.fluid.layers.helper import LayerHelper, append
+from hpcdist.fluid.compat.paddle2 import composed, creation, declare, reductions
+from hpcdist.fluid.layers.helper import append
 from hpcdist.graph.variable import Variable
 
 _MODULE = "paddle.nn.functional"
@@ -114,15 +114,34 @@ def gumbel_softmax(
     soft = softmax((x + noise) / temperature, axis)
     if not hard:
         return soft
-    if axis not in (-1, len(x.shape) - 1):
-        raise GraphError(f"{_MODULE}.gumbel_softmax: hard works on the last axis, got {axis}")
-    best = composed.argmax(soft, -1)
-    chosen = LayerHelper("one_hot_v2").apply(
-        "one_hot_v2", {"X": best}, {"depth": x.shape[-1]}, stop_gradient=True
-    )
+    greatest = layers.cast(soft >= reductions.max(soft, axis, True), x.dtype)  # type: ignore[attr-defined]
+    first = layers.cast(composed.cumsum(greatest, axis) <= 1.0, x.dtype)  # of equal ones
+    chosen = greatest * first
+    chosen.stop_gradient = True
     still = creation.assign(soft)
     still.stop_gradient = True
     return chosen - still + soft
+
+
+@_function
+def rrelu(
+    x: Variable,
+    lower: float = 1.0 / 8.0,
+    upper: float = 1.0 / 3.0,
+    training: bool = True,
+    name: str | None = None,
+) -> Variable:
+    """Return x where it is 0 or more, else x times a number drawn from [lower, upper].
+
+    Without ``training`` the number is their mean.
+    """
+    if not 0.0 <= lower <= upper <= 1.0:
+        raise GraphError(
+            f"{_MODULE}.rrelu: expected 0 <= lower <= upper <= 1, got {lower} and {upper}"
+        )
+    drawn = layers.uniform_random_batch_size_like(x, list(x.shape), x.dtype, min=0.0, max=1.0)
+    inputs, test = {"X": x, "Chance": drawn}, not training
+    return append("drawn_leaky_relu", inputs, name, lower=lower, upper=upper, is_test=test)
 
 
 __all__ = declare.public(globals(), DECLARED)

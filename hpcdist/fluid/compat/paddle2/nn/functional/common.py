@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
-from hpcdist.fluid.compat.paddle2 import composed, declare, reductions
+from hpcdist.fluid.compat.paddle2 import composed, declare, reductions, tensor
 from hpcdist.fluid.compat.paddle2.declare import Ints, Sizes
 from hpcdist.fluid.layers import math_op
 from hpcdist.fluid.layers.embedding import looked_up
@@ -18,6 +18,10 @@ from hpcdist.ops.embedding.lookup import NO_PADDING
 
 _MODULE = "paddle.nn.functional"
 _function = declare.composed(_MODULE)
+DECLARED = declare.functions(
+    _MODULE, "gather_tree(ids, parents)    gather_tree Ids=ids Parents=parents"
+) | {"diag_embed": tensor.DECLARED["diag_embed"]}
+globals().update(DECLARED)
 
 
 @_function
@@ -114,6 +118,24 @@ def dropout3d(
 ) -> Variable:
     """Set whole channels of volumes to 0 with probability ``p``, others become x / (1 - p)."""
     return _channels_dropped("dropout3d", x, p, training, data_format, ("NCDHW", "NDHWC"), name)
+
+
+@_function
+def alpha_dropout(
+    x: Variable, p: float = 0.5, training: bool = True, name: str | None = None
+) -> Variable:
+    """Set elements to the least that SELU gives with probability ``p``; mean and variance stay."""
+    if not 0.0 <= p <= 1.0:
+        raise GraphError(f"{_MODULE}.alpha_dropout: p must be within 0..1, got {p}")
+    if not training:
+        return x
+    if p == 1.0:
+        return append("scale", {"X": x}, name, scale=0.0)
+    least = -1.6732632423543772 * 1.0507009873554805
+    factor = ((1 - p) * (1 + p * least**2)) ** -0.5
+    drawn = layers.uniform_random_batch_size_like(x, list(x.shape), x.dtype, min=0.0, max=1.0)
+    kept = layers.cast(drawn >= p, x.dtype)
+    return x * kept * factor + (1.0 - kept) * (least * factor) + (-factor * least * p)
 
 
 def _channels_dropped(
@@ -361,4 +383,4 @@ def scaled_dot_product_attention(
     return layers.transpose(composed.matmul(shares, v), [0, 2, 1, 3])
 
 
-__all__ = declare.public(globals())
+__all__ = declare.public(globals(), DECLARED)

@@ -95,8 +95,9 @@ def max_pool3d(
     data_format: str = "NCDHW",
     name: str | None = None,
 ) -> Variable:
-    """Return the greatest elements of windows of volumes."""
-    _no_mask("max_pool3d", return_mask)
+    """Return the greatest elements of windows of volumes, and places if wished."""
+    if return_mask:
+        return _with_mask(x, kernel_size, stride, padding, ceil_mode, data_format, 3)
     rest = {"ceil_mode": ceil_mode, "name": name, "data_format": data_format}
     return _pool(layers.pool3d, x, "max", kernel_size, stride, padding, **rest)
 
@@ -200,26 +201,60 @@ def adaptive_max_pool1d(
 
 
 # -- places ----------------------------------------------------------------------------------------
-def _pair(where: str, value: Any) -> list[int]:
+def _pair(where: str, value: Any, count: int = 2) -> list[int]:
     given = declare.KINDS["ints"](f"{_MODULE}.{where}", value)
-    return given * 2 if len(given) == 1 else given
+    return given * count if len(given) == 1 else given
 
 
 def _with_mask(
-    x: Variable, size: Any, stride: Any, padding: Any, ceil_mode: bool, data_format: str
+    x: Variable,
+    size: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
+    data_format: str,
+    count: int = 2,
 ) -> Any:
-    if ceil_mode or data_format != "NCHW":
+    where = f"max_pool{count}d"
+    if ceil_mode or not data_format.startswith("NC"):
         raise GraphError(
-            f"{_MODULE}.max_pool2d: return_mask is with ceil_mode=False and data_format 'NCHW' only"
+            f"{_MODULE}.{where}: return_mask is with ceil_mode=False and channels first only"
         )
-    attrs = {
-        "ksize": _pair("max_pool2d: kernel_size", size),
-        "strides": _pair("max_pool2d: stride", size if stride is None else stride),
-        "paddings": _pair("max_pool2d: padding", padding),
+    attrs = _windows(where, size, stride, padding, count)
+    kinds, type = {"Out": x.dtype, "Mask": "int32"}, f"{where}_with_index"
+    return tuple(LayerHelper(type).apply_all(type, {"X": x}, kinds, attrs))
+
+
+def _windows(where: str, size: Any, stride: Any, padding: Any, count: int = 2) -> dict[str, Any]:
+    """Return the attributes of windows; they step by their size unless ``stride`` is given."""
+    return {
+        "ksize": _pair(f"{where}: kernel_size", size, count),
+        "strides": _pair(f"{where}: stride", size if stride is None else stride, count),
+        "paddings": _pair(f"{where}: padding", padding, count),
     }
-    kinds = {"Out": x.dtype, "Mask": "int32"}
-    helper = LayerHelper("max_pool2d_with_index")
-    return tuple(helper.apply_all("max_pool2d_with_index", {"X": x}, kinds, attrs))
+
+
+def _unpooled(
+    type: str,
+    x: Variable,
+    indices: Variable,
+    windows: dict[str, Any],
+    data_format: str,
+    output_size: Any,
+    name: str | None,
+) -> Variable:
+    """Append what puts elements back into images or volumes."""
+    count = len(windows["ksize"])
+    facts = zip(x.shape[2:], windows["strides"], windows["paddings"], windows["ksize"])
+    own = [(extent - 1) * step - 2 * pad + size for extent, step, pad, size in facts]
+    wish = own if output_size is None else list(output_size)[-count:]
+    if wish != own or not data_format.startswith("NC"):
+        raise GraphError(
+            f"{_MODULE}.max_unpool{count}d: output_size is {own} here, with channels first, got "
+            f"{wish} in {data_format!r}: pad the result"
+        )
+    inputs = {"X": x, "Indices": indices}
+    return LayerHelper(type, name).apply(type, inputs, windows, dtype=x.dtype)
 
 
 @_function
@@ -234,19 +269,24 @@ def max_unpool2d(
     name: str | None = None,
 ) -> Variable:
     """Put elements back to the places that `max_pool2d` has found them at; zeros elsewhere."""
-    size = _pair("max_unpool2d: kernel_size", kernel_size)
-    steps = _pair("max_unpool2d: stride", kernel_size if stride is None else stride)
-    around = _pair("max_unpool2d: padding", padding)
-    own = [(e - 1) * s - 2 * p + k for e, s, p, k in zip(x.shape[2:], steps, around, size)]
-    wish = own if output_size is None else list(output_size)[-2:]
-    if wish != own or data_format != "NCHW":
-        raise GraphError(
-            f"{_MODULE}.max_unpool2d: output_size is {own} here, in data_format 'NCHW', got {wish} "
-            f"in {data_format!r}: pad the result"
-        )
-    attrs = {"ksize": size, "strides": steps, "paddings": around}
-    inputs = {"X": x, "Indices": indices}
-    return LayerHelper("unpool", name).apply("unpool", inputs, attrs, dtype=x.dtype)
+    windows = _windows("max_unpool2d", kernel_size, stride, padding)
+    return _unpooled("unpool", x, indices, windows, data_format, output_size, name)
+
+
+@_function
+def max_unpool3d(
+    x: Variable,
+    indices: Variable,
+    kernel_size: Sizes,
+    stride: Sizes = None,
+    padding: Any = 0,
+    data_format: str = "NCDHW",
+    output_size: Any = None,
+    name: str | None = None,
+) -> Variable:
+    """The same, of volumes."""
+    windows = _windows("max_unpool3d", kernel_size, stride, padding, 3)
+    return _unpooled("unpool3d", x, indices, windows, data_format, output_size, name)
 
 
 @_function

@@ -57,6 +57,7 @@ _LAYERS: dict[str, tuple[Any, ...]] = {
     "MaxPool3D": ("max_pool3d", 1),
     "MaxUnPool1D": ("max_unpool1d", 2),
     "MaxUnPool2D": ("max_unpool2d", 2),
+    "MaxUnPool3D": ("max_unpool3d", 2),
     "LocalResponseNorm": ("local_response_norm", 1),
     "PixelShuffle": ("pixel_shuffle", 1),
     "PixelUnshuffle": ("pixel_unshuffle", 1),

@@ -11,6 +11,7 @@ from hpcdist.fluid.compat.paddle2.nn import functional
 from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer, number_from
 
 __all__ = [
+    "AlphaDropout",
     "Bilinear",
     "Dropout",
     "Dropout2D",
@@ -22,6 +23,7 @@ __all__ = [
     "Pad1D",
     "Pad2D",
     "Pad3D",
+    "RReLU",
     "Softmax2D",
     "Unflatten",
     "UpsamplingBilinear2D",
@@ -115,6 +117,32 @@ class Dropout(Layer):
     def forward(self, input: Any) -> Any:
         """Append the dropout."""
         return functional.dropout(input, self.p, self.axis, self.training, self.mode, self.name)
+
+
+class AlphaDropout(Layer):
+    """Set elements to the least that SELU gives with probability ``p`` in training."""
+
+    def __init__(self, p: float = 0.5, name: str | None = None) -> None:
+        super().__init__()
+        self.p, self.name = p, name
+
+    def forward(self, input: Any) -> Any:
+        """Append the dropout."""
+        return functional.alpha_dropout(input, self.p, self.training, self.name)
+
+
+class RReLU(Layer):
+    """Multiply what is below 0 by a number that is drawn in training, else by the mean of both."""
+
+    def __init__(
+        self, lower: float = 1.0 / 8.0, upper: float = 1.0 / 3.0, name: str | None = None
+    ) -> None:
+        super().__init__()
+        self._facts = (lower, upper)
+
+    def forward(self, x: Any) -> Any:
+        """Append the product."""
+        return functional.rrelu(x, *self._facts, training=self.training)
 
 
 class Dropout2D(Layer):
