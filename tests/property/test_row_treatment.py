@@ -16,9 +16,10 @@ from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.graph import Program, Variable, lookup, program_guard, registry
 from hpcdist.graph.rows import How, by_row, constant, not_on_rows
 from hpcdist.lod_tensor import LoDTensor
-from hpcdist.runtime.batches.analysis import RowTreatment, loss_weight
+from hpcdist.runtime.batches.analysis import RowTreatment
 from hpcdist.runtime.batches.gather import pack, unpack
 from hpcdist.runtime.batches.scatter import batched_names, cut_feed
+from hpcdist.runtime.batches.trainer_part import loss_weight
 from tests.cases.operators.forward import WITHOUT_GRADIENT
 from tests.support.ops import Case, Seeded, dense, every_case
 

@@ -164,15 +164,19 @@ def test_rows_that_are_counted_as_gradients_need_servers(trainers, servers):
         check(lambda: training(net), [(trainers, servers)])
 
 
-def following_gradients(follow: Callable[[Any, Any, Any], list[Any]]) -> Callable[[], Any]:
+def following_gradients(
+    follow: Callable[[Any, Any, Any], list[Any]], mixes: bool = True
+) -> Callable[[], Any]:
     """Return what trains on whole batches, and fetches what ``follow`` makes of gradients."""
     main, startup = fluid.Program(), fluid.Program()
     startup.random_seed = 3
     with fluid.unique_name.guard(), fluid.program_guard(main, startup):
         x, label = layers.data("x", [3]), layers.data("label", [1], dtype="int64")
         h = layers.fc(x, 4, act="tanh")
-        h = layers.elementwise_sub(h, layers.reduce_max(h, dim=0, keep_dim=True))  # mixes rows
-        loss = layers.mean(layers.softmax_with_cross_entropy(layers.fc(h, 2), label))
+        if mixes:
+            h = layers.elementwise_sub(h, layers.reduce_max(h, dim=0, keep_dim=True))
+        cost: Any = layers.softmax_with_cross_entropy(layers.fc(h, 2), label)
+        loss = layers.mean(cost)
         _, gradients = fluid.optimizer.SGD(0.1).minimize(loss)
         fetched = follow(h, loss, {p.name: g for p, g in gradients}["fc_0.w_0"])
 
@@ -221,3 +225,19 @@ def test_gradients_of_whole_batches_are_fetched_where_trainers_sum_them(follow):
 def test_what_is_kept_of_gradients_is_refused(follow, shape):
     with ranks_as_threads() as run, pytest.raises(PlanError, match="keep different values of"):
         run(*shape, [following_gradients(follow) for _ in range(sum(shape))])
+
+
+def shown(h: Any, loss: Any, of_weight: Any) -> list[Any]:
+    """Show values of rows, of gradients, and of no rows."""
+    for value in (h, of_weight, fluid.default_main_program().global_block().var("fc_0.w_0")):
+        layers.Print(value)
+    return []
+
+
+@pytest.mark.parametrize("mixes", [True, False], ids=["whole batches", "parts"])
+def test_values_that_are_shown_in_part_are_told_of(mixes, caplog):
+    with ranks_as_threads() as run:
+        run(2, 0, [following_gradients(shown, mixes) for _ in range(2)])
+    (told,) = [r.getMessage() for r in caplog.records if "shows the values" in r.getMessage()]
+    assert "print of fc_0.w_0@GRAD" in told and "print of fc_0.w_0;" not in told
+    assert ("print of fc_0.tmp_2" in told) != mixes

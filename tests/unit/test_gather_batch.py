@@ -13,7 +13,7 @@ from hpcdist.graph import registry
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.rows import How, OfRows
 from hpcdist.lod_tensor import LoDTensor, create_lod_tensor
-from hpcdist.runtime.batches.analysis import RowTreatment, SharedProgram, loss_weight
+from hpcdist.runtime.batches.analysis import RowTreatment, SharedProgram
 from hpcdist.runtime.batches.gather import pack, unpack
 from hpcdist.runtime.batches.scatter import (
     Division,
@@ -22,6 +22,7 @@ from hpcdist.runtime.batches.scatter import (
     share_of,
     unlike,
 )
+from hpcdist.runtime.batches.trainer_part import loss_weight
 
 ROWS, MEAN, SUM, MAX, MIN = How.ROWS, How.MEAN, How.SUM, How.MAX, How.MIN
 SAME, MIXED = How.SAME, How.MIXED

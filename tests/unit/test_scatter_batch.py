@@ -6,8 +6,8 @@ import pytest
 from hpcdist.errors import FeedError
 from hpcdist.graph.rows import SAME, How, OfRows
 from hpcdist.lod_tensor import create_lod_tensor
-from hpcdist.runtime.batches.analysis import loss_weight
 from hpcdist.runtime.batches.scatter import cut_feed, share_of
+from hpcdist.runtime.batches.trainer_part import loss_weight
 
 
 @pytest.mark.parametrize("trainers", [1, 2, 3, 4])

@@ -64,7 +64,7 @@ class RowTreatment:
         return self._of.get(name, SAME)
 
     def mixed_states(self) -> dict[str, OfRows]:
-        """Return what differs between trainers of what a Program keeps from step to step."""
+        """Find values that are kept from step to step, and that trainers would keep differently."""
         return {
             name: of
             for name, of in self._of.items()
@@ -364,6 +364,13 @@ class SharedProgram:
             )
         return of
 
+    def parts_of(self, names: Sequence[str]) -> list[str]:
+        """Return the names of values of which a trainer has its part alone while a step runs."""
+        ofs = {name: self._rows.of(name) for name in names if self._several}
+        if self.why_whole:
+            return [name for name, of in ofs.items() if _from_gradient(of)]
+        return [name for name, of in ofs.items() if of.how is not How.SAME]
+
     def _of(self, name: str) -> OfRows:
         return self._rows.of(name) if name in self._program.global_block().vars else SAME
 
@@ -388,13 +395,3 @@ def _is_mixed(of: OfRows) -> bool:
 
 def _described(of: OfRows) -> str:
     return f"{of.how.value} ({of.why})" if of.why else of.how.value
-
-
-def loss_weight(loss: OfRows, rows: Sequence[int], trainer: int) -> float:
-    """Return the weight of this trainer's gradient: the mean over trainers is the batch's.
-
-    ``rows``: how many of those that the loss is a mean over, or of the samples, trainers have.
-    """
-    if loss.how is How.SUM:
-        return float(len(rows)) if rows[trainer] else 0.0
-    return rows[trainer] * len(rows) / max(sum(rows), 1) if loss.how is How.MEAN else 1.0

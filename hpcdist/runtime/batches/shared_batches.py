@@ -22,7 +22,7 @@ from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.registry import Call
-from hpcdist.runtime.batches.analysis import SharedProgram, loss_weight
+from hpcdist.runtime.batches.analysis import SharedProgram
 from hpcdist.runtime.batches.check import BatchCheck
 from hpcdist.runtime.batches.distributed_auc import CountsOfAll, DistributedAuc
 from hpcdist.runtime.batches.joined_fetch import JoinedFetch
@@ -36,8 +36,14 @@ from hpcdist.runtime.batches.scatter import (
     share_among,
     unlike,
 )
-from hpcdist.runtime.batches.trainer_part import SharedFacts, TrainerPart, expect_divided, weights
-from hpcdist.runtime.batches.whole_batch import ROWS, of_whole_batch, rows_here
+from hpcdist.runtime.batches.trainer_part import (
+    SharedFacts,
+    TrainerPart,
+    expect_divided,
+    loss_weight,
+    weights,
+)
+from hpcdist.runtime.batches.whole_batch import ROWS, of_whole_batch, rows_here, seen_in_part
 from hpcdist.runtime.job.membership import Membership
 from hpcdist.runtime.staging import in_order
 
@@ -93,6 +99,7 @@ class Batches:
         shared = SharedFacts(rows, DistributedAuc(program), next(self._numbers))
         if trainers > 1:
             self._area_counts |= shared.areas.states
+            self._tell_parts(seen_in_part(program, rows))
         self._shared.put(program, shared)
         self._membership.watch()
         new = of_whole_batch(program, rows, trainers)
@@ -244,6 +251,14 @@ class Batches:
         if shared.draws_rows:
             variables[ROWS] = rows_here(None if division is None else division.share)
         return TrainerPart(division, variables)
+
+    def _tell_parts(self, seen: Sequence[str]) -> None:
+        if seen and self._trainers.rank == 0:
+            logger.warning(
+                "each trainer shows the values of its own rows of a batch, and gradients by which "
+                "its rows count: %s. Fetched values are those of the whole batch",
+                "; ".join(seen),
+            )
 
     def _tell_whole(self, shared: SharedFacts, reason: str) -> None:
         if not shared.told_whole and self._trainers.rank == 0 and self._trainers.size > 1:

@@ -10,6 +10,7 @@ import numpy as np
 
 from hpcdist.base.errors import PlanError
 from hpcdist.executor.control import Feed, Join
+from hpcdist.graph.rows import How, OfRows
 from hpcdist.runtime.batches.analysis import SharedProgram
 from hpcdist.runtime.batches.distributed_auc import DistributedAuc
 from hpcdist.runtime.batches.joined_fetch import JoinedFetch
@@ -79,3 +80,13 @@ def expect_divided(rows: SharedProgram) -> None:
             f"or sums, of what is computed row by row: {rows.why_whole}; feed whole batches to all "
             "trainers instead"
         )
+
+
+def loss_weight(loss: OfRows, rows: Sequence[int], trainer: int) -> float:
+    """Return the weight of this trainer's gradient: the mean over trainers is the batch's.
+
+    ``rows``: how many of those that the loss is a mean over, or of the samples, trainers have.
+    """
+    if loss.how is How.SUM:
+        return float(len(rows)) if rows[trainer] else 0.0
+    return rows[trainer] * len(rows) / max(sum(rows), 1) if loss.how is How.MEAN else 1.0

@@ -37,6 +37,16 @@ def of_own_rows(program: Program, shared: SharedProgram) -> Program:
     return new
 
 
+def seen_in_part(program: Program, shared: SharedProgram) -> list[str]:
+    """Name the operators that show users, or their functions, a trainer's part of a value."""
+    return [
+        f"{op.place} {op.type} of {', '.join(parts)}"
+        for block in program.blocks
+        for op in block.ops
+        if op.type in ("print", "py_func") and (parts := shared.parts_of(op.input_arg_names))
+    ]
+
+
 def rows_here(share: Share | None) -> np.ndarray:
     """Return the fed value of `ROWS`."""
     numbers = (0, 0) if share is None else (share.begin, share.end - share.begin)

@@ -18,9 +18,10 @@ from hpcdist.executor.fed import fed_metas
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import SAME, How, OfRows
-from hpcdist.runtime.batches.analysis import SharedProgram, loss_weight
+from hpcdist.runtime.batches.analysis import SharedProgram
 from hpcdist.runtime.batches.gather import pack, unpack
 from hpcdist.runtime.batches.scatter import Division, cut_feed, fed_weights
+from hpcdist.runtime.batches.trainer_part import loss_weight
 from hpcdist.runtime.batches.whole_batch import ROWS, of_own_rows, rows_here
 from hpcdist.transpiler.pipeline_cut import Phase
 from hpcdist.transpiler.pipeline_plan import PipelinePlan
