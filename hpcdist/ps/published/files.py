@@ -70,7 +70,8 @@ def write_rows(
             size, section = sizes[name], TableSection(len(table.keys), len(table.deleted), offset)
             if packed:
                 like = _like(table, sections, tables)
-                section = replace(section, like=like, packed=sum(map(put, _packed(table, like))))
+                size_packed = sum(map(put, _packed(table, like)))
+                section = replace(section, like=like, packed=size_packed, by_id=size_packed > 0)
             else:
                 put(np.ascontiguousarray(table.keys).data.cast("B"))
                 for rows in _blocks(table, max(1, CHUNK // size)):
@@ -98,11 +99,14 @@ def _like(
 
 
 def _packed(table: TableRows, like: str) -> Iterator[bytes]:
+    ids, order = packing.by_id(table.keys)
     if not like:
-        yield from packing.packed_keys(table.keys)
-    for rows in _blocks(table, packing.BLOCK):
-        yield from packing.packed_rows(rows)
-    yield from packing.packed_keys(table.deleted)
+        yield from packing.packed_ids(ids)
+    if len(ids):
+        rows = np.concatenate([*_blocks(table, packing.BLOCK)])
+        for begin in range(0, len(ids), packing.BLOCK):
+            yield from packing.packed_rows(rows[order[begin : begin + packing.BLOCK]])
+    yield from packing.packed_ids(packing.by_id(table.deleted)[0])
 
 
 def write_dense(
@@ -174,10 +178,9 @@ def _layers(
 ) -> list[Layer]:
     layers, section = [], sections[name]
     if section.packed:
-        keys = None
-        if section.like:
-            keys = _unpack(memory, sections[section.like]).keys(section.rows)
-        return _unpacked(_unpack(memory, section), keys, section, kind)
+        packed = _unpack(memory, section)
+        like = _unpack(memory, sections[section.like]) if section.like else packed
+        return _unpacked(packed, *like.keys(section.rows), section, kind)
     offset = section.offset + 8 * section.rows
     if section.rows:
         keys = np.frombuffer(memory, np.uint64, section.rows, section.offset)
@@ -193,19 +196,23 @@ def _layers(
 
 def _unpack(memory: bytes | mmap.mmap, section: TableSection) -> packing.Unpacked:
     begin = section.offset
-    return packing.Unpacked(memoryview(memory)[begin : begin + section.packed])
+    data = memoryview(memory)[begin : begin + section.packed]
+    return packing.Unpacked(data, by_id=section.by_id)
 
 
 def _unpacked(
-    unpacked: packing.Unpacked, keys: Keys | None, section: TableSection, kind: TableKind
+    unpacked: packing.Unpacked,
+    keys: Keys,
+    order: np.ndarray,
+    section: TableSection,
+    kind: TableKind,
 ) -> list[Layer]:
-    """Return a packed section's layers, in memory; ``keys``: of the table that it is like."""
+    """Return a packed section's layers, in memory; ``keys``, whose rows stand in ``order``."""
     rows = kind.space(section.rows)
-    keys = unpacked.keys(section.rows) if keys is None else keys
     unpacked.rows(rows)
-    gone = unpacked.keys(section.deleted)
+    gone, _ = unpacked.keys(section.deleted)
     unpacked.end()
-    layers = [Layer(keys, rows)] if len(keys) else []
+    layers = [Layer(keys, rows[order])] if len(keys) else []
     return [*layers, _gone(gone, kind)] if len(gone) else layers
 
 

@@ -21,7 +21,7 @@ from hpcdist.base.errors import PublicationError, TableError
 from hpcdist.base.plain_data import typed
 from hpcdist.ps.published import packing
 
-FORMAT, PACKED = 1, 2  # of manifests, and of those with packed sections
+FORMAT, PACKED, BY_ID = 1, 2, 3  # of manifests; with packed sections; with those in order of ids
 BASE, DELTA = "base", "delta"
 NAME = re.compile(r"(\d{9})\.(base|delta)\.json")
 FILE = re.compile(r"\d{9}\.[0-9a-f]{1,32}\.(\d+-of-\d+\.rows|onnx)")
@@ -66,8 +66,9 @@ class TableKind:
 class TableSection:
     """A table's rows in a file: ``rows`` keys and rows, then ``deleted`` keys, from ``offset``.
 
-    ``packed``: the bytes that they take, if they are packed as `packing` says; ``like``: then the
-    table in the same file whose keys of rows are these, too, which are not written again.
+    ``packed``: the bytes that they take, if they are packed as `packing` says, then mostly in order
+    of ids (``by_id``); ``like``: the table in the same file whose keys of rows are these, too,
+    which are not written again.
     """
 
     rows: int
@@ -75,6 +76,7 @@ class TableSection:
     offset: int
     packed: int = 0
     like: str = ""
+    by_id: bool = False
 
     def end(self, row_bytes: int) -> int:
         """Return the byte behind the section."""
@@ -85,9 +87,9 @@ class TableSection:
         return self.rows * (8 + row_bytes) + 8 * self.deleted
 
     @property
-    def facts(self) -> dict[str, int]:
+    def facts(self) -> dict[str, Any]:
         """What a manifest says of it."""
-        rare = ("packed", "like")
+        rare = ("packed", "like", "by_id")
         return {name: value for name, value in vars(self).items() if name not in rare or value}
 
 
@@ -177,8 +179,10 @@ class Member:
 
     @cached_property
     def _facts(self) -> dict[str, Any]:
-        packed = any(section.packed for f in self.files for section in f.tables.values())
-        facts = {"format": PACKED if packed else FORMAT, **asdict(self)}
+        sections = [section for file in self.files for section in file.tables.values()]
+        packed = PACKED if any(section.packed for section in sections) else FORMAT
+        by_id = any(section.by_id for section in sections)
+        facts = {"format": BY_ID if by_id else packed, **asdict(self)}
         for plain, file in zip(facts["files"], self.files):
             plain["tables"] = {name: section.facts for name, section in file.tables.items()}
         return {name: fact for name, fact in facts.items() if name != "dense" or fact}
@@ -201,9 +205,9 @@ def parse(name: str, data: bytes) -> Member:
         if not isinstance(plain, dict):
             raise ValueError("it is no object")
         digest = plain.pop("digest", None)
-        if plain.get("format") not in (FORMAT, PACKED):
+        if plain.get("format") not in (FORMAT, PACKED, BY_ID):
             raise PublicationError(
-                f"{name}: format {plain.get('format')!r}, this release reads {FORMAT} and {PACKED}"
+                f"{name}: format {plain.get('format')!r}, this release reads {FORMAT} to {BY_ID}"
             )
         if digest != _digest(plain):
             raise ValueError("its digest differs")

@@ -1,8 +1,10 @@
 """Packed sections of increments: bytes of one significance together, deflated where it pays. Pure.
 
-Keys are written as differences of neighbours. Of float32 only signs and exponents can be packed, a
-quarter of the bytes: so each significance is a frame by itself, and lies there as it is unless it
-becomes smaller. Readers merge increments in memory; bases are not packed, since they are mapped.
+Rows are in the order of their ids, which are written as differences of neighbours: those of ids are
+small, those of keys are not. Of float32 only signs and exponents can be packed, a quarter of the
+bytes: so each significance is a frame by itself, as is each byte of rows that are kept in others,
+and lies there as it is unless it becomes smaller. Readers merge increments in memory; bases are not
+packed, since they are mapped. Earlier releases wrote keys, and one frame of all bytes of such rows.
 """
 
 from __future__ import annotations
@@ -15,25 +17,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcdist.ps.published.sorted_rows import Keys
+from hpcdist.ps.published.sorted_rows import Keys, ids_of, mixes_of
 
 BLOCK = 1 << 15  # rows, or keys, of a block: part of the format
 FRAME = struct.Struct("<I")  # the bytes of a frame
 SAMPLE = 1 << 12  # bytes by which it is guessed whether a frame can be packed
-PAYS = 0.95
+PAYS = 0.98
 MOST = 1100  # times that deflate can make anything smaller, and what is left over of it
 
 
-def packed_keys(keys: Keys) -> Iterator[bytes]:
-    """Yield what is written for keys in ascending order."""
-    steps = np.diff(keys, prepend=np.uint64(0))
-    for begin in range(0, len(keys), BLOCK):
+def by_id(keys: Keys) -> tuple[Keys, NDArray[np.int64]]:
+    """Return the ids of keys, ascending as uint64, and where each stood."""
+    ids = ids_of(keys).view(np.uint64)
+    order = np.argsort(ids)
+    return ids[order], order
+
+
+def packed_ids(ids: Keys) -> Iterator[bytes]:
+    """Yield what is written for ids in ascending order, as uint64."""
+    steps = np.diff(ids, prepend=np.uint64(0))
+    for begin in range(0, len(ids), BLOCK):
         yield from _frames(steps[begin : begin + BLOCK].view(np.uint8).reshape(-1, 8))
 
 
 def packed_rows(rows: NDArray[Any]) -> Iterator[bytes]:
     """Yield what is written for at most `BLOCK` rows, float32 or uint8."""
-    size = rows.dtype.itemsize
+    size = rows.shape[1] if rows.dtype == np.uint8 else rows.dtype.itemsize
     yield from _frames(np.ascontiguousarray(rows).view(np.uint8).reshape(-1, size))
 
 
@@ -56,12 +65,22 @@ def _deflated(data: bytes) -> bytes:
 class Unpacked:
     """Reads what was packed, in order; ValueError for bytes that nobody has packed."""
 
-    def __init__(self, data: memoryview) -> None:
-        """Begin at the first byte."""
-        self._data, self._at = data, 0
+    def __init__(self, data: memoryview, *, by_id: bool = True) -> None:
+        """Begin at the first byte; not ``by_id``: an earlier release has packed it."""
+        self._data, self._at, self._by_id = data, 0, by_id
 
-    def keys(self, count: int) -> Keys:
-        """Return the next keys, uint64 [count]."""
+    def keys(self, count: int) -> tuple[Keys, NDArray[np.int64]]:
+        """Return the next keys, uint64 [count], and where each one's row stands."""
+        read = self._read_keys(count)
+        if not self._by_id:
+            return read, np.arange(count)
+        if not (read[1:] > read[:-1]).all():
+            raise ValueError("its ids are out of order")
+        keys = mixes_of(read.view(np.int64))
+        order = np.argsort(keys)
+        return keys[order], order
+
+    def _read_keys(self, count: int) -> Keys:
         steps = np.empty(count, np.uint64)
         for begin in range(0, count, BLOCK):
             self._read(steps[begin : begin + BLOCK].view(np.uint8).reshape(-1, 8))
@@ -71,7 +90,9 @@ class Unpacked:
         """Write the next rows to ``out``, float32 or uint8 [n, elements]."""
         for begin in range(0, len(out), BLOCK):
             block = out[begin : begin + BLOCK]
-            self._read(block.view(np.uint8).reshape(-1, out.dtype.itemsize))
+            by_column = self._by_id and out.dtype == np.uint8
+            size = out.shape[1] if by_column else out.dtype.itemsize
+            self._read(block.view(np.uint8).reshape(-1, size))
 
     def end(self) -> None:
         """Make sure that nothing is left."""
