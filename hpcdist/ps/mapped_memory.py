@@ -34,6 +34,14 @@ def zeros(size: int, large_from: int | None = None) -> Array:
     return data[begin : begin + size]
 
 
+def lasting(size: int) -> Array:
+    """Return zeroed bytes that are to stay for long, as one of many that grow.
+
+    In pages of their own, unless they are few: the process would keep the holes between arrays.
+    """
+    return zeros(size) if size >= 4 * PAGE_BYTES else np.zeros(size, np.uint8)
+
+
 class Pieces:
     """Pieces of memory that come and go: whole pages each, zeroed.
 

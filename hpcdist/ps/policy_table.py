@@ -11,6 +11,7 @@ from hpcdist.comm.base import Array
 from hpcdist.ps.admission import admitted, by_chance, counted
 from hpcdist.ps.batch import owners_of
 from hpcdist.ps.looks import check_shows, chosen_looks, looks_of
+from hpcdist.ps.mapped_memory import PAGE_BYTES, lasting
 from hpcdist.ps.repeats import merged, single
 from hpcdist.ps.row_moves import NO_TURNS
 from hpcdist.ps.row_policy import FRACTION, SKETCH_ROWS, WIDE, RowPolicy, check_servers
@@ -106,7 +107,11 @@ class PolicyTable(SparseTable):
 
     @property
     def nbytes(self) -> int:
-        own = self._parts.nbytes + sum(places.nbytes for places in self._places)
+        used, room = (
+            self._parts[:, [self._lists.USED, self._lists.ROOM]].T * self._lists.PLACE_BYTES
+        )
+        touched = np.minimum(-(-used // PAGE_BYTES) * PAGE_BYTES, room)
+        own = self._parts.nbytes + int(touched.sum())
         return super().nbytes + own + sum(table.nbytes for table in self.companions)
 
     def check_servers(self, servers: int) -> None:
@@ -309,9 +314,9 @@ class PolicyTable(SparseTable):
             part = int(owners_of(ids[at : at + 1], self.parts)[0])
             before = self._places[part]
             room, most = 16 + len(before) * 5 // 4, int(self._quotas[part]) * 17 // 16
-            if len(before) < most < room:
-                room = most  # what a part with a budget has in the end
-            places = np.empty((room, 2), np.uint64)
+            if len(before) < most and (len(before) or most < room):
+                room = most  # what a part with a budget has in the end: pages come when needed
+            places = lasting(room * lists.PLACE_BYTES).view(np.uint64).reshape(room, 2)
             places[: len(before)] = before
             self._places[part] = places
             self._parts[part, [lists.LIST, lists.ROOM]] = places.ctypes.data, len(places)
