@@ -101,7 +101,8 @@ def program_roles(program: Program) -> ProgramRoles:
         if op.type == "check_finite_and_unscale":
             raise PlanError(
                 "mixed precision looks at all gradients at once, of which each parameter server "
-                "has a part: train without servers (no --pservers), or in single precision"
+                "has a part: train without servers (no --pservers), in bfloat16 "
+                "(bf16.decorate_bf16), or in single precision"
             )
     schedule = tuple(i for i, op in enumerate(ops) if op.role in _SCHEDULE_ROLES)
     averages = _averages(program.global_block(), schedule)

@@ -171,6 +171,16 @@ def test_trainers_divide_its_batches_and_servers_refuse_it() -> None:
         fluid.DistributeTranspiler().transpile(0, main, "a:1", 2, startup_program=startup)
 
 
+def test_a_strategy_for_servers_leaves_float16_out_and_says_so() -> None:
+    strategy, sgd = DistributedStrategy(), fluid.optimizer.SGD(0.1)
+    strategy.amp = True
+    with pytest.warns(UserWarning, match="strategy.amp: with parameter servers .* float32 here"):
+        assert strategy.wrapped(sgd, servers=True) is sgd
+    assert isinstance(strategy.wrapped(sgd), mixed_precision.OptimizerWithMixedPrecision)
+    strategy.amp_configs = {"dtype": "bfloat16"}
+    assert isinstance(strategy.wrapped(sgd, servers=True), mixed_precision.OptimizerInBfloat16)
+
+
 def test_rows_of_tables_are_refused() -> None:
     with fluid.program_guard(fluid.Program(), fluid.Program()):
         ids = layers.data("ids", [1], dtype="int64")

@@ -186,7 +186,7 @@ class Fleet(FleetRoles):
             if self.is_worker():  # fleet 2's scripts call init_worker after the startup program
                 chosen.set_communicator_flags()
 
-        return DistributedOptimizer(strategy.wrapped(optimizer), distribute)
+        return DistributedOptimizer(strategy.wrapped(optimizer, servers=True), distribute)
 
     def _plan_collective(
         self, loss: Variable, settings: CollectiveSettings, strategy: object

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcdist.base.checks import FLEET, integer, no_field
 from hpcdist.base.errors import FleetError, FleetTypeError
+from hpcdist.base.warned import warn
 from hpcdist.comm.bucket import Fusing
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
 from hpcdist.fluid.fleet.collective_settings import CollectiveSettings, recomputing, refuse
@@ -175,8 +176,11 @@ class DistributedStrategy:
             if is_set:
                 raise FleetError(f"pipeline cannot be combined with {name}: leave one of them out")
 
-    def wrapped(self, optimizer: AnyOptimizer) -> AnyOptimizer:
-        """Replace or wrap the given optimizer as the strategy asks."""
+    def wrapped(self, optimizer: AnyOptimizer, servers: bool = False) -> AnyOptimizer:
+        """Replace or wrap the given optimizer as the strategy asks, in jobs with ``servers`` too.
+
+        There ``amp`` in float16 has no effect but a warning, as in Paddle 2.6.2 without one.
+        """
         given = optimizer
         if self.lars:
             optimizer = _lars(optimizer, self.lars_configs)
@@ -189,7 +193,12 @@ class DistributedStrategy:
         if self.recompute or self.forward_recompute:
             chosen = self.recompute_configs["checkpoints"] or self.recompute_checkpoints
             optimizer = recomputing(optimizer, chosen)
-        if self.amp:
+        if servers and (self.use_amp or (self.amp and self.amp_configs["dtype"] == "float16")):
+            warn(
+                "strategy.amp: with parameter servers Paddle 2.6.2 leaves it out, and so it trains "
+                "in float32 here: amp_configs = {'dtype': 'bfloat16'} computes in half precision"
+            )
+        elif self.amp:
             optimizer = _amp(optimizer, self.amp_configs)
         elif self.use_amp:
             optimizer = decorate(optimizer, init_loss_scaling=self.amp_loss_scaling)
