@@ -202,6 +202,11 @@ class GeneratorLoader:
             self._ahead.close()  # ends the thread
         self._ahead = self._seen = None
 
+    def _reset(self) -> None:
+        """End the pass, also of an iterable loader whose loop was left: the next one is new."""
+        if not self._iterable:
+            self.reset()
+
     def peek(self) -> Batch | None:
         """Return the batch that `read` gives next, if it has come already."""
         if self._seen is None and self._ahead is not None and self.queue.size():

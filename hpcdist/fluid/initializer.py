@@ -46,7 +46,7 @@ class ConstantInitializer(Initializer):
     """
 
     def __init__(self, value: float = 0.0, force_cpu: bool = False) -> None:
-        self.value = float(value)
+        self.value = float(np.asarray(value).item())  # also an array of one element
         self.force_cpu = bool(force_cpu)
 
     def __call__(self, var: Variable, block: Block) -> Operator:

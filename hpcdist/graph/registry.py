@@ -305,9 +305,11 @@ def known_attrs(
         if not slot:
             known.setdefault(name, None)
         elif slot == places.listed:
-            certain = [flag == 1 for flag in attrs.get("infer_flags", ())]
-            own = itertools.zip_longest(known.get(name) or (), certain)
-            sure = [number if number != places.mark or flag else None for number, flag in own]
+            own = itertools.zip_longest(known.get(name) or (), attrs.get("infer_flags", ()))
+            sure = [
+                None if flag == -1 or (number == places.mark and flag != 1) else number
+                for number, flag in own
+            ]
             known[name] = [
                 meta.numbers[0] if meta.numbers else number
                 for meta, number in itertools.zip_longest(inputs[slot], sure[: len(inputs[slot])])

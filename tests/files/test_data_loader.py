@@ -65,6 +65,13 @@ def test_an_iterable_loader_gives_what_an_executor_is_fed_with():
     assert firsts(made) == firsts(steps), "a second pass begins from the front"
 
 
+def test_a_loop_that_was_left_is_reset_as_fluid_does_it():
+    made = loader().set_sample_generator(samples, batch_size=2)
+    assert firsts([next(made())]) == [[0]]
+    made._reset()
+    assert firsts(made()) == [[0], [2], [4]]
+
+
 def test_batches_are_made_of_samples_of_lists_of_samples_or_come_as_they_are():
     assert firsts(loader().set_sample_generator(samples, 2, drop_last=False)()) == [
         [0],

@@ -190,6 +190,15 @@ def test_a_global_pool_has_one_window_and_an_adaptive_one_as_many_as_asked(type,
         np.testing.assert_allclose(y["Out"][:, :, i, j], reduced(x[:, :, a:b, c:d], (2, 3)))
 
 
+def test_a_pool_that_is_global_and_adaptive_has_a_window_for_each_element():
+    x = np.arange(30, dtype=np.float32).reshape(1, 1, 5, 6)
+    both = {"ksize": [2, 3], "adaptive": True, "global_pooling": True}
+    out = run_op("max_pool2d_with_index", {"X": x}, both)
+    np.testing.assert_array_equal(out["Out"], x)
+    np.testing.assert_array_equal(out["Mask"], x)
+    np.testing.assert_array_equal(run_op("pool2d", {"X": x}, both)["Out"], x)
+
+
 def test_max_pool2d_with_index_says_where_each_maximum_is():
     x = RNG.permutation(2 * 3 * 35).reshape(2, 3, 5, 7).astype(float)
     out = run_op("max_pool2d_with_index", {"X": x}, {"ksize": [2, 3], "adaptive": True})

@@ -390,3 +390,16 @@ def test_no_gradient_flows_through_whole_numbers():
     x.stop_gradient = False
     through = layers.cast(layers.cast(x * 3.0, "int32"), "float32")
     assert gradients(layers.reduce_sum(through * 1.5), x) == [None]
+
+
+@pytest.mark.parametrize("bad", ["name", 3])
+def test_gradients_are_asked_for_by_variables(bad):
+    x = layers.data("x", [3])
+    x.stop_gradient = False
+    y = layers.relu(x)
+    for targets, inputs, weights in ((bad, x, None), (y, bad, None), (y, x, bad)):
+        with pytest.raises(TypeError, match="gradients: expected Variables"):
+            gradients(targets, inputs, weights)
+    loss = layers.mean(layers.fc(x, 1))
+    with pytest.raises(TypeError, match="parameter_list holds parameters or names"):
+        append_backward(loss, bad if bad == "name" else [bad])

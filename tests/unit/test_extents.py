@@ -201,3 +201,22 @@ def test_every_slot_of_fluid_that_gives_an_attribute_is_declared():
     }
     forward = [t for t in defined() if not t.endswith("_grad")]
     assert {(t, slot) for t in forward for slot in lookup(t).giving} == wanted | OF_PADDLE_2
+
+
+@pytest.mark.parametrize("k", [-2, -1, 1])
+def test_an_index_may_be_made_of_variables(k):
+    x = layers.data("x", [3, 4, 5], append_batch_size=False)
+    n = layers.data("n", [1], append_batch_size=False, dtype="int32")
+    x.stop_gradient = False
+    last = layers.fill_constant([1], "int32", -1)
+    parts = [x[n], x[:, last], x[::2, n], x[last:0:last], x[0 : n + 3 : n * n], x[:, :, last]]
+    slopes = [gradients(layers.reduce_sum(part), x)[0] for part in parts]
+    fed = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    feed = {"x": fed, "n": np.int32([k])}
+    values = fluid.Executor().run(feed=feed, fetch_list=[*parts, *slopes])
+    places = [np.s_[k], np.s_[:, -1], np.s_[::2, k], np.s_[-1:0:-1], np.s_[0 : k + 3 : k * k]]
+    for part, slope, place in zip(values, values[6:], [*places, np.s_[:, :, -1]]):
+        expected = np.zeros_like(fed)
+        expected[place] = 1
+        np.testing.assert_array_equal(part, fed[place])
+        np.testing.assert_array_equal(slope, expected)

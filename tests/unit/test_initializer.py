@@ -65,6 +65,10 @@ def test_fans(shape: tuple[int, ...], fans: tuple[int, int]) -> None:
     assert init.fans(shape) == fans
 
 
+def test_a_constant_may_be_an_array_of_one_element() -> None:
+    assert init.Constant(np.array([[2.5]])).value == 2.5
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int32", "int64"])
 def test_numpy_array(dtype: str) -> None:
     values = np.arange(24).reshape(SHAPE)

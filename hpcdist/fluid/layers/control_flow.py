@@ -166,7 +166,7 @@ class Switch:
         if not self._inside:
             raise GraphError("switch.case: must stand inside `with Switch() as switch`")
         if not isinstance(condition, Variable) or condition.dtype != "bool":
-            raise GraphError(
+            raise GraphTypeError(
                 f"switch.case: expected a bool variable such as less_than gives, got {condition}; "
                 "compare two variables with layers.equal(x, y), not with =="
             )

@@ -136,10 +136,11 @@ Place = int | Variable
 def getitem(self: Variable, item: Any) -> Variable:
     """Return a part, by integers and slices of them; one that is no slice drops its dimension.
 
-    In place of integers there may be Variables of one integer each, but for steps.
+    In place of integers there may be Variables of one integer each; one that is a step goes
+    forwards where no end is said.
     """
     axes: list[int] = []
-    bounds: list[tuple[Place, Place, int]] = []
+    bounds: list[tuple[Place, Place, Place]] = []
     dropped: list[int] = []
     turned: list[int] = []
     for axis, index in enumerate(item if isinstance(item, tuple) else (item,)):
@@ -156,25 +157,28 @@ def getitem(self: Variable, item: Any) -> Variable:
             )
         elif _is_whole(index):
             continue
-        elif (index.start, index.stop, index.step) == (None, None, -1):
+        elif not _in_values(*_places(index)) and _places(index) == (None, None, -1):
             turned.append(axis)
             continue
         else:
-            step = 1 if index.step is None else int(index.step)
-            first, last = (0, _END) if step > 0 else (_END, -_END)
+            step = _place(index.step, 1)
+            forwards = isinstance(step, Variable) or step > 0
+            first, last = (0, _END) if forwards else (_END, -_END)
             bounds.append((_place(index.start, first), _place(index.stop, last), step))
         axes.append(axis)
     result = self
     if axes:
         starts, ends, strides = zip(*bounds)
-        type = "slice" if set(strides) == {1} else "strided_slice"
+        by_one = all(not isinstance(step, Variable) and step == 1 for step in strides)
+        type = "slice" if by_one else "strided_slice"
         key = f"{self.name}_{type}"
         helper = LayerHelper(type, key)
-        bounded, attrs = helper.slots_of(type, {"starts": list(starts), "ends": list(ends)})
+        places = {"starts": list(starts), "ends": list(ends)}
+        if not by_one:
+            places["strides"] = list(strides)
+        bounded, attrs = helper.slots_of(type, places)
         attrs |= {"axes": axes, "decrease_axis": dropped}
-        attrs["infer_flags"] = [-1 if _in_values(*pair) else 1 for *pair, _ in bounds]
-        if type == "strided_slice":
-            attrs["strides"] = list(strides)
+        attrs["infer_flags"] = [-1 if _in_values(*places) else 1 for places in bounds]
         inputs = {"Input": self, **bounded}
         result = _append(_block(self), type, self.dtype, inputs, attrs, key)
     if turned:
@@ -185,8 +189,13 @@ def getitem(self: Variable, item: Any) -> Variable:
 
 def _is_whole(index: slice) -> bool:
     """Return whether a slice takes all places: so it does not mix the rows of a batch."""
-    from_first = index.start is None or (isinstance(index.start, Integral) and index.start == 0)
-    return from_first and index.stop is None and index.step in (None, 1)
+    return not _in_values(*_places(index)) and (
+        (index.start or 0, index.stop, index.step) in ((0, None, None), (0, None, 1))
+    )
+
+
+def _places(index: slice) -> tuple[Any, Any, Any]:
+    return index.start, index.stop, index.step
 
 
 def _place(bound: Any, default: int) -> Place:
@@ -200,9 +209,9 @@ def _in_values(*places: Place) -> bool:
 
 
 def _is_of_places(index: slice) -> bool:
-    """Return whether a slice is of integers, or of Variables, by a number."""
+    """Return whether a slice is of integers, or of Variables."""
     places = all(p is None or isinstance(p, Integral | Variable) for p in (index.start, index.stop))
-    return places and (index.step is None or isinstance(index.step, Integral))
+    return places and (index.step is None or isinstance(index.step, Integral | Variable))
 
 
 def scaling(type: str, reverse: bool = False) -> Callable[[Variable, float], Variable] | None:

@@ -72,6 +72,10 @@ def append_backward(
         recompute(block, begin, checkpoints)
 
     chosen = program.all_parameters() if parameter_list is None else parameter_list
+    if isinstance(chosen, str) or not all(isinstance(one, (str, Variable)) for one in chosen):
+        raise GraphTypeError(
+            f"append_backward: parameter_list holds parameters or names, got {chosen!r}"
+        )
     pairs = []
     for name in as_names(list(chosen)):
         parameter: Any = program.global_block().vars.get(name)
@@ -105,6 +109,9 @@ def gradients(
     """
     targets, inputs = _as_list(targets), _as_list(inputs)
     weights = _as_list(target_gradients) or [None] * len(targets)
+    for one in [*targets, *inputs, *(weight for weight in weights if weight is not None)]:
+        if not isinstance(one, Variable):
+            raise GraphTypeError(f"gradients: expected Variables, got {one!r}")
     if len(weights) != len(targets):
         raise GraphError(f"gradients: {len(targets)} targets, but {len(weights)} target_gradients")
     block = block_of(targets[0])

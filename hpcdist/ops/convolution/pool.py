@@ -75,9 +75,10 @@ def lay_pool(
     pooling_type: str,
 ) -> PoolWindows:
     """Return the windows over images of known extents."""
-    if global_pooling:
+    if global_pooling and not adaptive:
         return PoolWindows(((0, extents[0]),), ((0, extents[1]),), None)
     if adaptive:
+        ksize = extents if global_pooling else ksize  # as Fluid has it: each element alone
         if min(ksize) < 1:
             raise GraphError(f"an adaptive pool needs sizes of 1 or more, got {list(ksize)}")
         rows, columns = (
@@ -140,8 +141,10 @@ def _sizes(
     pooling_type: str,
 ) -> tuple[int, int]:
     """Return the numbers of windows along rows and columns, -1 where that is not known yet."""
-    if global_pooling or adaptive:
-        return (1, 1) if global_pooling else (ksize[0], ksize[1])
+    if adaptive:
+        return tuple(extents if global_pooling else ksize)  # type: ignore[return-value]
+    if global_pooling:
+        return 1, 1
     axes = lay_windows(extents, ksize, strides, (1, 1), paddings, padding_algorithm, ceil_mode)
     return axes[0].windows, axes[1].windows
 

@@ -143,7 +143,8 @@ def _pool3d(
     f = torch.nn.functional
     x = _first(x, data_format)
     if global_pooling or adaptive:
-        size = [1] * 3 if global_pooling else list(ksize)
+        every = x.shape[2:] if adaptive else [1] * 3
+        size = list(every if global_pooling else ksize)
         pool = f.adaptive_max_pool3d if pooling_type == "max" else f.adaptive_avg_pool3d
         return _last(pool(x, size), data_format)
     pairs = _around(x.shape[2:], ksize, strides, paddings, padding_algorithm)
@@ -208,7 +209,8 @@ def _max_pool3d_with_index(
 ) -> tuple[Array, Array]:
     f = torch.nn.functional
     if global_pooling or adaptive:
-        size = [1] * 3 if global_pooling else list(ksize)
+        every = x.shape[2:] if adaptive else [1] * 3
+        size = list(every if global_pooling else ksize)
         y, index = f.adaptive_max_pool3d(x, size, return_indices=True)
     else:
         windows = list(ksize), list(strides), list(paddings)

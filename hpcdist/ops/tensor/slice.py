@@ -25,8 +25,13 @@ _SLICE = {"axes": (), "starts": (), "ends": (), "decrease_axis": (), "infer_flag
 _STRIDED = {**_SLICE, "strides": ()}
 
 
-def slices(rank: int, axes: Sequence[int], starts, ends, strides=()) -> tuple[slice, ...]:
-    """Return the index of a part of a value of ``rank`` dimensions."""
+def slices(
+    rank: int, axes: Sequence[int], starts, ends, strides=(), decrease_axis=()
+) -> tuple[slice, ...]:
+    """Return the index of a part of a value of ``rank`` dimensions.
+
+    Of an axis that is dropped, the place from -1 to 0 is the last one: ``x[-1]``.
+    """
     strides = strides or [1] * len(axes)
     if not len(axes) == len(starts) == len(ends) == len(strides) or 0 in strides:
         raise GraphError(
@@ -35,7 +40,8 @@ def slices(rank: int, axes: Sequence[int], starts, ends, strides=()) -> tuple[sl
         )
     index = [slice(None)] * rank
     for axis, start, end, stride in zip(axes, starts, ends, strides):
-        index[resolve_axis(axis, rank)] = slice(start, end, stride)
+        last = axis in decrease_axis and (start, end) == (-1, 0)
+        index[resolve_axis(axis, rank)] = slice(start, None if last else end, stride)
     return tuple(index)
 
 
@@ -44,7 +50,7 @@ def _slice_infer(x: Meta, axes, starts, ends, decrease_axis, infer_flags=(), str
     bounds = zip(axes, starts, ends, steps)
     open_ = {resolve_axis(axis, rank) for axis, *place in bounds if None in place}
     known = [1 if step is None else step for step in steps]
-    index = slices(rank, axes, starts, ends, known)
+    index = slices(rank, axes, starts, ends, known, decrease_axis)
     shape = [
         d if i == slice(None) else -1 if d == -1 or n in open_ else len(range(*i.indices(d)))
         for n, (i, d) in enumerate(zip(index, x.shape))
@@ -59,13 +65,13 @@ def _slice_infer(x: Meta, axes, starts, ends, decrease_axis, infer_flags=(), str
     return Meta(tuple(extents) or (1,), x.dtype)
 
 
-def _slice_bind(xp: ArrayModule, x, out, axes, starts, ends, strides=(), **_) -> Call:
-    part = x[slices(x.ndim, axes, starts, ends, strides)]
+def _slice_bind(xp: ArrayModule, x, out, infer_flags=(), **places) -> Call:
+    part = x[slices(x.ndim, **places)]
     return partial(xp.copyto, out.reshape(part.shape), part)
 
 
-def _slice_grad_bind(xp: ArrayModule, x, dout, dx, axes, starts, ends, strides=(), **_) -> Call:
-    part = dx[slices(dx.ndim, axes, starts, ends, strides)]
+def _slice_grad_bind(xp: ArrayModule, x, dout, dx, infer_flags=(), **places) -> Call:
+    part = dx[slices(dx.ndim, **places)]
     return in_sequence(partial(dx.fill, 0), partial(xp.copyto, part, dout.reshape(part.shape)))
 
 

@@ -86,11 +86,11 @@ def pool2d(
     x = first(x, data_format)
     functions = torch.nn.functional
     largest = pooling_type == "max"
-    if global_pooling:
-        y = torch.amax(x, (2, 3), keepdim=True) if largest else x.mean((2, 3), keepdim=True)
-    elif adaptive:
+    if adaptive:
         pool = functions.adaptive_max_pool2d if largest else functions.adaptive_avg_pool2d
-        y = pool(x, list(ksize))
+        y = pool(x, list(x.shape[2:] if global_pooling else ksize))
+    elif global_pooling:
+        y = torch.amax(x, (2, 3), keepdim=True) if largest else x.mean((2, 3), keepdim=True)
     else:
         axes = _windows(x, ksize, **windows)
         y = _max_pool(torch, x, axes)[0] if largest else _mean_pool(torch, x, axes, exclusive)
@@ -99,7 +99,9 @@ def pool2d(
 
 @form("pool2d_grad")
 def pool2d_grad(torch, x, out, dout, pooling_type, global_pooling, **facts):
-    if pooling_type == "max" and global_pooling:  # not amax, which shares among equal ones
+    if (
+        pooling_type == "max" and global_pooling and not facts["adaptive"]
+    ):  # not amax, which shares among equal ones
         facts |= {"adaptive": True, "ksize": (1, 1)}
         global_pooling = False
     facts |= {"pooling_type": pooling_type, "global_pooling": global_pooling}
@@ -113,7 +115,8 @@ _PLAIN = {"padding_algorithm": "EXPLICIT", "ceil_mode": False}
 @form("max_pool2d_with_index")
 def max_pool2d_with_index(torch, x, global_pooling, adaptive, ksize, **windows):
     if adaptive or global_pooling:
-        sizes = [1, 1] if global_pooling else list(ksize)
+        every = x.shape[2:] if adaptive else [1, 1]
+        sizes = list(every if global_pooling else ksize)
         y, index = torch.ops.aten.adaptive_max_pool2d(x, sizes)
         return y, index.to(torch.int32)
     axes = _windows(x, ksize, **windows, **_PLAIN)

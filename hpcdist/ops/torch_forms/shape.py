@@ -91,8 +91,8 @@ def _part(torch, x, places):
 
 
 @form("slice", "strided_slice", outs=True)
-def slice_(torch, x, axes, starts, ends, outs, strides=(), **_):
-    return _part(torch, x, slices(x.ndim, axes, starts, ends, strides)).reshape(outs[0].shape)
+def slice_(torch, x, outs, infer_flags=(), **places):
+    return _part(torch, x, slices(x.ndim, **places)).reshape(outs[0].shape)
 
 
 by_autograd("slice", "strided_slice")
