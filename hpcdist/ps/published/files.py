@@ -179,8 +179,8 @@ def _layers(
     layers, section = [], sections[name]
     if section.packed:
         packed = _unpack(memory, section)
-        like = _unpack(memory, sections[section.like]) if section.like else packed
-        return _unpacked(packed, *like.keys(section.rows), section, kind)
+        of_keys = _unpack(memory, sections[section.like]) if section.like else packed
+        return _unpacked(packed, *of_keys.keys(section.rows), section, kind)
     offset = section.offset + 8 * section.rows
     if section.rows:
         keys = np.frombuffer(memory, np.uint64, section.rows, section.offset)
