@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, NoReturn
 
 from hpcdist.base.errors import (
@@ -67,6 +68,13 @@ def positive(name: str, value: Any, errors: Errors = PLAN) -> float:
     if not 0.0 < number < math.inf:
         raise wrong_value(f"{name}: expected a number above 0, got {value}")
     return number
+
+
+def directory(name: str, value: Any, error: type[Exception]) -> Path:
+    """Return the path of a directory, which need not be there; a number or "" is none."""
+    if not (isinstance(value, (str, Path)) and str(value)):
+        raise error(f"{name}: expected a directory, got {value!r}")
+    return Path(value)
 
 
 def names(argument: str, value: Any, errors: Errors = PLAN) -> set[str]:

@@ -72,7 +72,9 @@ def check_choices(
 ) -> dict[str, Choice]:
     """Return which rows of tables are published; TableError for what their policies cannot tell."""
     scored = sorted(name for name, policy in policies.items() if policy and policy.score)
-    for name, choice in dict(keep).items():
+    if not isinstance(keep, Mapping):
+        raise TableError(f"rows to publish: expected Choices by names of tables, got {keep!r}")
+    for name, choice in keep.items():
         if not isinstance(choice, Choice):
             raise TableError(
                 f"table {name!r}: rows to publish: expected a hpcdist.checkpoint.Choice, got "

@@ -11,8 +11,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from hpcdist.base.checks import integer
-from hpcdist.base.errors import CheckpointError, PublicationError
+from hpcdist.base.checks import directory, integer, names
+from hpcdist.base.errors import CheckpointError, PublicationError, TableError
 from hpcdist.base.plain_data import typed
 from hpcdist.base.replaced import make_folders
 from hpcdist.checkpoint.background import Background
@@ -82,10 +82,15 @@ class Publisher:
         """
         self._every = integer("every", every, 1)
         self._base_every = integer("base_every", base_every, 1)
-        self._directory, self._tables = Path(dirname).resolve(), tables
-        if keep and policies is None:
+        self._directory = directory("Publisher", dirname, PublicationError).resolve()
+        if dense is not None and not isinstance(dense, OnnxModel):
+            raise PublicationError(f"Publisher: dense: expected an OnnxModel, got {dense!r}")
+        self._tables = None if tables is None else sorted(names("Publisher: tables", tables))
+        if (keep or tables) and policies is None:
             variables = program_of_job(main_program).list_vars()
             policies = {var.name: policy_of(var) for var in variables}
+        if unknown := sorted({*(self._tables or ())} - {*(policies or ())}):
+            raise TableError(f"Publisher: tables: the Program has no table {unknown[0]!r}")
         choices = check_choices(keep or {}, policies or {})
         self._keep = {name: asdict(choice) for name, choice in choices.items()}
         self._program, self._scope = main_program, scope

@@ -98,7 +98,8 @@ class Choice:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not isinstance(value, (int, float)) and (value, name) != (None, "least_delta"):
+            number = isinstance(value, (int, float)) and value == value
+            if not number and (value, name) != (None, "least_delta"):
                 raise TableError(f"Choice: {name}: expected a number, got {value!r}")
 
     def of(self, table: SparseTable, ids: np.ndarray) -> np.ndarray:

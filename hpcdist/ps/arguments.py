@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 
-from hpcdist.base.checks import integer
+from hpcdist.base.checks import directory, integer
 from hpcdist.base.errors import TableError
 from hpcdist.base.nearest import did_you_mean
 from hpcdist.comm.base import Array
@@ -97,14 +96,13 @@ def training_mode(name: str, max_staleness: int | None) -> TrainingMode:
     return mode
 
 
-def publishing(table: str, directory: object, every: int) -> Publishing | None:
+def publishing(table: str, chosen: object, every: int) -> Publishing | None:
     """Return where a table is published; TableError or PlanError for what cannot be."""
-    if directory is None:
-        return None
-    if not (isinstance(directory, (str, Path)) and str(directory)):
-        raise TableError(f"table {table!r}: publish: expected a directory, got {directory!r}")
     number = integer(f"table {table!r}: publish_every", every, 1)
-    return Publishing(str(Path(directory).resolve()), number, (table,))
+    if chosen is None:
+        return None
+    path = directory(f"table {table!r}: publish", chosen, TableError)
+    return Publishing(str(path.resolve()), number, (table,))
 
 
 def ids_of(table: str, ids: object) -> Array:

@@ -139,6 +139,8 @@ class TrainingMode:
             raise TableError(f"mode: expected one of {', '.join(names)}, got {self.name!r}")
         if self.max_staleness is not None and self.name != "async":
             raise TableError(f'max_staleness is for mode="async", not {self.name!r}')
+        if self.max_staleness is not None:
+            integer("max_staleness", self.max_staleness, 0)
         integer("push_every", self.push_every, 1)
         if self.push_every != 1 and self.name != "geo":
             raise TableError(f'push_every is for mode="geo", not {self.name!r}')

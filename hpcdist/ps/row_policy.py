@@ -64,6 +64,12 @@ class ClickScore:
                 f"{self.show_click_decay_rate!r}"
             )
 
+        if self.delete_after_unseen_days < 0:
+            raise TableError(
+                "ClickScore: delete_after_unseen_days: expected 0 or more, got "
+                f"{self.delete_after_unseen_days!r}"
+            )
+
     def of(self, show: Array, click: Array) -> Array:
         """Return the scores of rows: float32 [n], from shows and clicks float32 [n]."""
         coefficient = np.float32(self.nonclk_coeff)

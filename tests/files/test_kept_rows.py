@@ -113,6 +113,7 @@ def test_what_cannot_be_chosen_is_refused_before_the_first_step(tmp_path):
     for wrong, message in (
         ({"t": 3}, r"'t': rows to publish: expected a hpcdist.checkpoint.Choice, got 3"),
         ({"u": choice}, r"'u': rows to publish are chosen .* of which there are t"),
+        ([choice], r"rows to publish: expected Choices by names of tables, got \["),
     ):
         with pytest.raises(TableError, match=message):
             fluid.checkpoint.Publisher(tmp_path, keep=wrong, **made)
@@ -133,5 +134,17 @@ def test_what_cannot_be_chosen_is_refused_before_the_first_step(tmp_path):
     ):
         with pytest.raises(TableError, match=message):
             ps.connect("t", 1, **facts)
-    with pytest.raises(HpcdistError, match="Choice: days: expected a number, got 'x'"):
-        Choice(1.0, "x")
+    for call, message in (
+        (lambda: Choice(1.0, "x"), "Choice: days: expected a number, got 'x'"),
+        (lambda: Choice(float("nan"), 3), "Choice: least_score: expected a number, got nan"),
+        (lambda: ClickScore(delete_after_unseen_days=-1), "days: expected 0 or more, got -1"),
+        (lambda: fluid.checkpoint.Publisher(3), "Publisher: expected a directory, got 3"),
+        (lambda: fluid.checkpoint.Publisher("x", dense="m"), "dense: expected an OnnxModel"),
+        (lambda: fluid.checkpoint.Publisher("x", tables="t"), "tables: expected a list of names"),
+        (lambda: fluid.checkpoint.Publisher("x", tables=["u"], **made), "has no table 'u'"),
+        (lambda: Lookup(None), "Lookup: expected a directory, got None"),
+        (lambda: ps.connect("t", 1, publish_every=0), "publish_every: expected at least 1"),
+        (lambda: ps.connect("t", 1, mode="async", max_staleness=-1), "max_staleness: expected at"),
+    ):
+        with pytest.raises(HpcdistError, match=message):
+            call()

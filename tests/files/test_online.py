@@ -186,6 +186,8 @@ def test_a_day_with_other_directories_says_which_it_has(run, monkeypatch, caplog
         ({"done": "a/b"}, "a name as done"),
         ({"poll_s": 0}, "poll_s: expected a number above 0"),
         ({"on_empty": "wait"}, "on_empty: expected 'error' or 'skip'"),
+        ({"shrink": 3}, "shrink: expected a function or None, got 3"),
+        ({"after_pass": "told"}, "after_pass: expected a function or None, got 'told'"),
         ({"passes": ("",), "done": ""}, "0000: expected a file of rows: passes="),
         ({"passes": ["0600"], "done": ""}, "0600: No such file or directory"),
     ],

@@ -83,6 +83,15 @@ def train(
     day or pass of another form, complete directories without data. A checkpoint that cannot be
     written, as on a full disk, ends nothing: that is said once, and tried again after each pass.
     """
+    call = "a function or None"
+    for name, value, fits, expected in (
+        ("parts", parts, isinstance(parts, Parts), "hpcdist.online.Parts, or what makes them"),
+        ("saver", saver, isinstance(saver, Saver), "a Saver"),
+        ("shrink", shrink, shrink is None or callable(shrink), call),
+        ("after_pass", after_pass, after_pass is None or callable(after_pass), call),
+    ):
+        if not fits:
+            raise DataError(f"{name}: expected {expected}, got {value!r}")
     if on_empty not in (ERROR, SKIP):
         raise DataError(f"on_empty: expected {ERROR!r} or {SKIP!r}, got {on_empty!r}")
     positive("poll_s", poll_s, DATA)

@@ -26,8 +26,8 @@ def compact(dirname: str | Path, *, keep: bool = False) -> Path:
     unless ``keep``: readers that have mapped them go on. The same chain gives the same bytes.
     PublicationError if there is no complete version, OSError if the base cannot be written.
     """
-    directory = Path(dirname)
-    with Lookup(directory, watch=False) as lookup:
+    with Lookup(dirname, watch=False) as lookup:
+        directory = Path(dirname)
         version = lookup.current
         chain, last = version.chain, version.chain.last
         if len(chain.members) == 1:

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from hpcdist.base.checks import directory
 from hpcdist.base.errors import PublicationError
 from hpcdist.ps.published.files import read_member, read_publication
 from hpcdist.ps.published.members import NAME, Member, MemberChain, resolve
@@ -37,7 +38,7 @@ class Lookup:
 
         PublicationError if the directory has none.
         """
-        self._directory = Path(dirname)
+        self._directory = directory("Lookup", dirname, PublicationError)
         self._members: dict[str, tuple[Stamp, Member]] = {}
         self._bad: dict[str, Stamp] = {}  # manifests whose files are damaged
         self._told: set[tuple[str, Stamp]] = set()
