@@ -95,6 +95,17 @@ def test_what_is_dropped_and_leaks_keeps_the_mean(paddle: Any) -> None:
     np.testing.assert_allclose(hard[1].mean(), 1 / (1 + np.exp(-1.5)), atol=0.05)
 
 
+def test_values_of_open_extents_are_broadcast(paddle: Any) -> None:
+    def make(x: Any) -> Any:
+        wide = paddle.broadcast_tensors([x, paddle.to_tensor([1.0, 2.0, 3.0])])
+        return *wide, paddle.distribution.Laplace(x, paddle.to_tensor([1.0, 2.0])).entropy()
+
+    left, right, entropy = computed(paddle, make)
+    np.testing.assert_array_equal(left, [[0.5] * 3, [2.0] * 3])
+    np.testing.assert_array_equal(right, [[1.0, 2.0, 3.0]] * 2)
+    np.testing.assert_allclose(entropy, [1 + np.log([2.0, 4.0])] * 2, rtol=1e-6)
+
+
 def test_distributions_of_two_kinds_have_a_divergence_that_is_registered(paddle: Any) -> None:
     d = paddle.distribution
     with pytest.raises(GraphError, match="no divergence of a Normal from a Laplace: .*register_kl"):
@@ -120,6 +131,8 @@ def test_distributions_of_two_kinds_have_a_divergence_that_is_registered(paddle:
         (lambda d: d.Normal(0.0, 1.0).sample("4"), "Normal.sample: shape: expected an integer"),
         (lambda d: d.Normal(0.0, 1.0).log_prob(0.5), "Normal: value: expected a Variable, got 0.5"),
         (lambda d: d.Normal(0.0, 1.0).kl_divergence(3), "kl_divergence: expected a Normal, got 3"),
+        (lambda d: d.Uniform([1.0, 2.0], [1.0, 2.0, 3.0]), "Uniform: shapes .* do not broadcast"),
+        (lambda d: d.Categorical([0.5, 0.5]).probs(None), "probs: value: expected a Variable"),
         (lambda d: d.register_kl(int, d.Normal), "register_kl: cls_p: expected a class of dist"),
     ],
 )

@@ -136,6 +136,40 @@ def test_what_is_said_of_wrong_values(make, message):
         make()
 
 
+@pytest.mark.parametrize(
+    ("append", "message"),
+    [
+        # What a function appends is refused in its own name.
+        (lambda x, y: functional.softmax(x, axis=9), "paddle.nn.functional.softmax: op #0 softmax"),
+        (lambda x, y: tensor.heaviside(x, y), "paddle.heaviside: op .* cannot broadcast"),
+        (lambda x, y: tensor.inverse(x), "paddle.inverse: op #0 inverse.* square matrices"),
+        (lambda x, y: tensor.broadcast_tensors([x, y]), "paddle.broadcast_tensors: op .*broadcast"),
+        (lambda x, y: tensor.broadcast_shape([2, 3], [2, 4]), r"broadcast_shape: shapes \[2, 3\]"),
+        (lambda x, y: x / 0, "'x' / 0: expected another number"),
+        (lambda x, y: functional.gumbel_softmax(x, 0.0), "temperature must be above 0, got 0.0"),
+        (lambda x, y: functional.max_unpool3d(x, x, 2), "max_unpool3d: expected x of 5 dimensions"),
+        (lambda x, y: tensor.iinfo(None), "iinfo: dtype: expected a type of integers.* got None"),
+        (
+            lambda x, y: tensor.quantile(x, 1.5),
+            "quantile: q: expected numbers within 0..1, got 1.5",
+        ),
+        (lambda x, y: tensor.index_add(x, x, 0, x), "index_add: index: expected integers in one"),
+        (lambda x, y: tensor.index_put(x, [x], x), "index_put: indices: expected integers for"),
+        (lambda x, y: tensor.randint_like(x, 0), "randint_like: no integers from 0 to below 0"),
+        (
+            lambda x, y: nn.initializer.Dirac(0)(x, x.block),
+            "Dirac: 'x' has shape .*, expected kern",
+        ),
+    ],
+)
+def test_what_is_said_of_values_that_do_not_fit(append, message):
+    pytest.importorskip("torch")
+    with hpcdist.program_guard(hpcdist.Program(), hpcdist.Program()):
+        x, y = hpcdist.data("x", [None, 3]), hpcdist.data("y", [None, 5])
+        with pytest.raises(HpcdistError, match=message):
+            append(x, y)
+
+
 def test_an_operator_that_runs_at_once_is_refused_when_it_is_called():
     relu = _C_ops.relu  # libraries import it for their dygraph mode
     with pytest.raises(GraphError, match=r"paddle\._C_ops\.relu: no operator runs at once here"):

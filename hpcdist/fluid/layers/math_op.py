@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.base.errors import GraphTypeError
+from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.fluid.layers.helper import LayerHelper
 from hpcdist.graph import names
 from hpcdist.graph.block import Block
@@ -230,12 +230,18 @@ def fresh(like: Variable, is_bool: bool) -> Variable:
     return _block(like).create_var(names.generate("tmp"), dtype=dtype)
 
 
+def _inverse(var: Variable, value: float) -> float:
+    if value == 0:
+        raise GraphError(f"{var.name!r} / 0: expected another number")
+    return 1 / value
+
+
 _SCALINGS: dict[tuple[str, bool], Callable[[Variable, float], Variable]] = {
     ("elementwise_add", True): lambda var, c: _scaled(var, 1.0, c),
     ("elementwise_sub", False): lambda var, c: _scaled(var, 1.0, -c),
     ("elementwise_sub", True): lambda var, c: _scaled(var, -1.0, c),
     ("elementwise_mul", True): lambda var, c: _scaled(var, c, 0.0),
-    ("elementwise_div", False): lambda var, c: _scaled(var, 1 / c, 0.0),
+    ("elementwise_div", False): lambda var, c: _scaled(var, _inverse(var, c), 0.0),
 }
 _add = _binary("elementwise_add", with_number=scaling("elementwise_add"))
 _mul = _binary("elementwise_mul", with_number=scaling("elementwise_mul"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.base.errors import GraphError
+from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import declare
 from hpcdist.fluid.compat.paddle2.declare import Extents
@@ -44,11 +44,16 @@ def iinfo(dtype: Any) -> np.iinfo:
 
 
 def _numpy_type(of: str, dtype: Any, kinds: str) -> np.dtype:
-    name = declare.KINDS["dtype"](f"paddle.{of}: dtype", "" if dtype is None else dtype)
-    found = np.dtype(name)
-    if found.kind not in kinds:
-        other = "iinfo tells of integers" if of == "finfo" else "finfo tells of floats"
-        raise GraphError(f"paddle.{of}: dtype: got {name!r}: paddle.{other}")
+    found = (
+        None if dtype is None else np.dtype(declare.KINDS["dtype"](f"paddle.{of}: dtype", dtype))
+    )
+    if found is None or found.kind not in kinds:
+        other = (
+            "of floats, iinfo tells of integers"
+            if of == "finfo"
+            else "of integers, finfo of floats"
+        )
+        raise GraphTypeError(f"paddle.{of}: dtype: expected a type {other}, got {dtype!r}")
     return found
 
 

@@ -14,17 +14,18 @@ where that is not the operator's type. Every function takes ``name``, too.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
-from hpcdist.base.errors import GraphError, GraphTypeError
+from hpcdist.base.errors import GraphAssertionError, GraphError, GraphTypeError
 from hpcdist.fluid.compat import paddle2_names
 from hpcdist.fluid.compat.paddle2.scalars import scalar
 from hpcdist.fluid.layers.helper import LayerHelper
@@ -236,12 +237,24 @@ def bound(where: str, signature: inspect.Signature, args: Any, kwargs: Any) -> d
     return arguments.arguments
 
 
+@contextlib.contextmanager
+def named(where: str) -> Iterator[None]:
+    """Put the name of a function before errors of what it appends."""
+    try:
+        yield
+    except (GraphError, GraphTypeError, GraphAssertionError) as error:
+        if not str(error).startswith("paddle."):
+            error.args = (f"{where}: {error}", *error.args[1:])
+        raise
+
+
 def function(module: str, declaration: Declaration) -> Function:
     """Return the function that a declaration says."""
     where = f"{module}.{declaration.name}"
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return declaration.append(where, bound(where, declaration.signature, args, kwargs))
+        with named(where):
+            return declaration.append(where, bound(where, declaration.signature, args, kwargs))
 
     call.__name__ = call.__qualname__ = declaration.name
     call.__module__ = module
@@ -277,7 +290,8 @@ def composed(module: str) -> Callable[[Function], Function]:
         def call(*args: Any, **kwargs: Any) -> Any:
             arguments = bound(where, signature, args, kwargs)
             check(where, checks, arguments)
-            return body(**arguments)
+            with named(where):
+                return body(**arguments)
 
         call.__signature__ = signature  # type: ignore[attr-defined]
         call.__checks__ = checks  # type: ignore[attr-defined]

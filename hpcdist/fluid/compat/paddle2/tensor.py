@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import composed, creation, declare, reductions
+from hpcdist.fluid.compat.paddle2.declare import Extents
 from hpcdist.fluid.layers import (  # noqa: F401 - which paddle.tensor has, though paddle has not
     array_length,
     array_read,
@@ -137,7 +138,7 @@ __all__ = sorted({*DECLARED, *IN_PLACE, *creation.__all__, *reductions.__all__, 
 
 @declare.composed("paddle.tensor.random")
 def gaussian(
-    shape: declare.Extents,
+    shape: Extents,
     mean: float = 0.0,
     std: float = 1.0,
     seed: int = 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -267,14 +268,25 @@ def tensordot(x: Variable, y: Variable, axes: Any = 2, name: str | None = None) 
 @_function
 def broadcast_tensors(input: Variables, name: str | None = None) -> list[Variable]:
     """Repeat Variables to the shape that all of them broadcast to."""
-    shape = [*np.broadcast_shapes(*(v.shape for v in input))]
+    if any(-1 in v.shape for v in input):  # sums of zeros have the shape that a step knows
+        zeros = [append("fill_any_like", {"X": v}, value=0.0, dtype=v.dtype) for v in input]
+        whole = functools.reduce(_sum, zeros)
+        return [_sum(v, whole) for v in input]
+    shape = functools.reduce(broadcast_shape, [list(v.shape) for v in input])
     return [expand(v, shape) for v in input]
+
+
+def _sum(x: Variable, y: Variable) -> Variable:
+    return append("elementwise_add", {"X": x, "Y": y}, axis=-1)
 
 
 @_function
 def broadcast_shape(x_shape: Ints, y_shape: Ints) -> list[int]:
     """Return the shape of what two values of these shapes broadcast to."""
-    return [*np.broadcast_shapes(tuple(x_shape), tuple(y_shape))]
+    try:
+        return [*np.broadcast_shapes(tuple(x_shape), tuple(y_shape))]
+    except ValueError:
+        raise GraphError(f"shapes {x_shape} and {y_shape} do not broadcast") from None
 
 
 @_function

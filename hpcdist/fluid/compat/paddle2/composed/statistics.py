@@ -75,7 +75,7 @@ def nanmedian(
 
 @_function
 def histogram(
-    input: Variable, bins: int = 100, min: Any = 0, max: Any = 0, name: str | None = None
+    input: Variable, bins: int = 100, min: float = 0, max: float = 0, name: str | None = None
 ) -> Variable:
     """Return how many elements are in each of ``bins`` parts of [min, max]; 0, 0: of the data."""
     if bins < 1 or min > max:

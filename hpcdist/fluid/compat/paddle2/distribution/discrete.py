@@ -64,6 +64,7 @@ class Categorical(Distribution):
 
     def probs(self, value: Variable) -> Variable:
         """Return the shares of the classes ``value``."""
+        value = declare.operand("paddle.distribution.Categorical.probs: value", value)
         shares = self.logits / t.sum(self.logits, -1, None, True)
         if len(shares.shape) == 1:
             found = t.gather(shares, t.reshape(value, [-1]))

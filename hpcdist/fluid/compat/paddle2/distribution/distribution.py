@@ -10,6 +10,7 @@ import numpy as np
 from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import creation, declare, tensor
+from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.variable import Variable
 
 MODULE = "paddle.distribution"
@@ -86,6 +87,11 @@ def parameters(of: str, **given: Any) -> list[Variable]:
     made: list[Any] = []
     for name, value in given.items():
         if isinstance(value, Variable):
+            if not is_float(value.dtype):
+                raise GraphTypeError(
+                    f"{MODULE}.{of}: {name}: expected floats, got {value.name!r} of {value.dtype}: "
+                    "paddle.cast makes them"
+                )
             made.append(value)
             continue
         try:
@@ -105,7 +111,12 @@ def parameters(of: str, **given: Any) -> list[Variable]:
         )
     if isinstance(made[0], Variable):
         return made
-    return [creation.assign(np.array(one)) for one in np.broadcast_arrays(*made)]
+    try:
+        alike = np.broadcast_arrays(*made)
+    except ValueError:
+        shapes = " and ".join(str(one.shape) for one in made)
+        raise GraphError(f"{MODULE}.{of}: shapes {shapes} do not broadcast") from None
+    return [creation.assign(np.array(one)) for one in alike]
 
 
 def broadcast(of: str, **given: Any) -> list[Variable]:

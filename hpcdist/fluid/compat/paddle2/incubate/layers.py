@@ -1,12 +1,15 @@
 """``paddle.incubate.layers``: rows and columns of matrices, Fluid's."""
 
-from hpcdist.fluid.contrib.matching import tdm_child, tdm_sampler
-from hpcdist.fluid.contrib.rows import (
-    fused_embedding_seq_pool,
-    partial_concat,
-    partial_sum,
-    shuffle_batch,
-)
+from hpcdist.fluid.compat.paddle2 import declare
+from hpcdist.fluid.contrib import matching, rows
+
+_layer = declare.composed("paddle.incubate.layers")
+fused_embedding_seq_pool = _layer(rows.fused_embedding_seq_pool)
+partial_concat = _layer(rows.partial_concat)
+partial_sum = _layer(rows.partial_sum)
+shuffle_batch = _layer(rows.shuffle_batch)
+tdm_child = _layer(matching.tdm_child)
+tdm_sampler = _layer(matching.tdm_sampler)
 
 __all__ = [
     "fused_embedding_seq_pool",

@@ -109,6 +109,10 @@ def gumbel_softmax(
     name: str | None = None,
 ) -> Variable:
     """Draw from the softmax with Gumbel noise; hard: 1 at the greatest, gradients as if soft."""
+    if not temperature > 0:
+        raise GraphError(
+            f"{_MODULE}.gumbel_softmax: temperature must be above 0, got {temperature}"
+        )
     drawn = layers.uniform_random_batch_size_like(x, list(x.shape), x.dtype, min=1e-20, max=1.0)
     noise = layers.scale(layers.log(layers.scale(layers.log(drawn), -1.0)), -1.0)
     soft = softmax((x + noise) / temperature, axis)

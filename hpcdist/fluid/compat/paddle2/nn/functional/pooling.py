@@ -245,6 +245,11 @@ def _unpooled(
 ) -> Variable:
     """Append what puts elements back into images or volumes."""
     count = len(windows["ksize"])
+    if len(x.shape) != count + 2 or indices.shape != x.shape:
+        raise GraphError(
+            f"{_MODULE}.max_unpool{count}d: expected x of {count + 2} dimensions and indices of "
+            f"its shape, got {x.shape} and {indices.shape}"
+        )
     facts = zip(x.shape[2:], windows["strides"], windows["paddings"], windows["ksize"])
     own = [(extent - 1) * step - 2 * pad + size for extent, step, pad, size in facts]
     wish = own if output_size is None else list(output_size)[-count:]
