@@ -34,7 +34,10 @@ def refuse_unserved(program: Program, roles: ProgramRoles) -> None:
         var = block.var(update.parameter)
         of_rows = isinstance(var, Parameter) and var.is_distributed
         if kind not in OPTIMIZERS and not of_rows:
-            raise PlanError(f"Not supported optimizer for distributed training: {kind}")
+            raise PlanError(  # begins in Fluid's words
+                f"Not supported optimizer for distributed training: {kind}, of which parameter "
+                "servers have no rule; train without servers (no --pservers), or use another one"
+            )
     _refuse_counting_on_trainers(block, roles)
     served = {*roles.schedule, *(i for update in roles.updates for i in update.ops)}
     trainers = [op for i, op in enumerate(block.ops) if i not in served]

@@ -10,6 +10,7 @@ import pytest
 
 from hpcdist.base.optimizers import OPTIMIZERS
 from hpcdist.errors import GraphError
+from hpcdist.graph.registry import lookup
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.optimize import update_device
 from hpcdist.ops.optimize.operators import bind_sparse_update, bind_update
@@ -269,3 +270,20 @@ def test_a_row_outside_the_table_is_an_error() -> None:
     param = np.zeros((HEIGHT, WIDTH), np.float32)
     with pytest.raises(IndexError, match="outside the table"):
         bind_sparse_update(np, "sgd", {}, param, RATE, [])(rows_of(1, HEIGHT))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_adadelta_reads_the_updates_that_it_has_written_only_over_the_old_ones(in_place) -> None:
+    param, (squares, updates) = arrays_for("adadelta", 6)
+    grad, rho, epsilon = np.arange(6, dtype=np.float32), 0.9, 1e-6
+    new = rho * squares + (1 - rho) * grad * grad
+    step = np.sqrt((updates + epsilon) / (new + epsilon)) * grad
+    later = rho * updates + (1 - rho) * step * step
+    taken = np.sqrt((later + epsilon) / (new + epsilon)) * grad if in_place else step
+    outs = (param, squares, updates) if in_place else tuple(map(np.empty_like, [param] * 3))
+    bind = lookup("adadelta").bind
+    assert bind is not None
+    expected = param - taken
+    bind(np, param, grad, squares, updates, *outs, rho=rho, epsilon=epsilon)()
+    for got, wanted in zip(outs, (expected, new, later), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5)

@@ -7,7 +7,7 @@ from functools import partial
 
 from hpcdist.base.errors import GraphError
 from hpcdist.base.optimizer_kind import OptimizerKind
-from hpcdist.base.optimizers import OPTIMIZERS
+from hpcdist.base.optimizers import ADADELTA, OPTIMIZERS, RATED_ADADELTA
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.embedding.selected_rows import SelectedRows
@@ -43,6 +43,9 @@ def _bind(type: str, xp: ArrayModule, param, grad, *rest, **attrs) -> Call:
         if out is not None and out is not state[i]:
             copies.append((out, state[i]))
             state[i] = out
+    if type == ADADELTA.type and any(target is state[1] for target, _ in copies):
+        # Fluid reads the updates that it has just written, if they are the same variable.
+        type, rate = RATED_ADADELTA.type, xp.ones(1, param.dtype)
     if isinstance(grad, SelectedRows):
         in_place = not state or rest[inputs - 1] is state[-1]  # where adam has its powers
         apply = bind_sparse_update(xp, type, attrs, param, rate, state, in_place=in_place)
