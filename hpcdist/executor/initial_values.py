@@ -13,7 +13,7 @@ from hpcdist.executor.scope import Scope
 from hpcdist.graph.block import Block
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.program import program_of
+from hpcdist.graph.program import Program, program_of
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.variable import Parameter
 from hpcdist.transpiler.sharded_updates import not_here, owners_of
@@ -75,7 +75,21 @@ def _initialized(block: Block, scope: Scope, name: str) -> Any:
         )
     if value is None:
         raise GraphError(
-            f"variable {name!r} is not initialized: run the startup program first "
-            "(exe.run(fluid.default_startup_program()))"
+            f"variable {name!r} is not initialized: run the startup program first, which minimize "
+            "adds to (exe.run(fluid.default_startup_program()))"
         )
     return value
+
+
+def refuse_unstarted(program: Program, scope: Scope) -> None:
+    """Raise GraphError where the startup of a Program was not run, or before all was added to it.
+
+    For ranks that run another Program in its place, which does not read all that it reads.
+    """
+    block = program.global_block()
+    used = {name for op in block.ops for name in reads(op)}
+    for op in program.startup.global_block().ops if program.startup is not None else ():
+        for name in used.intersection(writes(op)):
+            variable = block.find_var(name)
+            if not (isinstance(variable, Parameter) and variable.is_distributed):
+                _initialized(block, scope, name)

@@ -11,6 +11,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.comm.cluster import PSERVER
+from hpcdist.errors import HpcdistError
 from hpcdist.graph.distribution import NOT_DISTRIBUTED
 from tests.support.job import Outcome, alone, run_job, values
 
@@ -302,3 +303,20 @@ def test_trainers_that_leave_early_no_longer_count(shape):
             np.testing.assert_allclose(told[step][1], w, rtol=1e-5, atol=1e-6)
     for k, (own, _) in enumerate(told):
         np.testing.assert_allclose(own, losses[k], rtol=1e-5, atol=1e-6)
+
+
+def test_minimize_behind_the_startup_programs_run_is_refused_as_in_one_process():
+    def script(role: Any = None) -> None:
+        main, startup = fluid.Program(), fluid.Program()
+        with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+            loss = layers.mean(layers.fc(layers.data("x", [FEATURES]), 1))
+            exe = fluid.Executor(fluid.CPUPlace())
+            exe.run(startup)
+            fluid.optimizer.SGD(0.1).minimize(loss)
+        exe.run(main, feed={"x": batch(0)["x"]})
+
+    said = "'learning_rate_0' is not initialized: run the startup program first, which minimize"
+    with pytest.raises(HpcdistError, match=said), fluid.scope_guard(fluid.Scope()):
+        script()
+    outcomes = run_job(1, 1, script, deadline_s=DEADLINE_S)
+    assert any(said in str(outcome.error) for outcome in outcomes)

@@ -17,7 +17,9 @@ from hpcdist.base.trace.position import here
 from hpcdist.executor.analysis import is_control
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding, Control, Feed, Settled, SharedFetch
+from hpcdist.executor.initial_values import refuse_unstarted
 from hpcdist.executor.scope import Scope, ScopeVariable, global_scope
+from hpcdist.graph.distribution import NOT_DISTRIBUTED
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.registry import Meta
@@ -116,6 +118,8 @@ class ProgramJob(Control):
         self, program: Program, feed: Feed, scope: Scope, fetches: Sequence[str]
     ) -> tuple[Program, Feed]:
         """Return the Program that this rank runs in place of ``program``, and what it feeds."""
+        if self._is_first_of_plain_script(program):
+            refuse_unstarted(program, scope)
         substitute = self._substitute_of(program)
         meets = program.trains or program.main is not None  # so that `admit` has been asked
         if not meets and self._meets_others(program, substitute):
@@ -150,6 +154,16 @@ class ProgramJob(Control):
     def begin(self, program: Program, scope: Scope) -> None:
         """Before a Program trains for the first time: let all trainers begin alike."""
         self._link.begin(self._substitute_of(program), scope)
+
+    def _is_first_of_plain_script(self, program: Program) -> bool:
+        """Return whether a Program trains, and has not been transpiled, nor its startup."""
+        return (
+            program.trains
+            and not self._batch_steps.by_script
+            and program.on_trainer is None
+            and program.distribution == NOT_DISTRIBUTED
+            and self._substitutes.get(program) is None
+        )
 
     def _substitute_of(self, program: Program) -> Program:
         return self._substitutes.of(program, lambda: self._substituted(program))
