@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,17 @@ from hpcdist.graph.operator import Operator
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 
 logger = logging.getLogger("hpcdist")
+
+
+def leave_to_messages() -> None:
+    """Show no warnings of numpy's about numbers that a Program computes.
+
+    They name a line of this package, and only some kernels give them: what holds NaN is told here.
+    """
+    warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"hpcdist\.(executor|ops)\.")
+
+
+leave_to_messages()
 
 
 class NanWatch:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
 import hpcdist as fluid
 from hpcdist.base.trace.position import here
 from hpcdist.errors import NotFiniteError
+from hpcdist.executor import nan_watch
 from hpcdist.executor.nan_watch import NanWatch, with_checks
 from hpcdist.graph.operator import Operator
 
@@ -115,3 +118,16 @@ def test_what_fake_init_leaves_open_is_not_looked_at():
     memory = {"table": np.full((2, 2), np.nan, np.float32)}
     (step,) = with_checks([lambda: None], [op], memory)
     step()
+
+
+def test_numpy_names_no_line_of_the_package():
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        nan_watch.leave_to_messages()
+        x = fluid.data("x", [None, 3])
+        with fluid.scope_guard(fluid.Scope()):
+            (value,) = fluid.Executor().run(
+                feed={"x": np.full((2, 3), 1e30, np.float32)},
+                fetch_list=[fluid.layers.square(x) - fluid.layers.square(x)],
+            )
+    assert np.isnan(value).all() and not given
