@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import logging
 import pickle
 import re
 import sys
+import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from numba.np.unsafe import ndarray
 
 from hpcdist.base.errors import SettingError
 from hpcdist.base.replaced import write_whole
+from hpcdist.base.warned import tells_for_all
+
+_logger = logging.getLogger("hpcdist")
 
 _IMPORTS = re.compile(
     r"^(?:from (hpcdist[\w.]*) import (\([^)]*\)|.*)|import (hpcdist[\w.]*))", re.M
@@ -43,8 +47,10 @@ def jit(function: Callable[..., Any] | None = None, *, nogil: bool = True) -> An
         raise SettingError("NUMBA_DISABLE_JIT is set: kernels are compiled here only; unset it")
     _give_name(function)
     kernel: Any = numba.njit(nogil=nogil, error_model="numpy")(function)
-    with suppress(RuntimeError):  # no directory can be written: compile in every process
+    try:
         kernel._cache = KernelCache(function)  # what cache=True does, with numba's own class
+    except RuntimeError:  # no directory can be written
+        _tell_not_kept()
     return kernel
 
 
@@ -104,6 +110,44 @@ class KernelCache(FunctionCache):
         return hashlib.sha256(f"{sig} {facts}".encode()).hexdigest()[:24]
 
 
+class Compiling:
+    """Says once why a process waits, when it has compiled kernels for a while."""
+
+    TOLD_S = 2.0
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._began_s = self._spent_s = 0.0
+        self._told = False
+
+    def begin(self, folder: Path) -> None:
+        """Note that a kernel is compiled from now on; ``folder`` is where it is kept."""
+        self._began_s = self._now()
+        if self._spent_s > self.TOLD_S and not self._told:
+            self._told = True
+            if tells_for_all():
+                _logger.info(
+                    "compiles kernels at their first use; next time they are in %s", folder
+                )
+
+    def end(self) -> None:
+        """Note that it is compiled."""
+        self._spent_s += self._now() - self._began_s
+
+
+_compiling = Compiling()
+
+
+@functools.cache
+def _tell_not_kept() -> None:
+    """Warn that what is compiled cannot be kept."""
+    if tells_for_all():
+        _logger.warning(
+            "compiled kernels cannot be kept, so that each process compiles for seconds: neither "
+            "the package's folder nor ~/.cache can be written; set NUMBA_CACHE_DIR to one that can"
+        )
+
+
 class _KernelFiles:
     """The files of one function's kernels; a new digest of the sources replaces all old files."""
 
@@ -114,9 +158,11 @@ class _KernelFiles:
         try:
             return pickle.loads(self._path(key).read_bytes())
         except (OSError, EOFError, pickle.UnpicklingError):  # not there, or cut short
+            _compiling.begin(self._folder)
             return None
 
     def save(self, key: str, data: Any) -> None:
+        _compiling.end()
         try:
             write_whole(self._path(key), dumps(data))
         except OSError:  # a full disk: compile in every process

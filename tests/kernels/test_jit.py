@@ -12,7 +12,7 @@ import numba
 import pytest
 
 import hpcdist
-from hpcdist.base.jit import jit
+from hpcdist.base.jit import Compiling, jit
 from hpcdist.errors import SettingError
 
 STEP = Path(__file__).parents[1] / "scripts/steps_by_sgd.py"
@@ -26,7 +26,9 @@ def package(tmp_path: Path) -> Path:
         (copy / folder).mkdir()
         (copy / folder / "__init__.py").touch()
     rules = "base/optimizer_kind", "base/optimizers", "base/update_rules"
-    for name in ("base/errors", "base/jit", "base/replaced", *rules, "ops/optimize/update_kernels"):
+    told = "base/fluid_settings", "base/nearest", "base/setting", "base/settings", "base/warned"
+    kept = "base/errors", "base/jit", "base/replaced", "ops/optimize/update_kernels"
+    for name in (*kept, *rules, *told):
         shutil.copy(source / f"{name}.py", copy / f"{name}.py")
     return copy
 
@@ -64,3 +66,16 @@ def test_numba_that_compiles_nothing_is_refused(monkeypatch):
     monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
     with pytest.raises(SettingError, match="NUMBA_DISABLE_JIT is set: .* unset it"):
         jit(lambda x: x)
+
+
+def test_a_process_that_compiles_for_a_while_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "hpcdist")
+    clock = iter([0.0, 3.0, 3.0, 4.0, 4.0, 5.0])
+    compiling = Compiling(lambda: next(clock))
+    compiling.begin(Path("/kept"))
+    assert not caplog.messages
+    compiling.end()
+    for _ in range(2):
+        compiling.begin(Path("/kept"))
+        compiling.end()
+    assert caplog.messages == ["compiles kernels at their first use; next time they are in /kept"]
