@@ -32,9 +32,11 @@ VENV   := .venv$(if $(filter-out openmpi,$(MPI)),-$(MPI))
 # Relative: the path of the checkout may have a space in it.
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+RUNS   := $(VENV)/.runs
 RESULTS := $(VENV)/results
 comma  := ,
-EXTRAS := $(if $(filter system,$(MPI)),test,$(MPI)$(comma)test)
+MINE   := $(filter-out system,$(MPI))
+EXTRAS := $(MINE)$(if $(MINE),$(comma))test
 MPIRUN := $(if $(filter system,$(MPI)),mpirun,$(BIN)/mpirun)
 
 # What arrays are to mypy differs between NumPy's versions.
@@ -74,6 +76,8 @@ echo "$(strip $(3) $(PYTEST) $(2))"; \
 $(3) $(PYTEST) $(2) --results $(1) || { echo "make: what failed is tried once more"; \
   $(3) $(PYTEST) $(2) --again $(1) --results $(1)-again; }
 endef
+install = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(1) || { \
+  echo "pip could not install hpcdist: PyPI must be reachable, directly or by PIP_INDEX_URL" >&2; exit 1; }
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
 # A directory of results is made new by the first run, so that it is of one `make`.
 SUMMARY := $(BIN)/python -m tests.support.summary $(RESULTS)
@@ -85,7 +89,7 @@ SUMMARY := $(BIN)/python -m tests.support.summary $(RESULTS)
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
 
-run: memory $(READY)
+run: memory $(RUNS)
 	$(MPIRUN) -n 4 $(BIN)/python -m hpcdist --pservers 2 examples/fit_a_line.py
 
 test: fresh lint alone ranks jobs
@@ -186,7 +190,8 @@ format: $(READY)
 
 env: $(READY)
 
-$(READY): setup.py pyproject.toml
+# What a first job needs. Python compiles what is imported, which is a third of what pip would.
+$(RUNS): setup.py pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
 	  echo "hpcdist needs Python >= 3.10: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
@@ -194,10 +199,14 @@ $(READY): setup.py pyproject.toml
 	    "apt-get install python3-venv) or name another: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@[ $(MPI) != system ] || command -v mpirun >/dev/null || { \
 	  echo "MPI=system, but no mpirun is on PATH: load your MPI's module, or drop MPI=system" >&2; exit 1; }
-	@echo "making $(VENV) with hpcdist[$(EXTRAS)]: once, about a minute"
+	@echo "making $(VENV) with hpcdist$(MINE:%=[%]): once, about a minute"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]' || { \
-	  echo "pip could not install hpcdist: PyPI must be reachable, directly or by PIP_INDEX_URL" >&2; exit 1; }
+	@$(call install,--no-compile -e '.$(MINE:%=[%])')
+	@touch $@
+
+$(READY): $(RUNS)
+	@echo "adding what tests need to $(VENV): once, about a minute"
+	@$(call install,-e '.[$(EXTRAS)]')
 	@touch $@
 
 clean:
