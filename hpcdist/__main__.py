@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from pathlib import Path
 
 from hpcdist.comm.process_manager import launched_rank, launched_size
+from hpcdist.launch.hidden import hidden_package  # needs none of them
 
 PATIENCE_S = 2.0  # how long the launcher may take to end the other ranks
 
@@ -14,10 +16,14 @@ PATIENCE_S = 2.0  # how long the launcher may take to end the other ranks
 def main() -> None:
     """Run the command line; where a package that it needs cannot be imported, say so once."""
     try:
+        hidden = hidden_package(Path.cwd()) if sys.path[0] == os.getcwd() else ""
+        if hidden:
+            raise ImportError(hidden)
         from hpcdist.launch.main import main as run
     except ImportError as error:
         if launched_rank() == 0:
-            print(_message(error), file=sys.stderr, flush=True)
+            said = f"hpcdist: {hidden}" if hidden else _message(error)
+            print(said, file=sys.stderr, flush=True)
         if launched_size() is not None:
             from hpcdist.launch.quiet_end import end_refused  # needs none of them
 

@@ -64,8 +64,11 @@ def in_place_of(path: Path, *, durable: bool = True) -> Iterator[int]:
 
 
 def write_whole(path: Path, data: bytes | str, *, durable: bool = False) -> None:
-    """Write a file at once, text as UTF-8; it is complete, or as it was before."""
-    content = data.encode() if isinstance(data, str) else data
+    """Write a file at once, text as UTF-8; it is complete, or as it was before.
+
+    Names of files that are no UTF-8 here, which Python reads as surrogates, are written escaped.
+    """
+    content = data.encode(errors="backslashreplace") if isinstance(data, str) else data
     with in_place_of(path, durable=durable) as new, open(new, "wb", closefd=False) as file:
         file.write(content)
 

@@ -263,6 +263,12 @@ def role_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     return {s.name: env[s.name] for s in ALL.values() if s.group is Section.ROLE and s.is_set(env)}
 
 
+def forget_role() -> None:
+    """Unset the variables of this process's role, which another job has left."""
+    for name in role_variables():
+        del os.environ[name]
+
+
 def put_on_childrens_path(folder: str, present: bool) -> None:
     """Put a folder first in PYTHONPATH, for processes that this one starts; or take it out."""
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from hpcdist.checkpoint.metadata import Part
 from hpcdist.checkpoint.plan import Saved
 from hpcdist.checkpoint.read import StoredFile
 from hpcdist.launch.command_line import Parser
+from hpcdist.launch.console import console_of
 from hpcdist.launch.words import counted
 
 DESCRIPTION = """\
@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> None:
     """Show or verify the checkpoints under a path; exits with 1 if one is damaged."""
     arguments = parser().parse_args(argv)
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = console_of(160)
     try:
         intact = _show(console, arguments.path, verify=arguments.action == "verify")
     except CheckpointError as error:

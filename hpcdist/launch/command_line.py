@@ -85,7 +85,10 @@ def unknown_option(name: str, known: Sequence[str]) -> str:
         return f"{name} is an option of mpirun or srun, before python: {job} train.py"
     if name in _OF_TORCHRUN:
         return f"{name} is torchrun's; mpirun or srun says this: {job} --as-torchrun train.py"
-    return f"there is no option {name}{did_you_mean(name, known)}"
+    meant = did_you_mean(name, known)
+    if len(name) == 2 and (begun := [repr(k) for k in known if k.startswith(f"-{name}")]):
+        meant = f"; did you mean {' or '.join(begun)}?"
+    return f"there is no option {name}{meant}"
 
 
 def argument(kind: ValueKind[T]) -> Callable[[str], T]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+
 from hpcdist.base.errors import LaunchError
 from hpcdist.comm.process_manager import size_variable
 from hpcdist.runtime.job.failure_policy import OnFailure
@@ -15,6 +17,24 @@ Most often the program that started the job does not belong to the MPI library t
   shows what your Slurm can do
 - with two MPI libraries installed, MPI4PY_MPIABI=openmpi or MPI4PY_MPIABI=mpich picks one
 - if nothing has started this process, its {variable} is left over from another job: unset it"""
+
+
+# Two ranks of Open MPI begin with so little, not with 20 files; scipy waits for ever in 400 MB.
+LEAST = (
+    (resource.RLIMIT_NOFILE, 32, "open {} files", "ulimit -n 1024"),
+    (resource.RLIMIT_AS, 10**9, "have {} bytes of addresses", "ulimit -v unlimited"),
+)
+
+
+def check_limits() -> None:
+    """Refuse limits below which MPI, numpy or numba end this process, or wait without a word."""
+    for limit, least, may, command in LEAST:
+        allowed = resource.getrlimit(limit)[0]
+        if allowed != resource.RLIM_INFINITY and allowed < least:
+            raise LaunchError(
+                f"this process may {may.format(allowed)}, and needs {least} at least: {command}, "
+                "in the batch script or shell that starts it"
+            )
 
 
 def check_world(started: int | None, world_size: int, bin_dir: str) -> None:

@@ -72,7 +72,12 @@ class Output:
                 sys.stdout, sys.stderr = Tee(sys.stdout, log), Tee(sys.stderr, log)
             else:
                 flush()
-                self._terminal = os.fdopen(os.dup(2), "w", buffering=1)
+                self._terminal = os.fdopen(
+                    os.dup(2),
+                    "w",
+                    buffering=1,
+                    errors="backslashreplace",  # as Python's own
+                )
                 # Whole descriptors: what C libraries write belongs to the log too.
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)

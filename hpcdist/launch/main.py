@@ -63,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             _refuse(error)
         return
     hold_warning()
+    if settings.RUN.is_set():  # a script of another job has started this one
+        settings.forget_role()
     try:
         chosen = options.parse(words)
     except SystemExit as end:
@@ -76,6 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     stop_watching = pre_init_watchdog.watch()
     transport = None
     try:
+        launcher_check.check_limits()
         if chosen.deadline is not None:
             settings.RPC_DEADLINE.write(chosen.deadline)
         elif chosen.as_torchrun and not settings.RPC_DEADLINE.is_set():

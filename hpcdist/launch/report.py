@@ -115,5 +115,6 @@ def user_traceback(error: BaseException) -> str:
         lines.insert(0, f"  ({len(frames) - MOST_FRAMES} outer calls)\n")
     lines += traceback.format_exception_only(error)
     if error.__cause__ is not None:
-        lines += ["caused by ", *traceback.format_exception_only(error.__cause__)]
+        cause = "".join(traceback.format_exception_only(error.__cause__))
+        lines += ["caused by ", cause] * (cause.rstrip() not in lines[-1])  # said already
     return "".join(lines).rstrip()

@@ -21,8 +21,11 @@ from hpcdist.launch import (
     status_writer,
 )
 from hpcdist.launch.commands import COMMANDS
-from hpcdist.launch.options import Options
+from hpcdist.launch.hidden import hidden_package
+from hpcdist.launch.options import Options, names
 from hpcdist.launch.roles import RankFacts
+
+LOOKED_AT = 2**16  # bytes of a script
 
 
 def local_facts(options: Options) -> RankFacts:
@@ -67,11 +70,17 @@ def _problem_with(options: Options) -> str:
     if options.script.endswith(".ipynb"):
         return f"{options.script} is a notebook: jupyter nbconvert --to script makes a script of it"
     try:
-        with open(options.script, "rb"):
-            return ""
+        with open(options.script, "rb") as file:
+            begin = file.read(LOOKED_AT)
     except OSError as error:
         problem = f"cannot read the script {options.script!r} in {os.getcwd()}: {error.strerror}"
         return problem + _near(options.script)
+    if b"\0" in begin:
+        return f"{options.script} is no text in UTF-8: a program, or saved as UTF-16; save it anew"
+    first = begin.partition(b"\n")[0].decode(errors="replace").strip()
+    if first.startswith("#!") and "python" not in first:
+        return f"{options.script} is no script of Python, it begins with {first}: name the script"
+    return hidden_package(Path(options.script).resolve().parent)
 
 
 def _problem_with_module(name: str, as_paddle: bool) -> str:
@@ -95,11 +104,13 @@ def _near(script: str) -> str:
     if path.is_dir():
         inside = sorted(path.glob("*.py"))
         return f": name the script in it, such as {inside[0] if inside else path / 'train.py'}"
+    if hint := did_you_mean(script.partition("=")[0], names(), cutoff=0.75):
+        return hint
     try:
-        names = [str(path.with_name(name)) for name in os.listdir(path.parent)]
+        beside = [str(path.with_name(name)) for name in os.listdir(path.parent)]
     except OSError:
         return ""
-    return did_you_mean(script, names, cutoff=0.75)
+    return did_you_mean(script, beside, cutoff=0.75)
 
 
 def _problem_with_settings() -> str:

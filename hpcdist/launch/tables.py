@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from hpcdist.base.errors import CheckpointError, PublicationError, TableError
 from hpcdist.base.nearest import did_you_mean
 from hpcdist.launch.checkpoints import plain
 from hpcdist.launch.command_line import Parser
+from hpcdist.launch.console import console_of
 from hpcdist.launch.saved_tables import SavedTable, open_tables
 from hpcdist.launch.words import counted
 from hpcdist.ps.published.sorted_rows import Ids, Rows
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> None:
     if arguments.n < 1:
         declared.error(f"-n: expected at least 1 row, got {arguments.n}")
     ids = [_id(declared, word) for word in more] if action == "get" else []
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = console_of(160)
     try:
         with ExitStack() as stack:
             found = open_tables(Path(first), stack)

@@ -23,6 +23,7 @@ from hpcdist.base.setting import Number
 from hpcdist.base.trace import status
 from hpcdist.base.trace.status import JobStatus, RankStatus
 from hpcdist.launch.command_line import Parser, argument
+from hpcdist.launch.console import console_of, on_terminal
 from hpcdist.launch.words import counted, printable
 
 DESCRIPTION = """\
@@ -74,7 +75,7 @@ def main(argv: Sequence[str]) -> None:
     arguments = parser().parse_args(argv)
     try:
         directory = find(arguments.job)
-        if arguments.once or not sys.stdout.isatty():
+        if arguments.once or not on_terminal():
             _print(_look(directory, None))
         else:
             _follow(directory, arguments.every)
@@ -244,9 +245,7 @@ def _follow(directory: Path, every_s: float | None) -> None:
 
 
 def _print(view: TopView) -> None:
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = console_of(160)
     console.print(drawn(view, console.width))
 
 

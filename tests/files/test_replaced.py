@@ -277,3 +277,8 @@ def test_all_files_that_replace_others_are_written_by_one_module():
     }
     assert found <= MOVED_ASIDE
     assert renames("temporary.replace(path)\nos.replace(a, b)") == [1, 2]
+
+
+def test_names_that_are_no_utf8_are_written_escaped(tmp_path):
+    write_whole(tmp_path / "told", "in b\udcc3cher")
+    assert (tmp_path / "told").read_text("ascii") == r"in b\udcc3cher"

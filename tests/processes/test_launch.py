@@ -223,6 +223,28 @@ def test_a_refusal_shows_no_frames_of_the_package(tmp_path):
     assert f'File "{script}", line 2' in text
 
 
+@pytest.mark.parametrize("words", ["step 3: ValueError: bad", "refused"])
+def test_a_cause_is_told_once(tmp_path, words):
+    source = (
+        "try:\n    raise ValueError('bad')\n"
+        f"except ValueError as e:\n    raise OSError({words!r}) from e"
+    )
+    text = report.user_traceback(raised(tmp_path / "t.py", source))
+    assert text.endswith("ValueError: bad")
+    assert ("caused by" in text) == (words == "refused")
+
+
+def test_a_message_reaches_a_terminal_that_cannot_show_its_letters(tmp_path):
+    code = (
+        "from hpcdist.launch.logs import Output; from hpcdist.comm.cluster import RankRole; out = "
+        f"Output(); out.direct(1, RankRole('TRAINER', 1), {str(tmp_path)!r}, all_output=False); "
+        "out.announce('b\\xfccher, \\udcc3')"
+    )
+    env = clean_environment() | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
+    assert ran.stderr == b"hpcdist: b\\xfccher, \\udcc3\n"
+
+
 def test_a_long_traceback_is_cut(tmp_path):
     source = "def f(n):\n    return n and f(n - 1) or 1 / 0\nf(50)"
     text = report.user_traceback(raised(tmp_path / "t.py", source))

@@ -1,17 +1,21 @@
 """The command line: its help, its commands, and what it says about mistakes."""
 
 import doctest
+import resource
 import sys
 from types import SimpleNamespace
 
 import pytest
 
 from hpcdist import __main__
+from hpcdist.errors import LaunchError
 from hpcdist.launch import (
     checkpoints,
     command_line,
     commands,
+    console,
     data,
+    launcher_check,
     main,
     options,
     start_table,
@@ -87,6 +91,7 @@ def test_all_options_of_running_have_one_line_of_help(capsys):
         (["--wholly-unlike", "a.py"], "there is no option --wholly-unlike"),
         (["-n", "4", "a.py"], "-n is an option of mpirun or srun, before python: mpirun -n 4"),
         (["--nnodes", "2", "a.py"], "--nnodes is torchrun's; mpirun or srun says this"),
+        (["-v", "a.py"], "there is no option -v; did you mean '--version' or '--verbose'?"),
         (["--pservers", "many", "a.py"], "argument --pservers: "),
         ([], "script"),
     ],
@@ -123,6 +128,8 @@ def test_one_of_quiet_and_verbose(capsys):
         ("b/train", "'b/train.py'"),
         ("tarin.py", "'train.py'"),
         ("b/tarin.py", "'b/train.py'"),
+        ("version", "'--version'"),
+        ("pservers=2", "'--pservers'"),
     ],
 )
 def test_a_script_that_is_not_there(given, meant, tmp_path, monkeypatch, capfd):
@@ -153,12 +160,67 @@ def test_a_module_that_is_not_there(given, said, tmp_path, monkeypatch, capfd):
     assert said.format(here=tmp_path) in capfd.readouterr().err
 
 
-def test_a_notebook_instead_of_a_script(tmp_path, monkeypatch, capfd):
-    (tmp_path / "a.ipynb").write_text('{"cells": []}')  # which is Python
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.ipynb", b'{"cells": []}', "a.ipynb is a notebook: jupyter nbconvert"),  # it is Python
+        ("a.py", "x = 1".encode("utf-16"), "a.py is no text in UTF-8"),
+        ("a.sh", b"#!/bin/bash\npython a.py", "a.sh is no script of Python, it begins with #!/bin"),
+        ("h5py.py", b"", "h5py.py in {here} hides the package h5py: give the file another name"),
+    ],
+)
+def test_something_else_instead_of_a_script(name, content, said, tmp_path, monkeypatch, capfd):
+    (tmp_path / name).write_bytes(content)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
-        main.main(["a.ipynb"])
-    assert "a.ipynb is a notebook: jupyter nbconvert" in capfd.readouterr().err
+        main.main([name])
+    assert said.format(here=tmp_path) in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("safe", [False, True])
+def test_a_file_that_hides_a_package_is_named_before_it_is_imported(
+    safe, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "numpy.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["/elsewhere" if safe else str(tmp_path), *sys.path[1:]])
+    monkeypatch.setattr("sys.argv", ["hpcdist", "--version"])
+    with pytest.raises(SystemExit):
+        __main__.main()
+    said = capsys.readouterr()
+    named = f"hpcdist: numpy.py in {tmp_path} hides the package numpy: give the file another name"
+    assert said.err.strip() == ("" if safe else named) and ("hpcdist 1" in said.out) == safe
+
+
+@pytest.mark.parametrize(
+    ("limit", "allowed", "said"),
+    [
+        (resource.RLIMIT_NOFILE, 20, "may open 20 files, and needs 32 at least: ulimit -n 1024"),
+        (resource.RLIMIT_AS, 10**8, "may have 100000000 bytes of addresses, and needs"),
+    ],
+)
+def test_limits_below_which_nothing_can_begin(limit, allowed, said, monkeypatch):
+    launcher_check.check_limits()
+    found = {limit: allowed}
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (found.get(kind, -1), -1))
+    with pytest.raises(LaunchError, match=said):
+        launcher_check.check_limits()
+
+
+@pytest.mark.parametrize("target", ["/dev/pts/3", "/home/me/doctor.txt", ""])
+def test_a_terminal_that_mpirun_shows_to_its_ranks(target, monkeypatch):
+    def read(path):
+        assert path == "/proc/4711/fd/1"
+        if not target:
+            raise PermissionError
+        return target
+
+    monkeypatch.setattr(console, "launcher_of", lambda _: 4711)
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("os.readlink", read)
+    assert console.on_terminal() == (target != "/home/me/doctor.txt")
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: False))
+    assert not console.on_terminal()
 
 
 @pytest.mark.parametrize("words", [["--pservers", "2"], ["slurm", "--nodes", "2"]])

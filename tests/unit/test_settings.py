@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from pathlib import Path
 
@@ -171,3 +172,10 @@ def test_the_page_is_what_the_module_says():
     assert (ROOT.parent / "docs" / "settings.md").read_text() == settings_page.markdown(), (
         "python -m hpcdist settings > docs/settings.md"
     )
+
+
+def test_the_role_that_another_job_has_left_is_forgotten(monkeypatch):
+    monkeypatch.setenv("PADDLE_TRAINER_ID", "1")
+    monkeypatch.setenv("HPCDIST_SEED", "5")
+    settings.forget_role()
+    assert settings.role_variables() == {} and os.environ["HPCDIST_SEED"] == "5"

@@ -14,7 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -25,6 +24,7 @@ from hpcdist.comm.clock_offset import ClockOffset, clock_offset
 from hpcdist.comm.process_manager import launched_rank, launched_size
 from hpcdist.comm.world import mpi_world
 from hpcdist.launch.command_line import Parser
+from hpcdist.launch.console import console_of
 from hpcdist.launch.doctor import facts, findings, links, stale_files
 from hpcdist.launch.doctor.facts import RankState
 from hpcdist.launch.doctor.links import LinkTiming
@@ -193,7 +193,7 @@ def print_findings(
     judged: Sequence[Finding], ranks: Sequence[RankState], measured: Sequence[LinkTiming]
 ) -> None:
     """Print findings in a table, and below it the matrix of the links that were measured."""
-    console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
+    console = console_of(140)
     table = Table(show_header=False, box=None, padding=(0, 1))
     for finding in judged:
         level = Text(finding.level.name.lower(), style=COLOURS[finding.level])
