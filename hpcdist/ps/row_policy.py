@@ -43,6 +43,10 @@ class ClickScore:
     both by ``show_click_decay_rate``, then forgets rows whose score is below ``delete_threshold``,
     and those that were last looked up more than ``delete_after_unseen_days`` days ago. All numbers
     are float32.
+
+    >>> from hpcdist import ps
+    >>> ps.RowPolicy(score=ps.ClickScore(delete_threshold=0.5)).score.delete_threshold
+    0.5
     """
 
     nonclk_coeff: float = 0.1

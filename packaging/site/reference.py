@@ -31,6 +31,7 @@ MODULES = {
     "fleet": ("hpcdist.fleet", "hpcdist.fleet"),
     "transpiler": ("hpcdist.transpiler", "hpcdist.transpiler"),
     "ps": ("hpcdist.ps", "hpcdist.ps"),
+    "serving": ("hpcdist.serving", "hpcdist.serving"),
     "torch": ("hpcdist.torch", "hpcdist.torch"),
 }
 # What a function says that only imports and calls another one: where that is, before its example.

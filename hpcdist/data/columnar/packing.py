@@ -24,6 +24,10 @@ def packed(texts: LoDTensor, length: int, pad: int = 0) -> Packed:
 
     The longest come first, each into the fullest row that has room. Empty ones take no place;
     ``pad`` fills what is left. DataError if one is longer than a row.
+
+    >>> texts = fluid.create_lod_tensor(np.arange(6)[:, None], [[3, 1, 2]], fluid.CPUPlace())
+    >>> packed(texts, 4).segments.tolist()
+    [[1, 1, 1, 2], [1, 1, 0, 0]]
     """
     if type(length) is not int or length < 1:
         raise DataError(f"packed: length must be an integer >= 1, got {length!r:.80}")

@@ -20,6 +20,10 @@ class Vocabulary:
 
     Called with a text it returns the ids of its words: `read` takes it in ``decode``. ``split``
     cuts a text into words; it must be the one that the words were counted with.
+
+    >>> words = Vocabulary(["blue", "red"])
+    >>> words("red or blue"), words.unknown
+    ([1, 2, 0], 2)
     """
 
     def __init__(self, words: Iterable[str], split: Split = str.split) -> None:

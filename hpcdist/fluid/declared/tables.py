@@ -45,6 +45,13 @@ class Table:
 
     Made by `connect`. Every trainer calls the same methods in the same order; with servers, pulls
     may differ.
+
+    >>> table = connect("example", 2, optimizer="sgd", lr=0.5)
+    >>> before = table.pull([3, 5])
+    >>> table.push([3, 5], np.ones((2, 2), np.float32)).wait()
+    >>> bool(np.allclose(table.pull([3, 5]), before - 0.5))
+    True
+    >>> table.close()
     """
 
     def __init__(self, tables: TableSet, name: str) -> None:
