@@ -10,7 +10,9 @@ import pytest
 
 from hpcdist.base.optimizers import OPTIMIZERS
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import lookup
+from hpcdist.executor.executor import Executor
+from hpcdist.fluid.layers import data
+from hpcdist.graph.program import Program, program_guard
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.optimize import update_device
 from hpcdist.ops.optimize.operators import bind_sparse_update, bind_update
@@ -280,10 +282,19 @@ def test_adadelta_reads_the_updates_that_it_has_written_only_over_the_old_ones(i
     step = np.sqrt((updates + epsilon) / (new + epsilon)) * grad
     later = rho * updates + (1 - rho) * step * step
     taken = np.sqrt((later + epsilon) / (new + epsilon)) * grad if in_place else step
-    outs = (param, squares, updates) if in_place else tuple(map(np.empty_like, [param] * 3))
-    bind = lookup("adadelta").bind
-    assert bind is not None
-    expected = param - taken
-    bind(np, param, grad, squares, updates, *outs, rho=rho, epsilon=epsilon)()
-    for got, wanted in zip(outs, (expected, new, later), strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-5)
+    fed = {"Param": param, "AvgSquaredGrad": squares, "AvgSquaredUpdate": updates, "Grad": grad}
+    program = Program()
+    block = program.global_block()
+    with program_guard(program, Program()):
+        read = {slot: data(slot, [6], append_batch_size=False) for slot in fed}
+        written = {"ParamOut": "Param", "AvgSquaredGradOut": "AvgSquaredGrad"}
+        written["AvgSquaredUpdateOut"] = "AvgSquaredUpdate"
+        outs = {
+            out: read[slot] if in_place else block.create_var(out, dtype="float32")
+            for out, slot in written.items()
+        }
+        block.append_op("adadelta", read, outs, {"rho": rho, "epsilon": epsilon})
+    feed = {slot: value.copy() for slot, value in fed.items()}
+    got = Executor().run(program, feed=feed, fetch_list=list(outs.values()))
+    for value, wanted in zip(got, (param - taken, new, later), strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-4)

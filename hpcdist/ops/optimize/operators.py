@@ -63,7 +63,8 @@ def _copy_and_call(copies: Sequence[tuple[DeviceArray, DeviceArray]], step: Call
 
 def _define(type: str, update: OptimizerKind) -> None:
     inputs = ["Param", "Grad", *(["LearningRate"] if update.has_rate else []), *update.state]
-    powers = [state.slot for state in update.states if state.power]  # `_bind` asks where they lie
+    # `_bind` asks where these lie.
+    asked = {state.slot for state in update.states if state.power} | {"AvgSquaredUpdate"}
     define(
         type,
         f"{', '.join(inputs)} -> {', '.join(update.written.values())}",
@@ -71,7 +72,7 @@ def _define(type: str, update: OptimizerKind) -> None:
         attrs=update.attrs,
         infer=partial(_infer, type),
         bind=partial(_bind, type),
-        inplace={o: source for source, o in update.written.items() if source not in powers},
+        inplace={o: source for source, o in update.written.items() if source not in asked},
     )
 
 
