@@ -95,6 +95,16 @@ def test_what_is_dropped_and_leaks_keeps_the_mean(paddle: Any) -> None:
     np.testing.assert_allclose(hard[1].mean(), 1 / (1 + np.exp(-1.5)), atol=0.05)
 
 
+def test_a_program_for_tests_leaks_by_the_mean(paddle: Any) -> None:
+    main = paddle.static.Program()
+    with paddle.static.program_guard(main):
+        out = paddle.nn.RReLU(0.2, 0.4)(paddle.static.data("x", [None, 3]))
+    feed = {"x": np.full((2, 3), -1.0, "float32")}
+    exe, test = paddle.static.Executor(), main.clone(for_test=True)
+    assert np.ptp(exe.run(main, feed, [out])[0]) > 0
+    np.testing.assert_allclose(exe.run(test, feed, [out])[0], -0.3, rtol=1e-6)
+
+
 def test_values_of_open_extents_are_broadcast(paddle: Any) -> None:
     def make(x: Any) -> Any:
         wide = paddle.broadcast_tensors([x, paddle.to_tensor([1.0, 2.0, 3.0])])
