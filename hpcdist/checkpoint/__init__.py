@@ -11,13 +11,11 @@ from hpcdist.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from hpcdist.checkpoint.checkpoint import Checkpoint, latest
-    from hpcdist.checkpoint.publisher import Publisher
-    from hpcdist.checkpoint.restoring import Restored, restore
+    from hpcdist.checkpoint.restoring import Restored
     from hpcdist.checkpoint.resume_state import Resumable, resumable
     from hpcdist.checkpoint.rows import Choice
-    from hpcdist.checkpoint.saver import Saver
-    from hpcdist.checkpoint.saving import busy, save, wait
-    from hpcdist.checkpoint.shrink import shrink_tables
+    from hpcdist.checkpoint.saving import busy, wait
+    from hpcdist.fluid.checkpoints import Publisher, Saver, restore, save, shrink_tables
 
 __all__ = [
     "Checkpoint",
@@ -34,16 +32,16 @@ __all__ = [
     "shrink_tables",
     "wait",
 ]
+# Names of the Fluid door, as its scripts find them: what stands in this package knows no Program.
+_OF_PROGRAMS = ("Publisher", "Saver", "restore", "save", "shrink_tables")
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        **dict.fromkeys(_OF_PROGRAMS, "hpcdist.fluid.checkpoints"),
         "Choice": ".rows",
-        "Publisher": ".publisher",
-        "Saver": ".saver",
-        "shrink_tables": ".shrink",
         **dict.fromkeys(("Checkpoint", "latest"), ".checkpoint"),
-        **dict.fromkeys(("Restored", "restore"), ".restoring"),
+        "Restored": ".restoring",
         **dict.fromkeys(("Resumable", "resumable"), ".resume_state"),
-        **dict.fromkeys(("busy", "save", "wait"), ".saving"),
+        **dict.fromkeys(("busy", "wait"), ".saving"),
     },
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,8 +18,6 @@ from hpcdist.checkpoint.manifest import joined, part_name, write_manifest
 from hpcdist.checkpoint.metadata import Manifest, Part, PartFile
 from hpcdist.checkpoint.read import StoredFile
 from hpcdist.checkpoint.serving import SAVE, failure_words
-from hpcdist.graph.printing import exact_text
-from hpcdist.graph.program import Program
 
 POLL_S = 0.02
 
@@ -37,11 +34,6 @@ class AttemptTarget:
         """Return the file of a writer; without ``index``, the file that all write."""
         name = part_name(kind, index, count, self.attempt, self.manifest)
         return Path(self.directory) / name
-
-
-def fingerprint(program: Program) -> str:
-    """Return a digest that is equal for Programs that compute the same."""
-    return hashlib.sha256(exact_text(program).encode()).hexdigest()
 
 
 def new_target(directory: Path, manifest: str, keep: int | None) -> list[Any]:

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.element_types import CODES, NAMES
 from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.files import open_below, read_into
 from hpcdist.checkpoint.write import write_bytes
-from hpcdist.graph.dtypes import CODES, NAMES
 
 MAX_DESCRIPTION = 4096
 MAX_LEVELS = 16

@@ -16,7 +16,7 @@ from hpcdist.base.device import on_host
 from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.checkpoint import Checkpoint
 from hpcdist.checkpoint.divided import SUMMED, Combined
-from hpcdist.checkpoint.local_shards import SNAPSHOT, LocalPiece, array_of
+from hpcdist.checkpoint.kept import SNAPSHOT, LocalPiece, StepCounter, Values
 from hpcdist.checkpoint.manifest import part_entry_attrs, variable_attrs
 from hpcdist.checkpoint.metadata import OPTIMIZER, PARAMETER, Part, PartFile, Piece, TablePart
 from hpcdist.checkpoint.read import Job, run
@@ -30,11 +30,9 @@ from hpcdist.checkpoint.rows import (
 )
 from hpcdist.checkpoint.sources import Source
 from hpcdist.checkpoint.write import Entry, write_part
-from hpcdist.executor.scope import Scope
 from hpcdist.ps.batch import owners_of
 from hpcdist.ps.policy_table import PolicyTable
 from hpcdist.ps.table import SparseTable
-from hpcdist.transpiler.plan import ProgramPlan
 
 Runs = Callable[[SparseTable], Iterator[tuple[TablePart, Any]]]
 COPIED_BYTES = 16 << 20  # of an array that one thread copies in a row
@@ -56,14 +54,14 @@ class Content:
     def __init__(
         self,
         variables: Sequence[LocalPiece],
-        scope: Scope,
+        values: Values,
         tables: Sequence[SparseTable] = (),
         runs: Runs = runs_of,
     ) -> None:
         """``runs`` says in which form the rows of tables are written."""
         self._runs_of = runs
         self._pieces = [h.piece for h in variables]
-        self._arrays = [_piece_array(h, scope) for h in variables]
+        self._arrays = [_piece_array(h, values) for h in variables]
         self._tables = tables
         self._runs: list[tuple[TablePart, Any]] | None = None
 
@@ -134,8 +132,8 @@ def _aside(table: SparseTable, array: np.ndarray) -> np.ndarray:
     return copy
 
 
-def _piece_array(variable: LocalPiece, scope: Scope) -> Any:
-    array = array_of(scope, variable.local)
+def _piece_array(variable: LocalPiece, values: Values) -> Any:
+    array = values.array_of(variable.local)
     if array is None:
         raise CheckpointError(
             f"variable {variable.local!r} has no value to be saved: run the startup program first"
@@ -171,7 +169,7 @@ def _copies(array: Any, out: np.ndarray) -> list[Job]:
 
 
 # -- taking up -------------------------------------------------------------------------------------
-def load_shards(checkpoint: Source, variables: Sequence[LocalPiece], scope: Scope) -> None:
+def load_shards(checkpoint: Source, variables: Sequence[LocalPiece], values: Values) -> None:
     """Overwrite variables with their saved values, in place: nothing is held twice.
 
     Everything is compared first: CheckpointError, and nothing has changed, if a variable is missing
@@ -179,7 +177,7 @@ def load_shards(checkpoint: Source, variables: Sequence[LocalPiece], scope: Scop
     """
     jobs, uploads = [], []
     for h in variables:
-        array = array_of(scope, h.local)
+        array = values.array_of(h.local)
         ready = isinstance(array, np.ndarray) and array.flags.c_contiguous and array.flags.writeable
         target = array if ready else np.empty(h.piece.shape, h.piece.dtype)
         if h.overlaps and not ready and array is not None:
@@ -189,8 +187,8 @@ def load_shards(checkpoint: Source, variables: Sequence[LocalPiece], scope: Scop
             uploads.append((h, target))
     run(jobs)
     for h, target in uploads:
-        shape = None if (present := array_of(scope, h.local)) is None else present.shape
-        scope.var(h.local).take(target if shape is None else target.reshape(shape))
+        shape = None if (present := values.array_of(h.local)) is None else present.shape
+        values.take(h.local, target if shape is None else target.reshape(shape))
 
 
 def _jobs_for(checkpoint: Source, variable: LocalPiece, out: np.ndarray) -> Any:
@@ -215,22 +213,22 @@ def _jobs_for(checkpoint: Source, variable: LocalPiece, out: np.ndarray) -> Any:
     return checkpoint.jobs(piece.name, piece.begin, piece.end, out)
 
 
-def counted(source: Source, variable: LocalPiece, plan: ProgramPlan | None) -> LocalPiece:
+def counted(source: Source, variable: LocalPiece, counter: StepCounter | None) -> LocalPiece:
     """Return a schedule's restored step counts; asynchronous trainers count otherwise.
 
     Each holds its part of the number of the next step, which servers add up; elsewhere the counter
     has that of the last step. Where other trainers had counted, or nobody, the first one has all.
     """
-    if plan is None or plan.counter is None:
+    if counter is None:
         saved = _saved_counts(source, variable.local)
         if not saved or variable.piece.dtype != "int64":
             return variable
         return replace(variable, combined=Combined(saved, SUMMED, further=-1))
-    saved = _saved_counts(source, plan.counter)
-    if variable.local not in plan.counters or len(saved) == len(plan.counters):
+    saved = _saved_counts(source, counter.name)
+    if variable.local not in counter.parts or len(saved) == len(counter.parts):
         return variable
-    names, further = (saved, 0) if saved else ((plan.counter,), 1)
-    first = variable.local == plan.counters[0]
+    names, further = (saved, 0) if saved else ((counter.name,), 1)
+    first = variable.local == counter.parts[0]
     return replace(variable, combined=Combined(names, SUMMED, first, further))
 
 

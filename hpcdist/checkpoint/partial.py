@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from hpcdist.checkpoint.checkpoint import Checkpoint
+from hpcdist.checkpoint.kept import LocalPiece
 from hpcdist.checkpoint.local import table_parts
-from hpcdist.checkpoint.local_shards import LocalPiece
 from hpcdist.checkpoint.rows import fits_in_part
 from hpcdist.checkpoint.sources import Source
 from hpcdist.ps.table import SparseTable

@@ -1,4 +1,4 @@
-"""`Publisher`: versions of a job's tables, written to a directory beside training."""
+"""Publishing: versions of a job's tables, written to a directory beside training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from hpcdist.base.errors import CheckpointError, PublicationError, TableError
 from hpcdist.base.plain_data import typed
 from hpcdist.base.replaced import make_folders
 from hpcdist.checkpoint.background import Background
-from hpcdist.checkpoint.local_shards import program_of_job, tables_of
+from hpcdist.checkpoint.kept import Kept
 from hpcdist.checkpoint.published_rows import (
     PublishedRows,
     PublishOrder,
@@ -27,8 +27,6 @@ from hpcdist.checkpoint.published_rows import (
 from hpcdist.checkpoint.ranks import PATIENCE, peers_here, together
 from hpcdist.checkpoint.rows import Choice
 from hpcdist.checkpoint.serving import PUBLISH
-from hpcdist.executor.scope import Scope, global_scope
-from hpcdist.graph.program import Program
 from hpcdist.ps.published.compaction import drop_before, drop_unnamed
 from hpcdist.ps.published.dense import OnnxModel
 from hpcdist.ps.published.files import read_member, read_publication, write_dense, write_member
@@ -43,15 +41,13 @@ from hpcdist.ps.published.members import (
     link_of,
     resolve,
 )
-from hpcdist.ps.row_policy import RowPolicy
-from hpcdist.transpiler.table_metadata import policy_of
 
 POLL_S = 0.02
 
 logger = logging.getLogger("hpcdist.serving")
 
 
-class Publisher:
+class TablePublisher:
     """Publishes tables every so many steps: a base, then increments, for `hpcdist.serving.Lookup`.
 
     Every trainer makes one and calls `after_step` after each step. Versions are written beside
@@ -61,6 +57,7 @@ class Publisher:
 
     def __init__(
         self,
+        kept: Callable[[], Kept],
         dirname: str | Path,
         *,
         every: int = 100,
@@ -68,32 +65,20 @@ class Publisher:
         tables: Sequence[str] | None = None,
         dense: OnnxModel | None = None,
         keep: Mapping[str, Choice] | None = None,
-        policies: Mapping[str, RowPolicy | None] | None = None,
-        main_program: Program | None = None,
-        scope: Scope | None = None,
     ) -> None:
-        """``every``: steps from version to version; ``base_every``: versions from base to base.
-
-        ``tables`` are published, None: all of the job; ``dense``: each version has this dense part,
-        too, with trainer 0's values; ``keep``: by tables that count shows and clicks, which rows
-        are published, None: all; ``policies`` of tables, None: as the Program says. PlanError for
-        numbers that cannot be, TableError for rows that cannot be chosen, PublicationError, on
-        trainer 0, for a dense part that cannot be exported.
-        """
+        """``kept`` is asked for the tables of each version; see `hpcdist.checkpoint.Publisher`."""
+        self._kept = kept
         self._every = integer("every", every, 1)
         self._base_every = integer("base_every", base_every, 1)
         self._directory = directory("Publisher", dirname, PublicationError).resolve()
         if dense is not None and not isinstance(dense, OnnxModel):
             raise PublicationError(f"Publisher: dense: expected an OnnxModel, got {dense!r}")
         self._tables = None if tables is None else sorted(names("Publisher: tables", tables))
-        if (keep or tables) and policies is None:
-            variables = program_of_job(main_program).list_vars()
-            policies = {var.name: policy_of(var) for var in variables}
-        if unknown := sorted({*(self._tables or ())} - {*(policies or ())}):
+        policies = kept().policies if keep or tables else {}
+        if unknown := sorted({*(self._tables or ())} - {*policies}):
             raise TableError(f"Publisher: tables: the Program has no table {unknown[0]!r}")
-        choices = check_choices(keep or {}, policies or {})
+        choices = check_choices(keep or {}, policies)
         self._keep = {name: asdict(choice) for name, choice in choices.items()}
-        self._program, self._scope = main_program, scope
         self._steps = 0
         self._published_at = -1  # the step of what was published last
         self._rows: PublishedRows | None = None
@@ -128,14 +113,12 @@ class Publisher:
         rows, whether or not a base is due.
         """
         self._steps = self._steps if step is None else step
-        peers = peers_here()
-        main = program_of_job(self._program)
-        program = peers.program(main)
-        scope = self._scope if self._scope is not None else global_scope()
+        kept = self._kept()
+        peers = kept.peers
         first = peers.trainer == 0
 
         def decide() -> Any:
-            peers.settle(program)
+            kept.settle()
             return self._next_order(base) if first else None
 
         plain = together(peers, decide)[0]
@@ -148,7 +131,7 @@ class Publisher:
                 return first and any(peers.ask({"do": PUBLISH, "order": asdict(order)}))
             if self._rows is None:
                 self._rows = PublishedRows(peers.trainer, peers.trainers)
-            return self._rows.begin(tables_of(program, scope), order)
+            return self._rows.begin(kept.tables, order)
 
         if any(together(peers, begin)):
             order = PublishOrder(**{**plain, "base": True})

@@ -8,24 +8,23 @@ import inspect
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import xxhash
 
 from hpcdist.base.errors import CheckpointError, DeadlineError, HpcdistError, TrainersDied
+from hpcdist.checkpoint.job import Peers, job_here
 from hpcdist.checkpoint.lock import locked
-from hpcdist.executor import control
-from hpcdist.executor.control import ANNOUNCED, Peers
-from hpcdist.executor.scope import Scope
-from hpcdist.graph.program import Program
 
 logger = logging.getLogger("hpcdist.checkpoint")
 PATIENCE = 10  # deadlines that one which has begun to read or write may take
+ANNOUNCED = 4096  # bytes that a trainer may tell all others at once
 BEGUN = b"begun"  # what trainer 0 announces before it does something alone
 P = ParamSpec("P")
 T = TypeVar("T")
+AnyPeers = TypeVar("AnyPeers")
 
 
 class OnlyTrainer:
@@ -36,15 +35,6 @@ class OnlyTrainer:
     servers = 0
     deadline_s = 180.0
     group = None
-    shares_batches = True
-
-    def program(self, program: Program) -> Program:
-        """Return the Program itself."""
-        return program
-
-    def trains_in(self, scope: Scope) -> bool:
-        """There are no servers."""
-        return False
 
     def gather(self, data: bytes, deadlines: int = 1) -> list[bytes]:
         """Return the only trainer's data."""
@@ -61,30 +51,15 @@ class OnlyTrainer:
         """Nobody is asked."""
         return []
 
-    def read(self, server: int, arrays: Mapping[str, Any]) -> None:
-        """There is nobody to read from."""
-        raise CheckpointError(f"there is no server {server}: this process is alone")
-
-    def complete(self, names: Sequence[str], scope: Scope) -> None:
-        """Everything is here."""
-
-    def settle(self, program: Program) -> dict[str, int]:
-        """Nothing is under way, and nothing is counted."""
-        return {}
-
-    def catch_up(self, program: Program) -> None:
-        """There are no others."""
-
-    def resume(self, program: Program, counted: Mapping[str, int], scope: Scope) -> None:
-        """Nothing is counted."""
-
 
 def peers_here() -> Peers:
     """Return the ranks of this process's job; CheckpointError on a server."""
-    job = control.installed()
-    if job is None:
-        return OnlyTrainer()
-    peers = job.peers()
+    job = job_here()
+    return OnlyTrainer() if job is None else of_trainer(job.peers())
+
+
+def of_trainer(peers: AnyPeers | None) -> AnyPeers:
+    """Return a trainer's peers; CheckpointError for a server, which has none."""
     if peers is None:
         raise CheckpointError(
             "servers do not save or restore by themselves: call this on the trainers, which "

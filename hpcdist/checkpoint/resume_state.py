@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcdist.base.errors import CheckpointError
 from hpcdist.base.trace.position import here
-from hpcdist.executor.executor import Executor
+from hpcdist.checkpoint.kept import Kept
 
 WORDS = 624  # of the state of a Mersenne twister, and the last position in it
 _NONE = type(None)
@@ -170,14 +170,14 @@ def _words(text: str) -> np.ndarray:
 
 # -- all of it -------------------------------------------------------------------------------------
 def trainer_state(
-    executor: Executor, reader: Reading | None, counted: Mapping[str, int]
+    streams: Mapping[str, Any], reader: Reading | None, counted: Mapping[str, int]
 ) -> dict[str, Any]:
     """Return a trainer's own state as plain data; ``counted`` has the counts of its job."""
     return {
         "step": here.step,
         "counted": counted,
         "random": random_state(),
-        "streams": executor.states.positions(),
+        "streams": streams,
         "reader": None if reader is None else reader.state(),
     }
 
@@ -197,7 +197,7 @@ def check_state(states: tuple[Mapping[str, Any], ...], reader: Any, file: str) -
 
 
 def load_state(
-    states: tuple[Mapping[str, Any], ...], trainer: int, executor: Executor, reader: Any, file: str
+    states: tuple[Mapping[str, Any], ...], trainer: int, kept: Kept, reader: Any, file: str
 ) -> Mapping[str, int]:
     """Go on as this trainer was; one that was not there continues as trainer 0 was.
 
@@ -215,7 +215,7 @@ def load_state(
         for earlier in (*states, state):
             drawn = {n: p for n, p in earlier["streams"].items() if p or n not in streams}
             streams.update(drawn)
-        executor.states.load(streams, here.step)
+        kept.set_streams(streams, here.step)
         counted = {str(name): int(number) for name, number in state.get("counted", {}).items()}
         if reader is not None and state["reader"] is not None:
             reader.resume(state["reader"], state["random"])

@@ -22,7 +22,7 @@ from hpcdist.ps.policy_table import PolicyTable
 from hpcdist.ps.row_policy import CLICK, DAY, DELTA, METADATA, SHOW, WIDE
 from hpcdist.ps.row_storage import RowStorage
 from hpcdist.ps.table import RowOptimizer, SparseTable
-from hpcdist.transpiler.table_metadata import DECAYS
+from hpcdist.ps.table_metadata import DECAYS
 
 logger = logging.getLogger("hpcdist.checkpoint")
 SORTED = 1 << 16  # the bits that rows are sorted by

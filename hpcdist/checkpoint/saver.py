@@ -1,73 +1,47 @@
-"""`Saver`: saves a training loop's checkpoints at intervals, and when its job must stop."""
+"""Saves a training loop's checkpoints at intervals, and when its job must stop."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcdist.base import settings
 from hpcdist.base.errors import CheckpointError, NotFiniteError
-from hpcdist.base.keywords import name_arguments_in
 from hpcdist.checkpoint import preemption
 from hpcdist.checkpoint.checkpoint import Checkpoint, latest
+from hpcdist.checkpoint.kept import Kept
 from hpcdist.checkpoint.lock import make
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.restoring import SAVED, Restored, restore
 from hpcdist.checkpoint.resume_state import Reading
 from hpcdist.checkpoint.saving import save, wait
-from hpcdist.executor.control import Peers
-from hpcdist.executor.executor import Executor
-from hpcdist.executor.scope import Scope
-from hpcdist.graph.program import Program, default_main_program
-from hpcdist.transpiler.plan import trainer_plan
 
 if TYPE_CHECKING:
-    from hpcdist.checkpoint.publisher import Publisher
+    from hpcdist.checkpoint.publisher import TablePublisher
     from hpcdist.checkpoint.rows import Choice
     from hpcdist.ps.published.dense import OnnxModel
 
 LOOK_S = 0.5  # how often trainers ask each other whether it is time to save, or to stop
+S = TypeVar("S", bound="LoopSaver")
 BEST = "best"  # the directory, below that of the others, of the best checkpoint
 
 logger = logging.getLogger("hpcdist.checkpoint")
 
 
-class Saver:
-    """The checkpoints of one training loop, which every trainer runs.
+class LoopSaver:
+    """The checkpoints of one training loop, which every trainer runs; front doors say what of.
 
-    ``restore`` takes up the latest checkpoint. ``after_step`` follows every step: it saves after
-    every ``every`` steps and every ``every_s`` seconds, beside training, and keeps the ``keep``
-    newest. ``save`` saves now, ``save_best`` if a metric is the best so far, ``close`` (or the end
-    of a ``with``) at the end. When the batch system warns (SIGUSR1, on all ranks), all trainers
-    save after the same step and the script ends with exit code 75 (`preemption.AGAIN`), which asks
-    to be started again. ``step`` counts the steps since the very beginning.
-
-    Parameters, or their optimizer state, that hold NaN or infinity are not saved: the last finite
-    checkpoint stays the latest.
-
-    With ``publish`` the tables are published, too, for `hpcdist.serving.Lookup`.
-
-    Examples:
-        >>> import tempfile
-        >>> out = fluid.layers.fc(fluid.data("x", [None, 3]), 1)
-        >>> exe = fluid.Executor()
-        >>> results = exe.run(fluid.default_startup_program())
-        >>> with fluid.checkpoint.Saver(exe, tempfile.mkdtemp(), every=2) as saver:
-        ...     resumed = saver.restore()
-        ...     for step in range(3):
-        ...         saver.after_step()
-        >>> saver.step
-        3
+    See `hpcdist.checkpoint.Saver`, whose options these are.
     """
 
     def __init__(
         self,
-        executor: Executor,
+        kept: Callable[[], Kept],
         dirname: str | Path,
         *,
         every: int | None = None,
@@ -76,24 +50,14 @@ class Saver:
         best: str = "min",
         on_nan: str | None = None,
         reader: Reading | None = None,
-        main_program: Program | None = None,
         compression: str | None = None,
         single_file: bool = False,
-        scope: Scope | None = None,
         publish: str | Path | None = None,
         publish_every: int = 100,
         publish_keep: Mapping[str, Choice] | None = None,
         dense: OnnxModel | None = None,
     ) -> None:
-        """``every``, ``every_s``: None saves only when asked, or warned.
-
-        ``best``: whether the "min" or the "max" of a metric is the best. ``on_nan``: what not to
-        save is followed by, a "warn"ing or the "end" of training, by a NotFiniteError; None: as
-        `--on-nan` says. ``publish``: the directory of versions of the tables, ``publish_every``:
-        steps from one to the next, ``publish_keep``: which rows of tables that count shows and
-        clicks, ``dense``: the dense part that is published with them. The others are those of
-        `save`.
-        """
+        """``kept`` is asked what the loop keeps, as it is then."""
         for name, value, fits, expected in (
             ("every", every, every is None or every >= 1, "at least 1 step"),
             ("every_s", every_s, every_s is None or every_s > 0, "a time above 0"),
@@ -104,19 +68,14 @@ class Saver:
             if not fits:
                 raise CheckpointError(f"{name}: expected {expected}, got {value!r}")
         preemption.listen()
-        self._executor = executor
+        self._kept = kept
         self._dirname = Path(dirname)
         self._every, self._every_s, self._keep = every, every_s, keep
         self._sign = 1.0 if best == "min" else -1.0
         self._best = math.inf  # the metric, times the sign, of the best checkpoint
         self._on_nan = on_nan or settings.ON_NAN.read()
-        self._program = main_program
-        self._common: dict[str, Any] = {"reader": reader, "scope": scope}
-        self._write_options: dict[str, Any] = {
-            "compression": compression,
-            "single_file": single_file,
-        }
-        self._publisher: Publisher | None = None
+        self._reader, self._compression, self._single_file = reader, compression, single_file
+        self._publisher: TablePublisher | None = None
         if publish is not None:
             facts = {"every": publish_every, "keep": publish_keep, "dense": dense}
             self._publisher = self._publisher_to(publish, facts)
@@ -129,7 +88,7 @@ class Saver:
         self._can_save = False  # as far as is known
         self.step = 0
 
-    def __enter__(self) -> Saver:
+    def __enter__(self: S) -> S:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
@@ -145,8 +104,8 @@ class Saver:
         """
         self._best = self._best_so_far()
         directory = self._dirname / BEST if best else self._dirname
-        how = {"partial": partial, "rates": rates, **self._common}
-        resumed = restore(self._executor, directory, self._program, **how)
+        kept = self._kept()
+        resumed = restore(kept, directory, reader=self._reader, partial=partial, rates=rates)
         if resumed is None:
             return None
         now = time.monotonic()
@@ -223,26 +182,25 @@ class Saver:
         """Whether versions of the tables are published."""
         return self._publisher is not None
 
-    def _publisher_to(self, dirname: str | Path, facts: Mapping[str, Any]) -> Publisher:
-        from hpcdist.checkpoint.publisher import Publisher  # few jobs publish
+    def _publisher_to(self, dirname: str | Path, facts: Mapping[str, Any]) -> TablePublisher:
+        from hpcdist.checkpoint.publisher import TablePublisher  # few jobs publish
 
-        return Publisher(dirname, **facts, main_program=self._program, scope=self._common["scope"])
+        return TablePublisher(self._kept, dirname, **facts)
 
     def _save(self, directory: Path, keep: int, extra: object, *, asynchronous: bool) -> bool:
         """Save; tell whether that was done: NaN and infinity are not saved."""
         try:
-            self._gather()
             save(
-                self._executor,
+                self._to_save(),
                 directory,
                 self.step,
-                self._program,
+                reader=self._reader,
                 extra=extra,
                 keep=keep,
-                asynchronous=asynchronous and not self._write_options["single_file"],
+                compression=self._compression,
+                asynchronous=asynchronous and not self._single_file,
+                single_file=self._single_file,
                 finite=True,
-                **self._common,
-                **self._write_options,
             )
         except NotFiniteError as error:
             if self._on_nan == "end":
@@ -255,8 +213,9 @@ class Saver:
             wait()
         return True
 
-    def _gather(self) -> None:
-        """Put what is saved into the scope, where a Program's variables are anyway."""
+    def _to_save(self) -> Kept:
+        """Return the shards to save now."""
+        return self._kept()
 
     def _best_so_far(self) -> float:
         def read() -> float | None:
@@ -282,7 +241,7 @@ class Saver:
         """
         peers = peers_here()
         if self._asks is None:
-            asks = self._every_s is not None or self._in_step(peers)
+            asks = self._every_s is not None or self._kept().lockstep
             self._asks = peers.trainers > 1 and asks
         if not self._asks:
             return preemption.warned(), self._due()
@@ -302,11 +261,3 @@ class Saver:
         (before, then), now = self._looked, time.monotonic()
         self._looked = (self.step, now)
         return max(1, int((self.step - before) * LOOK_S / max(now - then, 1e-9)))
-
-    def _in_step(self, peers: Peers) -> bool:
-        program = peers.program(self._program or default_main_program())
-        plan = trainer_plan(program)
-        return plan is None or plan.mode.lockstep
-
-
-name_arguments_in(__name__)

@@ -13,26 +13,20 @@ from hpcdist.base.errors import CheckpointError, HpcdistError, NotFiniteError
 from hpcdist.base.trace.events import EventKind
 from hpcdist.base.trace.recorder import recorder
 from hpcdist.checkpoint import lock
-from hpcdist.checkpoint.attempt import AttemptTarget, complete, fingerprint, new_target, request
+from hpcdist.checkpoint.attempt import AttemptTarget, complete, new_target, request
 from hpcdist.checkpoint.background import Background
 from hpcdist.checkpoint.checkpoint import drop_attempts, drop_unfinished, prune
-from hpcdist.checkpoint.described import describe
 from hpcdist.checkpoint.directories import directory_of
+from hpcdist.checkpoint.job import Peers, job_here
+from hpcdist.checkpoint.kept import Kept
 from hpcdist.checkpoint.layout import MANIFEST
 from hpcdist.checkpoint.local import Content, Label
-from hpcdist.checkpoint.local_shards import program_of_job, tables_of
 from hpcdist.checkpoint.one_file import check_possible, write_together
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.recent import note
 from hpcdist.checkpoint.resume_state import Reading, trainer_state
 from hpcdist.checkpoint.serving import FINITE, write_or_say
 from hpcdist.checkpoint.trainer_shares import shares_of
-from hpcdist.executor import control
-from hpcdist.executor.control import Peers
-from hpcdist.executor.executor import Executor
-from hpcdist.executor.scope import Scope, global_scope
-from hpcdist.graph.program import Program
-from hpcdist.ops.common import in_sequence
 
 _background = Background()
 _memory: dict[str, np.ndarray] = {}  # of snapshots
@@ -41,10 +35,9 @@ _memory: dict[str, np.ndarray] = {}  # of snapshots
 @recorder.span(EventKind.CHECKPOINT, "save a checkpoint")
 @with_the_living
 def save(
-    executor: Executor,
+    kept: Kept,
     dirname: str | Path,
     step: int,
-    main_program: Program | None = None,
     *,
     reader: Reading | None = None,
     extra: object = None,
@@ -53,62 +46,44 @@ def save(
     asynchronous: bool = False,
     single_file: bool = False,
     finite: bool = False,
-    scope: Scope | None = None,
 ) -> Path:
     """Save the whole job after a step; return the directory of the checkpoint, below ``dirname``.
 
     Every trainer calls this after the same step (servers are asked, and save beside each other).
-    Saved are the persistable variables of ``main_program`` and what servers keep for it, the
-    position of ``reader``, random numbers, and ``extra``, plain data of trainer 0. When it returns,
-    the checkpoint is complete and on disk. With ``asynchronous`` only a copy has been made: the
-    write goes on beside training, and `wait` tells when it is done; an error comes then, or at the
-    next `save`. ``keep`` is how many checkpoints stay. ``compression``: None, "lz4", "zstd". With
-    ``single_file`` all servers, or without servers all trainers, write one file together: that
-    needs an h5py that was built with MPI. With ``finite`` it is a NotFiniteError if parameters, or
-    their optimizer state, are not. Raises CheckpointError, on all trainers, if it cannot be saved:
-    older checkpoints stay.
-
-    Examples:
-        >>> import os, tempfile
-        >>> out = fluid.layers.fc(fluid.data("x", [None, 3]), 1)
-        >>> exe = fluid.Executor()
-        >>> results = exe.run(fluid.default_startup_program())
-        >>> directory = tempfile.mkdtemp()
-        >>> saved = fluid.checkpoint.save(exe, directory, 7)
-        >>> os.listdir(directory)
-        ['step-000007', '.lock']
+    Saved are the shards of ``kept`` and what servers keep, the position of ``reader``, random
+    numbers, and ``extra``. The options are those of `hpcdist.checkpoint.save`. With ``finite`` it
+    is a NotFiniteError if parameters, or their optimizer state, are not. Raises CheckpointError, on
+    all trainers, if it cannot be saved: older checkpoints stay.
     """
-    peers = peers_here()
+    peers = kept.peers
     wait()
-    main = program_of_job(main_program)
-    program = peers.program(main)
-    scope = scope if scope is not None else global_scope()
     if step < 0:
         raise CheckpointError(f"step: expected a number of at least 0, got {step}")
     if single_file:
         check_possible(peers.group, asynchronous=asynchronous, compression=compression)
     note(dirname)
-    settled = together(peers, lambda: (peers.settle(program), lock.job_name()))
+    settled = together(peers, lambda: (kept.settle(), lock.job_name()))
     counted = settled[peers.trainer][0]
     lock.job_name(agreed=settled[0][1])  # whoever is trainer 0 when this one has died
 
     def begin() -> Any:
-        peers.catch_up(program)
+        kept.catch_up()
         target = None
         if peers.trainer == 0:
             lock.take(Path(dirname))
             target = new_target(directory_of(dirname, step), MANIFEST, keep)
-        return [target, trainer_state(executor, reader, counted), fingerprint(main)]
+        return [target, trainer_state(kept.streams(), reader, counted), kept.fingerprint]
 
     begun = together(peers, begin)
     target = AttemptTarget(*begun[0][0])
     states = [state for _, state, _ in begun]
-    # Programs of trainers of the same servers differ in the trainer's number.
+    # What trainers of the same servers keep may differ in the trainer's number.
     label = Label(f"trainer {peers.trainer}", step, begun[0][2])
-    shares = shares_of(peers, program, scope)
-    tables = tables_of(program, scope)  # without servers, each trainer's rows of them
+    shards = kept.shards()
+    shares = shares_of(shards, peers.trainers, peers.servers)
+    tables = shards.tables  # without servers, each trainer's rows of them
     writers = [k for k, share in enumerate(shares) if share or tables or not (k or peers.servers)]
-    content = Content(shares[peers.trainer], scope, tables)
+    content = Content(shares[peers.trainer], kept.values, tables)
     if finite:
         _check_finite(peers, content, target)
     joint = single_file and peers.group is not None
@@ -124,7 +99,7 @@ def save(
     def finish() -> None:
         if peers.trainer == 0:
             lock.check(Path(dirname))
-            described = describe(main)
+            described = kept.described
             complete(target, awaited, peers.deadline_s, states, extra, described=described)
             if keep is not None:
                 prune(dirname, keep, step)
@@ -132,6 +107,14 @@ def save(
     def ask() -> None:
         if peers.trainer == 0 and peers.servers:
             peers.ask(request(target, label, compression, asynchronous, single_file))
+
+    def ask_and_write() -> None:
+        ask()
+        write()
+
+    def write_and_finish() -> None:
+        write()
+        finish()
 
     def give_up() -> None:
         if peers.trainer == 0:  # make room
@@ -141,10 +124,10 @@ def save(
         together(peers, ask)
         if path in awaited:
             content.snapshot(_memory)
-        _background.start(in_sequence(write, finish), give_up, control.installed())
+        _background.start(write_and_finish, give_up, job_here())
         return Path(target.directory)
     try:
-        together(peers, in_sequence(ask, write))
+        together(peers, ask_and_write)
         together(peers, finish)
     except CheckpointError:
         give_up()
@@ -162,7 +145,7 @@ def wait() -> None:
     """
     job = _background.job
     result = cache(_background.result)  # which tells of an error once
-    if job is not None and job is control.installed():
+    if job is not None and job is job_here():
         _agree(result)
     elif (error := result()) is not None and job is None:
         raise error  # that of a job which others have left by dying has been told

@@ -14,6 +14,7 @@ import numpy as np
 from hpcdist.base.errors import CheckpointError
 from hpcdist.checkpoint.background import Background
 from hpcdist.checkpoint.files import open_plain
+from hpcdist.checkpoint.kept import Arrays, KeptOnServer, LocalPiece
 from hpcdist.checkpoint.local import (
     Content,
     Label,
@@ -23,15 +24,6 @@ from hpcdist.checkpoint.local import (
     load_shards,
     load_table,
 )
-from hpcdist.checkpoint.local_shards import (
-    LocalPiece,
-    array_of,
-    backups_of,
-    pieces_of_server,
-    recomputed,
-    server_variables,
-    tables_of,
-)
 from hpcdist.checkpoint.manifest import part_name
 from hpcdist.checkpoint.one_file import check_possible, write_together
 from hpcdist.checkpoint.partial import FittingShards, fitting
@@ -39,13 +31,10 @@ from hpcdist.checkpoint.recent import note
 from hpcdist.checkpoint.rows import Choice, hottest, inference_runs
 from hpcdist.checkpoint.sources import Source, open_saved
 from hpcdist.comm.base import Transport
-from hpcdist.executor.scope import Scope
-from hpcdist.graph.program import Program
 from hpcdist.ps.given_values import GIVE, take
 from hpcdist.ps.messages import ASSIGN
 from hpcdist.ps.policy_table import PolicyTable
 from hpcdist.ps.table import SparseTable
-from hpcdist.transpiler.pserver import server_plan
 
 if TYPE_CHECKING:
     from hpcdist.checkpoint.published_rows import PublishedRows
@@ -59,15 +48,14 @@ HOTTEST = "hottest"  # how often rows are shown
 
 
 class ServerStore:
-    """Saves and loads what one of ``servers`` parameter servers holds in ``scope``.
+    """Saves and loads what one of ``servers`` parameter servers keeps.
 
     ``after_load`` works out what follows from it.
     """
 
     def __init__(
         self,
-        program: Program,
-        scope: Scope,
+        kept: KeptOnServer,
         servers: int,
         after_load: Callable[[], None],
         group: Transport | None = None,
@@ -75,13 +63,8 @@ class ServerStore:
         """``group`` is the transport of all servers, if they are to write one file together."""
         self._after_load = after_load
         self.settle: Callable[[], None] = _nothing  # until answers with parameters have left
-        self._program = program
-        self._scope = scope
+        self._kept, self._index = kept, kept.index
         self._servers = servers
-        plan = server_plan(program)
-        assert plan is not None, "a server serves the Program that has one"
-        self._plan = plan
-        self._index = plan.index
         self._group = group
         self._memory: dict[str, np.ndarray] = {}
         self._background = Background()
@@ -99,7 +82,7 @@ class ServerStore:
             PUBLISH: self._publish,
             FINITE: lambda: self._content().not_finite(),
             HOTTEST: self._hottest,
-            SHRINK: lambda: shrunk(tables_of(self._program, self._scope)),
+            SHRINK: lambda: shrunk(self._kept.tables),
         }
         try:
             action = actions[request["do"]]
@@ -137,7 +120,7 @@ class ServerStore:
         if rows_of is not None:
             chosen = {name: Choice(**fields) for name, fields in (choices or {}).items()}
             runs = partial(inference_runs, choices=chosen)
-            content = Content((), self._scope, self._tables(rows_of), runs)
+            content = Content((), Arrays(), self._tables(rows_of), runs)
         index = None if single_file else self._index
         path = Path(directory) / part_name("server", index, self._servers, attempt, manifest)
         label = Label(f"server {self._index}", step, program)
@@ -152,8 +135,7 @@ class ServerStore:
             content.write(path, label, compression)
 
     def _content(self) -> Content:
-        pieces = server_variables(self._program, self._scope)
-        return Content(pieces, self._scope, tables_of(self._program, self._scope))
+        return Content(self._kept.saved(), self._kept.values, self._kept.tables)
 
     def _check(
         self,
@@ -187,7 +169,7 @@ class ServerStore:
         """Load what is held here, or as much of it as is among ``names`` of whole variables."""
         with open_saved(Path(path), filename, names or []) as source:
             fit = self._fitting(source, names, partial, leave)
-            load_shards(source, fit.pieces, self._scope)
+            load_shards(source, fit.pieces, self._kept.values)
             for table in fit.tables:
                 load_table(source, table, self._index, self._servers)
         self._back_up()
@@ -195,9 +177,10 @@ class ServerStore:
 
     def _back_up(self) -> None:
         """Give the copies that DC-ASGD keeps of parameters their present values."""
-        for parameter, copies in backups_of(self._program).items():
+        find = self._kept.values.array_of
+        for parameter, copies in self._kept.backups.items():
             for copy in copies:
-                np.copyto(array_of(self._scope, copy), array_of(self._scope, parameter))
+                np.copyto(find(copy), find(parameter))
 
     def _publish(self, order: Mapping[str, Any]) -> bool:
         """Begin to write rows that have changed; return whether it must be a base instead."""
@@ -214,13 +197,13 @@ class ServerStore:
     def _assign(self, values: Mapping[str, float]) -> None:
         """Set variables of one element; a server that updates nothing may have none of them."""
         for name, value in values.items():
-            array = array_of(self._scope, name)
+            array = self._kept.values.array_of(name)
             if array is not None:
                 array[...] = value
 
     def _take(self, name: str, at: int, data: str, server: int | None = None) -> None:
         """Take a part of a value, if it is for this server; without such a variable do nothing."""
-        array = array_of(self._scope, name)
+        array = self._kept.values.array_of(name)
         if array is not None and server in (None, self._index):
             self.settle()
             take(array, name, at, data)
@@ -236,22 +219,19 @@ class ServerStore:
         return FittingShards(tuple(pieces), tuple(tables), {}, {})
 
     def _pieces_of(self, source: Source, names: Any) -> list[LocalPiece]:
-        pieces = pieces_of_server(self._program, self._scope)
-        anew = recomputed(self._program)
+        anew, counter = self._kept.recomputed, self._kept.counter
         return [
-            counted(source, h, self._plan.plan)
-            for h in pieces
+            counted(source, h, counter)
+            for h in self._kept.held()
             if (names is None or h.piece.name in names)
             and (source.has(h.piece.name) or h.local not in anew)
         ]
 
     def _tables(self, names: Any) -> list[SparseTable]:
-        tables = tables_of(self._program, self._scope)
-        return [table for table in tables if names is None or table.name in names]
+        return [table for table in self._kept.tables if names is None or table.name in names]
 
     def _list(self) -> list[Any]:
-        pieces = server_variables(self._program, self._scope)
-        return [[h.local, asdict(h.piece)] for h in pieces]
+        return [[h.local, asdict(h.piece)] for h in self._kept.saved()]
 
 
 def shrunk(tables: Sequence[SparseTable]) -> dict[str, int]:

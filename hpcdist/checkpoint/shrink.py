@@ -5,37 +5,28 @@ from __future__ import annotations
 from collections import Counter
 
 from hpcdist.base.errors import CheckpointError
-from hpcdist.checkpoint.local_shards import program_of_job, tables_of
-from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
+from hpcdist.checkpoint.kept import Kept
+from hpcdist.checkpoint.ranks import together, with_the_living
 from hpcdist.checkpoint.saving import wait
 from hpcdist.checkpoint.serving import SHRINK, shrunk
-from hpcdist.executor.scope import Scope, global_scope
-from hpcdist.graph.program import Program
 
 
 @with_the_living
-def shrink_tables(
-    main_program: Program | None = None, *, scope: Scope | None = None
-) -> dict[str, int]:
+def end_day(kept: Kept) -> dict[str, int]:
     """Forget rows of tables whose `RowPolicy` says that they have expired; it ends a day.
 
     Every trainer calls this, between the same two steps; servers take part by themselves. Shows and
     clicks decay, then rows are forgotten that were last looked up too long ago, or whose score is
     too low. Returns how many rows each table with a policy has forgotten on all ranks together.
     Raises CheckpointError, on all trainers, if there is no such table.
-
-    Example: ``shrink_tables()["ctr_embedding"]``.
     """
-    peers = peers_here()
+    peers = kept.peers
     wait()
-    main = program_of_job(main_program)
-    program = peers.program(main)
-    scope = scope if scope is not None else global_scope()
-    together(peers, lambda: peers.settle(program))  # all steps are over
+    together(peers, kept.settle)  # all steps are over
 
     def shrink() -> list[dict[str, int]]:
         answers = peers.ask({"do": SHRINK}) if peers.trainer == 0 else []
-        return [*answers, shrunk([] if peers.servers else tables_of(program, scope))]
+        return [*answers, shrunk([] if peers.servers else kept.tables)]
 
     forgotten: Counter[str] = Counter()
     names: set[str] = set()

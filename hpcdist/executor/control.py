@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from hpcdist.base import late
 from hpcdist.base.errors import HpcdistError
+from hpcdist.checkpoint.job import Peers
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.scope import Scope, ScopeVariable, on_set
 from hpcdist.graph.operator import Operator
@@ -23,8 +24,6 @@ Feed = Mapping[str, Any]
 Fetched = Sequence[tuple[str, Any]]  # names with host arrays, in the order of the fetch list
 Join = Callable[[Fetched], list[Any]]  # returns the job's values of what was asked for
 SharedFetch = tuple[tuple[str, ...], Join | None]  # what to fetch here; None: it needs no joining
-
-ANNOUNCED = 4096  # bytes that a trainer may tell all others at once
 
 
 @dataclass(frozen=True)
@@ -63,28 +62,8 @@ class Binding:
     fetches: Sequence[str] = ()
 
 
-class Peers(Protocol):
-    """The other ranks of a job, as checkpoints see them; trainers only have them."""
-
-    @property
-    def trainer(self) -> int:
-        """Which trainer this is."""
-
-    @property
-    def trainers(self) -> int:
-        """Number of trainers."""
-
-    @property
-    def servers(self) -> int:
-        """Number of servers."""
-
-    @property
-    def deadline_s(self) -> float:
-        """How long to wait for another rank's file."""
-
-    @property
-    def group(self) -> Any:
-        """The transport of all trainers; None for a process alone."""
+class ProgramPeers(Peers, Protocol):
+    """The other ranks of a job that runs Programs; trainers only have them."""
 
     @property
     def shares_batches(self) -> bool:
@@ -95,21 +74,6 @@ class Peers(Protocol):
 
     def trains_in(self, scope: Scope) -> bool:
         """Return whether what servers hold belongs to the variables of this scope."""
-
-    def gather(self, data: bytes, deadlines: int = 1) -> list[bytes]:
-        """Return every trainer's ``data``, in trainer order, when all have come. Collective.
-
-        They may be late by so many deadlines.
-        """
-
-    def announce(self, data: bytes) -> None:
-        """Send up to `ANNOUNCED` bytes to all other trainers, who may come for it or not."""
-
-    def hear(self, awaited: str, deadlines: int = 1) -> bytes | None:
-        """Return trainer 0's next announcement; None if it has died. ``awaited`` is waited for."""
-
-    def ask(self, request: object) -> list[Any]:
-        """Ask every server; return their answers in order. They answer between steps."""
 
     def read(self, server: int, arrays: Mapping[str, Any]) -> None:
         """Overwrite each array with the server's present value of the variable of that name."""
@@ -192,7 +156,7 @@ class Control(NetworkOperators):
     def note_set(self, variable: ScopeVariable) -> None:
         """Note that the script sets a variable by hand, before the next step."""
 
-    def peers(self) -> Peers | None:
+    def peers(self) -> ProgramPeers | None:
         """Return the other ranks; None on a server, and in a process that trains alone."""
         return None
 

@@ -204,6 +204,16 @@ class Scope:
             return self.parent.find_var(name)
         return variable
 
+    def array_of(self, name: str) -> Any:
+        """Return the array of a variable, on whichever device; None if it has none."""
+        variable = self.find_var(name)
+        value = None if variable is None else variable.value
+        return value if hasattr(value, "dtype") and hasattr(value, "shape") else None
+
+    def take(self, name: str, array: Any) -> None:
+        """Hold an array in a variable of this scope, made if it is not there."""
+        self.var(name).take(array)
+
     def var_or_new(self, name: str) -> ScopeVariable:
         """Look a variable up here and in the parents; make one here if there is none."""
         return self.find_var(name) or self.var(name)

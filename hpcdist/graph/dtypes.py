@@ -6,23 +6,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from hpcdist.base.element_types import CODES, NAMES
 from hpcdist.base.errors import GraphError
 
 KNOWN = ("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64")
-
-# The numbers of element types in Fluid's files and attributes: framework.proto, VarType.Type.
-CODES = {
-    "bool": 0,
-    "int16": 1,
-    "int32": 2,
-    "int64": 3,
-    "float16": 4,
-    "float32": 5,
-    "float64": 6,
-    "uint8": 20,
-    "int8": 21,
-}
-NAMES = {code: name for name, code in CODES.items()}
 
 
 class ElementType(str):

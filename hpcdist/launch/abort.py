@@ -16,7 +16,6 @@ from hpcdist import runtime
 from hpcdist.base import settings
 from hpcdist.base.errors import DeadlineError, RankFailure
 from hpcdist.checkpoint.preemption import AGAIN
-from hpcdist.checkpoint.recent import newest
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER
 from hpcdist.comm.pmix import report_death
@@ -165,6 +164,8 @@ class Guard:
 
     def exit(self, code: int) -> NoReturn:
         """End every rank because the script here ended with a code other than 0."""
+        from hpcdist.checkpoint.recent import newest  # of jobs that save
+
         at = runtime.where()
         with self._ending:
             if code == AGAIN and (saved := newest()):

@@ -14,6 +14,8 @@ from hpcdist.base.optimizer_kind import Formula, OptimizerKind
 from hpcdist.base.optimizers import FORMULAS, OPTIMIZERS
 
 KINDS = tuple(type for type, kind in OPTIMIZERS.items() if kind.rows)  # that move rows
+# Attributes of an update: coefficients of a regularizer, and of decoupled decays.
+DECAYS = ("l1_decay", "l2_decay", "decoupled_decay", "rate_decay")
 INITIALIZERS = ("constant", "uniform", "normal", "truncated_normal")
 
 

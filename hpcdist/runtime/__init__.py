@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpcdist.base import late, settings
 from hpcdist.base.trace.position import here
+from hpcdist.checkpoint.job import install_job
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster, Ranks
 from hpcdist.comm.progress import waiting_for
@@ -40,6 +41,7 @@ def follow(tell: Callable[[Job | None], None]) -> None:
 def _set_job(job: Job | None) -> None:
     global _job
     _job = job
+    install_job(job)
     if job is not None and job.serves:
         _load_programs()  # which servers run, whatever their trainers do
     for tell in _followers:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from hpcdist import checkpoint
 from hpcdist.base.errors import TableError
+from hpcdist.checkpoint.publisher import TablePublisher
 from hpcdist.checkpoint.ranks import peers_here, together
 from hpcdist.checkpoint.rows import Choice
-from hpcdist.executor.scope import Scope
-from hpcdist.graph.program import Program
+from hpcdist.checkpoint.shrink import end_day
 from hpcdist.ps.facts import PUBLISH_EVERY
 from hpcdist.ps.published.dense import OnnxModel
+from hpcdist.runtime.kept.declared import KeptValues
 from hpcdist.torch.models import needs_launcher, tables_of
 from hpcdist.torch.tables import Tables
 
 
-class Publisher(checkpoint.Publisher):
+class Publisher(TablePublisher):
     """Publishes the tables of a model beside training, for `hpcdist.serving.Lookup`.
 
     Every trainer makes one, calls `after_step` after each step, and `close` at the end; see
@@ -55,21 +57,17 @@ class Publisher(checkpoint.Publisher):
                 f"Publisher: tables {names} were made after others had been looked up: publish "
                 "them by a Publisher of their own, to a directory of their own"
             )
-        super().__init__(
-            dirname,
-            every=every,
-            base_every=base_every,
-            dense=dense,
-            keep=keep,
-            policies=self._of.policies,
-            scope=Scope(),
-        )
+        options: dict[str, Any] = {
+            "every": every,
+            "base_every": base_every,
+            "keep": keep,
+            "dense": dense,
+        }
+        super().__init__(partial(kept_tables, self._of), dirname, **options)
 
     def publish(self, step: int | None = None, *, base: bool = False) -> bool:
         """Begin to publish a version now; see the base class. TableError within a step."""
-        assert self._scope is not None, "it was given"
         _between_steps(self._of, "publish")
-        self._program = declared(self._of, self._scope)
         return super().publish(step, base=base)
 
 
@@ -86,8 +84,7 @@ def shrink_tables(model: nn.Module | torch.optim.Optimizer) -> dict[str, int]:
     forgotten: dict[str, int] = {}
     for tables in _with_tables(model, "shrink_tables"):
         _between_steps(tables, "shrink_tables")
-        scope = Scope()
-        forgotten |= checkpoint.shrink_tables(declared(tables, scope), scope=scope)
+        forgotten |= end_day(kept_tables(tables))
         tables.rows_are_others()
     return forgotten
 
@@ -118,14 +115,7 @@ def _between_steps(tables: Tables, what: str) -> None:
         tables.served.client.tables.settle(tables.served.specs)
 
 
-def declared(tables: Tables, scope: Scope) -> Program:
-    """Return the Program whose variables are the tables, settled; ``scope`` gets those here."""
-    if tables.served is not None:
-        return tables.served.program
-    program = Program()
-    for name, table in tables.local.items():
-        program.global_block().create_var(
-            name, shape=[-1, table.dim], dtype="float32", persistable=True
-        )
-        scope.var(name).hold(table)
-    return program
+def kept_tables(tables: Tables) -> KeptValues:
+    """Return a model's tables, settled, as they are published: those here, or on servers."""
+    local = [table for _, table in sorted(tables.local.items())]
+    return KeptValues(tables.served, local, policies=tables.policies)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +15,22 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler
 
-from hpcdist import checkpoint, runtime
+from hpcdist import runtime
 from hpcdist.base.errors import CheckpointError, NotFiniteError
 from hpcdist.base.plain_data import typed
 from hpcdist.base.trace.position import here
 from hpcdist.checkpoint import Checkpoint, Restored, latest
+from hpcdist.checkpoint.divided import OWN, SAME
 from hpcdist.checkpoint.layout import MANIFEST
+from hpcdist.checkpoint.metadata import PARAMETER, RATE
 from hpcdist.checkpoint.ranks import agreed, peers_here
 from hpcdist.checkpoint.restoring import SAVED
-from hpcdist.checkpoint.saver import BEST
-from hpcdist.executor.backend import CPUPlace
-from hpcdist.executor.executor import Executor
-from hpcdist.executor.scope import Scope
-from hpcdist.graph.program import Program
+from hpcdist.checkpoint.saver import BEST, LoopSaver
 from hpcdist.ps.facts import rate_name
+from hpcdist.runtime.kept.declared import KeptValues
 from hpcdist.torch.job import job
 from hpcdist.torch.models import needs_launcher, tables_of
-from hpcdist.torch.published import Publisher, declared
+from hpcdist.torch.published import Publisher, kept_tables
 from hpcdist.torch.states import (
     AS_THEY_ARE,
     SavedTensor,
@@ -60,7 +59,7 @@ TRAINED = (nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler) 
 logger = logging.getLogger("hpcdist.checkpoint")
 
 
-class Saver(checkpoint.Saver):
+class Saver(LoopSaver):
     """The checkpoints of a training loop of torch's; see `hpcdist.checkpoint.Saver`.
 
     ``objects`` by name: modules, optimizers, schedules, samplers, whatever has a ``state_dict``.
@@ -102,10 +101,8 @@ class Saver(checkpoint.Saver):
             for key, buffer in obj.named_buffers(remove_duplicate=False)
             if not is_lazy(buffer) and not_finite(buffer)
         )
-        self._scope = Scope()
-        super().__init__(
-            Executor(CPUPlace()), dirname, main_program=Program(), scope=self._scope, **options
-        )
+        self._state = kept_tables(self._tables)  # what is saved, or restored
+        super().__init__(lambda: self._state, dirname, **options)
 
     def restore(
         self, *, best: bool = False, partial: bool = False, rates: str = SAVED
@@ -148,7 +145,7 @@ class Saver(checkpoint.Saver):
         _on_all_trainers(check)
         arrays = {name: np.empty(*array_type(tensor)) for name, tensor in tensors.items()}
         read = {saved.variable(name, me, trainers): array for name, array in arrays.items()}
-        self._declare({**read, STATES: encoded(plain)})
+        self._state = self._declared({**read, STATES: encoded(plain)})
         restored = super().restore(best=best)
         here.script_step = self.step
         with torch.inference_mode(False):  # whose tensors no later step could change
@@ -186,8 +183,8 @@ class Saver(checkpoint.Saver):
             raise CheckpointError("publish: none of the objects has a table")
         return Publisher(dirname, having[0], **facts)
 
-    def _gather(self) -> None:
-        """Put all states into the scope. Collective. NotFiniteError as `checkpoint.save`'s."""
+    def _to_save(self) -> KeptValues:
+        """Gather and return all states. Collective. NotFiniteError as `checkpoint.save`'s."""
         self._warn_of_rows_ahead()
         self._tables.pause()
         arrays: dict[str, np.ndarray] = {}
@@ -223,7 +220,8 @@ class Saver(checkpoint.Saver):
             ],
             "individual": sorted(individual),
         }
-        self._declare({**arrays, STATES: encoded(record)}, individual)
+        self._state = self._declared({**arrays, STATES: encoded(record)}, individual)
+        return self._state
 
     def _local_states(self, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
         """Return this trainer's states of its objects; ``arrays`` get the values of tensors."""
@@ -266,37 +264,37 @@ class Saver(checkpoint.Saver):
         """Return the prefixes of the names of some objects' tensors."""
         return tuple(f"{name}/" for name, obj in self._objects.items() if isinstance(obj, kind))
 
-    def _declare(self, arrays: Mapping[str, np.ndarray], individual: Collection[str] = ()) -> None:
-        """Declare these variables, the tables and their rates in the Program of checkpoints.
+    def _declared(
+        self, arrays: Mapping[str, np.ndarray], individual: Collection[str] = ()
+    ) -> KeptValues:
+        """Return these arrays, with the tables and their rates, as checkpoints keep them.
 
-        Of those that are ``individual`` each trainer has other values, as of what it computes.
+        Of those that are ``individual`` each trainer has other values.
         """
-        served, settled = self._tables.served, self._tables.facts
-        program = declared(self._tables, self._scope)
-        if served is not None:
-            program = program.clone()
-        block = program.global_block()
-        if served is None and settled is not None:
-            numbers = settled.numbers | {rate_name(k): r for k, r in enumerate(self._tables.rates)}
-            arrays = {**arrays, **{n: np.array([v], np.float32) for n, v in numbers.items()}}
-        if served is not None and served.moves_nothing:
-            for k, rate in enumerate(
-                self._tables.rates
-            ):  # which the Program says, and no server has
-                self._scope.var(rate_name(k)).hold(np.array([rate], np.float32))
-        for name, parameter in self._tables.served_parameters.items():
-            self._scope.var(name).hold(parameter.detach().numpy())
+        kept, served, settled = kept_tables(self._tables), self._tables.served, self._tables.facts
         modules = self._prefixes(nn.Module)
-        for name, array in arrays.items():
-            facts: dict[str, Any] = {"shape": list(array.shape), "dtype": array.dtype.name}
-            if name.startswith(modules) and name not in self._infinite:
-                block.create_parameter(name, **facts)
-            else:
-                block.create_var(name, persistable=True, **facts)
-            if name in individual:
-                block.append_op("assign", {"X": name}, {"Out": name})
-            self._scope.var(name).hold(array)
-        self._program = program
+        parameters = (n for n in arrays if n.startswith(modules) and n not in self._infinite)
+        roles = dict.fromkeys(parameters, PARAMETER)
+        own = dict.fromkeys(individual, SAME)
+        rates = {rate_name(k): rate for k, rate in enumerate(self._tables.rates)}
+        numbers: Mapping[str, float] = {}
+        if served is None and settled is not None:
+            numbers = settled.numbers | rates
+        served_here: dict[str, np.ndarray] = {}
+        if served is not None and served.moves_nothing:  # trainers train by themselves
+            numbers = rates
+            roles |= dict.fromkeys(rates, RATE)
+            served_here = {n: p.detach().numpy() for n, p in self._tables.served_parameters.items()}
+            roles |= dict.fromkeys(served_here, PARAMETER)
+            own |= dict.fromkeys(served_here, OWN)
+        of_numbers = {n: np.array([value], np.float32) for n, value in numbers.items()}
+        return replace(
+            kept,
+            arrays={**served_here, **arrays, **of_numbers},
+            roles=roles,
+            individually=own,
+            elsewhere=self._tables.served_parameters.keys(),
+        )
 
 
 def _one_model(objects: Mapping[str, Any]) -> Tables:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,9 +20,6 @@ from hpcdist.ps.slicing import Slice
 from hpcdist.runtime.job.job import Job
 from hpcdist.runtime.pserver.declared import DeclaredOnServers, deadline_s, tell_servers
 from hpcdist.runtime.pserver.geo_exchange import GeoExchange, GeoStep
-
-if TYPE_CHECKING:
-    from hpcdist.graph.program import Program
 
 
 class Served(DeclaredOnServers):
@@ -49,13 +44,6 @@ class Served(DeclaredOnServers):
             self._connection, self._geo = local.connection, local.connect(values)
         else:
             self.connect({**self._blocks, **self._gradient_blocks()})
-
-    @cached_property
-    def program(self) -> Program:
-        """The Program whose variables checkpoints save: that of a trainer. Made on first use."""
-        from hpcdist.fluid.declared.programs import trainer_program_of
-
-        return trainer_program_of(self.facts, self.job)
 
     def read(self) -> None:
         """Overwrite parameters with the servers' present values."""

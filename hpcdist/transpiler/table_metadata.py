@@ -20,11 +20,9 @@ from hpcdist.graph.registry import declared_attrs, lookup
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.ps.planned_tables import Fill, PlannedTable, check_policy
 from hpcdist.ps.row_policy import RowPolicy
-from hpcdist.ps.table_metadata import KINDS
+from hpcdist.ps.table_metadata import DECAYS, KINDS
 
 LOOKUPS = ("lookup_table", "lookup_table_v2")
-# Attributes of an update: coefficients of a regularizer, and of decoupled decays.
-DECAYS = ("l1_decay", "l2_decay", "decoupled_decay", "rate_decay")
 GIVEN_ROWS = "given_rows"  # attribute of what fills a table: the rows that it begins with
 FILLS = ("fill_constant", "uniform_random", "gaussian_random", "truncated_gaussian_random")
 

@@ -8,11 +8,11 @@ import numpy as np
 
 import hpcdist as fluid
 from hpcdist.checkpoint.attempt import AttemptTarget, complete
-from hpcdist.checkpoint.local_shards import pieces_of_server
 from hpcdist.checkpoint.serving import ServerStore
 from hpcdist.executor.scope import Scope
 from hpcdist.ps.batch import owners_of
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
+from hpcdist.runtime.kept.server import ServerShards
 
 TABLE = "ids_table"
 
@@ -52,13 +52,13 @@ class Servers:
                 self.tables.append(scope.find_var(TABLE).value)
             self.programs.append(program)
             self.scopes.append(scope)
-            self.stores.append(ServerStore(program, scope, count, lambda: None))
+            self.stores.append(ServerStore(ServerShards(program, scope), count, lambda: None))
         main.on_trainer = startup.on_trainer = None
 
     def held(self):
         """Yield (array, piece) of everything that the servers hold."""
         for program, scope in zip(self.programs, self.scopes):
-            for held in pieces_of_server(program, scope):
+            for held in ServerShards(program, scope).held():
                 yield scope.find_var(held.local).value, held.piece
 
     def fill(self, whole):

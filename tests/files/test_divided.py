@@ -16,9 +16,9 @@ from hpcdist.checkpoint.divided import (
     SUMMED,
     WINDOWED,
     Combined,
-    divisions,
     taken_up,
 )
+from hpcdist.runtime.kept.divisions import divisions
 
 L = fluid.layers
 

@@ -7,12 +7,14 @@ import hpcdist as fluid
 import hpcdist.ps as ps
 from hpcdist.checkpoint import published_rows
 from hpcdist.checkpoint.published_rows import PublishedRows, PublishOrder
+from hpcdist.checkpoint.publisher import TablePublisher
 from hpcdist.checkpoint.rows import Choice
 from hpcdist.errors import CheckpointError, HpcdistError, TableError
 from hpcdist.ps.policy_table import PolicyTable
 from hpcdist.ps.published.sorted_rows import ids_of
 from hpcdist.ps.row_policy import ClickScore, RowPolicy
 from hpcdist.ps.table import RowInitializer, RowOptimizer
+from hpcdist.runtime.kept.declared import KeptValues
 from hpcdist.serving import Lookup
 
 pytestmark = pytest.mark.usefixtures("none_connected")
@@ -120,8 +122,8 @@ def test_what_cannot_be_chosen_is_refused_before_the_first_step(tmp_path):
         with pytest.raises(TableError, match=message):
             fluid.checkpoint.Saver(None, tmp_path, publish=tmp_path, publish_keep=wrong, **made)
         with pytest.raises(TableError, match=message):
-            policies = {"t": POLICY}
-            fluid.checkpoint.Publisher(tmp_path, keep=wrong, policies=policies, **made)
+            declared = KeptValues(None, (), policies={"t": POLICY})
+            TablePublisher(lambda kept=declared: kept, tmp_path, keep=wrong)
     with pytest.raises(CheckpointError, match="publish_keep: say where to"):
         fluid.checkpoint.Saver(None, tmp_path, publish_keep={"t": choice}, **made)
     for facts, message in (

@@ -1,4 +1,4 @@
-"""What scripts of torch's load of hpcdist: what moves rows and sums, and nothing of Programs."""
+"""What scripts of torch's load of hpcdist: rows, sums and checkpoints, and nothing of Programs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,21 @@ for _ in range(2):
 """
 
 
-def test_a_script_of_torchs_loads_no_room_of_programs():
-    script = TRAINS + read_script("loads_no_programs") + COUNTS
-    assert int(printed(["-c", script])) <= MOST
+SAVES = """
+objects = {"model": model, "table": table, "moves": moves}
+saver = hpcdist.torch.Saver(sys.argv[1], objects, publish=sys.argv[2])
+saver.save()
+saver.restore()
+saver.close()
+hpcdist.torch.Publisher(sys.argv[3], table).close()
+"""
+
+
+def test_a_script_of_torchs_loads_no_room_of_programs(tmp_path):
+    checks = read_script("loads_no_programs")
+    script = TRAINS + checks + read_script("loads_few_modules") + COUNTS + SAVES + checks
+    folders = [str(tmp_path / name) for name in ("saved", "published", "also_published")]
+    assert int(printed(["-c", script, *folders])) <= MOST
 
 
 def test_a_launched_rank_loads_tables_and_servers_when_it_uses_them(tmp_path):

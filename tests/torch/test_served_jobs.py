@@ -46,7 +46,7 @@ def test_parameters_on_servers_train_by_the_formula_and_go_on_on_others(tmp_path
 
 
 # Each trainer by itself, with torch's Adam; exchanges in turns, so that servers' sums are known.
-GEO = read_script("torch_geo")
+GEO = read_script("torch_geo") + read_script("loads_no_programs")
 
 
 def test_trainers_that_exchange_differences_train_by_the_formula_and_go_on(tmp_path):

@@ -44,7 +44,8 @@ def test_evaluation_and_steps_without_look_ups_may_come_before_other_trainers(tm
     printed = set()
     for servers in (0, 1):
         options = ("--as-torchrun", *(("--pservers", "1") if servers else ()))
-        script = read_script("torch_evaluates") + read_script("loads_no_programs")
+        parts = ("torch_evaluates", "loads_no_programs", "loads_few_modules")
+        script = "".join(map(read_script, parts))
         ended = Job(tmp_path, script, *options, ranks=2 + servers, env=ONE_THREAD).end()
         assert ended.code == 0, ended
         printed.add(ended.out)
@@ -102,7 +103,8 @@ def expected_lines():
 @pytest.mark.parametrize(("trainers", "servers"), [(1, 0), (2, 0), (2, 1), (1, 2)])
 def test_rows_come_and_go_and_are_published_alike_on_any_ranks(tmp_path, trainers, servers):
     options = ("--as-torchrun", *(("--pservers", str(servers)) if servers else ()))
-    ranks, script = trainers + servers, read_script("torch_row_policy")
+    ranks = trainers + servers
+    script = read_script("torch_row_policy") + read_script("loads_no_programs")
     facts = {"ranks": ranks, "mpirun": ranks > 1, "env": ONE_THREAD}
     ended = Job(tmp_path, script, *options, args=(str(tmp_path / "published"),), **facts).end()
     assert ended.code == 0, ended

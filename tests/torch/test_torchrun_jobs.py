@@ -30,7 +30,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 def environment(backend, name):
     """Return a script that checks what it finds; torch calls groups of ``backend`` ``name``."""
     script = read_script("torch_environment").replace("BACKEND", backend).replace("NAME", name)
-    return script + read_script("loads_no_programs")
+    return script + read_script("loads_no_programs") + read_script("loads_few_modules")
 
 
 @pytest.mark.parametrize(

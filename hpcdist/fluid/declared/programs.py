@@ -17,7 +17,6 @@ from hpcdist.graph import names
 from hpcdist.graph.autodiff.backward import append_backward
 from hpcdist.graph.program import Program, program_guard
 from hpcdist.ps.facts import DenseFacts, Facts, Initial, OptimizerFacts, TableFacts, rate_name
-from hpcdist.runtime.job.job import Job
 from hpcdist.transpiler import (
     DistributeTranspiler,
     DistributeTranspilerConfig,
@@ -66,11 +65,6 @@ def transpiled_for(facts: Facts, cluster: Cluster, trainer: int) -> DistributeTr
         startup_program=startup,
     )
     return transpiler
-
-
-def trainer_program_of(facts: Facts, job: Job) -> Program:
-    """Return the Program of a trainer of a job with servers: its variables are in checkpoints."""
-    return transpiled_for(facts, job.cluster, job.role.index).get_trainer_program()
 
 
 def _optimizer(facts: OptimizerFacts, rate: object) -> optimizer.Optimizer:

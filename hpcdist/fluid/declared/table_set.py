@@ -9,22 +9,22 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcdist import checkpoint, runtime
+from hpcdist import runtime
 from hpcdist.base.errors import CommError, TableError
 from hpcdist.base.trace.position import here
+from hpcdist.checkpoint.publisher import TablePublisher
+from hpcdist.checkpoint.restoring import restore
+from hpcdist.checkpoint.saving import save
+from hpcdist.checkpoint.shrink import end_day
 from hpcdist.comm import loopback
 from hpcdist.comm.base import Array, Transport
-from hpcdist.executor.backend import CPUPlace
-from hpcdist.executor.executor import Executor
-from hpcdist.executor.scope import Scope
-from hpcdist.fluid.declared.programs import trainer_program_of
-from hpcdist.graph.program import Program
 from hpcdist.ps.batch import LookupBatch, TableSpec
 from hpcdist.ps.facts import Facts, OptimizerFacts, Publishing, TableFacts, TrainingMode
 from hpcdist.ps.planned_tables import make_table
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import TableClient
+from hpcdist.runtime.kept.declared import KeptValues
 from hpcdist.runtime.pserver.declared import DeclaredOnServers, deadline_s, tell_servers
 
 ROWS_TAG = 4  # of the trainers' communicator for rows
@@ -51,9 +51,8 @@ class TableSet:
         self._told: dict[str, float] = {}  # the rates that servers have
         self._local: list[SparseTable] = []
         self._served: DeclaredOnServers | None = None
-        self._scope = Scope()
         self.publishing: Publishing | None = None
-        self._publisher: checkpoint.Publisher | None = None
+        self._publisher: TablePublisher | None = None
 
     def add(self, table: TableFacts, optimizer: OptimizerFacts, rate: float) -> None:
         """Take another table."""
@@ -114,17 +113,18 @@ class TableSet:
         self._places = {spec.name: i for i, spec in enumerate(specs)}
         self._pulls, self._pushes = LookupBatch(specs, owners), LookupBatch(specs, owners)
         self._told = dict(self.rates)
-        self._program = self._declared(facts)
+        numbers = {} if self._served is not None else facts.numbers
+        arrays = {name: np.array([value], np.float32) for name, value in numbers.items()}
+        policies = {name: table.policy for name, table in self.tables.items()}
+        self._kept = KeptValues(self._served, self._local, arrays, policies=policies)
         self.settled = True
         if self.publishing is not None:
-            self._publisher = checkpoint.Publisher(
+            self._publisher = TablePublisher(
+                lambda: self._kept,
                 self.publishing.directory,
                 every=self.publishing.every,
                 tables=self.publishing.tables,
                 keep=self.publishing.keep,
-                policies={name: table.policy for name, table in self.tables.items()},
-                main_program=self._program,
-                scope=self._scope,
             )
 
     def _facts(self) -> Facts:
@@ -148,20 +148,6 @@ class TableSet:
                     f"trainers 0 and {k} connect different tables: "
                     f"{everyone[0].decode():.300} and {other.decode():.300}"
                 )
-
-    def _declared(self, facts: Facts) -> Program:
-        """Return the Program whose variables checkpoints save."""
-        if self._served is not None:
-            return trainer_program_of(facts, self._served.job)
-        program = Program()
-        block = program.global_block()
-        for table in self._local:
-            block.create_var(table.name, shape=[-1, table.dim], dtype="float32", persistable=True)
-            self._scope.var(table.name).hold(table)
-        for name, value in facts.numbers.items():
-            block.create_var(name, shape=[1], dtype="float32", persistable=True)
-            self._scope.var(name).hold(np.array([value], np.float32))
-        return program
 
     # -- a step --
 
@@ -256,14 +242,12 @@ class TableSet:
         """Save all tables after a step. Collective."""
         self._between_steps("save")
         number = self.steps if step is None else step
-        return checkpoint.save(
-            Executor(CPUPlace()), dirname, number, self._program, keep=keep, scope=self._scope
-        )
+        return save(self._kept, dirname, number, keep=keep)
 
     def restore(self, dirname: str | Path) -> int | None:
         """Restore all tables; return the step that was saved, None without a checkpoint."""
         self._between_steps("restore")
-        found = checkpoint.restore(Executor(CPUPlace()), dirname, self._program, scope=self._scope)
+        found = restore(self._kept, dirname)
         if found is None:
             return None
         self.steps = self._applied = found.step
@@ -285,7 +269,7 @@ class TableSet:
     def shrink(self) -> dict[str, int]:
         """Forget rows that have expired; return how many, by table. Collective."""
         self._between_steps("shrink")
-        return checkpoint.shrink_tables(self._program, scope=self._scope)
+        return end_day(self._kept)
 
     def _between_steps(self, what: str) -> None:
         self.settle()

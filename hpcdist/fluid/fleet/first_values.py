@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from hpcdist.base.device import on_host
-from hpcdist.checkpoint.ranks import peers_here
-from hpcdist.executor.control import Peers
+from hpcdist.executor.control import ProgramPeers
 from hpcdist.executor.scope import ScopeVariable, global_scope
 from hpcdist.graph.program import Program
 from hpcdist.ps.given_values import give
 from hpcdist.ps.plan import Route
+from hpcdist.runtime.kept.peers import program_peers
 from hpcdist.transpiler.plan import ProgramPlan, trainer_plan
 
 
@@ -21,7 +21,7 @@ def begin_as_first(main: Program) -> None:
     not receive, stay the servers'. Collective among workers, after the startup program; before it
     nothing is done.
     """
-    peers, plan, scope = peers_here(), trainer_plan(main), global_scope()
+    peers, plan, scope = program_peers(), trainer_plan(main), global_scope()
     if plan is None or not peers.servers:
         return
     received: list[tuple[Route, ScopeVariable]] = []
@@ -48,7 +48,9 @@ def begin_as_first(main: Program) -> None:
             variable.take(np.concatenate([np.atleast_1d(pieces[s.name]) for s in route.slices]))
 
 
-def _on_servers(peers: Peers, plan: ProgramPlan, routes: list[Route]) -> dict[str, np.ndarray]:
+def _on_servers(
+    peers: ProgramPeers, plan: ProgramPlan, routes: list[Route]
+) -> dict[str, np.ndarray]:
     """Return the servers' values of these parameters, by name of the piece."""
     found: dict[str, np.ndarray] = {}
     for server, endpoint in enumerate(plan.endpoints):

@@ -10,13 +10,12 @@ from typing import Any
 
 from hpcdist.base.checks import Refused
 from hpcdist.base.errors import FleetError, FleetTypeError
-from hpcdist.checkpoint.hot_rows import save_hot_rows
-from hpcdist.checkpoint.shrink import shrink_tables
 from hpcdist.executor import control
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.executor import Executor
 from hpcdist.fluid import io
+from hpcdist.fluid.checkpoints import shrink_tables
 from hpcdist.fluid.fleet import metrics
 from hpcdist.fluid.fleet.collective_settings import CollectiveSettings, plan_collective
 from hpcdist.fluid.fleet.first_values import begin_as_first
@@ -38,6 +37,7 @@ from hpcdist.fluid.fleet.role_maker import PaddleCloudRoleMaker, Role, RoleMaker
 from hpcdist.fluid.fleet.strategy import DistributedStrategy
 from hpcdist.fluid.fleet.strategy_v2 import DistributedStrategy as DistributedStrategyV2
 from hpcdist.fluid.fleet.table_settings import cache_of, choices_of, set_scores
+from hpcdist.fluid.io.hot_rows import save_hot_rows
 from hpcdist.fluid.optimizer import AnyOptimizer, Optimizer, OptimizerWrapper
 from hpcdist.graph.program import Program, program_of
 from hpcdist.graph.variable import Variable

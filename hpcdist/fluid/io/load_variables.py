@@ -9,20 +9,14 @@ from typing import Any
 
 from hpcdist.base.keywords import name_arguments_in
 from hpcdist.base.trace.position import here
-from hpcdist.checkpoint.divided import Combined, left_to_first
+from hpcdist.checkpoint.divided import Combined
 from hpcdist.checkpoint.local import check_loadable, check_table, counted, load_shards, load_table
-from hpcdist.checkpoint.local_shards import (
-    array_of,
-    pieces_of_server,
-    tables_of,
-)
 from hpcdist.checkpoint.metadata import PARAMETER
-from hpcdist.checkpoint.ranks import done_by_first, peers_here
-from hpcdist.checkpoint.restoring import kept_elsewhere, wanted
+from hpcdist.checkpoint.ranks import done_by_first
 from hpcdist.checkpoint.serving import CHECK, LOAD
 from hpcdist.checkpoint.sources import open_saved
 from hpcdist.executor.compiled_program import CompiledProgram
-from hpcdist.executor.control import Peers
+from hpcdist.executor.control import ProgramPeers
 from hpcdist.executor.merging import begin_to_merge
 from hpcdist.executor.scope import global_scope
 from hpcdist.fluid.io.selection import (
@@ -33,7 +27,12 @@ from hpcdist.fluid.io.selection import (
     is_persistable,
 )
 from hpcdist.graph.program import Program
-from hpcdist.transpiler.plan import ProgramPlan, trainer_plan
+from hpcdist.runtime.kept.divisions import left_to_first
+from hpcdist.runtime.kept.peers import program_peers
+from hpcdist.runtime.kept.program import kept_elsewhere, wanted
+from hpcdist.runtime.kept.server import ServerShards, counter_of
+from hpcdist.runtime.kept.variables import tables_of
+from hpcdist.transpiler.plan import trainer_plan
 from hpcdist.transpiler.pserver import server_plan
 from hpcdist.transpiler.sharded_updates import not_here
 
@@ -58,35 +57,35 @@ def load_vars(
     chosen = chosen_variables(program, vars, predicate)
     names = [var.name for var in chosen]
     index, servers = 0, 1
-    peers: Peers | None = None  # if servers load, too
+    peers: ProgramPeers | None = None  # if servers load, too
     elsewhere = not_here(program)
     served = server_plan(program)
     if served is not None:
         index, servers = served.index, len(served.plan.endpoints)
     else:
-        others = peers_here()
+        others = program_peers()
         if not others.servers:
             index, servers = others.trainer, others.trainers
         if others.trains_in(scope):
             peers = others
             elsewhere |= kept_elsewhere(peers.program(program))
-            chosen = [v for v in chosen if array_of(scope, v.name) is not None]
+            chosen = [v for v in chosen if scope.array_of(v.name) is not None]
     tables = [table for table in tables_of(program, scope) if table.name in names]
     with open_saved(directory, filename, names) as source:
         if served is not None:
-            pieces = [h for h in pieces_of_server(program, scope) if h.local in names]
-            plan: ProgramPlan | None = served.plan
+            pieces = [h for h in ServerShards(program, scope).held() if h.local in names]
+            counter = counter_of(served.plan)
         else:
             pieces = wanted(source, chosen, scope, elsewhere)
-            sums = left_to_first(program, peers_here().trainer)
+            sums = left_to_first(program, program_peers().trainer)
             pieces = [
                 replace(h, combined=Combined((h.piece.name,), sums[h.local], holds=False))
                 if h.local in sums
                 else h
                 for h in pieces
             ]
-            plan = trainer_plan(program)
-        pieces = [counted(source, h, plan) for h in pieces]
+            counter = counter_of(trainer_plan(program))
+        pieces = [counted(source, h, counter) for h in pieces]
     # A file of all variables has no names: it must be read with those that it was written with.
     all_names = names if served is None else [h.piece.name for h in pieces]
     with open_saved(directory, filename, all_names) as source:
@@ -101,7 +100,7 @@ def load_vars(
 
 
 def _load_on_servers(
-    peers: Peers, directory: Path, filename: str | None, names: Sequence[str]
+    peers: ProgramPeers, directory: Path, filename: str | None, names: Sequence[str]
 ) -> None:
     """Load on the servers what they hold, and wait until they have it."""
     request = {"path": str(directory.resolve()), "filename": filename, "names": names}
@@ -128,7 +127,7 @@ def load_model_on_server(
 ) -> None:
     """Load a server's rows of the parameters of an inference model; its optimizers begin anew."""
     scope, main_program = global_scope(), checked_program("main_program", main_program)
-    held = [h.local for h in pieces_of_server(main_program, scope) if h.piece.role == PARAMETER]
+    held = [h.local for h in ServerShards(main_program, scope).held() if h.piece.role == PARAMETER]
     tables = [table.name for table in tables_of(main_program, scope)]
     load_vars(executor, dirname, main_program, [*held, *tables])
 

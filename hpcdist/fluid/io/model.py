@@ -9,19 +9,18 @@ from typing import Any
 from hpcdist.base.errors import CheckpointError, GraphError, GraphTypeError
 from hpcdist.base.keywords import name_arguments_in
 from hpcdist.base.temporary import temporary_folder
-from hpcdist.checkpoint.attempt import fingerprint
 from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
 from hpcdist.checkpoint.files import read_whole
 from hpcdist.checkpoint.layout import MANIFEST
-from hpcdist.checkpoint.ranks import peers_here, saved_by_first
+from hpcdist.checkpoint.ranks import saved_by_first
 from hpcdist.checkpoint.rows import Choice
-from hpcdist.checkpoint.save_alone import save_alone
 from hpcdist.checkpoint.saved_rows import SavedRows
 from hpcdist.checkpoint.write import write_bytes
 from hpcdist.executor.scope import global_scope
 from hpcdist.fluid.io.load_variables import load_vars
 from hpcdist.fluid.io.program_data import from_data, to_data
 from hpcdist.fluid.io.program_desc import Rewrite, read_program, write_program
+from hpcdist.fluid.io.save_alone import save_alone
 from hpcdist.fluid.io.selection import is_persistable
 from hpcdist.fluid.io.variables import save_for_inference, save_vars
 from hpcdist.fluid.layers import scale
@@ -30,6 +29,8 @@ from hpcdist.graph.program import Program, default_main_program, program_guard
 from hpcdist.graph.pruning import cut_to
 from hpcdist.graph.variable import Variable
 from hpcdist.ops.embedding.lookup import NO_PADDING
+from hpcdist.runtime.kept.description import fingerprint
+from hpcdist.runtime.kept.peers import program_peers
 from hpcdist.transpiler.table_metadata import LOOKUPS, is_distributed_lookup, tables_looked_up
 
 MODEL = "__model__"
@@ -104,7 +105,7 @@ def save_inference_model(
         target = model_path.parent, model_path.name
         save_alone(*target, [], None, fingerprint(model), extra=extra)
 
-    saved_by_first(peers_here(), model_path.parent, model_path.name, save)
+    saved_by_first(program_peers(), model_path.parent, model_path.name, save)
     return names
 
 
@@ -165,7 +166,7 @@ def load_inference_model(
     except (GraphError, TypeError) as error:
         raise CheckpointError(f"{path}: malformed names to feed or fetch: {error}") from None
     _look_up_in_files(program, Path(dirname) / (params_filename or MANIFEST))
-    if not peers_here().trains_in(global_scope()):
+    if not program_peers().trains_in(global_scope()):
         _look_up_here(program)
     if any(is_persistable(var) for var in program.list_vars()):
         load_vars(executor, dirname, program, None, is_persistable, params_filename)

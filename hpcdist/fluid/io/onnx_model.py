@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcdist.base.errors import HpcdistError, PublicationError
-from hpcdist.checkpoint.ranks import peers_here
 from hpcdist.executor.segments import inputs_of
 from hpcdist.fluid.io.model import pruned
 from hpcdist.fluid.io.selection import is_persistable
@@ -20,6 +19,7 @@ from hpcdist.graph.variable import Variable
 from hpcdist.ops.torch_forms import dtype_name, forms
 from hpcdist.ps.published.dense import TRACED_BATCH, DenseParts, OnnxModel
 from hpcdist.ps.published.members import RowsInput
+from hpcdist.runtime.kept.peers import program_peers
 from hpcdist.transpiler.table_metadata import is_distributed_lookup, padding_of
 
 
@@ -55,7 +55,7 @@ def onnx_model(
     def values() -> dict[str, Any]:
         import torch
 
-        arrays = values_of(peers_here(), whole, parameters)
+        arrays = values_of(program_peers(), whole, parameters)
         return {of_module[name]: torch.from_numpy(array) for name, array in arrays.items()}
 
     @contextlib.contextmanager

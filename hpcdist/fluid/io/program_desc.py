@@ -6,10 +6,10 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hpcdist.base.element_types import CODES, NAMES
 from hpcdist.base.errors import CheckpointError
 from hpcdist.fluid.io.program_data import VERSION, from_data
 from hpcdist.fluid.io.protobuf import encoded, parsed
-from hpcdist.graph.dtypes import CODES, NAMES
 from hpcdist.graph.op_role import ROLE_VAR_ATTR
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program

@@ -9,15 +9,12 @@ import numpy as np
 
 from hpcdist.base.device import on_host
 from hpcdist.base.errors import CheckpointError, GraphTypeError
-from hpcdist.checkpoint.local_shards import (
-    array_of,
-    state_of_tables,
-)
 from hpcdist.executor.merging import merge_state
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.program import Program, default_main_program
 from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.runtime.kept.variables import state_of_tables
 
 FORMATS = ("hdf5", "fluid", "pickle")
 
@@ -123,7 +120,7 @@ def checked_format(format: str | None, compression: str | None, tables: Iterable
 
 def array_in(scope: Scope, name: str) -> np.ndarray:
     """Return a variable's value in host memory; CheckpointError if the scope has none."""
-    array = array_of(scope, name)
+    array = scope.array_of(name)
     if array is None:
         raise CheckpointError(
             f"variable {name!r} has no value in this scope: run the startup program first"

@@ -12,19 +12,17 @@ import numpy as np
 from hpcdist.base.errors import CheckpointError, GraphAssertionError, GraphError, GraphTypeError
 from hpcdist.base.keywords import name_arguments_in
 from hpcdist.base.warned import warn
-from hpcdist.checkpoint.attempt import fingerprint
 from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
-from hpcdist.checkpoint.divided import Combined, left_to_first
+from hpcdist.checkpoint.divided import Combined
 from hpcdist.checkpoint.fluid_files import tensor_of, tensors_of
 from hpcdist.checkpoint.layout import MANIFEST, name_of, path_of
-from hpcdist.checkpoint.local_shards import array_of, state_of_tables
 from hpcdist.checkpoint.pickled import read_state
-from hpcdist.checkpoint.ranks import peers_here, saved_by_first
-from hpcdist.checkpoint.save_alone import save_alone
+from hpcdist.checkpoint.ranks import saved_by_first
 from hpcdist.executor.merging import begin_to_merge
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.fluid.io.load_variables import load_vars
 from hpcdist.fluid.io.program_data import to_data
+from hpcdist.fluid.io.save_alone import save_alone
 from hpcdist.fluid.io.selection import (
     checked_format,
     get_program_persistable_vars,
@@ -34,6 +32,10 @@ from hpcdist.fluid.io.selection import (
 from hpcdist.fluid.io.variables import save_vars, set_on_servers
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
+from hpcdist.runtime.kept.description import fingerprint
+from hpcdist.runtime.kept.divisions import left_to_first
+from hpcdist.runtime.kept.peers import program_peers
+from hpcdist.runtime.kept.variables import state_of_tables
 from hpcdist.transpiler.sharded_updates import not_here
 from hpcdist.transpiler.table_metadata import tables_looked_up
 
@@ -69,7 +71,7 @@ def save(
         extra = {"program": to_data(program)}
         save_alone(directory, name + MODEL, [], None, fingerprint(program), extra=extra)
 
-    saved_by_first(peers_here(), directory, name + MODEL, save_model)
+    saved_by_first(program_peers(), directory, name + MODEL, save_model)
 
 
 def load(
@@ -103,7 +105,7 @@ def _load(
         raise CheckpointError(
             f"{optimizer}: missing; the program keeps {of_optimizer[0].name!r} and others"
         )
-    if is_checkpoint(params) or peers_here().servers:
+    if is_checkpoint(params) or program_peers().servers:
         directory = str(params.parent)
         load_vars(executor, directory, program, None, is_parameter, params.name)
         if of_optimizer:
@@ -117,7 +119,7 @@ def _load(
         if var.name not in state:
             raise CheckpointError(f"{prefix}: has no variable {var.name!r}")
     values = {var.name: state[var.name] for var in variables}
-    for name, how in left_to_first(program, peers_here().trainer).items():
+    for name, how in left_to_first(program, program_peers().trainer).items():
         if name in values:
             values[name] = Combined((name,), how, holds=False).of([values[name]])
     _assign(values, str(prefix), global_scope())
@@ -158,8 +160,8 @@ def set_program_state(
     names = {var.name for var in program.list_vars() if is_persistable(var)}
     elsewhere = not_here(program)
     names -= tables_looked_up(program) | state_of_tables(program) | elsewhere
-    scope, peers = scope or global_scope(), peers_here()
-    lacking = {name for name in names if array_of(scope, name) is None}
+    scope, peers = scope or global_scope(), program_peers()
+    lacking = {name for name in names if scope.array_of(name) is None}
     there: dict[str, np.ndarray] = {}
     if peers.trains_in(scope):
         tables = tables_looked_up(program).intersection(state_dict)
@@ -213,7 +215,7 @@ def _state(path: Path) -> dict[str, np.ndarray]:
 def _assign(state: Mapping[str, np.ndarray], source: str, scope: Scope) -> None:
     state = dict(state)
     for name, array in state.items():
-        current = array_of(scope, name)
+        current = scope.array_of(name)
         if current is not None and {current.shape, array.shape} == {(), (1,)}:
             # Paddle 2.6.2 has rates without dimensions.
             state[name] = array = array.reshape(current.shape)

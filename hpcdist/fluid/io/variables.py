@@ -12,31 +12,20 @@ import numpy as np
 
 from hpcdist.base.errors import CheckpointError
 from hpcdist.base.keywords import name_arguments_in
-from hpcdist.checkpoint.attempt import fingerprint
 from hpcdist.checkpoint.checkpoint import is_checkpoint
-from hpcdist.checkpoint.divided import sums_of
 from hpcdist.checkpoint.fluid_files import write_tensors
+from hpcdist.checkpoint.kept import Arrays, LocalPiece, unsliced
 from hpcdist.checkpoint.layout import MANIFEST, path_of
-from hpcdist.checkpoint.local_shards import (
-    LocalPiece,
-    array_of,
-    persistables,
-    roles_of,
-    tables_of,
-    unsliced,
-)
 from hpcdist.checkpoint.metadata import OTHER, Piece
 from hpcdist.checkpoint.pickling import write_state
-from hpcdist.checkpoint.ranks import peers_here, saved_by_first
-from hpcdist.checkpoint.restoring import is_table
+from hpcdist.checkpoint.ranks import saved_by_first
 from hpcdist.checkpoint.rows import Choice
-from hpcdist.checkpoint.save_alone import save_alone, save_by_servers, save_rows
 from hpcdist.checkpoint.serving import LIST
-from hpcdist.checkpoint.trainer_shares import refuse_averages
 from hpcdist.executor.compiled_program import CompiledProgram
-from hpcdist.executor.control import Peers
+from hpcdist.executor.control import ProgramPeers
 from hpcdist.executor.merging import merge_state
-from hpcdist.executor.scope import Scope, global_scope
+from hpcdist.executor.scope import global_scope
+from hpcdist.fluid.io.save_alone import save_alone, save_by_servers, save_rows
 from hpcdist.fluid.io.selection import (
     Predicate,
     array_in,
@@ -49,6 +38,11 @@ from hpcdist.fluid.io.selection import (
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.ps.given_values import give
+from hpcdist.runtime.kept.description import fingerprint
+from hpcdist.runtime.kept.divisions import sums_of
+from hpcdist.runtime.kept.peers import program_peers
+from hpcdist.runtime.kept.program import refuse_averages
+from hpcdist.runtime.kept.variables import is_table, persistables, roles_of, tables_of
 from hpcdist.transpiler.hybrid import served_plan
 from hpcdist.transpiler.sharded_updates import owners_of
 from hpcdist.transpiler.table_metadata import tables_looked_up
@@ -57,7 +51,7 @@ logger = logging.getLogger("hpcdist.checkpoint")
 Remote = tuple[int, str, Piece]
 
 
-def _say_what_is_partial(peers: Peers, program: Program, names: Iterable[str]) -> None:
+def _say_what_is_partial(peers: ProgramPeers, program: Program, names: Iterable[str]) -> None:
     """Warn of sums over the rows of all trainers, of which trainer 0, which saves, has its own."""
     sums = [name for name in sums_of(program) if name in set(names)]
     if sums and peers.trainers > 1 and peers.trainer == 0:
@@ -97,7 +91,7 @@ def save_vars(
     names = [v.name for v in chosen_variables(program, vars, predicate)]
     tables = sorted(tables_looked_up(program).intersection(names))
     format = checked_format(format, compression, tables)
-    peers = peers_here()
+    peers = program_peers()
     _refuse_shared_out(peers, program, names)
     if tables and peers.servers:
         raise CheckpointError(
@@ -123,7 +117,7 @@ def save_vars(
 
 
 def _save(
-    peers: Peers,
+    peers: ProgramPeers,
     program: Program,
     names: Sequence[str],
     remote: Mapping[str, Sequence[Remote]],
@@ -143,11 +137,11 @@ def _save(
         shaped = {n: arrays[n].reshape(()) for n in of_none if n in arrays}
         write_state(directory / filename, {**arrays, **shaped})
         return
-    pieces, scope = _as_pieces(program, arrays)
+    pieces, values = _as_pieces(program, arrays)
     tables = [t for t in tables_of(program, global_scope()) if t.name in names]
     label = fingerprint(program)
     target = directory, filename or MANIFEST
-    save_alone(*target, pieces, scope, label, tables=tables, compression=compression)
+    save_alone(*target, pieces, values, label, tables=tables, compression=compression)
 
 
 def save_params(
@@ -184,7 +178,7 @@ def save_persistables(
         >>> len(os.listdir(directory)) > 0
         True
     """
-    program, peers = checked_program("main_program", main_program), peers_here()
+    program, peers = checked_program("main_program", main_program), program_peers()
     plan = served_plan(peers.program(program)) if peers.servers else None
     if plan is None:
         options: dict[str, Any] = {"format": format, "compression": compression}
@@ -201,7 +195,7 @@ def save_persistables(
         remote = _on_servers(peers, program)
         merged = merge_state(program)
         names_here = [v.name for v in persistables(peers.program(program)) if v.name not in merged]
-        names = [n for n in names_here if array_of(global_scope(), n) is not None] + list(remote)
+        names = [n for n in names_here if global_scope().array_of(n) is not None] + list(remote)
         _save(peers, program, names, remote, Path(dirname), filename, format, None)
 
     saved_by_first(peers, Path(dirname), filename, save)
@@ -222,7 +216,7 @@ def save_for_inference(
     They are looked up where they lie, so they cannot be compressed. ``choices`` says which rows, by
     names of tables. Otherwise as `save_vars`.
     """
-    peers, tables = peers_here(), tables_looked_up(program)
+    peers, tables = program_peers(), tables_looked_up(program)
     checked_format(format, compression, tables.intersection(names))
     if compression is not None:
         raise CheckpointError(
@@ -234,16 +228,16 @@ def save_for_inference(
 
     def save() -> None:
         arrays = values_of(peers, program, dense)
-        pieces, scope = _as_pieces(program, arrays)
+        pieces, values = _as_pieces(program, arrays)
         target = Path(dirname), filename or MANIFEST
         looked_up = sorted(tables.intersection(names))
         label = fingerprint(program)
-        save_rows(peers, *target, pieces, scope, label, looked_up, choices or {})
+        save_rows(peers, *target, pieces, values, label, looked_up, choices or {})
 
     saved_by_first(peers, Path(dirname), filename, save)
 
 
-def _refuse_shared_out(peers: Peers, program: Program, names: Iterable[str]) -> None:
+def _refuse_shared_out(peers: ProgramPeers, program: Program, names: Iterable[str]) -> None:
     """Refuse to save tables of which each trainer has some rows: trainer 0 alone writes here."""
     tables = sorted(tables_looked_up(program).intersection(names))
     if tables and peers.trainers > 1 and not peers.servers:
@@ -256,14 +250,13 @@ def _refuse_shared_out(peers: Peers, program: Program, names: Iterable[str]) -> 
 
 def _as_pieces(
     program: Program, arrays: Mapping[str, np.ndarray]
-) -> tuple[list[LocalPiece], Scope]:
-    scope, roles = Scope(), roles_of(program)
-    for name, array in arrays.items():
-        scope.var(name).value = array
-    return [unsliced(name, roles.get(name, OTHER), array) for name, array in arrays.items()], scope
+) -> tuple[list[LocalPiece], Arrays]:
+    roles = roles_of(program)
+    pieces = [unsliced(name, roles.get(name, OTHER), array) for name, array in arrays.items()]
+    return pieces, Arrays(arrays)
 
 
-def _on_servers(peers: Peers, program: Program) -> dict[str, list[Remote]]:
+def _on_servers(peers: ProgramPeers, program: Program) -> dict[str, list[Remote]]:
     """Return the servers' pieces of each variable: (server, its name there, piece)."""
     remote: dict[str, list[Remote]] = {}
     if peers.servers and peers.program(program).distribution.records is not None:
@@ -274,13 +267,16 @@ def _on_servers(peers: Peers, program: Program) -> dict[str, list[Remote]]:
     return remote
 
 
-def values_of(peers: Peers, program: Program, names: Sequence[str]) -> dict[str, np.ndarray]:
+def values_of(peers: ProgramPeers, program: Program, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Return values of variables by name, sorted. Trainer 0 calls this, between two steps."""
     return _values(peers, program, names, _on_servers(peers, program))
 
 
 def _values(
-    peers: Peers, program: Program, names: Sequence[str], remote: Mapping[str, Sequence[Remote]]
+    peers: ProgramPeers,
+    program: Program,
+    names: Sequence[str],
+    remote: Mapping[str, Sequence[Remote]],
 ) -> dict[str, np.ndarray]:
     """Return values by name, sorted; what only servers have is read there."""
     scope = global_scope()
@@ -302,7 +298,7 @@ def _parameters(op: Operator) -> list[str]:
     return op.attrs.get("op_role_var", [])[:1] + op.output("Out")
 
 
-def _read_remote(peers: Peers, pieces: Sequence[tuple[int, str, Piece]]) -> np.ndarray:
+def _read_remote(peers: ProgramPeers, pieces: Sequence[tuple[int, str, Piece]]) -> np.ndarray:
     first = pieces[0][2]
     array = np.empty(first.whole, first.dtype)
     for server, local, piece in pieces:
@@ -315,7 +311,7 @@ def _read_remote(peers: Peers, pieces: Sequence[tuple[int, str, Piece]]) -> np.n
     return array
 
 
-def set_on_servers(peers: Peers, program: Program, values: Mapping[str, np.ndarray]) -> None:
+def set_on_servers(peers: ProgramPeers, program: Program, values: Mapping[str, np.ndarray]) -> None:
     """Give servers values by name of what only they have; every trainer calls this with the same.
 
     CheckpointError, and nothing has changed, if they do not have one, or in another shape.

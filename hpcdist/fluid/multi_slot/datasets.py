@@ -370,7 +370,7 @@ class InMemoryDataset(DatasetBase):
         """Return the number of samples in memory; with ``fleet`` those of all workers."""
         return sum(self._counts(None if fleet is None else _peers()))
 
-    def _counts(self, peers: control.Peers | None) -> list[int]:
+    def _counts(self, peers: control.ProgramPeers | None) -> list[int]:
         """Return how many samples each worker has; without peers this one."""
         count = 0 if self._samples is None else len(self._samples)
         return [count] if peers is None else counts_of_all(peers.group, count, peers.deadline_s)
@@ -392,7 +392,7 @@ class DatasetFactory:
         return kinds[datafeed_class]()
 
 
-def _peers() -> control.Peers | None:
+def _peers() -> control.ProgramPeers | None:
     """Return the other trainers of a job; None if there are none."""
     job = control.installed()
     peers = None if job is None else job.peers()

@@ -14,8 +14,9 @@ import numpy as np
 
 from hpcdist.base.checks import positive
 from hpcdist.base.errors import CheckpointError, DataError
-from hpcdist.checkpoint import Saver, lock, preemption
+from hpcdist.checkpoint import lock, preemption
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
+from hpcdist.checkpoint.saver import LoopSaver
 from hpcdist.fluid.metrics import Auc
 from hpcdist.fluid.online.days import DATA, WHOLE_DAY, Days, Found, Passes, PassOfDay, day_of
 from hpcdist.fluid.online.history import History
@@ -55,7 +56,7 @@ def train(
     data: str | Path,
     first: str,
     parts: Parts,
-    saver: Saver,
+    saver: LoopSaver,
     *,
     last: str | None = None,
     passes: Passes = WHOLE_DAY,
@@ -86,7 +87,7 @@ def train(
     call = "a function or None"
     for name, value, fits, expected in (
         ("parts", parts, isinstance(parts, Parts), "hpcdist.online.Parts, or what makes them"),
-        ("saver", saver, isinstance(saver, Saver), "a Saver"),
+        ("saver", saver, isinstance(saver, LoopSaver), "a Saver"),
         ("shrink", shrink, shrink is None or callable(shrink), call),
         ("after_pass", after_pass, after_pass is None or callable(after_pass), call),
     ):
@@ -118,7 +119,7 @@ def train(
 class _Loop:
     """What one run does; every trainer has one."""
 
-    def __init__(self, days: Days, parts: Parts, saver: Saver, poll_s: float) -> None:
+    def __init__(self, days: Days, parts: Parts, saver: LoopSaver, poll_s: float) -> None:
         self.days = days
         self._parts, self._saver, self._poll_s = parts, saver, poll_s
         self._extra: dict[str, Any] | None = None  # what a checkpoint says of the last pass

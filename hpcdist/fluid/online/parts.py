@@ -11,17 +11,17 @@ import numpy as np
 
 from hpcdist.base import settings
 from hpcdist.base.errors import DataError
-from hpcdist.checkpoint.ranks import peers_here
 from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.dataset_run import for_test
 from hpcdist.executor.executor import Executor
 from hpcdist.graph.program import Program, default_main_program
 from hpcdist.graph.variable import Variable
+from hpcdist.runtime.kept.peers import program_peers
 
 
 def batches_are_shared() -> bool:
     """Return whether every trainer is given the rows of all, and takes its part of each batch."""
-    return peers_here().shares_batches and settings.FEED.read() != "local"
+    return program_peers().shares_batches and settings.FEED.read() != "local"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def of_dataset(
     """
 
     def load(files: list[str], number: int) -> Any:
-        peers, shared = peers_here(), batches_are_shared()
+        peers, shared = program_peers(), batches_are_shared()
         dataset.set_filelist(files if shared else files[peers.trainer :: peers.trainers])
         dataset.load_into_memory()
         dataset.shuffles = number - 1

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcdist.base.errors import CheckpointError, RankFailure, TrainersDied
+from hpcdist.base.errors import RankFailure, TrainersDied
+from hpcdist.checkpoint.ranks import ANNOUNCED
 from hpcdist.comm.base import Request, Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.progress import waits_for_ranks
-from hpcdist.executor.control import ANNOUNCED
-from hpcdist.executor.scope import Scope
-from hpcdist.graph.program import Program
-from hpcdist.ps.client import PsClient
+
+if TYPE_CHECKING:
+    from hpcdist.ps.client import PsClient
 
 ANNOUNCE_TAG = 6  # trainer 0 to another: what it has saved
 
@@ -35,13 +35,6 @@ class JobPeers:
     group: Transport  # all trainers
     client: Callable[[], PsClient] | None
     deadline_s: float
-    program: Callable[[Program], Program]  # what this rank runs in place of a Program
-    settle: Callable[[Program], dict[str, int]]
-    catch_up: Callable[[Program], None]
-    resume: Callable[[Program, Mapping[str, int], Scope], None]
-    trained: Collection[Scope]  # the scopes in which Programs train
-    complete: Callable[[Sequence[str], Scope], None]
-    shares_batches: bool = False
 
     @property
     def living(self) -> tuple[int, ...]:
@@ -63,13 +56,6 @@ class JobPeers:
     def servers(self) -> int:
         """Number of servers."""
         return len(self.cluster.servers)
-
-    def trains_in(self, scope: Scope) -> bool:
-        """Return whether servers hold what belongs to a scope, or to its parents."""
-        place: Scope | None = scope
-        while place is not None and place not in self.trained:
-            place = place.parent
-        return bool(self.servers) and place is not None
 
     def gather(self, data: bytes, deadlines: int = 1) -> list[bytes]:
         """Return every trainer's ``data``, in trainer order, when all have come. Collective.
@@ -122,12 +108,6 @@ class JobPeers:
     def ask(self, request: object) -> list[Any]:
         """Ask every server; return their answers in order. They answer between steps."""
         return [] if self.client is None else self.client().ask(request)
-
-    def read(self, server: int, arrays: Mapping[str, Any]) -> None:
-        """Overwrite each array with the server's present value of the variable of that name."""
-        if self.client is None:
-            raise CheckpointError(f"there is no server {server}: this job has no servers")
-        self.client().read(self.cluster.endpoints[server], arrays)
 
 
 def _line(trainers: Sequence[int]) -> bytes:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from hpcdist.base import settings
 from hpcdist.base.errors import PlanError, RankFailure
-from hpcdist.checkpoint.recent import newest
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, TRAINER, Cluster
 from hpcdist.comm.ulfm import UlfmTransport
@@ -103,6 +102,8 @@ class FailurePolicy:
         if self.shrinks:
             return "a script that catches RankFailure and calls hpcdist.torch.shrink() goes on"
         if any(self._cluster.role_of(rank).kind == PSERVER for rank in dead):
+            from hpcdist.checkpoint.recent import newest
+
             checkpoint = newest()
             if checkpoint is not None:
                 return (

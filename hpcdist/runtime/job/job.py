@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from hpcdist.base.errors import HpcdistError, PlanError
+from hpcdist.checkpoint.job import Peers
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster, Ranks
 from hpcdist.runtime.job.failure_policy import FailurePolicy
@@ -39,6 +40,9 @@ class ProgramPart(Protocol):
 
     def abandon(self) -> None:
         """Look no more for what the others say."""
+
+    def peers(self) -> Peers | None:
+        """Return the other ranks, as checkpoints see them; None on a server."""
 
     def table_statistics(self) -> list[TableStatistics]:
         """Return the statistics of this server's distributed tables; none on a trainer."""
@@ -92,6 +96,7 @@ class Job:
 
             self.servers = TrainerServers(transport, cluster, index, deadline_s, learn)
         self.programs: ProgramPart | None = None
+        self.gone: set[int] = set()  # trainers that had died when all made a checkpoint
         self.adopted = False  # whether servers keep what no Program says
         self.closed = False
 
@@ -135,6 +140,15 @@ class Job:
         if self.programs is not None:
             return self.programs.staleness
         return 0 if self.servers is None else self.servers.staleness
+
+    def peers(self) -> Peers | None:
+        """Return the other ranks, as checkpoints see them; None on a server."""
+        if self.serves or self.programs is not None:
+            return None if self.programs is None else self.programs.peers()
+        from hpcdist.runtime.job.checkpoint_peers import JobPeers
+
+        client = self.current_client if self.cluster.servers else None
+        return JobPeers(self.gone, self.cluster, self.alike, client, self.deadline_s)
 
     # -- other ranks, the end ----------------------------------------------------------------
     def everyones(self, data: bytes, awaited: str, among: Ranks = Ranks.TRAINERS) -> list[bytes]:

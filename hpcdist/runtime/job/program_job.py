@@ -30,12 +30,12 @@ from hpcdist.ps.table import TableStatistics
 from hpcdist.runtime.batches.global_moments import bind_moments, is_synchronized
 from hpcdist.runtime.batches.shared_batches import Batches
 from hpcdist.runtime.job.batch_steps import BatchSteps
-from hpcdist.runtime.job.checkpoint_peers import JobPeers
 from hpcdist.runtime.job.job import Job
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.job.links import Links
 from hpcdist.runtime.job.membership import Membership
 from hpcdist.runtime.job.one_thread import StepThread
+from hpcdist.runtime.job.program_peers import JobProgramPeers
 from hpcdist.runtime.job.set_values import SetValues
 from hpcdist.runtime.job.substitution import JobFacts, LinkKind, substitution_of
 from hpcdist.runtime.pipeline.pipeline_link import PipelineLink
@@ -76,7 +76,6 @@ class ProgramJob(Control):
         self._batch_steps = BatchSteps(self._links, self._batches, self._changed, *to_servers)
         self._batch_steps.by_script = job.adopted
         self._steps: BatchSteps | StageSteps = self._batch_steps
-        self._gone: set[int] = set()  # trainers that had died when all made a checkpoint
         self._trained: WeakSet[Scope] = WeakSet()  # the scopes in which Programs train
         self._last_trained: Callable[[], Scope | None] = lambda: None  # of these
         self._training: WeakSet[Any] = WeakSet()  # Executors that train, and are not closed
@@ -310,15 +309,15 @@ class ProgramJob(Control):
         bound = iter(self._batches.bind(others, linked, binding))
         return [calls[id(op)] if id(op) in calls else next(bound) for op in ops]
 
-    def peers(self) -> JobPeers | None:
+    def peers(self) -> JobProgramPeers | None:
         """Return the other ranks, as checkpoints see them; None on a server."""
         link = self._link
         if self.job.serves:
             return None
         self._batch_steps.give_set(self._last_trained() or global_scope())  # which may be saved
         client = link.current_client if self.cluster.servers else None
-        return JobPeers(
-            self._gone,
+        return JobProgramPeers(
+            self.job.gone,
             self.cluster,
             self._trainers,
             client,

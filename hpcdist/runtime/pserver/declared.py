@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from hpcdist.base import settings
 from hpcdist.comm.base import Array
@@ -15,6 +16,9 @@ from hpcdist.ps.messages import ASSIGN, REPLY_TAG, REQUEST_TAG, MessageKind
 from hpcdist.ps.wire import post_message, receive_message, unended
 from hpcdist.runtime.job.job import Job
 from hpcdist.runtime.pserver.connection import ServerConnection, StepProtocol
+
+if TYPE_CHECKING:
+    from hpcdist.runtime.pserver.trainer_servers import TrainerServers
 
 FOLLOWS = "another_model_follows"  # the variable by which trainer 0 tells a server
 
@@ -52,6 +56,31 @@ class DeclaredOnServers:
         client.wait_receives()
         self._connection.step[0] += 1
 
+    # -- checkpoints --
+    @property
+    def lockstep(self) -> bool:
+        """Whether trainers take each step together."""
+        return self._plan.mode.lockstep
+
+    def settle(self) -> None:
+        """Send what is not yet exchanged; return when the servers have all of it."""
+        self._servers.settle(self._plan)
+
+    def catch_up(self) -> None:
+        """With GEO: take over what other trainers had not yet exchanged."""
+        self._servers.catch_up()
+
+    def resume(self) -> None:
+        """Forget rows asked for ahead; with GEO, note what the servers have loaded."""
+        self.client.tables.restored += 1
+        self._servers.protocols[self._plan.turn].resume()
+
+    @property
+    def _servers(self) -> TrainerServers:
+        assert self.job.servers is not None, "the job has servers"
+        return self.job.servers
+
+    # -- the end --
     def leave(self) -> None:
         """Clear the servers, and wait for what they shall keep next. Collective.
 

@@ -28,6 +28,7 @@ from hpcdist.ps.server import PsServer
 from hpcdist.ps.wire import new_header
 from hpcdist.runtime.job.failure_policy import FailurePolicy
 from hpcdist.runtime.job.link import Link
+from hpcdist.runtime.kept.server import ServerShards
 from hpcdist.runtime.pserver.exchange_plan import ServerExchange, refuse_unpushed, server_exchange
 from hpcdist.runtime.pserver.optimize_block import (
     Apply,
@@ -174,8 +175,7 @@ class Server(Link):
         ]
         serving = self._serving(plan, exchange, blocks, binding)
         store = ServerStore(
-            binding.program,
-            binding.scope,
+            ServerShards(binding.program, binding.scope),
             len(self._cluster.servers),
             serving.after_load,
             self._servers,

@@ -25,7 +25,7 @@ from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.pserver.asynchronous import Asynchronous
 from hpcdist.runtime.pserver.bound_steps import BoundSteps
 from hpcdist.runtime.pserver.communicator_step import CommunicatorStep
-from hpcdist.runtime.pserver.exchange_plan import STALENESS, refuse_unpushed
+from hpcdist.runtime.pserver.exchange_plan import refuse_unpushed
 from hpcdist.runtime.pserver.geo_steps import BoundGeo
 from hpcdist.runtime.pserver.scheduled_fetch import (
     ScheduledFetch,
@@ -173,17 +173,12 @@ class TrainerLink(Link):
     # -- checkpoints -------------------------------------------------------------------------
     def settle(self, program: Program) -> dict[str, int]:
         """Send what is queued or not yet exchanged; return when the servers have all of it."""
-        self._servers.settle()
-        client, plan = self._servers.connection.client, trainer_plan(program)
-        if client is not None and plan is not None and not plan.mode.synchronous:
-            for endpoint in plan.endpoints:  # rows are not answered; what is asked after them is
-                client.read(endpoint, {STALENESS: np.empty(2, np.int64)})
+        self._servers.settle(trainer_plan(program))
         return {}
 
     def catch_up(self, program: Program) -> None:
         """With GEO: take over what other trainers had not yet exchanged."""
-        for protocol in self._servers.protocols.values():
-            protocol.catch_up()
+        self._servers.catch_up()
 
     def resume(self, program: Program, counted: Mapping[str, int], scope: Scope) -> None:
         """Forget rows asked for ahead; with GEO, note what the servers have loaded."""

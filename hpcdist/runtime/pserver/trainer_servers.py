@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+import numpy as np
+
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.plan import Plan
 from hpcdist.runtime.pserver.connection import Adopted, ServerConnection, StepProtocol
+from hpcdist.runtime.pserver.exchange_plan import STALENESS
 
 
 class TrainerServers:
@@ -47,10 +50,19 @@ class TrainerServers:
         """How many updates of others the last step's gradients had missed, at most; 0 if sync."""
         return max((int(array[0]) for array in self.connection.staleness.values()), default=0)
 
-    def settle(self) -> None:
-        """Send what is queued or not yet exchanged, between two steps."""
+    def settle(self, plan: Plan | None) -> None:
+        """Send what is queued or not yet exchanged; return when servers have all of ``plan``'s."""
         for protocol in self.protocols.values():
             protocol.settle()
+        client = self.connection.client
+        if client is not None and plan is not None and not plan.mode.synchronous:
+            for endpoint in plan.endpoints:  # rows are not answered; what is asked after them is
+                client.read(endpoint, {STALENESS: np.empty(2, np.int64)})
+
+    def catch_up(self) -> None:
+        """With GEO: take over what other trainers had not yet exchanged."""
+        for protocol in self.protocols.values():
+            protocol.catch_up()
 
     def close(self) -> None:
         """Leave the servers: they continue without this trainer, and end after the last one.

@@ -11,13 +11,12 @@ import numpy as np
 from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.base.fetched import holds_fetched
 from hpcdist.base.warned import warn
-from hpcdist.checkpoint.local_shards import array_of
-from hpcdist.checkpoint.ranks import peers_here
 from hpcdist.executor.scope import Scope, ScopeTensor, ScopeVariable, global_scope
 from hpcdist.fluid.io import is_parameter, is_persistable, set_program_state
 from hpcdist.fluid.io.variables import values_of
 from hpcdist.graph.program import Program, program_of
 from hpcdist.graph.variable import Variable
+from hpcdist.runtime.kept.peers import program_peers
 
 NAMES_OF_LAYERS = "StructuredToParameterName@@"  # an entry of files of Paddle 2.0
 
@@ -97,7 +96,7 @@ def _tensor(variable: Variable, scope: Scope | None) -> ScopeTensor:
         rate for op in program.global_block().ops for rate in op.inputs.get("LearningRate", [])
     }
     kind = _OfNone if name in rates else ScopeTensor
-    here, peers = place.find_var(name), peers_here()
+    here, peers = place.find_var(name), program_peers()
     if peers.trains_in(place) and (here is None or here.value is None):
         there = ScopeVariable(place, name)
         there.elsewhere = functools.partial(_read_there, program, name)
@@ -108,7 +107,7 @@ def _tensor(variable: Variable, scope: Scope | None) -> ScopeTensor:
 
 
 def _read_there(program: Program, name: str) -> np.ndarray:
-    return values_of(peers_here(), program, [name])[name]
+    return values_of(program_peers(), program, [name])[name]
 
 
 def _misfit(variable: Variable, value: Any, scope: Scope | None) -> str:
@@ -117,7 +116,7 @@ def _misfit(variable: Variable, value: Any, scope: Scope | None) -> str:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
         return f"no array can be made of a {type(value).__name__} ({error})"
-    current = array_of(scope or global_scope(), variable.name)
+    current = (scope or global_scope()).array_of(variable.name)
     shape, dtype = (
         (variable.shape, variable.dtype) if current is None else (current.shape, current.dtype)
     )

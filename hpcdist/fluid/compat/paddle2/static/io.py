@@ -9,7 +9,6 @@ from hpcdist.base.errors import CheckpointError, GraphError, GraphTypeError
 from hpcdist.base.temporary import temporary_folder
 from hpcdist.checkpoint.files import open_plain
 from hpcdist.checkpoint.fluid_files import encoded
-from hpcdist.checkpoint.ranks import peers_here
 from hpcdist.checkpoint.write import write_bytes
 from hpcdist.fluid.compat.paddle2.static.operators import in_words_of_fluid
 from hpcdist.fluid.compat.paddle2.static.written import in_words_of_paddle
@@ -29,6 +28,7 @@ from hpcdist.fluid.io.program_desc import parsed_program, write_program
 from hpcdist.fluid.io.variables import values_of
 from hpcdist.graph.program import Program, default_main_program, program_of
 from hpcdist.graph.variable import Variable
+from hpcdist.runtime.kept.peers import program_peers
 from hpcdist.transpiler.table_metadata import tables_looked_up
 
 MODEL, PARAMETERS = ".pdmodel", ".pdiparams"
@@ -135,7 +135,7 @@ def serialize_persistables(
             f"paddle.static.{where}: {min(tables)!r} is a distributed table: use "
             "save_inference_model, which writes its rows"
         )
-    arrays = values_of(peers_here(), program, names)
+    arrays = values_of(program_peers(), program, names)
     parts = (part for name in sorted(arrays) for part in encoded(arrays[name]))
     return b"".join(parts) if arrays else None
 

@@ -8,30 +8,25 @@ from functools import partial
 from pathlib import Path
 
 from hpcdist.base.errors import CheckpointError
-from hpcdist.checkpoint.attempt import (
-    AttemptTarget,
-    attempting,
-    complete,
-    fingerprint,
-    new_target,
-    request,
-)
+from hpcdist.checkpoint.attempt import AttemptTarget, attempting, complete, new_target, request
+from hpcdist.checkpoint.kept import Arrays, LocalPiece, Values
 from hpcdist.checkpoint.local import Content, Label
-from hpcdist.checkpoint.local_shards import LocalPiece
 from hpcdist.checkpoint.manifest import check_names
 from hpcdist.checkpoint.rows import Choice, inference_runs
 from hpcdist.checkpoint.trainer_shares import local_variables
-from hpcdist.executor.control import Peers
-from hpcdist.executor.scope import Scope, global_scope
+from hpcdist.executor.control import ProgramPeers
+from hpcdist.executor.scope import global_scope
 from hpcdist.graph.program import Program
 from hpcdist.ps.table import SparseTable
+from hpcdist.runtime.kept.description import fingerprint
+from hpcdist.runtime.kept.program import KeptProgram
 
 
 def save_alone(
     directory: Path,
     manifest: str,
     variables: Sequence[LocalPiece],
-    scope: Scope | None,
+    values: Values | None,
     program: str,
     *,
     tables: Sequence[SparseTable] = (),
@@ -46,35 +41,35 @@ def save_alone(
         if variables or tables:
             contents = [target.path("trainer", 0, 1)]
             label = Label("trainer 0", 0, program)
-            Content(variables, scope or Scope(), tables).write(contents[0], label, compression)
+            Content(variables, values or Arrays(), tables).write(contents[0], label, compression)
         complete(target, contents, 0.0, (), extra, program)
 
 
 def save_by_servers(
-    peers: Peers,
+    peers: ProgramPeers,
     directory: Path,
     manifest: str,
     main: Program,
     compression: str | None = None,
 ) -> None:
     """Save what servers have, and trainer 0 beside it, which alone calls this."""
-    program, scope = peers.program(main), global_scope()
+    kept = KeptProgram(main, None)
     target = AttemptTarget(*new_target(directory, manifest, None))
     label = Label("trainer 0", 0, fingerprint(main))
     path = target.path("trainer", 0, 1)
     awaited = [target.path("server", k, peers.servers) for k in range(peers.servers)]
     with attempting(target):
         peers.ask(request(target, label, compression))
-        Content(local_variables(peers, program, scope), scope).write(path, label, compression)
+        Content(local_variables(kept.shards()), kept.values).write(path, label, compression)
         complete(target, [*awaited, path], peers.deadline_s, (), None)
 
 
 def save_rows(
-    peers: Peers,
+    peers: ProgramPeers,
     directory: Path,
     manifest: str,
     variables: Sequence[LocalPiece],
-    scope: Scope,
+    values: Values,
     program: str,
     tables: Sequence[str],
     choices: Mapping[str, Choice],
@@ -94,7 +89,7 @@ def save_rows(
         chosen = {name: asdict(choice) for name, choice in choices.items()}
         peers.ask({**request(target, label, None), "rows_of": list(tables), "choices": chosen})
         runs = partial(inference_runs, choices=choices)
-        Content(variables, scope, local_tables, runs).write(path, label)
+        Content(variables, values, local_tables, runs).write(path, label)
         complete(target, [*awaited, path], peers.deadline_s, (), None)
 
 

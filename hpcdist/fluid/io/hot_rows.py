@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from hpcdist.base.errors import CheckpointError
-from hpcdist.checkpoint.attempt import fingerprint
+from hpcdist.checkpoint.kept import Arrays
 from hpcdist.checkpoint.layout import MANIFEST
-from hpcdist.checkpoint.local_shards import tables_of
-from hpcdist.checkpoint.ranks import peers_here, saved_by_first, together
+from hpcdist.checkpoint.ranks import saved_by_first, together
 from hpcdist.checkpoint.rows import Choice, hottest
-from hpcdist.checkpoint.save_alone import save_rows
 from hpcdist.checkpoint.serving import HOTTEST
-from hpcdist.executor.control import Peers
-from hpcdist.executor.scope import Scope, global_scope
+from hpcdist.executor.control import ProgramPeers
+from hpcdist.executor.scope import global_scope
+from hpcdist.fluid.io.save_alone import save_rows
 from hpcdist.graph.program import Program
+from hpcdist.runtime.kept.description import fingerprint
+from hpcdist.runtime.kept.peers import program_peers
+from hpcdist.runtime.kept.variables import tables_of
 
 
 def save_hot_rows(
@@ -30,7 +32,7 @@ def save_hot_rows(
     Of rows that are shown as often all are saved, or none. They are looked up where they lie, as
     those of an inference model. CheckpointError for a table that counts no shows.
     """
-    peers = peers_here()
+    peers = program_peers()
     ask = partial(_ask, peers, main_program, table)
 
     def find() -> list[float]:
@@ -47,14 +49,14 @@ def save_hot_rows(
 
     def save() -> None:
         label = fingerprint(main_program)
-        save_rows(peers, Path(dirname), MANIFEST, [], Scope(), label, [table], chosen)
+        save_rows(peers, Path(dirname), MANIFEST, [], Arrays(), label, [table], chosen)
 
     saved_by_first(peers, Path(dirname), None, save)
     return int(count)
 
 
 def _ask(
-    peers: Peers, program: Program, table: str, choice: Choice, count: int
+    peers: ProgramPeers, program: Program, table: str, choice: Choice, count: int
 ) -> Sequence[Sequence[Any]]:
     if peers.servers:
         return peers.ask({"do": HOTTEST, "table": table, "choice": asdict(choice), "count": count})
