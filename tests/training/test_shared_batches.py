@@ -128,14 +128,16 @@ def test_lists_may_be_fed():
 
 @pytest.mark.parametrize("shape", [(2, 0), (2, 1)])
 def test_a_wrong_batch_is_told_as_it_was_fed(shape):
-    main = fluid.Program()
-    with fluid.program_guard(main, fluid.Program()):
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup):
         x, y = fluid.data("x", [None, 3]), fluid.data("y", [None, 1])
         fluid.optimizer.SGD(0.1).minimize(layers.mean(layers.fc(x, 1) - y))
     feed = {"x": np.ones((16, 3), np.float32), "y": np.ones(16, np.float32)}
 
     def script() -> None:
-        Executor().run(main, feed=feed)
+        exe = Executor()
+        exe.run(startup)
+        exe.run(main, feed=feed)
 
     with ranks_as_threads() as run, pytest.raises(FeedError, match=r"'y': .*, got shape \[16\]"):
         run(*shape, [script] * sum(shape))

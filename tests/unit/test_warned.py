@@ -54,4 +54,7 @@ def test_a_directory_for_checkpoints_is_tried_at_the_first_step(tmp_path):
     with pytest.raises(CheckpointError, match=r"checkpoints cannot be made: Not a directory; name"):
         saver.after_step()
     # Who only restores may read where nothing can be written.
-    fluid.checkpoint.Saver(fluid.Executor(), tmp_path / "file").after_step()
+    main = fluid.Program()
+    with fluid.program_guard(main, fluid.Program()):
+        fluid.layers.create_parameter([1], "float32")
+    fluid.checkpoint.Saver(fluid.Executor(), tmp_path / "file", main_program=main).after_step()
