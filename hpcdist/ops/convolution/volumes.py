@@ -143,8 +143,7 @@ def _pool3d(
     f = torch.nn.functional
     x = _first(x, data_format)
     if global_pooling or adaptive:
-        every = x.shape[2:] if adaptive else [1] * 3
-        size = list(every if global_pooling else ksize)
+        size = list(ksize if not global_pooling else x.shape[2:] if adaptive else (1, 1, 1))
         pool = f.adaptive_max_pool3d if pooling_type == "max" else f.adaptive_avg_pool3d
         return _last(pool(x, size), data_format)
     pairs = _around(x.shape[2:], ksize, strides, paddings, padding_algorithm)
@@ -209,12 +208,10 @@ def _max_pool3d_with_index(
 ) -> tuple[Array, Array]:
     f = torch.nn.functional
     if global_pooling or adaptive:
-        every = x.shape[2:] if adaptive else [1] * 3
-        size = list(every if global_pooling else ksize)
+        size = list(ksize if not global_pooling else x.shape[2:] if adaptive else (1, 1, 1))
         y, index = f.adaptive_max_pool3d(x, size, return_indices=True)
     else:
-        windows = list(ksize), list(strides), list(paddings)
-        y, index = f.max_pool3d(x, *windows, return_indices=True)
+        y, index = f.max_pool3d(x, ksize, strides, paddings, return_indices=True)
     return y, index.to(torch.int32)
 
 
@@ -238,8 +235,7 @@ define_by_torch(
 def _max_unpool3d(
     torch, x, indices, ksize: Sequence[int], strides: Sequence[int], paddings: Sequence[int]
 ) -> Array:
-    windows = list(ksize), list(strides), list(paddings)
-    return torch.nn.functional.max_unpool3d(x, indices.long(), *windows)
+    return torch.nn.functional.max_unpool3d(x, indices.long(), ksize, strides, paddings)
 
 
 define_by_torch(
