@@ -48,11 +48,12 @@ def test_no_rank_waits_for_one_that_fails(tmp_path):
 
 
 def test_without_mpi_or_hdf5_rank_0_says_so(tmp_path):
-    (tmp_path / "mpi4py").mkdir()
-    (tmp_path / "mpi4py" / "__init__.py").write_text("class rc: pass")
-    (tmp_path / "mpi4py" / "MPI.py").write_text("raise ImportError('no libmpi.so.40')")
-    (tmp_path / "h5py.py").write_text("raise ImportError('no libhdf5.so')")
-    ran = run(tmp_path, 2, "-m", "hpcdist", "doctor", "--json", python_path=[tmp_path])
+    broken = tmp_path / "broken"
+    (broken / "mpi4py").mkdir(parents=True)
+    (broken / "mpi4py" / "__init__.py").write_text("class rc: pass")
+    (broken / "mpi4py" / "MPI.py").write_text("raise ImportError('no libmpi.so.40')")
+    (broken / "h5py.py").write_text("raise ImportError('no libhdf5.so')")
+    ran = run(tmp_path, 2, "-m", "hpcdist", "doctor", "--json", python_path=[broken])
     assert ran.returncode != 0
     assert "Traceback" not in ran.stderr
     said, end = json.JSONDecoder().raw_decode(ran.stdout[ran.stdout.index("{") :])
