@@ -98,17 +98,19 @@ define_with_grad(
 
 
 # -- drawn_leaky_relu: slopes from lower to upper by chance, in tests their mean -------------------
-def _slopes(xp: ArrayModule, x, chance, lower: float, upper: float, is_test: bool) -> DeviceArray:
+def _sloped(
+    xp: ArrayModule, value, x, chance, lower: float, upper: float, is_test: bool
+) -> DeviceArray:
     slope = (lower + upper) / 2 if is_test else lower + chance * (upper - lower)
-    return xp.where(x >= 0, 1.0, slope)
+    return xp.where(x >= 0, value, value * slope)
 
 
 define_by_formulas(
     "drawn_leaky_relu",
     "X, Chance -> Out",
     "X, Chance, Out@GRAD -> X@GRAD",
-    lambda xp, x, chance, **facts: x * _slopes(xp, x, chance, **facts),
-    lambda xp, x, chance, dout, **facts: dout * _slopes(xp, x, chance, **facts),
+    lambda xp, x, chance, **facts: _sloped(xp, x, x, chance, **facts),
+    lambda xp, x, chance, dout, **facts: _sloped(xp, dout, x, chance, **facts),
     rows=by_element(),
     attrs={"lower": 0.125, "upper": 1.0 / 3, "is_test": False},
     infer=lambda x, chance, **_: same(x),
