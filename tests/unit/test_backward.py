@@ -334,29 +334,6 @@ def test_the_name_for_nobody_is_no_variable() -> None:
     assert not default_main_program().global_block().has_var("@EMPTY@")
 
 
-@pytest.mark.parametrize(
-    "function", [layers.log, layers.softsign, lambda x: layers.elementwise_max(x, layers.square(x))]
-)
-def test_second_derivatives_are_refused_by_name(function):
-    """Some gradient operators have none of their own: to leave that part out would be wrong."""
-    x = layers.data("x", [1], append_batch_size=False)
-    x.stop_gradient = False
-    (first,) = gradients(function(x), x)
-    with pytest.raises(GraphError, match=r"depends on operator '\w+_grad', which has no gradient"):
-        gradients(layers.square(first), x)
-
-
-def test_a_first_gradient_may_be_meant_as_a_constant():
-    x = layers.data("x", [1], append_batch_size=False)
-    x.stop_gradient = False
-    (first,) = gradients(layers.square(x), x)
-    first.stop_gradient = True
-    (second,) = gradients(first * x, x)
-    fed = {"x": np.array([2], np.float32)}
-    values = Executor().run(feed=fed, fetch_list=[first, second], scope=Scope())
-    assert [float(value) for value in values] == [4.0, 4.0]
-
-
 def test_an_increment_has_a_gradient() -> None:
     x = layers.data("x", [2], append_batch_size=False)
     x.stop_gradient = False

@@ -11,6 +11,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.backward import gradients
+from hpcdist.errors import GraphError
 
 X = np.array([[0.3, 1.2, -2.1, 0.8], [0.7, -1.9, 0.4, 1.4], [-1.1, 0.6, 1.5, -0.2]], np.float32)
 Y = np.array([[0.5, 1.1, 0.9, -1.2], [1.6, -0.7, 0.8, 0.4], [0.9, 1.3, 0.6, 1.7]], np.float32)
@@ -222,3 +223,26 @@ def test_gradients_of_scales_and_biases_have_gradients():
         assert got[0][place] == pytest.approx((sides[0] - sides[1]) / (2 * STEP), rel=0.02, abs=0.5)
     sides = [float(run([total], X, 1.7 + sign * STEP)[0][0]) for sign in (1, -1)]
     assert got[1][0] == pytest.approx((sides[0] - sides[1]) / (2 * STEP), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "function", [layers.log, layers.softsign, lambda x: layers.elementwise_max(x, layers.square(x))]
+)
+def test_second_derivatives_are_refused_by_name(function):
+    """Some gradient operators have none of their own: to leave that part out would be wrong."""
+    x = layers.data("x", [1], append_batch_size=False)
+    x.stop_gradient = False
+    (first,) = gradients(function(x), x)
+    with pytest.raises(GraphError, match=r"depends on operator '\w+_grad', which has no gradient"):
+        gradients(layers.square(first), x)
+
+
+def test_a_first_gradient_may_be_meant_as_a_constant():
+    x = layers.data("x", [1], append_batch_size=False)
+    x.stop_gradient = False
+    (first,) = gradients(layers.square(x), x)
+    first.stop_gradient = True
+    (second,) = gradients(first * x, x)
+    fed = {"x": np.array([2], np.float32)}
+    values = fluid.Executor().run(feed=fed, fetch_list=[first, second])
+    assert [float(value) for value in values] == [4.0, 4.0]

@@ -289,7 +289,7 @@ def max_unpool3d(
     output_size: Any = None,
     name: str | None = None,
 ) -> Variable:
-    """The same, of volumes."""
+    """Put elements back to the places that `max_pool3d` has found them at; zeros elsewhere."""
     windows = _windows("max_unpool3d", kernel_size, stride, padding, 3)
     return _unpooled("unpool3d", x, indices, windows, data_format, output_size, name)
 
