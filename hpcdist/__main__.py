@@ -5,24 +5,24 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from pathlib import Path
 
+from hpcdist.base import hidden
 from hpcdist.comm.process_manager import launched_rank, launched_size
-from hpcdist.launch.hidden import hidden_package  # needs none of them
+from hpcdist.launch.limits import few_threads  # needs none of them
 
 PATIENCE_S = 2.0  # how long the launcher may take to end the other ranks
 
 
 def main() -> None:
-    """Run the command line; where a package that it needs cannot be imported, say so once."""
+    """Run the command line; where what it needs cannot be imported, say so once."""
+    obstacle = hidden.FOUND or few_threads()
     try:
-        hidden = hidden_package(Path.cwd()) if sys.path[0] == os.getcwd() else ""
-        if hidden:
-            raise ImportError(hidden)
+        if obstacle:
+            raise ImportError(obstacle)
         from hpcdist.launch.main import main as run
     except ImportError as error:
         if launched_rank() == 0:
-            said = f"hpcdist: {hidden}" if hidden else _message(error)
+            said = f"hpcdist: {obstacle}" if obstacle else _message(error)
             print(said, file=sys.stderr, flush=True)
         if launched_size() is not None:
             from hpcdist.launch.quiet_end import end_refused  # needs none of them

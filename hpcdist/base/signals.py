@@ -26,5 +26,6 @@ def forget_children() -> None:
 
 
 # Python has this first argument while it imports the package of `python -m hpcdist`.
-if sys.argv[:1] == ["-m"] and "hpcdist" in sys.orig_argv:
+STARTS_SCRIPT = sys.argv[:1] == ["-m"] and "hpcdist" in sys.orig_argv
+if STARTS_SCRIPT:
     hold_warning()

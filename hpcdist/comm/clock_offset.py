@@ -9,7 +9,7 @@ import contextlib
 import os
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from hpcdist.comm.base import Transport
 
 ROUNDS = 16
 TAG = 0  # at the start and at the end no other message is under way
+MOST_SKEW_S = 1.0  # between wall clocks of hosts
+SET_CLOCKS = "let chrony or ntpd set the clocks: times of files and logs cannot be compared"
 _OFFSET = struct.Struct("<qqq")
 
 
@@ -33,6 +35,25 @@ class ClockOffset:
     offset_ns: int
     error_ns: int
     at_ns: int = 0
+
+    def wall_clock_s(self) -> float:
+        """Return what this host's wall clock says, in Unix time, when rank 0's clock is 0."""
+        return time.time() - (time.monotonic_ns() + self.offset_ns) / 1e9
+
+
+def skewed(hosts: Sequence[str], clocks: Sequence[tuple[float, float]]) -> list[str]:
+    """Return a line for each host whose wall clock is not that of rank 0's host. Pure.
+
+    ``clocks``: of each rank its ``wall_clock_s`` and how wrong that may be, in seconds.
+    """
+    first: dict[str, tuple[float, float]] = {}
+    for host, clock in zip(hosts, clocks):
+        first.setdefault(host, clock)
+    return [
+        f"the wall clock of {host} is {at_s - clocks[0][0]:+.3g} s from that of {hosts[0]}"
+        for host, (at_s, error_s) in first.items()
+        if abs(at_s - clocks[0][0]) > MOST_SKEW_S + error_s
+    ]
 
 
 @dataclass(frozen=True)

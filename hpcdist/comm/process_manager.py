@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 # The innermost launcher first: mpirun may run inside a Slurm step, not the other way round.
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -64,6 +66,30 @@ def pmix_process(env: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
     """Return the job and the rank of this process, as PMIx names them; None without PMIx."""
     namespace, rank = env.get(NAMESPACE, ""), env.get(PMIX_RANK, "")
     return (namespace, int(rank)) if namespace and rank.isdigit() else None
+
+
+_SERVER = "PMIX_SERVER_URI"  # and a version: where the launcher listens for this process
+LISTENS = "0A"  # the state of a socket in /proc/net/tcp
+
+
+def dead_servers(env: Mapping[str, str] = os.environ, net: str = "/proc/net") -> list[str]:
+    """Return the variables that name a launcher which has ended, of another job; else none.
+
+    MPI would take them for its own, start as one rank, and crash at its end.
+    """
+    found = {n: re.search(r"tcp[46]?://.*:(\d+)$", uri) for n, uri in env.items() if _SERVER in n}
+    ports = {int(match[1]) for match in found.values() if match}
+    if not ports or "PMI_SIZE" in env:  # MPICH's mpirun has started this: it asks no PMIx
+        return []
+    try:
+        tables = [
+            Path(net, name).read_text() for name in ("tcp", "tcp6") if Path(net, name).exists()
+        ]
+    except OSError:
+        return []
+    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+    heard = {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == LISTENS}
+    return [] if not tables or ports & heard else sorted(found)
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,20 @@ from functools import cache
 from hpcdist.base.errors import LaunchError
 from hpcdist.comm import ulfm
 from hpcdist.comm.mpi import NO_LIBRARY, MpiTransport, start
+from hpcdist.comm.process_manager import dead_servers
 
 
 @cache
 def mpi_world() -> MpiTransport:
     """Return the transport of all ranks; the first call starts MPI. Collective.
 
-    LaunchError if python cannot load an MPI library.
+    LaunchError if python cannot load an MPI library, or the launcher's address is of an ended job.
     """
+    if dead := dead_servers():
+        raise LaunchError(
+            f"{dead[0]} names the launcher of a job that has ended: this shell was started by it, "
+            f"or has its environment: unset ${{!PMIX_@}} ${{!OMPI_@}}, or use another shell"
+        )
     try:
         comm, policy = start()
     except (ImportError, RuntimeError) as error:

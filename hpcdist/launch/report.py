@@ -19,6 +19,10 @@ NO_INPUT = (
     "\n  mpirun gives standard input to rank 0 only, and other ranks read its end: pass the value "
     "as an argument of the script, or in a variable of the environment"
 )
+NO_THREAD = (
+    "\n  this user, container or batch job may have no more threads on this host: a higher limit "
+    "(ulimit -u, --pids-limit), fewer ranks on it, or OMP_NUM_THREADS=1"
+)
 MOST_FRAMES = 12
 MOST_STACKS = 16  # of missing ranks: reading one takes a part of a second
 
@@ -47,7 +51,9 @@ def is_left_to_servers(me: Peer, served: bool, missing: Sequence[str]) -> bool:
 def of_exception(error: BaseException, me: Peer | None, where: str) -> str:
     """Return the message about an exception that the script did not catch."""
     text = f"{me or 'the script'} failed at {where}\n{user_traceback(error)}"
-    return text + NO_INPUT if isinstance(error, EOFError) and me is not None and me.rank else text
+    if isinstance(error, EOFError) and me is not None and me.rank:
+        return text + NO_INPUT
+    return text + (NO_THREAD if "can't start new thread" in str(error) else "")
 
 
 def is_of_messages(error: BaseException) -> bool:

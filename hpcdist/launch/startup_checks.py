@@ -14,6 +14,7 @@ from pathlib import Path
 from hpcdist.base import hdf5, settings
 from hpcdist.base.errors import LaunchError, SettingError
 from hpcdist.base.extras import install_command
+from hpcdist.base.hidden import hidden_module
 from hpcdist.base.nearest import did_you_mean
 from hpcdist.fluid.compat.fluid_names import ROOT
 from hpcdist.launch import (
@@ -21,7 +22,6 @@ from hpcdist.launch import (
     status_writer,
 )
 from hpcdist.launch.commands import COMMANDS
-from hpcdist.launch.hidden import hidden_package
 from hpcdist.launch.options import Options, names
 from hpcdist.launch.roles import RankFacts
 
@@ -80,7 +80,7 @@ def _problem_with(options: Options) -> str:
     first = begin.partition(b"\n")[0].decode(errors="replace").strip()
     if first.startswith("#!") and "python" not in first:
         return f"{options.script} is no script of Python, it begins with {first}: name the script"
-    return hidden_package(Path(options.script).resolve().parent)
+    return hidden_module(str(Path(options.script).resolve().parent))
 
 
 def _problem_with_module(name: str, as_paddle: bool) -> str:

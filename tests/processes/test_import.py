@@ -28,6 +28,17 @@ def test_nothing_of_the_process_changes() -> None:
     assert after == before
 
 
+@pytest.mark.parametrize("words", [("-m", "hpcdist", "train.py"), ("train.py",)])
+def test_a_file_that_hides_a_module_of_pythons_is_named(words: tuple[str, ...], tmp_path) -> None:
+    (tmp_path / "random.py").write_text("")
+    (tmp_path / "train.py").write_text("import hpcdist")
+    command = [sys.executable, *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    said = f"random.py in {tmp_path} hides Python's random: give the file another name\n"
+    assert done.returncode == 1
+    assert done.stderr == f"hpcdist: {said}" if "-m" in words else done.stderr.endswith(said)
+
+
 @pytest.mark.parametrize("options", [(), ("-m", "hpcdist"), ("-m", "hpcdist", "--as-paddle")])
 def test_data_is_a_function_and_a_module(options: tuple[str, ...]) -> None:
     names = ("paddle", "paddle.fluid") if "--as-paddle" in options else ("", "hpcdist")

@@ -3,17 +3,29 @@ from __future__ import annotations
 import io
 import os
 import runpy
+import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from hpcdist.comm import process_manager
+from hpcdist.comm import process_manager, world
+from hpcdist.comm.clock_offset import ClockOffset
 from hpcdist.comm.cluster import PSERVER, TRAINER, Cluster, RankRole
 from hpcdist.errors import CommError, DeadlineError, LaunchError
-from hpcdist.launch import environment, launcher_check, logs, options, report, start_table
+from hpcdist.launch import (
+    environment,
+    launcher_check,
+    logs,
+    options,
+    rank_steps,
+    report,
+    start_table,
+)
 from tests.scripts import read_script
 from tests.support.jobs import clean_environment
+from tests.support.threads import run_in_world
 
 FRAME = """\
     +=======================================================================================+
@@ -127,6 +139,57 @@ def test_many_worlds_of_one_are_refused_with_advice(monkeypatch):
         assert advice in str(caught.value)
 
 
+def test_srun_without_its_option_is_told_first_of_srun(monkeypatch):
+    monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    with pytest.raises(LaunchError, match="srun was not told how to start the MPI") as caught:
+        launcher_check.check_world(4, 1, "/venv/bin")
+    assert "/venv/bin/mpirun" not in str(caught.value) and "--mpi=pmix" in str(caught.value)
+
+
+HEADS = "  sl  local_address rem_address   st\n"
+
+
+@pytest.mark.parametrize(
+    ("sockets", "others", "dead"),
+    [
+        ("   0: 0100007F:9C40 00000000:0000 0A\n", {}, False),
+        ("   0: 0100007F:9C40 0100007F:1234 01\n", {}, True),  # connected, nobody listens
+        ("", {}, True),
+        ("", {"PMI_SIZE": "2"}, False),
+    ],
+)
+def test_a_launcher_that_has_ended(sockets, others, dead, tmp_path):
+    env = {"PMIX_SERVER_URI41": "prterun-n1-4711@0.0;tcp4://127.0.0.1:40000", **others}
+    assert process_manager.dead_servers(env, str(tmp_path)) == []  # no system that tells
+    (tmp_path / "tcp").write_text(HEADS + sockets)
+    (tmp_path / "tcp6").write_text(HEADS)
+    assert process_manager.dead_servers(env, str(tmp_path)) == ["PMIX_SERVER_URI41"] * dead
+    assert process_manager.dead_servers({"PMIX_RANK": "0"}, str(tmp_path)) == []
+
+
+def test_a_job_does_not_begin_by_a_launcher_that_has_ended(monkeypatch):
+    monkeypatch.delenv("PMI_SIZE", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("PMIX_SERVER_URI41", f"prterun-n1-4711@0.0;tcp4://127.0.0.1:{port}")
+    with pytest.raises(LaunchError, match="PMIX_SERVER_URI41 names the launcher of a job that has"):
+        world.mpi_world.__wrapped__()
+
+
+def test_hosts_whose_clocks_differ_are_told_at_the_start(capsys):
+    def begin(transport):
+        start = SimpleNamespace(hosts=["a", "b"], rank=transport.rank, transport=transport)
+        # So far is rank 1's clock from rank 0's, by messages; both have one wall clock here.
+        rank_steps.tell_skew(start, ClockOffset(40 * 10**9 * transport.rank, 0))
+
+    run_in_world(2, begin)
+    assert capsys.readouterr().err == (
+        "hpcdist: the wall clock of b is -40 s from that of a: let chrony or ntpd set the clocks: "
+        "times of files and logs cannot be compared\n"
+    )
+
+
 def test_a_whole_world_is_accepted():
     launcher_check.check_world(4, 4, "")
     launcher_check.check_world(1, 1, "")
@@ -213,6 +276,12 @@ def test_a_rank_that_asks_for_input_is_told_who_has_it(rank):
     assert ("gives standard input to rank 0 only" in text) == (rank == 1)
     assert "standard input" not in report.of_exception(EOFError(), None, "step 0")
     assert "standard input" not in report.of_exception(ValueError(), PEER, "step 0")
+
+
+def test_a_thread_that_cannot_be_started_is_explained():
+    text = report.of_exception(RuntimeError("can't start new thread"), PEER, "step 0")
+    assert "can't start new thread\n  this user, container or batch job may have no more" in text
+    assert "ulimit -u" in text
 
 
 def test_a_refusal_shows_no_frames_of_the_package(tmp_path):

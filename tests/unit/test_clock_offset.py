@@ -16,6 +16,7 @@ from hpcdist.comm.clock_offset import (
     clock_offset,
     drift_between,
     offset_from,
+    skewed,
 )
 from tests.support.threads import run_in_world
 
@@ -41,6 +42,16 @@ def compared(names):
 
     run_in_world(len(names), compare)
     return [found[rank] for rank in range(len(names))]
+
+
+def test_hosts_whose_wall_clocks_differ_are_named():
+    clocks = [(100.0, 0.0), (100.4, 0.0), (97.5, 0.2), (97.5, 0.2), (102.0, 1.5)]
+    assert skewed(["a", "a", "b", "b", "c"], clocks) == [
+        "the wall clock of b is -2.5 s from that of a"
+    ]
+    ahead = ClockOffset(3 * 10**9, 0)
+    difference = ClockOffset(0, 0).wall_clock_s() - ahead.wall_clock_s()
+    assert abs(difference - 3) < 1
 
 
 def test_ranks_of_one_host_read_one_clock_and_need_no_messages():

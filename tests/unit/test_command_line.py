@@ -1,13 +1,16 @@
 """The command line: its help, its commands, and what it says about mistakes."""
 
 import doctest
+import os
 import resource
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
 
 from hpcdist import __main__
+from hpcdist.base import hidden
 from hpcdist.errors import LaunchError
 from hpcdist.launch import (
     checkpoints,
@@ -15,7 +18,7 @@ from hpcdist.launch import (
     commands,
     console,
     data,
-    launcher_check,
+    limits,
     main,
     options,
     start_table,
@@ -182,8 +185,7 @@ def test_a_file_that_hides_a_package_is_named_before_it_is_imported(
     safe, tmp_path, monkeypatch, capsys
 ):
     (tmp_path / "numpy.py").write_text("")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", ["/elsewhere" if safe else str(tmp_path), *sys.path[1:]])
+    monkeypatch.setattr(hidden, "FOUND", "" if safe else hidden.hidden_module(str(tmp_path)))
     monkeypatch.setattr("sys.argv", ["hpcdist", "--version"])
     with pytest.raises(SystemExit):
         __main__.main()
@@ -200,11 +202,48 @@ def test_a_file_that_hides_a_package_is_named_before_it_is_imported(
     ],
 )
 def test_limits_below_which_nothing_can_begin(limit, allowed, said, monkeypatch):
-    launcher_check.check_limits()
+    limits.check_limits()
     found = {limit: allowed}
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (found.get(kind, -1), -1))
     with pytest.raises(LaunchError, match=said):
-        launcher_check.check_limits()
+        limits.check_limits()
+
+
+def test_a_file_that_hides_a_module_of_pythons(tmp_path, monkeypatch):
+    (tmp_path / "random.py").write_text("")
+    assert hidden.hidden_module(str(tmp_path)) == ""  # Python has found its own already
+    monkeypatch.delitem(sys.modules, "random")
+    said = f"random.py in {tmp_path} hides Python's random: give the file another name"
+    assert hidden.hidden_module(str(tmp_path)) == said
+    assert set(hidden.STANDARD) <= sys.stdlib_module_names
+
+
+@pytest.mark.parametrize(
+    ("user", "allowed", "told"), [(7, 44, 1), (7, 46, 0), (7, -1, 0), (0, 5, 0)]
+)
+def test_a_user_who_may_have_too_few_threads(user, allowed, told, monkeypatch):
+    """Numpy's library would end the process by SIGINT, as if somebody had pressed Ctrl-C."""
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (allowed, -1))
+    monkeypatch.setattr(limits, "threads_of", lambda _: 33)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    said = limits.few_threads()
+    words = (
+        f"may have {allowed} threads on this host and has 33, where a rank starts up to 12: ulim"
+    )
+    assert (words in said) == bool(told) == bool(said)
+
+
+def test_threads_of_a_user_are_counted():
+    before = limits.threads_of(os.geteuid())
+    ends = threading.Event()
+    threads = [threading.Thread(target=ends.wait) for _ in range(200)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert limits.threads_of(os.geteuid()) >= min(before, 1) + 200
+    finally:
+        ends.set()
 
 
 @pytest.mark.parametrize("target", ["/dev/pts/3", "/home/me/doctor.txt", ""])

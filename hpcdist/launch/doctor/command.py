@@ -7,7 +7,6 @@ import json
 import os
 import resource
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -129,7 +128,6 @@ def _state(transport: Transport | None, problem: str, directory: Path) -> RankSt
     written = facts.files(directory)  # by all at once, as when they save
     library, missing = mpi.library()
     total, free = facts.shared_memory()
-    now_ns = time.monotonic_ns() + clocks.offset_ns
     return RankState(
         rank=launched_rank() if transport is None else transport.rank,
         host=facts.host(),
@@ -156,7 +154,7 @@ def _state(transport: Transport | None, problem: str, directory: Path) -> RankSt
         gpus=facts.gpus(),
         stale=tuple((str(file.path), file.nbytes) for file in stale_files.find()),
         sees_all=stale_files.sees_all(),
-        unix_s=time.time() - now_ns / 1e9,
+        unix_s=clocks.wall_clock_s(),
         clock_error_s=clocks.error_ns / 1e9,
     )
 

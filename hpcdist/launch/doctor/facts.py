@@ -73,7 +73,7 @@ class RankState:
     gpus: tuple[str, ...]
     stale: tuple[tuple[str, int], ...]  # path, bytes
     sees_all: bool
-    unix_s: float  # at rank 0's time 0; see `wall_clock`
+    unix_s: float  # at rank 0's time 0; see `wall_clock_s`
     clock_error_s: float
 
     def plain(self) -> dict[str, Any]:

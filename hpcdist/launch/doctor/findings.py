@@ -8,6 +8,7 @@ from functools import partial
 from hpcdist.base import hdf5
 from hpcdist.base.errors import LaunchError
 from hpcdist.base.extras import install_command
+from hpcdist.comm.clock_offset import SET_CLOCKS, skewed
 from hpcdist.launch import launcher_check
 from hpcdist.launch.doctor import processors
 from hpcdist.launch.doctor.facts import RankState
@@ -34,7 +35,6 @@ SHARED_PER_RANK = 32 * MIB  # Open MPI's segment of a rank is 16 MiB, and sums w
 LEAST_FILES = 1024
 LEAST_LOCKED = 64 * MIB
 SLOW_FILES = 20.0  # MiB/s
-MOST_SKEW_S = 1.0
 
 
 def judge(ranks: Ranks, links: Sequence[LinkTiming]) -> list[Finding]:
@@ -172,15 +172,8 @@ def _network(ranks: Ranks) -> Iterator[Trouble]:
 
 
 def _clocks(ranks: Ranks) -> Iterator[Trouble]:
-    first = ranks[0]
-    for host, (rank, *_) in by_host(ranks).items():
-        skew = rank.unix_s - first.unix_s
-        if abs(skew) > MOST_SKEW_S + rank.clock_error_s:
-            yield Trouble(
-                Level.WARNING,
-                f"the wall clock of {host} is {skew:+.3g} s from that of {first.host}",
-                "let chrony or ntpd set the clocks: times of files and logs cannot be compared",
-            )
+    hosts, clocks = [r.host for r in ranks], [(r.unix_s, r.clock_error_s) for r in ranks]
+    yield from (Trouble(Level.WARNING, line, SET_CLOCKS) for line in skewed(hosts, clocks))
 
 
 @of_each_host
