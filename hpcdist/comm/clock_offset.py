@@ -37,7 +37,7 @@ class ClockOffset:
     at_ns: int = 0
 
     def wall_clock_s(self) -> float:
-        """Return what this host's wall clock says, in Unix time, when rank 0's clock is 0."""
+        """Return the time of this host's wall clock, in Unix seconds, when rank 0's clock is 0."""
         return time.time() - (time.monotonic_ns() + self.offset_ns) / 1e9
 
 
