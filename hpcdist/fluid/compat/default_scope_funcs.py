@@ -7,15 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcdist.executor.scope import Scope, ScopeVariable, global_scope
-
-__all__ = [
-    "enter_local_scope",
-    "find_var",
-    "get_cur_scope",
-    "leave_local_scope",
-    "scoped_function",
-    "var",
-]
+from hpcdist.fluid.compat.public_names import public
 
 _of_thread = threading.local()
 
@@ -60,3 +52,6 @@ def scoped_function(func: Callable[[], Any]) -> None:
         func()
     finally:
         leave_local_scope()
+
+
+__all__ = public(globals())

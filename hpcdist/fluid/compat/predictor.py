@@ -18,19 +18,9 @@ from hpcdist.base.errors import FeedError, GraphTypeError
 from hpcdist.executor.backend import CPUPlace, CUDAPlace
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, scope_guard
+from hpcdist.fluid.compat.public_names import public
 from hpcdist.fluid.io.model import load_inference_model
 from hpcdist.graph.lod_tensor import LoDTensor
-
-__all__ = [
-    "AnalysisConfig",
-    "AnalysisPredictor",
-    "PaddleBuf",
-    "PaddleDType",
-    "PaddlePredictor",
-    "PaddleTensor",
-    "ZeroCopyTensor",
-    "create_paddle_predictor",
-]
 
 
 class PaddleDType(Enum):
@@ -303,3 +293,6 @@ def _named(tensors: Mapping[str, ZeroCopyTensor], name: str, kind: str) -> ZeroC
     if name not in tensors:
         raise FeedError(f"the model has no {kind} {name!r}: {list(tensors)}")
     return tensors[name]
+
+
+__all__ = public(globals())

@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import IO
 
+from hpcdist.fluid.compat.public_names import public
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-
-__all__ = [
-    "delete_ops",
-    "find_op_by_input_arg",
-    "find_op_by_output_arg",
-    "op_to_code",
-    "program_to_code",
-    "wait_server_ready",
-]
 
 
 def op_to_code(op: Operator, skip_op_callstack: bool = True) -> str:
@@ -51,3 +43,6 @@ def find_op_by_output_arg(block: Block, arg_name: str, reverse: bool = False) ->
 
 def wait_server_ready(endpoints: Sequence[str]) -> None:
     """Return at once: endpoints are names, and trainers wait when they connect."""
+
+
+__all__ = public(globals())

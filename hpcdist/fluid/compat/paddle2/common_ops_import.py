@@ -1,3 +1,4 @@
+# ruff: noqa: F401 - what is imported here is what is offered
 """``paddle.common_ops_import``: what modules that define operators import."""
 
 from hpcdist.fluid.compat import core
@@ -16,18 +17,6 @@ from hpcdist.fluid.compat.layer_helper import LayerHelper
 from hpcdist.fluid.compat.op_protos import OpProtoHolder
 from hpcdist.fluid.compat.paddle2 import in_dynamic_mode as in_dygraph_mode
 from hpcdist.fluid.compat.paddle2.param_attr import ParamAttr
+from hpcdist.fluid.compat.public_names import imported as _imported
 
-__all__ = [
-    "LayerHelper",
-    "OpProtoHolder",
-    "ParamAttr",
-    "Variable",
-    "check_dtype",
-    "check_type",
-    "check_variable_and_dtype",
-    "convert_dtype",
-    "convert_np_dtype_to_dtype_",
-    "core",
-    "default_main_program",
-    "in_dygraph_mode",
-]
+__all__ = _imported(globals(), ["core"])

@@ -16,7 +16,6 @@ from hpcdist.graph.dtypes import canonical, is_float
 from hpcdist.graph.variable import Variable
 
 _default_dtype = "float32"
-_function = declare.composed("paddle")
 
 
 def get_default_dtype() -> str:
@@ -61,7 +60,6 @@ def _kind(dtype: Any) -> str:
     return _default_dtype if dtype is None else canonical(dtype)
 
 
-@_function
 def full(shape: Extents, fill_value: Any, dtype: Any = None, name: str | None = None) -> Variable:
     """Return a value of this shape, each element ``fill_value``; extents may be Variables."""
     if dtype is None and isinstance(fill_value, bool):
@@ -71,13 +69,11 @@ def full(shape: Extents, fill_value: Any, dtype: Any = None, name: str | None = 
     return out
 
 
-@_function
 def zeros(shape: Extents, dtype: Any = None, name: str | None = None) -> Variable:
     """Return zeros."""
     return full(shape, 0.0, _kind(dtype), name)
 
 
-@_function
 def ones(shape: Extents, dtype: Any = None, name: str | None = None) -> Variable:
     """Return ones."""
     return full(shape, 1.0, _kind(dtype), name)
@@ -86,7 +82,6 @@ def ones(shape: Extents, dtype: Any = None, name: str | None = None) -> Variable
 empty = zeros  # values that nobody has set are zeros here
 
 
-@_function
 def arange(
     start: Any = 0, end: Any = None, step: Any = 1, dtype: Any = None, name: str | None = None
 ) -> Variable:
@@ -99,7 +94,6 @@ def arange(
     return layers.range(start, end, step, canonical(dtype))
 
 
-@_function
 def linspace(
     start: Any, stop: Any, num: Any, dtype: Any = None, name: str | None = None
 ) -> Variable:
@@ -112,7 +106,6 @@ def linspace(
     return layers.linspace(start, stop, num, _kind(dtype))
 
 
-@_function
 def eye(
     num_rows: int, num_columns: int | None = None, dtype: Any = None, name: str | None = None
 ) -> Variable:
@@ -120,7 +113,6 @@ def eye(
     return layers.eye(num_rows, num_columns, dtype=_kind(dtype))
 
 
-@_function
 def assign(x: Any, output: Variable | None = None) -> Variable:
     """Return a copy of a Variable, or numbers (an array, a list, one) as a Variable."""
     if isinstance(x, Variable):
@@ -128,7 +120,6 @@ def assign(x: Any, output: Variable | None = None) -> Variable:
     return _constant("paddle.assign", np.asarray(x), output)
 
 
-@_function
 def to_tensor(
     data: Any, dtype: Any = None, place: Any = None, stop_gradient: bool = True
 ) -> Variable:
@@ -162,14 +153,12 @@ def _constant(where: str, array: np.ndarray, output: Variable | None) -> Variabl
     return into(output, shaped if array.shape else scalar(shaped))
 
 
-@_function
 def clone(x: Variable, name: str | None = None) -> Variable:
     """Return a copy, through which gradients flow."""
     return _copied(x)
 
 
 # -- drawn anew in every step ----------------------------------------------------------------------
-@_function
 def uniform(
     shape: Extents,
     dtype: Any = None,
@@ -182,13 +171,11 @@ def uniform(
     return layers.uniform_random(shape, _kind(dtype), min, max, seed)
 
 
-@_function
 def rand(shape: Extents, dtype: Any = None, name: str | None = None) -> Variable:
     """Draw from [0, 1)."""
     return layers.uniform_random(shape, _kind(dtype), 0.0, 1.0)
 
 
-@_function
 def randn(shape: Extents, dtype: Any = None, name: str | None = None) -> Variable:
     """Draw from the normal distribution with mean 0 and standard deviation 1."""
     return layers.gaussian_random(shape, dtype=_kind(dtype))
@@ -197,7 +184,6 @@ def randn(shape: Extents, dtype: Any = None, name: str | None = None) -> Variabl
 standard_normal = randn
 
 
-@_function
 def normal(mean: Any = 0.0, std: Any = 1.0, shape: Any = None, name: str | None = None) -> Variable:
     """Draw from normal distributions; Variables for ``mean`` or ``std`` give the shape."""
     like = next((v for v in (mean, std) if isinstance(v, Variable)), None)
@@ -207,7 +193,6 @@ def normal(mean: Any = 0.0, std: Any = 1.0, shape: Any = None, name: str | None 
     return noise * std + mean
 
 
-@_function
 def randint(
     low: int = 0,
     high: int | None = None,
@@ -221,20 +206,17 @@ def randint(
     return layers.randint(bounds[0], bounds[1], shape, dtype=kind)
 
 
-@_function
 def randperm(n: int, dtype: Any = "int64", name: str | None = None) -> Variable:
     """Return 0 .. n - 1 in an order drawn anew in every step."""
     return layers.randperm(n, dtype=canonical(dtype))
 
 
-@_function
 def bernoulli(x: Variable, name: str | None = None) -> Variable:
     """Draw 1 with the probability that the element of ``x`` is, else 0."""
     drawn = layers.uniform_random_batch_size_like(x, list(x.shape), x.dtype, min=0.0, max=1.0)
     return (drawn < x).astype(x.dtype)
 
 
-@_function
 def poisson(x: Variable, name: str | None = None) -> Variable:
     """Draw from Poisson's distribution with the mean that the element of ``x`` is."""
     drawn = layers.uniform_random_batch_size_like(x, list(x.shape), x.dtype, min=0.0, max=1.0)
@@ -242,7 +224,6 @@ def poisson(x: Variable, name: str | None = None) -> Variable:
     return helper.apply("poisson_quantile", inputs, dtype=x.dtype, stop_gradient=True)
 
 
-@_function
 def randint_like(
     x: Variable, low: int = 0, high: int | None = None, dtype: Any = None, name: str | None = None
 ) -> Variable:
@@ -255,4 +236,6 @@ def randint_like(
     return layers.floor(drawn).astype(x.dtype if dtype is None else canonical(dtype))
 
 
-__all__ = declare.public(globals())
+__all__ = declare.offered(
+    "paddle", globals(), unchecked=["finfo", "get_default_dtype", "iinfo", "set_default_dtype"]
+)

@@ -28,6 +28,7 @@ import numpy as np
 from hpcdist.base.errors import GraphAssertionError, GraphError, GraphTypeError
 from hpcdist.fluid.compat import paddle2_names
 from hpcdist.fluid.compat.paddle2.scalars import scalar
+from hpcdist.fluid.compat.public_names import public
 from hpcdist.fluid.layers.helper import LayerHelper
 from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.registry import lookup
@@ -333,11 +334,19 @@ def in_place(module: str, namespace: Mapping[str, Any]) -> dict[str, Any]:
     return {n: f for n, f in plain.items() if f and "out" not in inspect.signature(f).parameters}
 
 
-def public(namespace: Mapping[str, Any], declared: Collection[str] = ()) -> list[str]:
-    """Return the names of a module's own functions and classes, for ``__all__``."""
-    own = {
-        name
-        for name, value in namespace.items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == namespace["__name__"]
-    }
-    return sorted({*own, *declared})
+def offered(
+    module: str,
+    namespace: dict[str, Any],
+    declared: Collection[str] = (),
+    unchecked: Collection[str] = (),
+) -> list[str]:
+    """Return a module's public names for its ``__all__``; its functions become `composed`.
+
+    declared: names from elsewhere; unchecked: functions that look at their arguments themselves.
+    """
+    names, decorate = public(namespace), composed(module)
+    for name in set(names) - {*unchecked}:
+        body = namespace[name]
+        if inspect.isfunction(body) and not hasattr(body, "__checks__"):
+            namespace[name] = decorate(body)
+    return sorted({*names, *declared})

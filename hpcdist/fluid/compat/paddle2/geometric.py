@@ -12,18 +12,6 @@ from hpcdist.fluid.compat.paddle2.tensor import unsqueeze
 from hpcdist.fluid.layers.helper import append, append_all
 from hpcdist.graph.variable import Variable
 
-__all__ = [
-    "segment_max",
-    "segment_mean",
-    "segment_min",
-    "segment_sum",
-    "send_u_recv",
-    "send_ue_recv",
-    "send_uv",
-]
-
-_function = declare.composed("paddle.geometric")
-
 # As in Paddle, subtraction and division are done by what is added or multiplied instead.
 _COMBINATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda x, y: x + y,
@@ -33,7 +21,6 @@ _COMBINATIONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@_function
 def send_u_recv(
     x: Variable,
     src_index: Variable,
@@ -50,7 +37,6 @@ def send_u_recv(
     return _reduced(x, src_index, dst_index, reduce_op, out_size, name, "send_u_recv")
 
 
-@_function
 def send_ue_recv(
     x: Variable,
     y: Variable,
@@ -72,7 +58,6 @@ def send_ue_recv(
     return _reduced(messages, None, dst_index, reduce_op, size, name, "send_ue_recv")
 
 
-@_function
 def send_uv(
     x: Variable,
     y: Variable,
@@ -101,7 +86,7 @@ def _segments(reduction: str) -> Callable[..., Variable]:
 
     ``segment_ids`` [n]: of which segment a row is; a segment without rows gets zeros.
     """
-    return _function(reduce)
+    return reduce
 
 
 segment_sum, segment_mean = _segments("sum"), _segments("mean")
@@ -155,3 +140,6 @@ def _aligned(x: Variable, y: Variable) -> list[Variable]:
         unsqueeze(v, list(range(1, 1 + rank - len(v.shape)))) if len(v.shape) < rank else v
         for v in (x, y)
     ]
+
+
+__all__ = declare.offered("paddle.geometric", globals())

@@ -1,3 +1,4 @@
+# ruff: noqa: F401 - what is imported here is what is offered
 """``paddle.io``: data sets, samplers, and the loader that makes batches of their samples."""
 
 from hpcdist.fluid.compat.paddle2.data.loader import DataLoader, default_collate, get_worker_info
@@ -20,24 +21,6 @@ from hpcdist.fluid.compat.paddle2.data.sets import (
     TensorDataset,
     random_split,
 )
+from hpcdist.fluid.compat.public_names import imported as _imported
 
-__all__ = [
-    "BatchSampler",
-    "ChainDataset",
-    "ComposeDataset",
-    "ConcatDataset",
-    "DataLoader",
-    "Dataset",
-    "DistributedBatchSampler",
-    "IterableDataset",
-    "RandomSampler",
-    "Sampler",
-    "SequenceSampler",
-    "Subset",
-    "SubsetRandomSampler",
-    "TensorDataset",
-    "WeightedRandomSampler",
-    "default_collate",
-    "get_worker_info",
-    "random_split",
-]
+__all__ = _imported(globals())

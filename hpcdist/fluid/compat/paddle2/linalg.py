@@ -28,17 +28,14 @@ DECLARED = declare.functions(
     """,
 )
 globals().update(DECLARED, matmul=_matmul, norm=norm)
-_function = declare.composed("paddle.linalg")
 
 
-@_function
 def det(x: Variable, name: str | None = None) -> Variable:
     """Return the determinants of square matrices."""
     found = append("determinant", {"Input": x}, name)
     return scalar(found) if len(x.shape) == 2 else found
 
 
-@_function
 def multi_dot(x: Variables, name: str | None = None) -> Variable:
     """Return the product of matrices, from left to right."""
     if len(x) < 2:
@@ -49,7 +46,6 @@ def multi_dot(x: Variables, name: str | None = None) -> Variable:
     return product
 
 
-@_function
 def cov(
     x: Variable,
     rowvar: bool = True,
@@ -71,7 +67,6 @@ def cov(
     return found if len(x.shape) == 2 else scalar(layers.reshape(found, [1]))
 
 
-@_function
 def corrcoef(x: Variable, rowvar: bool = True, name: str | None = None) -> Variable:
     """Return the correlations of rows, within -1 and 1."""
     if len(x.shape) != 2:
@@ -83,7 +78,7 @@ def corrcoef(x: Variable, rowvar: bool = True, name: str | None = None) -> Varia
     return layers.clip(found / layers.reshape(spread, [size, 1]) / across, -1.0, 1.0)
 
 
-__all__ = declare.public(globals(), [*DECLARED, "matmul", "norm"])
+__all__ = declare.offered("paddle.linalg", globals(), [*DECLARED, "matmul", "norm"])
 
 if TYPE_CHECKING:
 

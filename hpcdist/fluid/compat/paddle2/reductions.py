@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hpcdist.base.errors import GraphError
 from hpcdist.fluid.compat.paddle2 import declare
 from hpcdist.fluid.compat.paddle2.declare import KINDS
 from hpcdist.fluid.compat.paddle2.scalars import scalar
@@ -76,3 +77,14 @@ def _reduction(of: str) -> Callable[..., Variable]:
 
 __all__ = list(_REDUCTIONS)
 globals().update({name: _reduction(name) for name in _REDUCTIONS})
+_OF_LOSSES = {**{how: globals()[how] for how in ("mean", "sum")}, "none": lambda losses: losses}
+
+
+def reduced_losses(where: str, losses: Variable, reduction: str) -> Variable:
+    """Return losses as ``reduction`` says: 'mean', 'sum' or 'none'."""
+    if reduction not in _OF_LOSSES:
+        raise GraphError(
+            f"paddle.nn.functional.{where}: reduction: expected 'mean', 'sum' or 'none', got "
+            f"{reduction!r}"
+        )
+    return _OF_LOSSES[reduction](losses)

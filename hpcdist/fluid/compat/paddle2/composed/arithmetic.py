@@ -14,17 +14,13 @@ from hpcdist.fluid.layers.helper import LayerHelper, append
 from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.variable import Variable
 
-_function = declare.composed("paddle")
 
-
-@_function
 def cast(x: Variable, dtype: Any) -> Variable:
     """Return the value in another element type."""
     facts = {"in_dtype": x.dtype, "out_dtype": canonical(dtype)}
     return LayerHelper("cast").apply("cast", {"X": x}, facts, dtype=dtype)
 
 
-@_function
 def pow(x: Variable, y: Any, name: str | None = None) -> Variable:
     """Return x to the power of a number, or of a Variable, element by element."""
     if isinstance(y, Variable):
@@ -32,7 +28,6 @@ def pow(x: Variable, y: Any, name: str | None = None) -> Variable:
     return append("pow", {"X": x}, name, factor=declare.KINDS["float"]("paddle.pow: y", y))
 
 
-@_function
 def scale(
     x: Variable,
     scale: Any = 1.0,
@@ -45,7 +40,6 @@ def scale(
     return layers.scale(x, scale, bias, bias_after_scale, act, name)
 
 
-@_function
 def clip(x: Variable, min: Any = None, max: Any = None, name: str | None = None) -> Variable:
     """Return x within min and max; None: no bound."""
     low = -3.4028234e38 if min is None else min
@@ -55,7 +49,6 @@ def clip(x: Variable, min: Any = None, max: Any = None, name: str | None = None)
     return append("clip", {"X": x}, name, min=float(low), max=float(high))
 
 
-@_function
 def matmul(
     x: Variable,
     y: Variable,
@@ -69,7 +62,6 @@ def matmul(
     return scalar(out) if len(x.shape) == len(y.shape) == 1 else out
 
 
-@_function
 def mod(x: Variable, y: Variable, name: str | None = None) -> Variable:
     """Return the rest of x / y, of the sign of y."""
     rest = append("elementwise_mod", {"X": x, "Y": y}, axis=-1)
@@ -80,13 +72,11 @@ def mod(x: Variable, y: Variable, name: str | None = None) -> Variable:
 remainder = floor_mod = mod
 
 
-@_function
 def increment(x: Variable, value: float = 1.0, name: str | None = None) -> Variable:
     """Add ``value`` to a Variable of one element, in place; return it."""
     return layers.increment(x, value, in_place=True)
 
 
-@_function
 def trace(
     x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1, name: str | None = None
 ) -> Variable:
@@ -95,13 +85,11 @@ def trace(
     return scalar(sums) if len(x.shape) == 2 else sums
 
 
-@_function
 def dot(x: Variable, y: Variable, name: str | None = None) -> Variable:
     """Return the sum of products along the last dimension."""
     return reductions.sum(layers.elementwise_mul(x, y), -1)  # type: ignore[attr-defined]
 
 
-@_function
 def cross(x: Variable, y: Variable, axis: int = 9, name: str | None = None) -> Variable:
     """Return cross products along ``axis``, by default the first of extent 3."""
     along = x.shape.index(3) if axis == 9 and 3 in x.shape else axis
@@ -115,31 +103,26 @@ def einsum(equation: str, *operands: Any) -> Variable:
     return einstein.summed(equation, declare.operands("paddle.einsum: operands", list(operands)))
 
 
-@_function
 def mv(x: Variable, vec: Variable, name: str | None = None) -> Variable:
     """Return the product of a matrix and a vector."""
     return matmul(x, vec, name=name)
 
 
-@_function
 def inner(x: Variable, y: Variable, name: str | None = None) -> Variable:
     """Return sums of products over the last dimensions."""
     return matmul(x, y, transpose_y=len(y.shape) > 1, name=name)
 
 
-@_function
 def outer(x: Variable, y: Variable, name: str | None = None) -> Variable:
     """Return the products of every element of ``x`` with every one of ``y``."""
     return layers.reshape(x, [-1, 1]) * layers.reshape(y, [1, -1])
 
 
-@_function
 def t(input: Variable, name: str | None = None) -> Variable:
     """Return the transpose of a matrix; a vector as it is."""
     return layers.t(input, name)
 
 
-@_function
 def cumsum(
     x: Variable, axis: int | None = None, dtype: Any = None, name: str | None = None
 ) -> Variable:
@@ -150,7 +133,6 @@ def cumsum(
     return append("cumsum", {"X": flat}, name, axis=-1 if axis is None else axis)
 
 
-@_function
 def logsumexp(
     x: Variable, axis: Ints | None = None, keepdim: bool = False, name: str | None = None
 ) -> Variable:
@@ -162,7 +144,6 @@ def logsumexp(
     return result if keepdim else reductions.sum(result, axis)  # type: ignore[attr-defined]
 
 
-@_function
 def var(
     x: Variable,
     axis: Ints | None = None,
@@ -183,7 +164,6 @@ def var(
     return total / max(math.prod(counts) - 1, 1)
 
 
-@_function
 def std(
     x: Variable,
     axis: Ints | None = None,
@@ -195,7 +175,6 @@ def std(
     return layers.sqrt(var(x, axis, unbiased, keepdim))
 
 
-@_function
 def norm(
     x: Variable, p: Any = "fro", axis: Ints | None = None, keepdim: bool = False, name: Any = None
 ) -> Variable:
@@ -216,34 +195,29 @@ def norm(
     return pow(powers, 1.0 / number)
 
 
-@_function
 def log2(x: Variable, name: str | None = None) -> Variable:
     """Return the logarithm to base 2."""
     return layers.log(x) * (1.0 / math.log(2.0))
 
 
-@_function
 def log10(x: Variable, name: str | None = None) -> Variable:
     """Return the logarithm to base 10."""
     return layers.log(x) * (1.0 / math.log(10.0))
 
 
-@_function
 def expm1(x: Variable, name: str | None = None) -> Variable:
     """Return exp(x) - 1."""
     return layers.exp(x) - 1.0
 
 
-@_function
 def tan(x: Variable, name: str | None = None) -> Variable:
     """Return sin(x) / cos(x)."""
     return layers.sin(x) / layers.cos(x)
 
 
-@_function
 def lerp(x: Variable, y: Variable, weight: Any, name: str | None = None) -> Variable:
     """Return x + weight (y - x)."""
     return x + (y - x) * weight
 
 
-__all__ = declare.public(globals())
+__all__ = declare.offered("paddle", globals(), unchecked=["einsum"])

@@ -20,80 +20,66 @@ from hpcdist.fluid.layers.helper import append
 from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.variable import Variable
 
-_function = declare.composed("paddle")
-
 
 # -- of one number ---------------------------------------------------------------------------------
-@_function
 def sinh(x: Variable, name: str | None = None) -> Variable:
     """Return the hyperbolic sine."""
     return (layers.exp(x) - layers.exp(-x)) * 0.5
 
 
-@_function
 def cosh(x: Variable, name: str | None = None) -> Variable:
     """Return the hyperbolic cosine."""
     return (layers.exp(x) + layers.exp(-x)) * 0.5
 
 
-@_function
 def asinh(x: Variable, name: str | None = None) -> Variable:
     """Return the inverse of sinh, of the size first, which does not cancel."""
     size = layers.abs(x)
     return layers.sign(x) * layers.log(size + layers.sqrt(x * x + 1.0))
 
 
-@_function
 def acosh(x: Variable, name: str | None = None) -> Variable:
     """Return the inverse of cosh, of numbers from 1 on."""
     return layers.log(x + layers.sqrt(x * x - 1.0))
 
 
-@_function
 def atanh(x: Variable, name: str | None = None) -> Variable:
     """Return the inverse of tanh."""
     return (layers.log(x + 1.0) - layers.log(1.0 - x)) * 0.5
 
 
-@_function
 def trunc(input: Variable, name: str | None = None) -> Variable:
     """Return the whole part, towards zero; its gradient is 0."""
     return layers.sign(input) * layers.floor(layers.abs(input))
 
 
-@_function
 def frac(x: Variable, name: str | None = None) -> Variable:
     """Return the part behind the point, which `trunc` drops."""
     return x - trunc(x)
 
 
-@_function
 def deg2rad(x: Variable, name: str | None = None) -> Variable:
     """Return radians of degrees."""
     return (x if is_float(x.dtype) else cast(x, "float32")) * (math.pi / 180.0)
 
 
-@_function
 def rad2deg(x: Variable, name: str | None = None) -> Variable:
     """Return degrees of radians."""
     return (x if is_float(x.dtype) else cast(x, "float32")) * (180.0 / math.pi)
 
 
-@_function
 def logit(x: Variable, eps: float | None = None, name: str | None = None) -> Variable:
     """Return log(x / (1 - x)); ``eps``: of x within eps and 1 - eps."""
     inside = x if eps is None else clip(x, eps, 1.0 - eps)
     return layers.log(inside) - layers.log(1.0 - inside)
 
 
-@_function
 def bitwise_not(x: Variable, out: Any = None, name: str | None = None) -> Variable:
     """Return the integers with all bits turned, the booleans with the other value."""
     return layers.logical_not(x) if x.dtype == "bool" else layers.scale(x, -1.0, -1.0)
 
 
 # -- where values are missing ----------------------------------------------------------------------
-@_function
 def nan_to_num(
     x: Variable, nan: float = 0.0, posinf: Any = None, neginf: Any = None, name: str | None = None
 ) -> Variable:
@@ -107,7 +93,6 @@ def nan_to_num(
     return found
 
 
-@_function
 def nansum(
     x: Variable,
     axis: Ints | None = None,
@@ -120,7 +105,6 @@ def nansum(
     return reductions.sum(numbers, axis, dtype, keepdim)  # type: ignore[attr-defined]
 
 
-@_function
 def nanmean(
     x: Variable, axis: Ints | None = None, keepdim: bool = False, name: str | None = None
 ) -> Variable:
@@ -131,13 +115,11 @@ def nanmean(
 
 
 # -- of two numbers --------------------------------------------------------------------------------
-@_function
 def hypot(x: Variable, y: Variable, name: str | None = None) -> Variable:
     """Return the root of x^2 + y^2."""
     return layers.sqrt(x * x + y * y)
 
 
-@_function
 def logaddexp(x: Variable, y: Variable, name: str | None = None) -> Variable:
     """Return log(exp(x) + exp(y)), which does not overflow."""
     top = append("elementwise_max", {"X": x, "Y": y}, axis=-1)
@@ -145,7 +127,6 @@ def logaddexp(x: Variable, y: Variable, name: str | None = None) -> Variable:
     return layers.log(layers.exp(x - top) + layers.exp(y - top)) + top
 
 
-@_function
 def isclose(
     x: Variable,
     y: Variable,
@@ -161,7 +142,6 @@ def isclose(
 
 
 # -- along an axis ---------------------------------------------------------------------------------
-@_function
 def count_nonzero(
     x: Variable, axis: Ints | None = None, keepdim: bool = False, name: str | None = None
 ) -> Variable:
@@ -170,7 +150,6 @@ def count_nonzero(
     return reductions.sum(present, axis, None, keepdim)  # type: ignore[attr-defined]
 
 
-@_function
 def diff(
     x: Variable,
     n: int = 1,
@@ -190,7 +169,6 @@ def diff(
     return found
 
 
-@_function
 def repeat_interleave(
     x: Variable, repeats: int, axis: int | None = None, name: str | None = None
 ) -> Variable:
@@ -210,7 +188,6 @@ def repeat_interleave(
     return layers.reshape(copies, shape)
 
 
-@_function
 def searchsorted(
     sorted_sequence: Variable,
     values: Variable,
@@ -226,7 +203,6 @@ def searchsorted(
     return cast(reductions.sum(cast(before, "int64"), -1), kind)  # type: ignore[attr-defined]
 
 
-@_function
 def bucketize(
     x: Variable,
     sorted_sequence: Variable,
@@ -238,7 +214,6 @@ def bucketize(
     return searchsorted(sorted_sequence, x, out_int32, right)
 
 
-@_function
 def tensordot(x: Variable, y: Variable, axes: Any = 2, name: str | None = None) -> Variable:
     """Return sums of products over axes of both: how many, or a list of them for each."""
     count = axes if isinstance(axes, int) else None
@@ -265,7 +240,6 @@ def tensordot(x: Variable, y: Variable, axes: Any = 2, name: str | None = None) 
 
 
 # -- shapes ----------------------------------------------------------------------------------------
-@_function
 def broadcast_tensors(input: Variables, name: str | None = None) -> list[Variable]:
     """Repeat Variables to the shape that all of them broadcast to."""
     if any(-1 in v.shape for v in input):  # sums of zeros have the shape that a step knows
@@ -280,7 +254,6 @@ def _sum(x: Variable, y: Variable) -> Variable:
     return append("elementwise_add", {"X": x, "Y": y}, axis=-1)
 
 
-@_function
 def broadcast_shape(x_shape: Ints, y_shape: Ints) -> list[int]:
     """Return the shape of what two values of these shapes broadcast to."""
     try:
@@ -289,29 +262,25 @@ def broadcast_shape(x_shape: Ints, y_shape: Ints) -> list[int]:
         raise GraphError(f"shapes {x_shape} and {y_shape} do not broadcast") from None
 
 
-@_function
 def empty_like(x: Variable, dtype: Any = None, name: str | None = None) -> Variable:
     """Return zeros of the shape of ``x``."""
     return append("fill_any_like", {"X": x}, name, value=0.0, dtype=dtype or x.dtype)
 
 
-@_function
 def unflatten(x: Variable, axis: int, shape: Ints, name: str | None = None) -> Variable:
     """Give one dimension several extents; one of them may be -1."""
     along = axis_of("paddle.unflatten", axis, len(x.shape))
     return layers.reshape(x, [*(0 for _ in range(along)), *shape, *x.shape[along + 1 :]])
 
 
-@_function
 def is_integer(x: Variable) -> bool:
     """Return whether the elements are integers."""
     return x.dtype in ("int8", "int16", "int32", "int64", "uint8")
 
 
-@_function
 def is_complex(x: Variable) -> bool:
     """Return False: no Variable here is complex."""
     return False
 
 
-__all__ = declare.public(globals())
+__all__ = declare.offered("paddle", globals())

@@ -18,11 +18,8 @@ from hpcdist.fluid.layers.helper import LayerHelper, append
 from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.variable import Variable
 
-_function = declare.composed("paddle")
-
 
 # -- along an axis ---------------------------------------------------------------------------------
-@_function
 def cumprod(
     x: Variable, dim: int | None = None, dtype: Any = None, name: str | None = None
 ) -> Variable:
@@ -33,7 +30,6 @@ def cumprod(
     return append("cumprod", {"X": flat}, name, dim=along)
 
 
-@_function
 def logcumsumexp(
     x: Variable, axis: int | None = None, dtype: Any = None, name: str | None = None
 ) -> Variable:
@@ -56,13 +52,12 @@ def _extreme(type: str) -> Any:
         return out, places if canonical(dtype) == "int64" else cast(places, dtype)
 
     function.__name__ = function.__qualname__ = type
-    return _function(function)
+    return function
 
 
 cummax, cummin = _extreme("cummax"), _extreme("cummin")
 
 
-@_function
 def kthvalue(
     x: Variable, k: int, axis: int | None = None, keepdim: bool = False, name: str | None = None
 ) -> tuple[Variable, Variable]:
@@ -73,7 +68,6 @@ def kthvalue(
     return out, places
 
 
-@_function
 def trapezoid(
     y: Variable, x: Any = None, dx: Any = None, axis: int = -1, name: str | None = None
 ) -> Variable:
@@ -106,7 +100,6 @@ def _neighbours(x: Variable, along: int) -> tuple[Variable, Variable]:
     )
 
 
-@_function
 def rot90(x: Variable, k: int = 1, axes: Ints = [0, 1], name: str | None = None) -> Variable:  # noqa: B006
     """Return ``x``, turned k times by a right angle, from the first of ``axes`` to the second."""
     rank = len(x.shape)
@@ -124,7 +117,6 @@ def rot90(x: Variable, k: int = 1, axes: Ints = [0, 1], name: str | None = None)
 
 
 # -- places ----------------------------------------------------------------------------------------
-@_function
 def take(x: Variable, index: Variable, mode: str = "raise", name: str | None = None) -> Variable:
     """Return the elements at places in ``x`` as one row; ``mode``: 'raise', 'clip' or 'wrap'."""
     if -1 in x.shape:
@@ -145,7 +137,6 @@ def take(x: Variable, index: Variable, mode: str = "raise", name: str | None = N
     return layers.reshape(layers.gather(layers.reshape(x, [-1]), flat), list(index.shape))
 
 
-@_function
 def put_along_axis(
     arr: Variable,
     indices: Variable,
@@ -175,7 +166,6 @@ def put_along_axis(
     return helper.apply("put_along_axis", inputs, attrs, slot="Result", dtype=arr.dtype)
 
 
-@_function
 def crop(x: Variable, shape: Any = None, offsets: Any = None, name: str | None = None) -> Variable:
     """Return a part of ``x``, of this shape (-1: all behind), from these places on (0)."""
     sizes = list(x.shape) if shape is None else declare.KINDS["ints"]("paddle.crop: shape", shape)
@@ -187,7 +177,6 @@ def crop(x: Variable, shape: Any = None, offsets: Any = None, name: str | None =
     return layers.slice(x, [k for k, _, _ in kept], [b for _, b, _ in kept], ends)
 
 
-@_function
 def logit(x: Variable, eps: float | None = None, name: str | None = None) -> Variable:
     """Return log(x / (1 - x)), of x within eps and 1 - eps if that is given."""
     x = x if eps is None else layers.clip(x, eps, 1.0 - eps)
@@ -195,7 +184,6 @@ def logit(x: Variable, eps: float | None = None, name: str | None = None) -> Var
 
 
 # -- shapes and positions --------------------------------------------------------------------------
-@_function
 def vsplit(x: Variable, num_or_sections: Any, name: str | None = None) -> list[Variable]:
     """Cut along dimension 0."""
     if len(x.shape) < 2:
@@ -228,7 +216,6 @@ def _raised(x: Variable, rank: int) -> Variable:
 atleast_1d, atleast_2d, atleast_3d = map(_at_least, (1, 2, 3))
 
 
-@_function
 def diagflat(x: Variable, offset: int = 0, name: str | None = None) -> Variable:
     """Return a matrix with the elements of ``x`` on a diagonal."""
     flat = x if len(x.shape) == 1 else layers.reshape(x, [-1])
@@ -257,7 +244,6 @@ def _places(where: str, of: Any, row: Any, col: Any, offset: Any, dtype: Any) ->
     return creation.assign(np.stack(of(rows, shift, columns)).astype(canonical(dtype)))
 
 
-@_function
 def logspace(
     start: float, stop: float, num: int, base: float = 10.0, dtype: Any = None, name: Any = None
 ) -> Variable:
@@ -282,7 +268,6 @@ def _of_vector(where: str, index: Variable) -> Variable:
     return index
 
 
-@_function
 def index_add(
     x: Variable, index: Variable, axis: int, value: Variable, name: str | None = None
 ) -> Variable:
@@ -294,7 +279,6 @@ def index_add(
     return layers.transpose(append("scatter_nd_add", inputs, name), back)
 
 
-@_function
 def index_fill(
     x: Variable, index: Variable, axis: int, value: Any, name: str | None = None
 ) -> Variable:
@@ -315,7 +299,6 @@ def index_fill(
     return layers.transpose(append("scatter", inputs, name, overwrite=True), back)
 
 
-@_function
 def index_put(
     x: Variable, indices: Variables, value: Variable, accumulate: bool = False, name: Any = None
 ) -> Variable:
@@ -352,4 +335,5 @@ def index_put(
     return layers.reshape(out, list(x.shape))
 
 
-__all__ = declare.public(globals(), ["atleast_1d", "atleast_2d", "atleast_3d", "cummax", "cummin"])
+_UNCHECKED = ("atleast_1d", "atleast_2d", "atleast_3d", "tril_indices", "triu_indices")
+__all__ = declare.offered("paddle", globals(), unchecked=_UNCHECKED)

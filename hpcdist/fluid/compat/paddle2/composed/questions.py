@@ -12,28 +12,22 @@ from hpcdist.fluid.layers.helper import append
 from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.variable import Variable
 
-_function = declare.composed("paddle")
 
-
-@_function
 def isnan(x: Variable, name: str | None = None) -> Variable:
     """Return element-wise whether a value is not a number."""
     return append("not_equal", {"X": x, "Y": x}, name, axis=-1)
 
 
-@_function
 def isinf(x: Variable, name: str | None = None) -> Variable:
     """Return element-wise whether a value is infinite."""
     return layers.abs(x) >= math.inf
 
 
-@_function
 def isfinite(x: Variable, name: str | None = None) -> Variable:
     """Return element-wise whether a value is finite."""
     return layers.abs(x) < math.inf
 
 
-@_function
 def equal_all(x: Variable, y: Variable, name: str | None = None) -> Variable:
     """Return whether all elements are equal."""
     return reductions.all(append("equal", {"X": x, "Y": y}, name, axis=-1))  # type: ignore[attr-defined]
@@ -44,16 +38,14 @@ def is_tensor(x: Any) -> bool:
     return isinstance(x, Variable)
 
 
-@_function
 def rank(input: Variable) -> Variable:
     """Return the number of dimensions, as a Variable."""
     return scalar(layers.rank(input))
 
 
-@_function
 def is_floating_point(x: Variable) -> bool:
     """Return whether the elements are floats."""
     return is_float(x.dtype)
 
 
-__all__ = declare.public(globals())
+__all__ = declare.offered("paddle", globals(), unchecked=["is_tensor"])

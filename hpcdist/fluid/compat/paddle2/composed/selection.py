@@ -16,10 +16,7 @@ from hpcdist.fluid.layers.helper import LayerHelper, append
 from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.variable import Variable
 
-_function = declare.composed("paddle")
 
-
-@_function
 def gather(x: Variable, index: Variable, axis: Any = None, name: str | None = None) -> Variable:
     """Return the parts of ``x`` at the places ``index`` along ``axis`` (0)."""
     if isinstance(axis, Variable):
@@ -33,7 +30,6 @@ def gather(x: Variable, index: Variable, axis: Any = None, name: str | None = No
     return parts if index.shape else layers.squeeze(parts, [along])
 
 
-@_function
 def where(condition: Variable, x: Any = None, y: Any = None, name: str | None = None) -> Any:
     """Return elements of ``x`` where the condition holds, else of ``y``; broadcast to one shape.
 
@@ -65,7 +61,6 @@ def _zeros(x: Variable) -> Variable:
     return append("fill_any_like", {"X": x}, value=0.0, stop_gradient=True)
 
 
-@_function
 def nonzero(x: Variable, as_tuple: bool = False) -> Any:
     """Return the places of the elements that are not zero, [n, rank]; n is known in the step."""
     found = append("where_index", {"Condition": cast(x, "bool")}, dtype="int64")
@@ -74,19 +69,16 @@ def nonzero(x: Variable, as_tuple: bool = False) -> Any:
     return tuple(layers.slice(found, [1], [d], [d + 1]) for d in range(len(x.shape)))
 
 
-@_function
 def masked_select(x: Variable, mask: Variable, name: str | None = None) -> Variable:
     """Return the elements of ``x`` where ``mask`` holds, as a vector."""
     return layers.gather_nd(x, nonzero(mask))
 
 
-@_function
 def masked_fill(x: Variable, mask: Variable, value: Any, name: str | None = None) -> Variable:
     """Return ``x`` with ``value`` where ``mask`` holds."""
     return where(mask, value, x)
 
 
-@_function
 def argmax(
     x: Variable,
     axis: int | None = None,
@@ -98,7 +90,6 @@ def argmax(
     return _arg("arg_max", x, axis, keepdim, dtype, name)
 
 
-@_function
 def argmin(
     x: Variable,
     axis: int | None = None,
@@ -121,7 +112,6 @@ def _arg(
     return scalar(place) if len(of.shape) == 1 and not keepdim else place
 
 
-@_function
 def topk(
     x: Variable,
     k: Any,
@@ -164,7 +154,6 @@ def _taken(x: Variable, indices: Variable) -> Variable:
     return layers.reshape(layers.index_sample(rows, places), list(indices.shape))
 
 
-@_function
 def median(
     x: Variable, axis: int | None = None, keepdim: bool = False, name: str | None = None
 ) -> Variable:
@@ -189,7 +178,6 @@ def median(
     return out if keepdim else layers.squeeze(out, [along])
 
 
-@_function
 def take_along_axis(
     arr: Variable, indices: Variable, axis: int, broadcast: bool = True
 ) -> Variable:
@@ -203,19 +191,16 @@ def take_along_axis(
     return layers.transpose(taken, _sorted_places(order))
 
 
-@_function
 def multiplex(inputs: Variables, index: Variable, name: str | None = None) -> Variable:
     """Return row i of the input that ``index`` names for it."""
     return layers.multiplex(inputs, index)
 
 
-@_function
 def scatter_nd(index: Variable, updates: Variable, shape: Ints, name: Any = None) -> Variable:
     """Return zeros of this shape with the updates added at their places."""
     return layers.scatter_nd(index, updates, shape)
 
 
-@_function
 def expand_as(x: Variable, y: Variable, name: str | None = None) -> Variable:
     """Repeat dimensions of extent 1 so that the result has the shape of ``y``."""
     if all(extent >= 0 for extent in y.shape):
@@ -225,7 +210,6 @@ def expand_as(x: Variable, y: Variable, name: str | None = None) -> Variable:
     return append("elementwise_add", {"X": x, "Y": zeros}, name, axis=-1)
 
 
-@_function
 def unique(
     x: Variable,
     return_index: bool = False,
@@ -252,7 +236,6 @@ def unique(
     return tuple(found) if len(found) > 1 else ordered
 
 
-@_function
 def multinomial(
     x: Variable, num_samples: int = 1, replacement: bool = False, name: str | None = None
 ) -> Variable:
@@ -273,4 +256,4 @@ def _drawn(x: Variable, count: int) -> Variable:
     return topk(keys, count)[1]
 
 
-__all__ = declare.public(globals())
+__all__ = declare.offered("paddle", globals())

@@ -14,10 +14,7 @@ from hpcdist.fluid.layers.helper import LayerHelper, append
 from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.variable import Variable
 
-_function = declare.composed("paddle")
 
-
-@_function
 def split(
     x: Variable, num_or_sections: Any, axis: Any = 0, name: str | None = None
 ) -> list[Variable]:
@@ -27,25 +24,21 @@ def split(
     return layers.split(x, num_or_sections, axis, name)
 
 
-@_function
 def chunk(x: Variable, chunks: int, axis: Any = 0, name: str | None = None) -> list[Variable]:
     """Cut along ``axis`` into equal parts."""
     return split(x, chunks, axis, name)
 
 
-@_function
 def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable]:
     """Return the parts along ``axis``, without it."""
     return layers.unstack(x, axis, num)
 
 
-@_function
 def unbind(input: Variable, axis: int = 0) -> list[Variable]:
     """Return the parts along ``axis``, without it."""
     return layers.unstack(input, axis)
 
 
-@_function
 def flatten(
     x: Variable, start_axis: int = 0, stop_axis: int = -1, name: str | None = None
 ) -> Variable:
@@ -68,7 +61,6 @@ def flatten(
     return helper.apply_all("reshape2", {"X": x}, outputs, attrs, constant=("XShape",))[0]
 
 
-@_function
 def tile(x: Variable, repeat_times: Extents, name: str | None = None) -> Variable:
     """Repeat ``x`` along each dimension; missing ones are put in front."""
     times = repeat_times if isinstance(repeat_times, list) else [repeat_times]
@@ -82,7 +74,6 @@ def tile(x: Variable, repeat_times: Extents, name: str | None = None) -> Variabl
     return LayerHelper("tile", name).apply("expand", {"X": x}, attrs, dtype=x.dtype)
 
 
-@_function
 def expand(x: Variable, shape: Extents, name: str | None = None) -> Variable:
     """Repeat dimensions of extent 1 so that the result has ``shape``; -1 keeps an extent."""
     wanted = shape if isinstance(shape, list) else None
@@ -112,7 +103,6 @@ def expand(x: Variable, shape: Extents, name: str | None = None) -> Variable:
 broadcast_to = expand
 
 
-@_function
 def moveaxis(x: Variable, source: Ints, destination: Ints, name: str | None = None) -> Variable:
     """Put dimensions in other places."""
     rank = len(x.shape)
@@ -122,7 +112,6 @@ def moveaxis(x: Variable, source: Ints, destination: Ints, name: str | None = No
     return layers.transpose(x, [to[d] % rank if d in to else next(others) for d in range(rank)])
 
 
-@_function
 def roll(x: Variable, shifts: Ints, axis: Ints | None = None, name: str | None = None) -> Variable:
     """Shift elements along ``axis`` (None: along all, as one row); what leaves enters again."""
     return layers.roll(x, shifts, axis)
@@ -134,7 +123,6 @@ def meshgrid(*args: Any, **kwargs: Any) -> list[Variable]:
     return layers.meshgrid(list(declare.operands("paddle.meshgrid", given)))
 
 
-@_function
 def diag(x: Variable, offset: int = 0, padding_value: float = 0, name: Any = None) -> Variable:
     """Return a matrix with the elements of ``x`` on its diagonal."""
     if len(x.shape) != 1 or offset or padding_value:
@@ -145,4 +133,4 @@ def diag(x: Variable, offset: int = 0, padding_value: float = 0, name: Any = Non
     return layers.diag(x)
 
 
-__all__ = declare.public(globals())
+__all__ = declare.offered("paddle", globals(), unchecked=["meshgrid"])

@@ -16,8 +16,6 @@ from hpcdist.fluid.compat.paddle2.scalars import scalar
 from hpcdist.fluid.layers.helper import append
 from hpcdist.graph.variable import Variable
 
-_function = declare.composed("paddle")
-
 
 def _quantile(of: str, x: Variable, q: Any, axis: Any, keepdim: bool, skip: bool) -> Variable:
     """Return quantiles in float64, between the two values next to them; ``skip``: without NaN."""
@@ -50,7 +48,6 @@ def _quantile(of: str, x: Variable, q: Any, axis: Any, keepdim: bool, skip: bool
     return layers.stack(found, 0) if isinstance(q, (list, tuple)) and len(found) > 1 else found[0]
 
 
-@_function
 def quantile(x: Variable, q: Any, axis: Ints | None = None, keepdim: bool = False) -> Variable:
     """Return the quantiles ``q`` (one number or several) over ``axis`` in float64; NaN if one is.
 
@@ -59,13 +56,11 @@ def quantile(x: Variable, q: Any, axis: Ints | None = None, keepdim: bool = Fals
     return _quantile("quantile", x, q, axis, keepdim, False)
 
 
-@_function
 def nanquantile(x: Variable, q: Any, axis: Ints | None = None, keepdim: bool = False) -> Variable:
     """Return the quantiles ``q`` of what is not NaN."""
     return _quantile("nanquantile", x, q, axis, keepdim, True)
 
 
-@_function
 def nanmedian(
     x: Variable, axis: Ints | None = None, keepdim: bool = False, name: str | None = None
 ) -> Variable:
@@ -73,7 +68,6 @@ def nanmedian(
     return cast(_quantile("nanmedian", x, 0.5, axis, keepdim, True), x.dtype)
 
 
-@_function
 def histogram(
     input: Variable, bins: int = 100, min: float = 0, max: float = 0, name: str | None = None
 ) -> Variable:
@@ -87,7 +81,7 @@ def histogram(
         low, high = reductions.min(flat), reductions.max(flat)  # type: ignore[attr-defined]
         alike = cast(low == high, "float32")
         low, high = low - alike, high + alike
-        inside = cast(flat == flat, "int64")
+        inside = cast(flat == flat, "int64")  # type: ignore[arg-type]
     else:
         low, high = (min - 1.0, max + 1.0) if min == max else (float(min), float(max))
         inside = cast(flat >= low, "int64") * cast(flat <= high, "int64")
@@ -98,7 +92,6 @@ def histogram(
     return reductions.sum(marks * inside, 0)  # type: ignore[attr-defined]
 
 
-@_function
 def cdist(
     x: Variable,
     y: Variable,
@@ -122,7 +115,6 @@ def cdist(
     return norm(apart, p, -1)
 
 
-@_function
 def vander(
     x: Variable, n: int | None = None, increasing: bool = False, name: str | None = None
 ) -> Variable:
@@ -138,7 +130,6 @@ def vander(
     return layers.stack(powers if increasing else powers[::-1], 1)
 
 
-@_function
 def heaviside(x: Variable, y: Variable, name: str | None = None) -> Variable:
     """Return 0 below 0, 1 above it, ``y`` at 0."""
     above, there = (append(t, {"X": x, "Y": layers.zeros_like(x)}) for t in _SIDES)
@@ -149,7 +140,6 @@ def heaviside(x: Variable, y: Variable, name: str | None = None) -> Variable:
 _SIDES = ("greater_than", "equal")
 
 
-@_function
 def ldexp(x: Variable, y: Variable, name: str | None = None) -> Variable:
     """Return x 2^y in floats."""
     kind = x.dtype if x.dtype == "float64" else "float32"
@@ -157,4 +147,4 @@ def ldexp(x: Variable, y: Variable, name: str | None = None) -> Variable:
     return append("elementwise_mul", {"X": cast(x, kind), "Y": powers}, name, axis=-1)
 
 
-__all__ = declare.public(globals())
+__all__ = declare.offered("paddle", globals())

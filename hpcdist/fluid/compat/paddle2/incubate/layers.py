@@ -1,6 +1,7 @@
 """``paddle.incubate.layers``: rows and columns of matrices, Fluid's."""
 
 from hpcdist.fluid.compat.paddle2 import declare
+from hpcdist.fluid.compat.public_names import public
 from hpcdist.fluid.contrib import matching, rows
 
 _layer = declare.composed("paddle.incubate.layers")
@@ -11,11 +12,15 @@ shuffle_batch = _layer(rows.shuffle_batch)
 tdm_child = _layer(matching.tdm_child)
 tdm_sampler = _layer(matching.tdm_sampler)
 
-__all__ = [
-    "fused_embedding_seq_pool",
-    "partial_concat",
-    "partial_sum",
-    "shuffle_batch",
-    "tdm_child",
-    "tdm_sampler",
-]
+
+__all__ = public(
+    globals(),
+    [
+        "fused_embedding_seq_pool",
+        "partial_concat",
+        "partial_sum",
+        "shuffle_batch",
+        "tdm_child",
+        "tdm_sampler",
+    ],
+)

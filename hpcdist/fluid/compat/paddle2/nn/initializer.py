@@ -10,6 +10,7 @@ import numpy as np
 from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.fluid import initializer as fluid
 from hpcdist.fluid.compat.paddle2 import declare
+from hpcdist.fluid.compat.public_names import public
 from hpcdist.fluid.initializer import Bilinear, Initializer
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
@@ -202,4 +203,4 @@ def set_global_initializer(weight_init: Any, bias_init: Any = None) -> None:
     )
 
 
-__all__ = [*declare.public(globals()), "Bilinear"]
+__all__ = [*public(globals()), "Bilinear"]

@@ -16,6 +16,7 @@ from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.fluid.compat.paddle2 import declare
 from hpcdist.fluid.compat.paddle2.optimizer.cycles import CyclicLR, OneCycleLR
 from hpcdist.fluid.compat.paddle2.optimizer.scheduler import LRScheduler
+from hpcdist.fluid.compat.public_names import public
 
 _KINDS = declare.KINDS
 
@@ -263,4 +264,4 @@ class ReduceOnPlateau(LRScheduler):
 
 
 _ELSEWHERE = {one.__name__ for one in (CyclicLR, LRScheduler, OneCycleLR)}
-__all__ = sorted({*_FORMULAS, *_ELSEWHERE, *declare.public(globals())})
+__all__ = sorted({*_FORMULAS, *_ELSEWHERE, *public(globals())})

@@ -1,3 +1,4 @@
+# ruff: noqa: F401 - what is imported here is what is offered
 """``paddle.static``: programs, and what runs, saves and loads them."""
 
 from hpcdist.executor.compiled_program import CompiledProgram
@@ -28,6 +29,7 @@ from hpcdist.fluid.compat.paddle2.static.io import (
     serialize_program,
     set_program_state,
 )
+from hpcdist.fluid.compat.public_names import imported as _imported
 from hpcdist.fluid.contrib.rows import ctr_metric_bundle
 from hpcdist.fluid.layers import Print, create_global_var, create_parameter, py_func
 from hpcdist.fluid.optimizer import ExponentialMovingAverage
@@ -40,53 +42,4 @@ from hpcdist.graph import (
 from hpcdist.graph.autodiff.backward import append_backward, gradients
 from hpcdist.graph.variable import Variable
 
-__all__ = [
-    "BuildStrategy",
-    "CompiledProgram",
-    "ExecutionStrategy",
-    "Executor",
-    "ExponentialMovingAverage",
-    "InputSpec",
-    "ParallelExecutor",
-    "Print",
-    "Program",
-    "Scope",
-    "Variable",
-    "WeightNormParamAttr",
-    "accuracy",
-    "amp",
-    "append_backward",
-    "auc",
-    "cpu_places",
-    "create_global_var",
-    "create_parameter",
-    "ctr_metric_bundle",
-    "cuda_places",
-    "data",
-    "default_main_program",
-    "default_startup_program",
-    "deserialize_persistables",
-    "deserialize_program",
-    "device_guard",
-    "global_scope",
-    "gradients",
-    "io",
-    "load",
-    "load_from_file",
-    "load_inference_model",
-    "load_program_state",
-    "load_vars",
-    "name_scope",
-    "nn",
-    "normalize_program",
-    "program_guard",
-    "py_func",
-    "save",
-    "save_inference_model",
-    "save_to_file",
-    "save_vars",
-    "scope_guard",
-    "serialize_persistables",
-    "serialize_program",
-    "set_program_state",
-]
+__all__ = _imported(globals(), ["amp", "io", "nn"])

@@ -7,89 +7,21 @@ from typing import Any
 
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
-from hpcdist.fluid.compat.paddle2.sparse_table import sparse_embedding
-from hpcdist.fluid.layers import (
-    batch_norm,
-    bilinear_tensor_product,
-    case,
-    cond,
-    continuous_value_model,
-    conv2d,
-    conv2d_transpose,
-    conv3d,
-    conv3d_transpose,
-    create_parameter,
-    data_norm,
-    group_norm,
-    instance_norm,
-    layer_norm,
-    nce,
-    py_func,
-    row_conv,
-    sequence_concat,
-    sequence_conv,
-    sequence_enumerate,
-    sequence_expand,
-    sequence_expand_as,
-    sequence_first_step,
-    sequence_last_step,
-    sequence_pad,
-    sequence_pool,
-    sequence_reshape,
-    sequence_reverse,
-    sequence_scatter,
-    sequence_slice,
-    sequence_softmax,
-    sequence_unpad,
-    spectral_norm,
-    switch_case,
-    while_loop,
-)
-from hpcdist.fluid.layers.embedding import embedding_v2 as embedding
+from hpcdist.fluid.compat.paddle2.sparse_table import sparse_embedding  # noqa: F401
+from hpcdist.fluid.compat.public_names import public
+from hpcdist.fluid.layers.embedding import embedding_v2 as embedding  # noqa: F401
 from hpcdist.graph.variable import Variable
 
-__all__ = [
-    "batch_norm",
-    "bilinear_tensor_product",
-    "case",
-    "cond",
-    "continuous_value_model",
-    "conv2d",
-    "conv2d_transpose",
-    "conv3d",
-    "conv3d_transpose",
-    "create_parameter",
-    "data_norm",
-    "deform_conv2d",
-    "embedding",
-    "fc",
-    "group_norm",
-    "instance_norm",
-    "layer_norm",
-    "nce",
-    "prelu",
-    "py_func",
-    "row_conv",
-    "sequence_concat",
-    "sequence_conv",
-    "sequence_enumerate",
-    "sequence_expand",
-    "sequence_expand_as",
-    "sequence_first_step",
-    "sequence_last_step",
-    "sequence_pad",
-    "sequence_pool",
-    "sequence_reshape",
-    "sequence_reverse",
-    "sequence_scatter",
-    "sequence_slice",
-    "sequence_softmax",
-    "sequence_unpad",
-    "sparse_embedding",
-    "spectral_norm",
-    "switch_case",
-    "while_loop",
-]
+_OF_FLUID = [
+    "batch_norm", "bilinear_tensor_product", "case", "cond", "continuous_value_model", "conv2d",
+    "conv2d_transpose", "conv3d", "conv3d_transpose", "create_parameter", "data_norm",
+    "group_norm", "instance_norm", "layer_norm", "nce", "py_func", "row_conv", "sequence_concat",
+    "sequence_conv", "sequence_enumerate", "sequence_expand", "sequence_expand_as",
+    "sequence_first_step", "sequence_last_step", "sequence_pad", "sequence_pool",
+    "sequence_reshape", "sequence_reverse", "sequence_scatter", "sequence_slice",
+    "sequence_softmax", "sequence_unpad", "spectral_norm", "switch_case", "while_loop",
+]  # fmt: skip
+globals().update({name: getattr(layers, name) for name in _OF_FLUID})
 
 
 def prelu(
@@ -144,3 +76,6 @@ def fc(
         first = x if isinstance(x, Variable) else x[0]
         num_flatten_dims = len(first.shape) - 1
     return layers.fc(x, size, num_flatten_dims, weight_attr, bias_attr, activation, name)
+
+
+__all__ = public(globals(), [*_OF_FLUID, "embedding", "sparse_embedding"])

@@ -13,7 +13,6 @@ from hpcdist.fluid.layers.helper import append
 from hpcdist.graph.variable import Variable
 
 _MODULE = "paddle.nn.functional"
-_function = declare.composed(_MODULE)
 
 DECLARED = declare.functions(
     _MODULE,
@@ -44,7 +43,6 @@ DECLARED = declare.functions(
 globals().update(DECLARED)
 
 
-@_function
 def softmax(x: Variable, axis: int = -1, dtype: Any = None, name: str | None = None) -> Variable:
     """Return exp(x) over its sum along ``axis``, computed in ``dtype`` if that is given."""
     if dtype is not None:
@@ -52,7 +50,6 @@ def softmax(x: Variable, axis: int = -1, dtype: Any = None, name: str | None = N
     return append("softmax", {"X": x}, name, axis=axis)
 
 
-@_function
 def log_softmax(
     x: Variable, axis: int = -1, dtype: Any = None, name: str | None = None
 ) -> Variable:
@@ -62,7 +59,6 @@ def log_softmax(
     return x - composed.logsumexp(x, axis, True)
 
 
-@_function
 def softplus(
     x: Variable, beta: float = 1.0, threshold: float = 20.0, name: str | None = None
 ) -> Variable:
@@ -74,13 +70,11 @@ def softplus(
     return out if beta == 1.0 else out / beta
 
 
-@_function
 def celu(x: Variable, alpha: float = 1.0, name: str | None = None) -> Variable:
     """Return max(0, x) + min(0, alpha (exp(x / alpha) - 1))."""
     return layers.elu(x / alpha, 1.0) * alpha
 
 
-@_function
 def prelu(
     x: Variable, weight: Variable, data_format: str = "NCHW", name: str | None = None
 ) -> Variable:
@@ -93,14 +87,12 @@ def prelu(
     return layers.relu(x) - alpha * layers.relu(layers.scale(x, -1.0))
 
 
-@_function
 def glu(x: Variable, axis: int = -1, name: str | None = None) -> Variable:
     """Return the first half along ``axis`` times the sigmoid of the second."""
     first, second = composed.split(x, 2, axis)
     return first * layers.sigmoid(second)
 
 
-@_function
 def gumbel_softmax(
     x: Variable,
     temperature: float = 1.0,
@@ -127,7 +119,6 @@ def gumbel_softmax(
     return chosen - still + soft
 
 
-@_function
 def rrelu(
     x: Variable,
     lower: float = 1.0 / 8.0,
@@ -148,4 +139,4 @@ def rrelu(
     return append("drawn_leaky_relu", inputs, name, lower=lower, upper=upper, is_test=test)
 
 
-__all__ = declare.public(globals(), DECLARED)
+__all__ = declare.offered(_MODULE, globals(), DECLARED)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import composed, declare, reductions
-from hpcdist.fluid.compat.paddle2.nn.functional.loss import reduced
+from hpcdist.fluid.compat.paddle2.reductions import reduced_losses
 from hpcdist.fluid.layers.helper import LayerHelper, present
 from hpcdist.graph.variable import Variable
 
-_function = declare.composed("paddle.nn.functional")
 
-
-@_function
 def multi_margin_loss(
     input: Variable,
     label: Variable,
@@ -35,10 +32,9 @@ def multi_margin_loss(
     above = composed.pow(layers.relu(apart), float(p))
     means = reductions.mean(above, 1)  # type: ignore[attr-defined]
     losses = means - own if weight is None else means - of_label * own
-    return reduced("multi_margin_loss", losses, reduction)
+    return reduced_losses("multi_margin_loss", losses, reduction)
 
 
-@_function
 def hsigmoid_loss(
     input: Variable,
     label: Variable,
@@ -67,4 +63,4 @@ def hsigmoid_loss(
     return helper.apply_all("hierarchical_sigmoid", inputs, outputs, attrs, constant=("PreOut",))[0]
 
 
-__all__ = declare.public(globals())
+__all__ = declare.offered("paddle.nn.functional", globals())

@@ -17,14 +17,12 @@ from hpcdist.graph.variable import Variable
 from hpcdist.ops.embedding.lookup import NO_PADDING
 
 _MODULE = "paddle.nn.functional"
-_function = declare.composed(_MODULE)
 DECLARED = declare.functions(
     _MODULE, "gather_tree(ids, parents)    gather_tree Ids=ids Parents=parents"
 ) | {"diag_embed": tensor.DECLARED["diag_embed"]}
 globals().update(DECLARED)
 
 
-@_function
 def linear(
     x: Variable, weight: Variable, bias: Variable | None = None, name: str | None = None
 ) -> Variable:
@@ -36,7 +34,6 @@ def linear(
     return helper.apply("elementwise_add", {"X": out, "Y": bias}, {"axis": -1}, dtype=x.dtype)
 
 
-@_function
 def embedding(
     x: Variable,
     weight: Variable,
@@ -55,14 +52,12 @@ def embedding(
     return looked_up(helper, "lookup_table_v2", weight, x, sparse, False, padding)
 
 
-@_function
 def one_hot(x: Variable, num_classes: Any, name: str | None = None) -> Variable:
     """Return [..., num_classes] with 1 at each id of ``x`` [...]."""
     helper, attrs = LayerHelper("one_hot_v2", name), {"depth": num_classes}
     return helper.apply("one_hot_v2", {"X": x}, attrs, stop_gradient=True)
 
 
-@_function
 def dropout(
     x: Variable,
     p: float = 0.5,
@@ -96,7 +91,6 @@ def dropout(
     return layers.elementwise_mul(x, mask, name=name)
 
 
-@_function
 def dropout2d(
     x: Variable,
     p: float = 0.5,
@@ -108,7 +102,6 @@ def dropout2d(
     return _channels_dropped("dropout2d", x, p, training, data_format, ("NCHW", "NHWC"), name)
 
 
-@_function
 def dropout3d(
     x: Variable,
     p: float = 0.5,
@@ -120,7 +113,6 @@ def dropout3d(
     return _channels_dropped("dropout3d", x, p, training, data_format, ("NCDHW", "NDHWC"), name)
 
 
-@_function
 def alpha_dropout(
     x: Variable, p: float = 0.5, training: bool = True, name: str | None = None
 ) -> Variable:
@@ -149,7 +141,6 @@ def _channels_dropped(
     return dropout(x, p, [0, layout.index("C")], training, name=name)
 
 
-@_function
 def batch_norm(
     x: Variable,
     running_mean: Variable,
@@ -188,7 +179,6 @@ def batch_norm(
     return out
 
 
-@_function
 def layer_norm(
     x: Variable,
     normalized_shape: Ints,
@@ -210,7 +200,6 @@ def layer_norm(
     return helper.apply_all("layer_norm", inputs, outputs, attrs, constant=("Mean", "Variance"))[2]
 
 
-@_function
 def instance_norm(
     x: Variable,
     running_mean: Any = None,
@@ -237,7 +226,6 @@ def instance_norm(
     return layers.reshape(out[0], [0, 0, *x.shape[2:]])
 
 
-@_function
 def normalize(
     x: Variable, p: float = 2, axis: int = 1, epsilon: float = 1e-12, name: str | None = None
 ) -> Variable:
@@ -246,7 +234,6 @@ def normalize(
     return x / layers.elementwise_max(size, math_op.filled(size, epsilon))
 
 
-@_function
 def cosine_similarity(x1: Variable, x2: Variable, axis: int = 1, eps: float = 1e-8) -> Variable:
     """Return x1 x2 / max(|x1| |x2|, eps), summed along ``axis``."""
     total = reductions.sum  # type: ignore[attr-defined]
@@ -256,7 +243,6 @@ def cosine_similarity(x1: Variable, x2: Variable, axis: int = 1, eps: float = 1e
     return product / layers.sqrt(layers.elementwise_max(squares, least))
 
 
-@_function
 def pairwise_distance(
     x: Variable,
     y: Variable,
@@ -269,7 +255,6 @@ def pairwise_distance(
     return composed.norm(x - y + epsilon, p, -1, keepdim)
 
 
-@_function
 def label_smooth(
     label: Variable,
     prior_dist: Variable | None = None,
@@ -280,7 +265,6 @@ def label_smooth(
     return layers.label_smooth(label, prior_dist, epsilon, name=name)
 
 
-@_function
 def sequence_mask(
     x: Variable, maxlen: Any = None, dtype: Any = "int64", name: str | None = None
 ) -> Variable:
@@ -288,7 +272,6 @@ def sequence_mask(
     return layers.sequence_mask(x, maxlen, canonical(dtype), name)
 
 
-@_function
 def pad(
     x: Variable,
     pad: Ints,
@@ -324,7 +307,6 @@ def pad(
     )
 
 
-@_function
 def zeropad2d(
     x: Variable, padding: Ints, data_format: str = "NCHW", name: str | None = None
 ) -> Variable:
@@ -332,7 +314,6 @@ def zeropad2d(
     return pad(x, padding, "constant", 0.0, data_format, name)
 
 
-@_function
 def bilinear(
     x1: Variable,
     x2: Variable,
@@ -344,7 +325,6 @@ def bilinear(
     return append("bilinear_tensor_product", present(X=x1, Y=x2, Weight=weight, Bias=bias), name)
 
 
-@_function
 def unfold(
     x: Variable,
     kernel_sizes: Sizes,
@@ -357,7 +337,6 @@ def unfold(
     return layers.unfold(x, kernel_sizes, strides, paddings, dilations, name)
 
 
-@_function
 def scaled_dot_product_attention(
     query: Variable,
     key: Variable,
@@ -383,4 +362,4 @@ def scaled_dot_product_attention(
     return layers.transpose(composed.matmul(shares, v), [0, 2, 1, 3])
 
 
-__all__ = declare.public(globals(), DECLARED)
+__all__ = declare.offered(_MODULE, globals(), DECLARED)

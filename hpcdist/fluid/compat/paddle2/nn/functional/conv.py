@@ -12,7 +12,6 @@ from hpcdist.fluid.layers.helper import LayerHelper, named
 from hpcdist.graph.variable import Variable
 
 _MODULE = "paddle.nn.functional"
-_function = declare.composed(_MODULE)
 
 
 def _convolution(
@@ -65,7 +64,7 @@ def _conv(kind: str, layout: str, doc: str):
         facts = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
         return _convolution(kind, x, weight, bias, data_format, name, **facts)
 
-    return _function(named(kind, conv, doc))
+    return named(kind, conv, doc)
 
 
 conv2d = _conv(
@@ -76,7 +75,6 @@ conv2d = _conv(
 conv3d = _conv("conv3d", "NCDHW", "Correlate volumes with the filters ``weight``.")
 
 
-@_function
 def conv1d(
     x: Variable,
     weight: Variable,
@@ -140,7 +138,6 @@ def _extended(
     return [(n - 1) * step - c + d * (k - 1) + 1 + m for n, step, c, d, k, m in parts]
 
 
-@_function
 def conv2d_transpose(
     x: Variable,
     weight: Variable,
@@ -161,7 +158,6 @@ def conv2d_transpose(
     return _transposed("conv2d_transpose", x, weight, bias, facts, name)
 
 
-@_function
 def conv3d_transpose(
     x: Variable,
     weight: Variable,
@@ -182,7 +178,6 @@ def conv3d_transpose(
     return _transposed("conv3d_transpose", x, weight, bias, facts, name)
 
 
-@_function
 def conv1d_transpose(
     x: Variable,
     weight: Variable,
@@ -225,4 +220,4 @@ def _pair(value: Any) -> list[int]:
     return [int(both[0]), int(both[-1])]
 
 
-__all__ = declare.public(globals())
+__all__ = declare.offered(_MODULE, globals())

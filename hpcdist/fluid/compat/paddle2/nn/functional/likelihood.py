@@ -6,14 +6,11 @@ import math
 
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import declare, reductions
-from hpcdist.fluid.compat.paddle2.nn.functional.loss import reduced
+from hpcdist.fluid.compat.paddle2.reductions import reduced_losses
 from hpcdist.fluid.compat.paddle2.tensor import DECLARED
 from hpcdist.graph.variable import Variable
 
-_function = declare.composed("paddle.nn.functional")
 
-
-@_function
 def multi_label_soft_margin_loss(
     input: Variable,
     label: Variable,
@@ -25,10 +22,9 @@ def multi_label_soft_margin_loss(
     losses = label * layers.logsigmoid(input) + (1.0 - label) * layers.logsigmoid(-input)
     losses = losses if weight is None else losses * weight
     of_rows = reductions.mean(-losses, -1)  # type: ignore[attr-defined]
-    return reduced("multi_label_soft_margin_loss", of_rows, reduction)
+    return reduced_losses("multi_label_soft_margin_loss", of_rows, reduction)
 
 
-@_function
 def poisson_nll_loss(
     input: Variable,
     label: Variable,
@@ -50,10 +46,9 @@ def poisson_nll_loss(
         safe = layers.elementwise_max(label, DECLARED["full_like"](label, 1.0))
         more = safe * layers.log(safe) - safe + 0.5 * layers.log(safe * (2.0 * math.pi))
         losses = losses + more * (label > 1.0).astype(input.dtype)
-    return reduced("poisson_nll_loss", losses, reduction)
+    return reduced_losses("poisson_nll_loss", losses, reduction)
 
 
-@_function
 def gaussian_nll_loss(
     input: Variable,
     label: Variable,
@@ -69,12 +64,11 @@ def gaussian_nll_loss(
     """
     spread = layers.clip(variance, epsilon, 3.4028234e38)
     losses = 0.5 * (layers.log(spread) + layers.square(input - label) / spread)
-    return reduced(
+    return reduced_losses(
         "gaussian_nll_loss", losses + 0.5 * math.log(2.0 * math.pi) if full else losses, reduction
     )
 
 
-@_function
 def ctc_loss(
     log_probs: Variable,
     labels: Variable,
@@ -92,7 +86,7 @@ def ctc_loss(
     losses = layers.squeeze(layers.warpctc(log_probs, labels, blank, norm_by_times, *lengths), [-1])
     if reduction == "mean":
         losses = losses / layers.cast(label_lengths, losses.dtype)
-    return reduced("ctc_loss", losses, reduction)
+    return reduced_losses("ctc_loss", losses, reduction)
 
 
-__all__ = declare.public(globals())
+__all__ = declare.offered("paddle.nn.functional", globals())

@@ -8,19 +8,13 @@ from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import composed, declare, reductions
 from hpcdist.fluid.compat.paddle2.nn.functional import common
+from hpcdist.fluid.compat.paddle2.reductions import reduced_losses
 from hpcdist.fluid.compat.paddle2.scalars import scalar
 from hpcdist.fluid.layers import math_op
 from hpcdist.fluid.layers.helper import LayerHelper, append
 from hpcdist.graph.variable import Variable
 
 _MODULE = "paddle.nn.functional"
-_function = declare.composed(_MODULE)
-_REDUCTIONS: dict[str, Any] = {
-    "mean": reductions.mean,  # type: ignore[attr-defined]
-    "sum": reductions.sum,  # type: ignore[attr-defined]
-    "none": lambda losses: losses,
-}
-
 DECLARED = declare.functions(
     _MODULE,
     """
@@ -28,15 +22,6 @@ DECLARED = declare.functions(
     """,  # noqa: E501
 )
 globals().update(DECLARED)
-
-
-def reduced(where: str, losses: Variable, reduction: str) -> Variable:
-    """Return losses as ``reduction`` says: 'mean', 'sum' or 'none'."""
-    if reduction not in _REDUCTIONS:
-        raise GraphError(
-            f"{_MODULE}.{where}: reduction: expected 'mean', 'sum' or 'none', got {reduction!r}"
-        )
-    return _REDUCTIONS[reduction](losses)
 
 
 def _labels(where: str, input: Variable, label: Variable, axis: int) -> Variable:
@@ -50,7 +35,6 @@ def _labels(where: str, input: Variable, label: Variable, axis: int) -> Variable
     return layers.unsqueeze(label, [axis]) if missing else label
 
 
-@_function
 def cross_entropy(
     input: Variable,
     label: Variable,
@@ -94,7 +78,7 @@ def cross_entropy(
         return total / (count + _is(count, 0.0, input.dtype))
     if reduction == "none" and squeezed:
         return layers.squeeze(losses, [axis])
-    return reduced("cross_entropy", losses, reduction)
+    return reduced_losses("cross_entropy", losses, reduction)
 
 
 def _weights(weight: Variable, label: Variable, ignore_index: int, soft: bool) -> Variable:
@@ -117,7 +101,6 @@ def _is_not(x: Variable, number: float, dtype: str) -> Variable:
     return layers.cast(layers.not_equal(x, math_op.filled(x, number)), dtype)
 
 
-@_function
 def softmax_with_cross_entropy(
     logits: Variable,
     label: Variable,
@@ -134,7 +117,6 @@ def softmax_with_cross_entropy(
     )
 
 
-@_function
 def binary_cross_entropy(
     input: Variable,
     label: Variable,
@@ -145,10 +127,11 @@ def binary_cross_entropy(
     """Return -label log(input) - (1 - label) log(1 - input), for probabilities ``input``."""
     helper = LayerHelper("binary_cross_entropy", name)
     losses = helper.apply("bce_loss", {"X": input, "Label": label}, dtype=input.dtype)
-    return reduced("binary_cross_entropy", losses if weight is None else losses * weight, reduction)
+    return reduced_losses(
+        "binary_cross_entropy", losses if weight is None else losses * weight, reduction
+    )
 
 
-@_function
 def binary_cross_entropy_with_logits(
     logit: Variable,
     label: Variable,
@@ -170,32 +153,28 @@ def binary_cross_entropy_with_logits(
         losses = layers.elementwise_add(straight, weighted)
     if weight is not None:
         losses = losses * weight
-    return reduced("binary_cross_entropy_with_logits", losses, reduction)
+    return reduced_losses("binary_cross_entropy_with_logits", losses, reduction)
 
 
-@_function
 def square_error_cost(input: Variable, label: Variable) -> Variable:
     """Return (input - label)^2, element by element."""
     return layers.square_error_cost(input, label)
 
 
-@_function
 def mse_loss(
     input: Variable, label: Variable, reduction: str = "mean", name: str | None = None
 ) -> Variable:
     """Return the mean of (input - label)^2."""
-    return reduced("mse_loss", layers.square(input - label), reduction)
+    return reduced_losses("mse_loss", layers.square(input - label), reduction)
 
 
-@_function
 def l1_loss(
     input: Variable, label: Variable, reduction: str = "mean", name: str | None = None
 ) -> Variable:
     """Return the mean of |input - label|."""
-    return reduced("l1_loss", layers.abs(input - label), reduction)
+    return reduced_losses("l1_loss", layers.abs(input - label), reduction)
 
 
-@_function
 def smooth_l1_loss(
     input: Variable,
     label: Variable,
@@ -204,10 +183,9 @@ def smooth_l1_loss(
     name: str | None = None,
 ) -> Variable:
     """Return d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), for d = label - input."""
-    return reduced("smooth_l1_loss", layers.huber_loss(input, label, delta), reduction)
+    return reduced_losses("smooth_l1_loss", layers.huber_loss(input, label, delta), reduction)
 
 
-@_function
 def nll_loss(
     input: Variable,
     label: Variable,
@@ -227,10 +205,9 @@ def nll_loss(
     if reduction == "mean":
         total = reductions.sum(losses)  # type: ignore[attr-defined]
         return total / reductions.sum(shares)  # type: ignore[attr-defined]
-    return reduced("nll_loss", losses, reduction)
+    return reduced_losses("nll_loss", losses, reduction)
 
 
-@_function
 def kl_div(
     input: Variable, label: Variable, reduction: str = "mean", name: str | None = None
 ) -> Variable:
@@ -246,7 +223,6 @@ def kl_div(
     return loss if reduction == "none" else scalar(loss)
 
 
-@_function
 def margin_ranking_loss(
     input: Variable,
     other: Variable,
@@ -257,10 +233,9 @@ def margin_ranking_loss(
 ) -> Variable:
     """Return max(0, margin - label (input - other))."""
     losses = layers.relu(layers.scale(label * (input - other), -1.0) + margin)
-    return reduced("margin_ranking_loss", losses, reduction)
+    return reduced_losses("margin_ranking_loss", losses, reduction)
 
 
-@_function
 def hinge_embedding_loss(
     input: Variable,
     label: Variable,
@@ -272,10 +247,9 @@ def hinge_embedding_loss(
     positive = _is(label, 1.0, input.dtype)
     negative = _is(label, -1.0, input.dtype)
     losses = input * positive + layers.relu(layers.scale(input, -1.0) + margin) * negative
-    return reduced("hinge_embedding_loss", losses, reduction)
+    return reduced_losses("hinge_embedding_loss", losses, reduction)
 
 
-@_function
 def cosine_embedding_loss(
     input1: Variable,
     input2: Variable,
@@ -288,10 +262,9 @@ def cosine_embedding_loss(
     cosine = common.cosine_similarity(input1, input2, axis=-1)
     positive = _is(label, 1, cosine.dtype)
     losses = (1.0 - cosine) * positive + layers.relu(cosine - margin) * (1.0 - positive)
-    return reduced("cosine_embedding_loss", losses, reduction)
+    return reduced_losses("cosine_embedding_loss", losses, reduction)
 
 
-@_function
 def triplet_margin_loss(
     input: Variable,
     positive: Variable,
@@ -312,7 +285,6 @@ def triplet_margin_loss(
     return triplet_margin_with_distance_loss(*values, distance, margin, swap, reduction)
 
 
-@_function
 def triplet_margin_with_distance_loss(
     input: Variable,
     positive: Variable,
@@ -334,19 +306,17 @@ def triplet_margin_with_distance_loss(
     if swap:
         far = layers.elementwise_min(far, distance(positive, negative))
     losses = layers.relu(near - far + margin)
-    return reduced("triplet_margin_with_distance_loss", losses, reduction)
+    return reduced_losses("triplet_margin_with_distance_loss", losses, reduction)
 
 
-@_function
 def soft_margin_loss(
     input: Variable, label: Variable, reduction: str = "mean", name: str | None = None
 ) -> Variable:
     """Return log(1 + exp(-label input))."""
     losses = layers.softplus(layers.scale(label.astype(input.dtype) * input, -1.0))
-    return reduced("soft_margin_loss", losses, reduction)
+    return reduced_losses("soft_margin_loss", losses, reduction)
 
 
-@_function
 def sigmoid_focal_loss(
     logit: Variable,
     label: Variable,
@@ -362,12 +332,11 @@ def sigmoid_focal_loss(
     right = chance * label + (1.0 - chance) * (1.0 - label)
     share = label * alpha + (1.0 - label) * (1.0 - alpha)
     focal = share * composed.pow(1.0 - right, gamma) * losses
-    return reduced(
+    return reduced_losses(
         "sigmoid_focal_loss", focal if normalizer is None else focal / normalizer, reduction
     )
 
 
-@_function
 def dice_loss(
     input: Variable, label: Variable, epsilon: float = 1e-5, name: str | None = None
 ) -> Variable:
@@ -379,7 +348,6 @@ def dice_loss(
     return reductions.mean(1.0 - both * 2.0 / (sizes + epsilon))  # type: ignore[attr-defined]
 
 
-@_function
 def npair_loss(
     anchor: Variable, positive: Variable, labels: Variable, l2_reg: float = 0.002
 ) -> Variable:
@@ -387,4 +355,4 @@ def npair_loss(
     return scalar(layers.npair_loss(anchor, positive, labels, l2_reg))
 
 
-__all__ = [name for name in declare.public(globals(), DECLARED) if name != "reduced"]
+__all__ = declare.offered(_MODULE, globals(), DECLARED)

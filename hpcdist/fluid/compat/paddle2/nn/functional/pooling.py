@@ -13,7 +13,6 @@ from hpcdist.fluid.layers.helper import LayerHelper, named
 from hpcdist.graph.variable import Variable
 
 _MODULE = "paddle.nn.functional"
-_function = declare.composed(_MODULE)
 
 
 def _pool(
@@ -39,7 +38,6 @@ def _no_mask(where: str, return_mask: bool) -> None:
         raise GraphError(f"{_MODULE}.{where}: return_mask is not there: use paddle.argmax")
 
 
-@_function
 def max_pool2d(
     x: Variable,
     kernel_size: Sizes,
@@ -76,7 +74,7 @@ def _avg_pool(kind: str, pool: Callable[..., Variable], layout: str, doc: str):
         rest = {"exclusive": exclusive, "ceil_mode": ceil_mode, "data_format": data_format}
         return _pool(pool, x, "avg", kernel_size, stride, padding, name=name, **rest)
 
-    return _function(named(kind, avg_pool, doc))
+    return named(kind, avg_pool, doc)
 
 
 _MEANS = "Return the means of windows; exclusive: padding does not count."
@@ -84,7 +82,6 @@ avg_pool2d = _avg_pool("avg_pool2d", layers.pool2d, "NCHW", _MEANS)
 avg_pool3d = _avg_pool("avg_pool3d", layers.pool3d, "NCDHW", _MEANS)
 
 
-@_function
 def max_pool3d(
     x: Variable,
     kernel_size: Sizes,
@@ -102,7 +99,6 @@ def max_pool3d(
     return _pool(layers.pool3d, x, "max", kernel_size, stride, padding, **rest)
 
 
-@_function
 def adaptive_avg_pool3d(
     x: Variable, output_size: Sizes, data_format: str = "NCDHW", name: str | None = None
 ) -> Variable:
@@ -112,7 +108,6 @@ def adaptive_avg_pool3d(
     return layers.adaptive_pool3d(x, output_size, "avg", name=name)
 
 
-@_function
 def adaptive_max_pool3d(
     x: Variable, output_size: Sizes, return_mask: bool = False, name: str | None = None
 ) -> Variable:
@@ -131,7 +126,6 @@ def _of_rows(pool: Any, x: Variable, sizes: Any, steps: Any, padding: Any, **res
     return layers.squeeze(pool(wide, pair(sizes), step, around, **rest), [3])
 
 
-@_function
 def max_pool1d(
     x: Variable,
     kernel_size: Sizes,
@@ -151,7 +145,6 @@ def max_pool1d(
     return _of_rows(max_pool2d, x, kernel_size, stride, padding, ceil_mode=ceil_mode)
 
 
-@_function
 def avg_pool1d(
     x: Variable,
     kernel_size: Sizes,
@@ -166,7 +159,6 @@ def avg_pool1d(
     return _of_rows(avg_pool2d, x, kernel_size, stride, padding, **rest)
 
 
-@_function
 def adaptive_avg_pool2d(
     x: Variable, output_size: Sizes, data_format: str = "NCHW", name: str | None = None
 ) -> Variable:
@@ -174,7 +166,6 @@ def adaptive_avg_pool2d(
     return layers.adaptive_pool2d(x, output_size, "avg", name=name)
 
 
-@_function
 def adaptive_max_pool2d(
     x: Variable, output_size: Sizes, return_mask: bool = False, name: str | None = None
 ) -> Variable:
@@ -183,14 +174,12 @@ def adaptive_max_pool2d(
     return layers.adaptive_pool2d(x, output_size, "max", name=name)
 
 
-@_function
 def adaptive_avg_pool1d(x: Variable, output_size: int, name: str | None = None) -> Variable:
     """Return means over ``output_size`` windows of [n, channels, length]."""
     wide = layers.unsqueeze(x, [3])
     return layers.squeeze(layers.adaptive_pool2d(wide, [output_size, 1], "avg"), [3])
 
 
-@_function
 def adaptive_max_pool1d(
     x: Variable, output_size: int, return_mask: bool = False, name: str | None = None
 ) -> Variable:
@@ -262,7 +251,6 @@ def _unpooled(
     return LayerHelper(type, name).apply(type, inputs, windows, dtype=x.dtype)
 
 
-@_function
 def max_unpool2d(
     x: Variable,
     indices: Variable,
@@ -278,7 +266,6 @@ def max_unpool2d(
     return _unpooled("unpool", x, indices, windows, data_format, output_size, name)
 
 
-@_function
 def max_unpool3d(
     x: Variable,
     indices: Variable,
@@ -294,7 +281,6 @@ def max_unpool3d(
     return _unpooled("unpool3d", x, indices, windows, data_format, output_size, name)
 
 
-@_function
 def max_unpool1d(
     x: Variable,
     indices: Variable,
@@ -306,12 +292,12 @@ def max_unpool1d(
     name: str | None = None,
 ) -> Variable:
     """The same, of [n, channels, length]."""
-    wide = [layers.unsqueeze(one, [3]) for one in (x, indices)]
+    wide, places = (layers.unsqueeze(one, [3]) for one in (x, indices))
     sizes = [_pair("max_unpool1d", kernel_size)[0], 1]
     steps = None if stride is None else [_pair("max_unpool1d", stride)[0], 1]
     wish = None if output_size is None else [list(output_size)[-1], 1]
     around = [_pair("max_unpool1d", padding)[0], 0]
-    return layers.squeeze(max_unpool2d(*wide, sizes, steps, around, "NCHW", wish), [3])
+    return layers.squeeze(max_unpool2d(wide, places, sizes, steps, around, "NCHW", wish), [3])
 
 
-__all__ = declare.public(globals())
+__all__ = declare.offered(_MODULE, globals())

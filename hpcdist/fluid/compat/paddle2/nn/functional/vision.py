@@ -15,7 +15,6 @@ from hpcdist.fluid.layers.helper import LayerHelper
 from hpcdist.graph.variable import Variable
 
 _MODULE = "paddle.nn.functional"
-_function = declare.composed(_MODULE)
 
 
 def _channels_first(where: str, data_format: str) -> None:
@@ -25,7 +24,6 @@ def _channels_first(where: str, data_format: str) -> None:
         )
 
 
-@_function
 def pixel_shuffle(
     x: Variable, upscale_factor: int, data_format: str = "NCHW", name: str | None = None
 ) -> Variable:
@@ -34,7 +32,6 @@ def pixel_shuffle(
     return layers.pixel_shuffle(x, upscale_factor)
 
 
-@_function
 def channel_shuffle(
     x: Variable, groups: int, data_format: str = "NCHW", name: str | None = None
 ) -> Variable:
@@ -43,7 +40,6 @@ def channel_shuffle(
     return layers.shuffle_channel(x, groups, name)
 
 
-@_function
 def temporal_shift(
     x: Variable,
     seg_num: int,
@@ -56,7 +52,6 @@ def temporal_shift(
     return layers.temporal_shift(x, seg_num, shift_ratio, name)
 
 
-@_function
 def pixel_unshuffle(
     x: Variable, downscale_factor: int, data_format: str = "NCHW", name: str | None = None
 ) -> Variable:
@@ -73,7 +68,6 @@ def pixel_unshuffle(
     return layers.reshape(turned, [n, channels * r * r, height // r, width // r])
 
 
-@_function
 def local_response_norm(
     x: Variable,
     size: int,
@@ -100,7 +94,6 @@ def _pair(value: Any) -> list[int]:
     return [value] * 2 if isinstance(value, int) else list(value)
 
 
-@_function
 def fold(
     x: Variable,
     output_sizes: Sizes,
@@ -142,7 +135,6 @@ _RESAMPLED = {"nearest": "NEAREST", "bilinear": "BILINEAR", "trilinear": "TRILIN
 _FORMATS = {"nearest": "NCHW", "bilinear": "NCHW", "linear": "NCW", "trilinear": "NCDHW"}
 
 
-@_function
 def interpolate(
     x: Variable,
     size: Any = None,
@@ -205,7 +197,6 @@ def _scaled(where: str, x: Variable, scale: Any) -> list[int]:
     return [int(size) for size in sizes]
 
 
-@_function
 def upsample(
     x: Variable,
     size: Any = None,
@@ -221,7 +212,6 @@ def upsample(
 
 
 # -- places on grids -------------------------------------------------------------------------------
-@_function
 def affine_grid(
     theta: Variable, out_shape: Any, align_corners: bool = True, name: str | None = None
 ) -> Variable:
@@ -231,7 +221,6 @@ def affine_grid(
     return helper.apply("affine_grid", {"Theta": theta}, attrs, slot="Output", dtype=theta.dtype)
 
 
-@_function
 def grid_sample(
     x: Variable,
     grid: Variable,
@@ -252,4 +241,4 @@ def grid_sample(
     return helper.apply("grid_sampler", inputs, attrs, slot="Output", dtype=x.dtype)
 
 
-__all__ = declare.public(globals())
+__all__ = declare.offered(_MODULE, globals())

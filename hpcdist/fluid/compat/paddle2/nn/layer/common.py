@@ -9,27 +9,7 @@ from hpcdist.fluid.compat.paddle2 import composed
 from hpcdist.fluid.compat.paddle2.declare import Ints
 from hpcdist.fluid.compat.paddle2.nn import functional
 from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer, number_from
-
-__all__ = [
-    "AlphaDropout",
-    "Bilinear",
-    "Dropout",
-    "Dropout2D",
-    "Dropout3D",
-    "Embedding",
-    "Flatten",
-    "Identity",
-    "Linear",
-    "Pad1D",
-    "Pad2D",
-    "Pad3D",
-    "RReLU",
-    "Softmax2D",
-    "Unflatten",
-    "UpsamplingBilinear2D",
-    "UpsamplingNearest2D",
-    "ZeroPad2D",
-]
+from hpcdist.fluid.compat.public_names import public
 
 
 class Identity(Layer):
@@ -291,3 +271,6 @@ class UpsamplingBilinear2D(UpsamplingNearest2D):
     """The same, between pixels; corners stay corners."""
 
     mode, align_corners = "bilinear", True
+
+
+__all__ = public(globals())

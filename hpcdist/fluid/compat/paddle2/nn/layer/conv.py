@@ -8,16 +8,8 @@ from typing import Any
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid.compat.paddle2.nn import functional
 from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer, number_from
+from hpcdist.fluid.compat.public_names import public
 from hpcdist.fluid.initializer import Normal
-
-__all__ = [
-    "Conv1D",
-    "Conv1DTranspose",
-    "Conv2D",
-    "Conv2DTranspose",
-    "Conv3D",
-    "Conv3DTranspose",
-]
 
 
 class _Convolution(Layer):
@@ -151,3 +143,6 @@ class Conv3DTranspose(Conv2DTranspose):
     """The same, of volumes."""
 
     axes, layout, function = 3, "NCDHW", "conv3d_transpose"
+
+
+__all__ = public(globals())

@@ -11,21 +11,12 @@ from hpcdist.fluid.compat.paddle2.creation import get_default_dtype
 from hpcdist.fluid.compat.paddle2.declare import Ints
 from hpcdist.fluid.compat.paddle2.nn import functional
 from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer, number_from
+from hpcdist.fluid.compat.public_names import public
 from hpcdist.fluid.initializer import Constant, Normal
 from hpcdist.fluid.layers.helper import LayerHelper
 from hpcdist.fluid.layers.param_attr import ParamAttr
 
 _INSTANCES = ("InstanceNorm1D", "InstanceNorm2D", "InstanceNorm3D")
-__all__ = [
-    "BatchNorm",
-    "BatchNorm1D",
-    "BatchNorm2D",
-    "BatchNorm3D",
-    "GroupNorm",
-    "LayerNorm",
-    "SpectralNorm",
-    *_INSTANCES,
-]
 
 
 class LayerNorm(Layer):
@@ -251,3 +242,6 @@ class SpectralNorm(Layer):
         return LayerHelper("spectral_norm").apply(
             "spectral_norm", inputs, self._attrs, dtype=x.dtype
         )
+
+
+__all__ = public(globals())

@@ -15,17 +15,9 @@ from hpcdist.fluid.compat.paddle2.nn.layer.common import Dropout, Linear
 from hpcdist.fluid.compat.paddle2.nn.layer.container import LayerList
 from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer
 from hpcdist.fluid.compat.paddle2.nn.layer.norm import LayerNorm
+from hpcdist.fluid.compat.public_names import public
 from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.variable import Variable
-
-__all__ = [
-    "MultiHeadAttention",
-    "Transformer",
-    "TransformerDecoder",
-    "TransformerDecoderLayer",
-    "TransformerEncoder",
-    "TransformerEncoderLayer",
-]
 
 
 def _mask(mask: Variable | None, dtype: str) -> Variable | None:
@@ -295,3 +287,6 @@ class Transformer(Layer):
     def generate_square_subsequent_mask(self, length: int) -> Variable:
         """Return the mask that hides what comes later: -inf above the diagonal, else 0."""
         return layers.assign(np.triu(np.full((length, length), -np.inf, "float32"), 1))
+
+
+__all__ = public(globals())
