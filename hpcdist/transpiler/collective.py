@@ -21,6 +21,7 @@ from hpcdist.transpiler.grad_allreduce import (
     nccl2_startup,
 )
 from hpcdist.transpiler.group import Group, collective_group
+from hpcdist.transpiler.made_of_gradients import refuse_losses_of_gradients
 
 # What a program was before it was transpiled in place, and the version that this made of it.
 _origins: ProgramCache[tuple[Program, int]] = ProgramCache(lasting=True)
@@ -106,6 +107,8 @@ def rewritten(startup: Program, main: Program, group: Group) -> tuple[Program, P
 def rewrite_in_place(startup: Program, main: Program, group: Group) -> None:
     """Make of both programs what `rewritten` returns; programs as they came out start over."""
     first, second = _origin_of(startup), _origin_of(main)
+    if group.mode != "local_sgd":
+        refuse_losses_of_gradients(second)
     new_startup, new = rewritten(first, second, group)
     for program, origin, replacement in ((startup, first, new_startup), (main, second, new)):
         program.become(replacement)

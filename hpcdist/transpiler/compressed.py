@@ -11,6 +11,7 @@ from hpcdist.graph.op_role import MERGED_STEPS, ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.ops.optimize.dgc import COUNTER
+from hpcdist.transpiler.dependences import access_of
 from hpcdist.transpiler.grad_allreduce import refuse_operators
 
 _SENT = ("Values", "Indices", "Count")
@@ -42,8 +43,17 @@ def compression_of(program: Program, trainers: int) -> GradientCompression:
     if lacking := sorted(of.keys() - sums):
         raise PlanError(
             f"DGCMomentum compresses what the backward pass gives, but {lacking[0]!r} is computed "
-            "from the sum over trainers: leave mixed precision out"
+            "from the sum over trainers: leave mixed precision out, and let operators between "
+            "backward and apply_gradients read no gradients"
         )
+    for op in block.ops:
+        if op.type == "dgc_momentum" or not op.role & OpRole.OPTIMIZE:
+            continue
+        if read := sorted(of.keys() & access_of(op).reads):
+            raise PlanError(
+                f"{op.place} {op} reads the gradient {read[0]!r}, of which DGCMomentum sends a "
+                "part only: trainers have no sum of it; leave this operator out, or use Momentum"
+            )
     ops: list[Operator] = []
     choices: list[Operator] = []
     for op in block.ops:

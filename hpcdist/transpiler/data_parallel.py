@@ -20,6 +20,7 @@ from hpcdist.graph.program import Program
 from hpcdist.transpiler.dependences import access_of, following, swapped
 from hpcdist.transpiler.grad_allreduce import RING_OPS, refuse_operators, sum_over_trainers
 from hpcdist.transpiler.group import Group, group_of
+from hpcdist.transpiler.made_of_gradients import as_updates
 from hpcdist.transpiler.table_metadata import tables_looked_up
 
 RUNNING = "data_parallel"  # the mode of a group whose programs are ready to run
@@ -55,7 +56,7 @@ def data_parallel(
     """
     group = group_of(main)
     trainers = 1 if group is None else len(group.endpoints)
-    new = main.clone()
+    new = as_updates(main).clone()
     for name in _start_losses(new, factor or 1.0 / (trainers * devices), customized):
         new.global_block().var(name).is_data = True
     if devices > 1:

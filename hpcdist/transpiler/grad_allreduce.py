@@ -22,6 +22,7 @@ from hpcdist.graph.variable import Parameter
 from hpcdist.ops.optimize.local_sgd import INTERVAL_OP
 from hpcdist.transpiler.dependences import access_of
 from hpcdist.transpiler.group import Group
+from hpcdist.transpiler.made_of_gradients import as_updates
 from hpcdist.transpiler.table_metadata import tables_looked_up
 
 SNAPSHOT = "@SNAPSHOT"
@@ -124,7 +125,7 @@ def allreduce_gradients(main: Program, group: Group) -> Program:
     """
     if group.mode == "single_process_multi_thread":
         _refuse_distributed_tables(main, "it trains on the devices of one process")
-    new = main.clone()
+    new = as_updates(main).clone()
     block = new.global_block()
     _scale_loss_gradients(block, 1.0 / len(group.endpoints))
     sum_over_trainers(block, group.rings)

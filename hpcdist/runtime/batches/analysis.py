@@ -15,7 +15,7 @@ from hpcdist.base.errors import FeedError, PlanError
 from hpcdist.graph.autodiff.recompute import AGAIN
 from hpcdist.graph.block import block_of
 from hpcdist.graph.lod_tensor import LoDTensor
-from hpcdist.graph.op_role import OpRole
+from hpcdist.graph.op_role import ROLE_VAR_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import attrs_of, lookup
@@ -42,6 +42,7 @@ class RowTreatment:
         self.alike: set[tuple[str, str]] = set()
         self._of: dict[str, OfRows] = {}
         self._backward: set[str] = set()  # values of backward operators
+        self._finished: set[str] = set()  # gradients of parameters, and what updates make of them
         ops = self._block.ops
         starts = next((i for i, op in enumerate(ops) if is_loss_gradient(op)), len(ops))
         # Gradients that a loss is computed from are values of the forward pass.
@@ -125,6 +126,7 @@ class RowTreatment:
         backward = self._is_backward(op)
         if backward:  # what it reads of the forward pass is as the loss is, or tells shapes only
             self._backward.update(names)
+            self._finished.update((op.attrs.get(ROLE_VAR_ATTR) or ())[1::2])
         read = self._backward & inputs.keys() if backward else inputs.keys()
         mixed = [inputs[name] for name in read if inputs[name].how is How.MIXED]
         treatment = lookup(op.type).rows
@@ -217,9 +219,11 @@ class RowTreatment:
             reason = f"operator {op.type!r} reads a gradient of its own rows"
             return OfRows(How.MIXED, why=reason, of_gradient=True)
         for name, of in inputs.items():
-            if of.how not in (How.SAME, How.GRADIENT):
-                reason = f"operator {op.type!r} updates by {name!r}, which is {of.how.value}"
-                return OfRows(How.MIXED, why=reason, of_gradient=True)
+            if of.how is How.SAME or (of.how is How.GRADIENT and name in self._finished):
+                continue
+            reason = f"operator {op.type!r} updates by {name!r}, which is {of.how.value}"
+            return OfRows(How.MIXED, why=reason, of_gradient=True)
+        self._finished.update(op.output_arg_names)
         return SAME if all(map(self._block.is_persistable, op.output_arg_names)) else _GRADIENT
 
 

@@ -46,6 +46,7 @@ from hpcdist.runtime.batches.trainer_part import (
 from hpcdist.runtime.batches.whole_batch import ROWS, of_whole_batch, rows_here, seen_in_part
 from hpcdist.runtime.job.membership import Membership
 from hpcdist.runtime.staging import in_order
+from hpcdist.transpiler.made_of_gradients import as_updates
 
 logger = logging.getLogger("hpcdist")
 SENDING = ("send", "push_sparse", "c_allreduce_sum")
@@ -93,7 +94,8 @@ class Batches:
         ``averaged_away``: see `SharedProgram`. Raises PlanError if the trainers' parts cannot make
         up the step of one process.
         """
-        rows = SharedProgram(program, trainers, averaged_away=averaged_away)
+        summed = program if averaged_away else as_updates(program)
+        rows = SharedProgram(summed, trainers, averaged_away=averaged_away)
         if self._local:
             expect_divided(rows)
         shared = SharedFacts(rows, DistributedAuc(program), next(self._numbers))
