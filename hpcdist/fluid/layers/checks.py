@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.errors import GraphAssertionError, GraphTypeError
-from hpcdist.base.keywords import names_arguments
+from hpcdist.base.keywords import defaults_of, names_arguments, parameters_of
 from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.variable import Variable
 
@@ -31,10 +31,11 @@ def checked(name: str, layer: Callable[..., Any]) -> Callable[..., Any]:
     They are annotated as such, or have element types in the table.
     """
     layer = names_arguments(layer, f"layers.{name}")
-    parameters = inspect.signature(layer).parameters
-    order = list(parameters)
+    order = parameters_of(layer)
     annotations = {
-        p.name: p.annotation for p in parameters.values() if p.annotation in _ONE + _SEVERAL
+        key: annotation
+        for key, annotation in layer.__annotations__.items()
+        if annotation in _ONE + _SEVERAL and key != "return"
     }
     types = _table("element_types.txt").get(name, {})
     others = _table("argument_types.txt").get(name, {})
@@ -44,12 +45,13 @@ def checked(name: str, layer: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(layer)
     def call(*args: Any, **kwargs: Any) -> Any:
         for key, value in (*zip(order, args), *kwargs.items()):
-            if key in annotations and not _fits(value, annotations[key], parameters[key].default):
+            default = defaults_of(layer).get(key, inspect.Parameter.empty)
+            if key in annotations and not _fits(value, annotations[key], default):
                 expected = "a Variable" if annotations[key] in _ONE else "Variables"
                 raise GraphTypeError(f"layers.{name}: {key} must be {expected}, got {value!r}")
             if key in types:
                 _check_types(name, key, value, types[key])
-            if key in others and value is not parameters[key].default:
+            if key in others and value is not default:
                 _check_argument(name, key, value, others[key])
         return layer(*args, **kwargs)
 
