@@ -25,12 +25,13 @@ from types import MappingProxyType
 
 from tests.equality.covering import Covering
 from tests.equality.features import FEATURES, IMPOSSIBLE, Choice, possible
-from tests.equality.jobs import BY_ONE, EQUAL, REFUSED, Outcome, compare
+from tests.equality.jobs import BY_ONE, EQUAL, REFUSED, Outcome, compare, refuses
 
 RECORDED = Path(__file__).with_name("refused.jsonl")
 RESULTS = Path("equality.jsonl")
 BAD_EXIT = 1
 OF_A_JOB = ("mode", "trainers")  # on which it depends whether a job refuses
+COSTLY = ("kernels", "save", "batches", "evaluation", "late", "metric")  # and seldom to blame
 TRIED_AGAIN = 3  # refusals, in a slice
 OF_A_SLICE = 7  # levels that are not the usual ones, in a Program of a slice
 
@@ -67,6 +68,7 @@ class Array:
 
     runs: dict[Key, Run] = field(default_factory=dict)
     trained: Callable[[Choice], Outcome] = compare
+    refuses: Callable[[Choice], bool] = refuses
 
     def add(self, run: Run) -> Run:
         self.runs[_key(run.levels)] = run
@@ -119,11 +121,16 @@ class Array:
         def same(levels: Levels) -> bool:
             if not possible(whole(levels)):
                 return False
+            if first.outcome.kind == REFUSED:
+                return self.refuses(levels)
             run = tried[_key(levels)] = Run(levels, self.trained(levels))
             return run.outcome.kind == first.outcome.kind
 
-        levels = self._like_another(first.levels, same) or needed(first.levels, same)
-        found = tried.pop(_key(levels)).outcome
+        cheap = {name: level for name, level in first.levels.items() if name not in COSTLY}
+        blamed = cheap if same(cheap) else first.levels
+        levels = self._like_another(blamed, same) or needed(blamed, same)
+        last = tried.pop(_key(levels), None) or Run(levels, self.trained(levels))
+        found = last.outcome
         if found.kind == REFUSED and not found.why.startswith(BY_ONE):
             levels = {**levels, **{name: whole(choice)[name] for name in OF_A_JOB}}
         return [*(run for run in tried.values() if run.bad), Run(levels, found)]

@@ -95,6 +95,22 @@ def compare(choice: f.Choice, job: Job = in_threads) -> Outcome:
     return _compared(choice, steps, alone)
 
 
+def refuses(choice: f.Choice, job: Job = in_threads) -> bool:
+    """Say whether a choice is refused; of what is not, no more steps are made than shows it."""
+    if f.SAVE.of(choice) is not None:
+        return compare(choice, job).kind == REFUSED
+    steps = 1 if f.PROGRAMS.of(choice) == "one" else 2  # the first of each Program
+    with surroundings(choice) as root:
+        try:
+            _alone(choice, root, 0, steps, saves=False)
+            run_job(choice, root / "job", job, steps)
+        except HpcdistError:
+            return True
+        except BaseException:
+            return False
+    return False
+
+
 @lru_cache(maxsize=256)
 def _by_one(levels: frozenset[tuple[str, str]]) -> list[Values]:
     """Return what one process has, which the same Program has beside many jobs."""
@@ -102,23 +118,32 @@ def _by_one(levels: frozenset[tuple[str, str]]) -> list[Values]:
         return _alone(dict(levels), Path(directory))
 
 
-def _alone(choice: f.Choice, root: Path, begin: int = 0, end: int | None = None) -> list[Values]:
+def _alone(
+    choice: f.Choice, root: Path, begin: int = 0, end: int | None = None, saves: bool = True
+) -> list[Values]:
     with scope_guard(Scope()):
-        return train(build(choice), Rank(0, f.ALONE, False, root, begin, end, alone=True))
+        rank = Rank(0, f.ALONE, False, root, begin, end, alone=True, saves=saves)
+        return train(build(choice), rank)
 
 
-def run_job(choice: f.Choice, root: Path, job: Job) -> list[list[Values]]:
-    """Run the job, or two of which the second goes on where the first one was saved."""
+def run_job(choice: f.Choice, root: Path, job: Job, steps: int | None = None) -> list[list[Values]]:
+    """Run the job, or two of which the second goes on where the first one was saved.
+
+    ``steps``: make only these, and save nothing.
+    """
     resume, shape = f.SAVE.of(choice), f.shape_of(choice)
 
     def run(where: f.Shape | None, begin: int, end: int | None) -> list[list[Values]]:
         if where == f.ALONE:
             return [_alone(choice, root, begin, end)]
         here = _of_mode(choice, where or shape)
-        return job(choice, here, lambda k, serves: Rank(k, here, serves, root, begin, end))
+        saves = steps is None
+        return job(
+            choice, here, lambda k, serves: Rank(k, here, serves, root, begin, end, saves=saves)
+        )
 
     if resume is None:
-        return run(None, 0, None)
+        return run(None, 0, steps)
     first = run(resume.saver, 0, SAVED)
     rest = run(resume.goes_on, SAVED, None)
     return [first[0] + later for later in rest]

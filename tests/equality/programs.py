@@ -58,6 +58,7 @@ class Rank:
     begin: int = 0
     end: int | None = None
     alone: bool = False
+    saves: bool = True
 
 
 class AfterSteps(Exception):
@@ -179,7 +180,8 @@ def train(script: Script, rank: Rank) -> list[Values]:
             if f.EVALUATION.of(choice):
                 found.append(_test(exe, one, choice, f"test after step {step}", rank))
         if rank.end:
-            _save(exe, script, rank, scope)
+            if rank.saves:
+                _save(exe, script, rank, scope)
             return found
         for k, one in enumerate(script.trained):
             found.append(_test(exe, one, choice, f"test {k}", rank))

@@ -65,7 +65,7 @@ def test_levels_that_are_to_blame_are_found():
 
 
 def judged(refused: dict[str, str], different: dict[str, str], calls: list[dict[str, str]]):
-    """Return a stand-in for training, which refuses some levels together."""
+    """Return a stand-in for training, which refuses some levels together: an Array's functions."""
 
     def trained(choice):
         calls.append(dict(choice))
@@ -75,14 +75,14 @@ def judged(refused: dict[str, str], different: dict[str, str], calls: list[dict[
             return Outcome(DIFFERENT, 1.0, "by much")
         return Outcome(EQUAL, 1e-7)
 
-    return trained
+    return {"trained": trained, "refuses": lambda levels: array.holds(levels, refused)}
 
 
 def test_what_is_refused_hides_no_other_levels_and_differences_are_told():
     refused = {"mode": "GEO", "clip": "by norm"}
     different = {"optimizer": "Ftrl", "dropout": "drawn"}
     calls: list[dict[str, str]] = []
-    ran = Array(trained=judged(refused, different, calls))
+    ran = Array(**judged(refused, different, calls))
     list(ran.run_all(2, random.Random(3)))
     assert [dict(levels) for levels in ran.refusals] == [{**refused, "trainers": "2"}]
     wrong = [run.levels for run in ran.runs.values() if run.bad]
@@ -97,7 +97,7 @@ def test_what_is_refused_hides_no_other_levels_and_differences_are_told():
 def test_it_goes_on_where_it_was_ended_first_with_what_was_wrong(tmp_path):
     file, calls = tmp_path / "runs.jsonl", []
     different = {"optimizer": "Ftrl", "dropout": "drawn"}
-    first = Array(trained=judged({"clip": "by norm"}, different, calls))
+    first = Array(**judged({"clip": "by norm"}, different, calls))
     with file.open("w") as out:
         for run in first.run_all(2, random.Random(3)):
             print(run, file=out, flush=True)
@@ -105,7 +105,7 @@ def test_it_goes_on_where_it_was_ended_first_with_what_was_wrong(tmp_path):
                 break
     again = read(file)
     assert again.runs == first.runs and again.refusals == first.refusals
-    again.trained = judged({"clip": "by norm"}, {"clip": "none", "mode": "none"}, calls)
+    vars(again).update(judged({"clip": "by norm"}, {"clip": "none", "mode": "none"}, calls))
     calls.clear()
     rest = list(again.run_all(2, random.Random(3)))
     wrong = [run.levels for run in first.runs.values() if run.bad]
@@ -142,7 +142,7 @@ def test_a_slice_is_of_its_seed_and_tries_refusals_again(tmp_path, monkeypatch):
         "".join(f"{Run(levels, Outcome(REFUSED, why='why'))}\n" for levels in (refused, stale))
     )
     monkeypatch.setattr(array, "RECORDED", tmp_path / "refused.jsonl")
-    monkeypatch.setattr(array, "compare", judged(refused, {"mode": "none"}, []))
+    monkeypatch.setattr(array, "compare", judged(refused, {"mode": "none"}, [])["trained"])
 
     def some(seed):
         found = array.run_slice(seed, float("inf"))
@@ -192,7 +192,7 @@ def test_a_slice_has_few_levels_in_a_program_and_what_must_go_together():
 def test_first_each_level_is_tried_in_each_mode():
     calls: list[dict[str, str]] = []
     refused = {"mode": "GEO", "clip": "by norm"}
-    ran = Array(trained=judged(refused, {"mode": "none"}, calls))
+    ran = Array(**judged(refused, {"mode": "none"}, calls))
     runs = list(ran.run_all(1, random.Random(0)))
     tried = {pair for choice in calls for pair in combinations(whole(choice).items(), 2)}
     mode, *others = FEATURES
