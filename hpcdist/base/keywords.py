@@ -49,7 +49,7 @@ def parameters_of(function: Callable[..., Any]) -> list[str]:
     """Return the names of what a Python function takes, as `inspect.signature` does in 20 times
     the time: a program wraps some 800 functions while it is imported.
     """
-    code = inspect.unwrap(function).__code__  # type: ignore[attr-defined]
+    code = inspect.unwrap(function).__code__
     return [*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]
 
 
