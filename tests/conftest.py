@@ -121,6 +121,17 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         print(f"rank {RANK}: FAILED {report.nodeid}\n{report.longreprtext}", file=sys.stderr)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out modules without tests of several ranks where these alone are asked for.
+
+    To import all modules takes each rank half a minute.
+    """
+    if config.option.markexpr != "mpi" or collection_path.suffix != ".py":
+        return None
+    together = TOGETHER in collection_path.parents or "mark.mpi" in collection_path.read_text()
+    return None if together else True
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run what ranks test together on all of them, first, and share out all other tests.
