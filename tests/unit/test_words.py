@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -10,10 +11,6 @@ from pathlib import Path
 import hpcdist
 
 PACKAGE = Path(hpcdist.__file__).parent
-TREES = {
-    str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8"))
-    for path in sorted(PACKAGE.rglob("*.py"))
-}
 
 # Names that two modules of Fluid or Paddle have for different classes, or two of our doors.
 TWICE = {
@@ -27,9 +24,16 @@ TWICE = {
 }
 
 
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """Return all modules, by path; not while tests are collected, since it takes seconds."""
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return {str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8")) for path in paths}
+
+
 def test_a_class_has_a_name_of_its_own():
     where = defaultdict(list)
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         # Paddle 2's names, which may be Fluid's or PyTorch's too, are all in one folder.
         for statement in [] if "paddle2" in path else tree.body:
             if isinstance(statement, ast.ClassDef):
@@ -48,7 +52,7 @@ def test_docstrings_name_what_is_done_and_returned():
     documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     docstrings = {
         f"{path}: {getattr(node, 'name', 'module')}": ast.get_docstring(node) or ""
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, documented)
     }
