@@ -197,7 +197,9 @@ class ModelAverage(_Exchanged):
         sums = {slot: _variable_in(block, var) for slot, var in self._sums[parameter.name].items()}
         total = layers.sum([sums["sum_1"], sums["sum_2"], sums["sum_3"]])
         count = layers.sum([sums["num_accumulates"], sums["old_num_accumulates"]])
-        return total / layers.cast(count, parameter.dtype)
+        # Before the first update there is nothing to average: the parameter, where Fluid has nan.
+        none = layers.cast(layers.equal(count, layers.zeros([1], "int64")), parameter.dtype)
+        return (total + parameter * none) / (layers.cast(count, parameter.dtype) + none)
 
 
 class LookaheadOptimizer:
