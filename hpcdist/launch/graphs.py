@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from hpcdist.base.trace import programs
@@ -11,6 +11,8 @@ from hpcdist.base.trace.programs import OperatorFacts, ProgramFacts
 
 NODE_WIDTH, NODE_HEIGHT = 150, 24
 ACROSS, DOWN = 166, 48  # from one node to the next
+LANE = 9  # from one to the next, beside the nodes
+TALLEST = 640  # pixels of the page
 WIDEST = 8  # nodes of a row; a wider layer takes several
 MOST_DRAWN = 1500
 MOST_LETTERS = 21
@@ -65,14 +67,56 @@ def graph(program: ProgramFacts) -> str:
     for down, row in enumerate(rows):
         indent = (widest - len(row)) * ACROSS / 2
         place_of |= {p: (indent + k * ACROSS + 8, down * DOWN + 8) for k, p in enumerate(row)}
-    drawn = [_line(place_of[a], place_of[b]) for a, b in between]
+    row_of = {p: down for down, row in enumerate(rows) for p in row}
+    right = [max(place_of[p][0] for p in row) + ACROSS for row in rows]
+    lane_of = {
+        writer: (lane, max(right[row_of[writer] : end]) + lane * LANE)
+        for writer, (lane, end) in lanes(row_of, between).items()
+    }
+    drawn = [
+        _line(place_of[a], place_of[b])
+        if row_of[b] <= row_of[a] + 1
+        else _detour(place_of[a], place_of[b], *lane_of[a])
+        for a, b in between
+    ]
     drawn += [_node(operators[p], *place_of[p]) for p in sorted(place_of)]
-    width, height = widest * ACROSS, len(rows) * DOWN + 8
+    width = max([widest * ACROSS, *(x + LANE for _, x in lane_of.values())])
+    height = len(rows) * DOWN + 8
     label = f"{len(operators)} operators below what they read; arrow keys move, + and - zoom"
     return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" tabindex="0" aria-label="{label}">'
+        f'<svg viewBox="0 0 {width:g} {height}" style="height: {min(height, TALLEST)}px" '
+        f'role="img" tabindex="0" aria-label="{label}">'
         f"{''.join(drawn)}</svg>"
     )
+
+
+def lanes(
+    row_of: Mapping[int, int], between: Iterable[tuple[int, int]]
+) -> dict[int, tuple[int, int]]:
+    """Return (lane, last row) of each operator that is read below the next row.
+
+    All who read it share its lane, and no other has that between its first and its last row.
+    """
+    ends: dict[int, int] = {}
+    for writer, reader in between:
+        if row_of[reader] > row_of[writer] + 1:
+            ends[writer] = max(ends.get(writer, 0), row_of[reader])
+    free_from: list[int] = []  # of each lane, the row
+    found = {}
+    for writer in sorted(ends, key=lambda place: row_of[place]):
+        begin = row_of[writer]
+        lane = next((k for k, row in enumerate(free_from) if row <= begin), len(free_from))
+        free_from[lane : lane + 1] = [ends[writer]]
+        found[writer] = lane, ends[writer]
+    return found
+
+
+def _detour(above: tuple[float, float], below: tuple[float, float], lane: int, side: float) -> str:
+    """Return a line that passes the nodes between two rows in a lane beside them."""
+    x, y = above[0] + NODE_WIDTH / 2 + 3 * (lane % 8), above[1] + NODE_HEIGHT
+    to_x, to_y = below[0] + NODE_WIDTH / 2 + 3 * (lane % 8), below[1]
+    turn = 4 + lane % 8
+    return f'<path d="M{x:g} {y:g}v{turn}H{side:g}V{to_y - turn:g}H{to_x:g}V{to_y:g}"/>'
 
 
 def _line(above: tuple[float, float], below: tuple[float, float]) -> str:

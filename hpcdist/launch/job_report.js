@@ -14,11 +14,12 @@ for (const box of document.querySelectorAll(".graph")) {
     const [x, y, width, height] = view;
     show(x + width * (1 - by) * fx, y + height * (1 - by) * fy, width * by, height * by);
   };
-  // At first as large as it is drawn, from the top; a closed graph has no size yet.
+  // At first from the top, all of it if that can be read; a closed graph has no size yet.
   const begin = () => {
     const { clientWidth: width, clientHeight: height } = svg;
     if (width && view === all) {
-      show((all[2] - width) / 2, Math.min(0, (all[3] - height) / 2), width, height);
+      const by = Math.min(1.6, Math.max(1, all[2] / width, all[3] / height));
+      show((all[2] - width * by) / 2, Math.min(0, (all[3] - height * by) / 2), width * by, height * by);
     }
   };
   const look = (node) => {

@@ -65,6 +65,14 @@ def test_a_report_has_no_fault_at_any_width_in_any_colours(page, report):
         assert browser.overflow(page) <= 0, form
 
 
+def test_all_columns_of_the_ranks_are_seen_at_any_width(page, report):
+    for form in browser.in_every_form(page, report):
+        table = page.locator("[aria-label=Ranks]")
+        assert table.evaluate("e => e.scrollWidth <= e.clientWidth"), form
+        told = "getComputedStyle(e.querySelector('td:last-child'), ':before').content"
+        assert "garbage collection" in table.evaluate(f"e => e.innerText + {told}")
+
+
 def test_a_report_is_read_by_keyboard(page, report):
     page.goto(report)
     page.focus(".plot")

@@ -41,6 +41,12 @@ def test_operators_stand_below_what_they_read_from():
     assert graphs.layers(0, []) == []
 
 
+def test_what_is_read_further_down_has_a_lane_of_its_own_beside_the_graph():
+    # Each place is a row. 0 is read in row 4 too, 1 in rows 3 and 5, and 5 in row 8.
+    between = [(0, 1), (0, 4), (1, 3), (1, 5), (5, 8)]
+    assert graphs.lanes({k: k for k in range(9)}, between) == {0: (0, 4), 1: (1, 5), 5: (0, 8)}
+
+
 def test_two_programs_of_one_rank_with_the_same_operators_are_not_two_trainers():
     pytest.importorskip("jinja2", reason="python -m pip install 'hpcdist[report]'")
     alike = tuple(ProgramFacts("runs", (OperatorFacts("relu", (x,), ()),)) for x in "ab")
