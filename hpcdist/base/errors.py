@@ -118,6 +118,9 @@ class RankFailure(CommError):
 
     ``what`` was waited for. ``ended`` are the places of requests that the same wait has found
     ended, in the list waited for.
+
+    >>> str(RankFailure("all_reduce", (2,)))
+    'all_reduce: rank 2 died'
     """
 
     def __init__(self, operation: str, ranks: tuple[int, ...], ended: tuple[int, ...] = ()) -> None:

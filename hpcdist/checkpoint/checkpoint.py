@@ -39,6 +39,16 @@ class Checkpoint:
 
     ``path`` is its directory, or its manifest. Raises CheckpointError if anything but the data
     itself is missing, damaged or foreign; data is checked when it is read.
+
+    Examples:
+        >>> import tempfile
+        >>> out = fluid.layers.fc(fluid.data("x", [None, 3]), 1)
+        >>> exe = fluid.Executor()
+        >>> results = exe.run(fluid.default_startup_program())
+        >>> path = fluid.checkpoint.save(exe, tempfile.mkdtemp(), 7)
+        >>> with fluid.checkpoint.Checkpoint(path) as saved:
+        ...     print({name: one.shape for name, one in saved.variables.items()})
+        {'fc_0.w_0': (3, 1), 'fc_0.b_0': (1,)}
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -35,6 +35,16 @@ class Restored:
     """What was restored: after which step it was saved, the user's ``extra``, and from where.
 
     With ``partial``, ``taken`` says what of each variable was, and ``left`` why others were not.
+
+    Examples:
+        >>> import tempfile
+        >>> out = fluid.layers.fc(fluid.data("x", [None, 3]), 1)
+        >>> exe = fluid.Executor()
+        >>> results = exe.run(fluid.default_startup_program())
+        >>> path = fluid.checkpoint.save(exe, tempfile.mkdtemp(), 7, extra={"rate": 0.1})
+        >>> found = fluid.checkpoint.restore(exe, path.parent, partial=True)
+        >>> found.step, found.extra, found.taken, found.left
+        (7, {'rate': 0.1}, {'fc_0.w_0': 'whole', 'fc_0.b_0': 'whole'}, {})
     """
 
     step: int

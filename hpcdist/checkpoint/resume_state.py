@@ -39,6 +39,11 @@ class Resumable:
     A restore passes over what was given before the save: the random numbers that shuffled it are
     drawn again. If that was all of an epoch, the job goes on with the next. An iterable DataLoader
     is not read ahead in here, or nobody could say which random numbers belong to which batch.
+
+    >>> reader = Resumable(lambda: iter([1, 2, 3]))
+    >>> batches = reader()
+    >>> next(batches), next(batches), reader.epoch, reader.position
+    (1, 2, 0, 2)
     """
 
     def __init__(self, reader: Callable[[], Iterable[Any]]) -> None:

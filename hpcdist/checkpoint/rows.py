@@ -89,6 +89,9 @@ class Choice:
     Those whose score is at least ``least_score``, that were looked up in the last ``days`` days,
     and shown ``least_show`` times. ``least_delta``, of bases (0) and deltas: also the least score
     of what was counted since a row was last in one; that begins anew when it has been written.
+
+    >>> Choice(least_score=0.5, days=7)
+    Choice(least_score=0.5, days=7, least_show=0.0, least_delta=None)
     """
 
     least_score: float

@@ -142,6 +142,16 @@ def wait() -> None:
 
     Raises CheckpointError, on all trainers, if it could not be written on one: older checkpoints
     stay, and training can continue.
+
+    Examples:
+        >>> import tempfile
+        >>> out = fluid.layers.fc(fluid.data("x", [None, 3]), 1)
+        >>> exe = fluid.Executor()
+        >>> results = exe.run(fluid.default_startup_program())
+        >>> path = fluid.checkpoint.save(exe, tempfile.mkdtemp(), 7, asynchronous=True)
+        >>> fluid.checkpoint.wait()
+        >>> path.name, fluid.checkpoint.busy()
+        ('step-000007', False)
     """
     job = _background.job
     result = cache(_background.result)  # which tells of an error once
@@ -161,7 +171,11 @@ def _agree(result: Callable[[], HpcdistError | None]) -> None:
 
 
 def busy() -> bool:
-    """Return whether a checkpoint is being written beside training."""
+    """Return whether this rank is writing a checkpoint beside training.
+
+    >>> busy()
+    False
+    """
     return _background.busy
 
 

@@ -121,7 +121,17 @@ def shrink_tables(
     too low. Returns how many rows each table with a policy has forgotten on all ranks together.
     Raises CheckpointError, on all trainers, if there is no such table.
 
-    Example: ``shrink_tables()["ctr_embedding"]``.
+    Examples:
+        >>> words = fluid.data("words", [None, 1], "int64")
+        >>> policy = fluid.RowPolicy(expire_days=1)
+        >>> rows = fluid.layers.embedding(words, [-1, 4], is_sparse=True, is_distributed=True,
+        ...                               param_attr=fluid.ParamAttr("ctr", row_policy=policy))
+        >>> updates = fluid.optimizer.SGD(0.1).minimize(fluid.layers.mean(rows))
+        >>> exe = fluid.Executor()
+        >>> results = exe.run(fluid.default_startup_program())
+        >>> results = exe.run(feed={"words": np.array([[7], [-2]])}, fetch_list=[])
+        >>> [fluid.checkpoint.shrink_tables()["ctr"] for day in range(3)]
+        [0, 0, 2]
     """
     return end_day(KeptProgram(main_program, scope))
 
@@ -132,6 +142,22 @@ class Publisher(TablePublisher):
     Every trainer makes one and calls `after_step` after each step. Versions are written beside
     training. One that cannot be written, as on a full disk, is put off: that is logged once, the
     next one holds its rows too, and training goes on.
+
+    Examples:
+        >>> import tempfile
+        >>> words = fluid.data("words", [None, 1], "int64")
+        >>> rows = fluid.layers.embedding(words, [-1, 4], is_sparse=True, is_distributed=True)
+        >>> updates = fluid.optimizer.SGD(0.1).minimize(fluid.layers.mean(rows))
+        >>> exe = fluid.Executor()
+        >>> results = exe.run(fluid.default_startup_program())
+        >>> publisher = fluid.checkpoint.Publisher(published := tempfile.mkdtemp(), every=2)
+        >>> for step in range(4):
+        ...     results = exe.run(feed={"words": np.array([[step]])}, fetch_list=[])
+        ...     publisher.after_step()
+        >>> publisher.close()
+        >>> with hpcdist.serving.Lookup(published) as lookup:
+        ...     lookup.pull("embedding_0.w_0", [0, 1, 2, 3]).shape
+        (4, 4)
     """
 
     def __init__(

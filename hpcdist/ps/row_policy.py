@@ -124,6 +124,10 @@ class RowPolicy:
 
     ``disk``: a directory in which each server, or trainer that has a part of the table, keeps those
     rows that do not fit into ``memory_rows`` or ``memory_bytes``; see `row_tier`.
+
+    >>> policy = RowPolicy(admit_after=3, expire_days=30, budget_bytes=64 << 30, rows="float16")
+    >>> policy.admit_after, policy.rows
+    (3, 'float16')
     """
 
     admit_after: int = 1

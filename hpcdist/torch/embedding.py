@@ -153,7 +153,17 @@ class TableModule(nn.Module):
 
 
 class Embedding(TableModule):
-    """As `torch.nn.Embedding`: ids of any shape [...] give rows float32 [..., embedding_dim]."""
+    """As `torch.nn.Embedding`: ids int64 of any shape [...] give rows float32 [..., embedding_dim].
+
+    A `TableOptimizer` must be made before the first look-up, else TableError. In a job without
+    servers every rank looks up in every step.
+
+    >>> half = hpcdist.torch.Initial("constant", 0.5)
+    >>> words = hpcdist.torch.Embedding(None, 4, initial=half)
+    >>> tables = hpcdist.torch.TableOptimizer(words, "Adagrad", lr=0.1)
+    >>> words(torch.tensor([[7, -2, 7]])).shape
+    torch.Size([1, 3, 4])
+    """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return rows float32 [*input.shape, embedding_dim] of int64 ids of any shape."""
@@ -162,7 +172,17 @@ class Embedding(TableModule):
 
 
 class EmbeddingBag(TableModule):
-    """As `torch.nn.EmbeddingBag`: the sum, mean or maximum of the rows of each bag."""
+    """As `torch.nn.EmbeddingBag`: the sum, mean or maximum of the rows of each bag.
+
+    Ids int64 [bags, n], or [n] with offsets [bags], give float32 [bags, embedding_dim]. TableError
+    as of `Embedding`.
+
+    >>> half = hpcdist.torch.Initial("constant", 0.5)
+    >>> bags = hpcdist.torch.EmbeddingBag(None, 2, mode="sum", initial=half)
+    >>> tables = hpcdist.torch.TableOptimizer(bags, "SGD", lr=0.1)
+    >>> bags(torch.tensor([[7, -2, 5], [3, 3, 3]])).tolist()
+    [[1.5, 1.5], [1.5, 1.5]]
+    """
 
     def __init__(
         self,
@@ -247,7 +267,12 @@ class EmbeddingBag(TableModule):
 
 
 def dense_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return a model's ``state_dict`` without its tables, which ranks share among them."""
+    """Return a model's ``state_dict`` without its tables, which ranks share among them.
+
+    >>> model = torch.nn.Sequential(hpcdist.torch.Embedding(None, 4), torch.nn.Linear(4, 1))
+    >>> [*hpcdist.torch.dense_state_dict(model)]
+    ['1.weight', '1.bias']
+    """
     before = _left_out.set(True)
     try:
         state: dict[str, torch.Tensor] = model.state_dict()

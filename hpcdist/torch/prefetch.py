@@ -25,6 +25,13 @@ def rows_ahead(loader: Iterable[Item], ids_of: Callable[[Item], Ids]) -> Iterato
     sent the gradients of the step before; without, when the first of them is looked up, for which
     all trainers must use this. Of several look-ups of one table one is ahead. TableError for other
     modules.
+
+    >>> words = hpcdist.torch.Embedding(None, 4)
+    >>> tables = hpcdist.torch.TableOptimizer(words, "Adagrad", lr=0.1)
+    >>> loader = [torch.tensor([7, -2]), torch.tensor([5, 7])]
+    >>> for ids in hpcdist.torch.rows_ahead(loader, lambda ids: {words: ids}):
+    ...     words(ids).sum().backward()
+    ...     tables.step()
     """
     announced = Announced()  # the model's, once there is a table
     items: list[Item] = []  # what is yielded next

@@ -26,7 +26,10 @@ class ServedOptimizer(KeptOptimizer):
     trainer's as it comes, in "dc_asgd" compensated for its delay. In "geo" each trainer trains by
     itself, with any optimizer of torch's, and every ``push_every`` steps the servers add a
     trainer's part of what has changed. Every trainer begins with trainer 0's values.
-    ``param_groups[0]["lr"]`` is the learning rate.
+    ``param_groups[0]["lr"]`` is the learning rate. Every trainer makes it, and calls `step` in
+    every step. It needs a job with servers (``--pservers``), else TableError.
+
+    >>> optimizer = hpcdist.torch.ServedOptimizer(model, "Adam", lr=1e-3)  # doctest: +SKIP
     """
 
     def __init__(

@@ -39,6 +39,11 @@ def shrink() -> tuple[int, ...]:
 
     CommError if nobody has died, or if this job cannot go on; DeadlineError if a rank does not come
     within FLAGS_rpc_deadline.
+
+    >>> try:  # in a job under mpirun --with-ft ulfm
+    ...     dist.all_reduce(total)
+    ... except hpcdist.torch.RankFailure:
+    ...     gone = hpcdist.torch.shrink()  # doctest: +SKIP
     """
     before = job()
     world = _checked(before)

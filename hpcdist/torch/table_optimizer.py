@@ -20,6 +20,15 @@ class TableOptimizer(KeptOptimizer):
     ``param_groups[0]["lr"]`` is the learning rate, for schedules of torch's too. Formulas, names of
     arguments and their defaults are those of Fluid's optimizers. Gradients of all trainers are
     averaged, as by DistributedDataParallel; in mode "async" each trainer's move rows by themselves.
+    Every trainer makes it, and calls `step` in every step.
+
+    >>> half = hpcdist.torch.Initial("constant", 0.5)
+    >>> words = hpcdist.torch.Embedding(None, 2, initial=half)
+    >>> tables = hpcdist.torch.TableOptimizer(words, "SGD", lr=0.25)
+    >>> words(torch.tensor([7])).sum().backward()
+    >>> tables.step()
+    >>> words(torch.tensor([7, 8])).tolist()
+    [[0.25, 0.25], [0.5, 0.5]]
     """
 
     def __init__(

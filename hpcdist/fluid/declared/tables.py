@@ -25,7 +25,13 @@ UNIFORM = Initial("uniform", -0.1, 0.1)
 
 @dataclass(frozen=True)
 class Push:
-    """Gradients on their way to the rows' owners."""
+    """Gradients on their way to the rows' owners; `Table.push` returns it.
+
+    >>> table = connect("pushed", 2, optimizer="sgd", lr=0.5)
+    >>> sent = table.push([3, 5], np.ones((2, 2), np.float32))
+    >>> sent.wait()
+    >>> table.close()
+    """
 
     _tables: TableSet
     _step: int
@@ -261,7 +267,11 @@ def rank() -> int:
 
 
 def size() -> int:
-    """Return the number of trainers, of which each has a `rank`."""
+    """Return the number of trainers, of which each has a `rank`; 1 in one process.
+
+    >>> rank(), size()
+    (0, 1)
+    """
     _be_a_trainer()
     job = runtime.current()
     return 1 if job is None else len(job.cluster.trainers)
@@ -273,7 +283,8 @@ def mean(value: Any) -> Any:
     Every trainer calls this, with arrays of one shape; the sum is in trainer order. TableError for
     other shapes.
 
-    >>> loss = hpcdist.ps.mean(loss)  # doctest: +SKIP
+    >>> mean([0.5, 0.25])
+    array([0.5 , 0.25])
     """
     _be_a_trainer()
     mine = np.array(value, np.float64)

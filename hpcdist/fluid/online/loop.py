@@ -34,6 +34,9 @@ class Report:
 
     ``auc``: over all trainers, 0 where a class is missing. ``forgotten``: rows of each table, at
     the end of a day that shrinks them.
+
+    >>> Report("20261130", 0, files=1, rows=2, auc=0.5).auc
+    0.5
     """
 
     day: str
@@ -83,6 +86,31 @@ def train(
     Raises DataError, on other trainers CheckpointError, for what cannot be: no such directory, a
     day or pass of another form, complete directories without data. A checkpoint that cannot be
     written, as on a full disk, ends nothing: that is said once, and tried again after each pass.
+
+    Examples:
+        >>> import pathlib, tempfile
+        >>> root = pathlib.Path(tempfile.mkdtemp())
+        >>> for day in ("20261130", "20261201"):
+        ...     (root / "data" / day).mkdir(parents=True)
+        ...     written = (root / "data" / day / "part-0").write_text("0.2 0\\n0.9 1\\n")
+        >>> x, y = fluid.data("x", [None, 1]), fluid.data("y", [None, 1])
+        >>> chance = fluid.layers.fc(x, 1, act="sigmoid")
+        >>> loss = fluid.layers.mean(fluid.layers.log_loss(chance, y))
+        >>> scores = fluid.default_main_program().clone(for_test=True)
+        >>> updates = fluid.optimizer.SGD(0.1).minimize(loss)
+        >>> exe = fluid.Executor()
+        >>> results = exe.run(fluid.default_startup_program())
+        >>> def load(files, number):
+        ...     rows = np.concatenate([np.loadtxt(file, np.float32, ndmin=2) for file in files])
+        ...     return {"x": rows[:, :1], "y": rows[:, 1:]}
+        >>> def score(samples):
+        ...     yield exe.run(scores, feed=samples, fetch_list=[chance])[0], samples["y"]
+        >>> def fit(samples):
+        ...     results = exe.run(feed=samples, fetch_list=[loss])
+        >>> saver = fluid.checkpoint.Saver(exe, root / "checkpoints")
+        >>> parts = hpcdist.online.Parts(load, score, fit)
+        >>> hpcdist.online.train(root / "data", "20261130", parts, saver, last="20261201", done="")
+        2
     """
     call = "a function or None"
     for name, value, fits, expected in (

@@ -32,6 +32,10 @@ class Parts:
     batches, else its part, shuffled by ``number`` over all trainers. ``score(samples)`` yields
     batches of chances, within 0..1, and of labels, 0 or not: arrays of as many rows. It changes
     nothing. ``train(samples)`` trains each row once; it may return how many there were.
+
+    >>> parts = Parts(load=lambda files, number: files, score=lambda samples: [], train=len)
+    >>> parts.train(parts.load(["clicks/20261130/part-0"], 0))
+    1
     """
 
     load: Callable[[list[str], int], Any]
@@ -53,6 +57,17 @@ def of_dataset(
     and where trainers do not share batches each reads some of them. ``chance``: [rows, 1], or of
     both classes [rows, 2]; ``label``: [rows, 1]. ``program`` trains, default: the main program;
     without its training operators it scores.
+
+    Examples:
+        >>> x, click = fluid.data("x", [None, 1]), fluid.data("click", [None, 1], "int64")
+        >>> chance = fluid.layers.fc(x, 2, act="softmax")
+        >>> loss = fluid.layers.mean(fluid.layers.cross_entropy(chance, click))
+        >>> updates = fluid.optimizer.SGD(0.1).minimize(loss)
+        >>> dataset = fluid.DatasetFactory().create_dataset("InMemoryDataset")
+        >>> dataset.set_use_var([x, click])
+        >>> parts = hpcdist.online.of_dataset(fluid.Executor(), dataset, chance, click)
+        >>> [name for name in vars(parts)]
+        ['load', 'score', 'train']
     """
 
     def load(files: list[str], number: int) -> Any:

@@ -25,6 +25,17 @@ def compact(dirname: str | Path, *, keep: bool = False) -> Path:
     Increments that are published later follow it. Members that it makes superfluous are deleted,
     unless ``keep``: readers that have mapped them go on. The same chain gives the same bytes.
     PublicationError if there is no complete version, OSError if the base cannot be written.
+
+    >>> import tempfile
+    >>> directory = tempfile.mkdtemp()
+    >>> table = hpcdist.ps.connect("users", 2, publish=directory, publish_every=1)
+    >>> for step in range(2):
+    ...     table.push([3, 5 + step], np.ones((2, 2), np.float32)).wait()
+    >>> table.close()
+    >>> path = hpcdist.serving.compact(directory)
+    >>> with hpcdist.serving.Lookup(directory) as lookup:
+    ...     lookup.pull("users", [3, 5, 6]).shape
+    (3, 2)
     """
     with Lookup(dirname, watch=False) as lookup:
         directory = Path(dirname)

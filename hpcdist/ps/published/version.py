@@ -140,7 +140,17 @@ class Version:
     """A complete version. All its look-ups are of the same rows, whatever is published meanwhile.
 
     ``number`` counts versions, ``step`` is the training step, ``tables`` are names with widths.
-    ``dense`` is the dense part in ONNX, None if none is published.
+    ``dense`` is the dense part in ONNX, None if none is published. `Lookup.current` is one.
+
+    >>> import tempfile
+    >>> directory = tempfile.mkdtemp()
+    >>> table = hpcdist.ps.connect("users", 2, publish=directory, publish_every=1)
+    >>> for step in range(2):
+    ...     table.push([3, 5 + step], np.ones((2, 2), np.float32)).wait()
+    >>> table.close()
+    >>> with hpcdist.serving.Lookup(directory) as lookup:
+    ...     lookup.current.tables, lookup.current.pull("users", [[3], [6]]).shape
+    ({'users': 2}, (2, 1, 2))
     """
 
     def __init__(
