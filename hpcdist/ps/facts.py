@@ -46,9 +46,9 @@ FILLS = {
 class Initial(RowInitializer):
     """The first values of a row; by default as torch's embeddings.
 
-    They follow from ``seed`` (0: the job's), the table's name and the id. ``kind``: "constant", ``a``;
-    "uniform" from ``a`` to ``b``; "normal", "truncated_normal" of mean ``a``, deviation ``b``.
-    PlanError for others.
+    They follow from ``seed`` (0: the job's), the table's name and the id. ``kind``: "constant",
+    ``a``; "uniform", from ``a`` to ``b``; "normal" or "truncated_normal", of mean ``a`` and
+    deviation ``b``. PlanError for others.
 
     >>> Initial("uniform", -0.1, 0.1)
     Initial(kind='uniform', a=-0.1, b=0.1, drawn=0, seed=0)
