@@ -48,7 +48,7 @@ class Initial(RowInitializer):
 
     They follow from ``seed`` (0: the job's), the table's name and the id. ``kind``: "constant",
     ``a``; "uniform", from ``a`` to ``b``; "normal" or "truncated_normal", of mean ``a`` and
-    deviation ``b``. PlanError for others.
+    deviation ``b``. TableError for others.
 
     >>> Initial("uniform", -0.1, 0.1)
     Initial(kind='uniform', a=-0.1, b=0.1, drawn=0, seed=0)
