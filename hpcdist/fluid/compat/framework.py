@@ -1,3 +1,4 @@
+# ruff: noqa: F401 - what is imported here is what is offered
 """Fluid's module ``framework``: the graph under the names that scripts import it by."""
 
 from hpcdist.fluid.compat.eager import enabled as in_dygraph_mode
@@ -7,11 +8,13 @@ from hpcdist.fluid.compat.housekeeping import (
     name_scope,
     require_version,
 )
+from hpcdist.fluid.compat.public_names import imported as _imported
+from hpcdist.graph import dtypes
 from hpcdist.graph import names as unique_name
 from hpcdist.graph.block import Block
-from hpcdist.graph.dtypes import DTypeLike, ElementType, canonical
 from hpcdist.graph.dtypes import is_float as dtype_is_floating
-from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
+from hpcdist.graph.names import EMPTY as EMPTY_VAR_NAME
+from hpcdist.graph.names import GRAD_SUFFIX, grad_name
 from hpcdist.graph.names import grad_name as grad_var_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import (
@@ -24,14 +27,14 @@ from hpcdist.graph.program import (
 )
 from hpcdist.graph.variable import Parameter, Variable
 
-EMPTY_VAR_NAME, GRAD_VAR_SUFFIX = EMPTY, GRAD_SUFFIX
+GRAD_VAR_SUFFIX = GRAD_SUFFIX
 # Marks of Fluid's that no name has here, for scripts that tell names apart by them.
 TEMP_VAR_NAME, ZERO_VAR_SUFFIX, CONTROL_DEP_VAR_PREFIX = "@TEMP@", "@ZERO", "@DEPENDENCY"
 
 
-def convert_np_dtype_to_dtype_(np_dtype: DTypeLike) -> ElementType:
+def convert_np_dtype_to_dtype_(np_dtype: dtypes.DTypeLike) -> dtypes.ElementType:
     """Return an element type by its name, of which ``int()`` gives Fluid's number."""
-    return ElementType(canonical(np_dtype))
+    return dtypes.ElementType(dtypes.canonical(np_dtype))
 
 
 def _get_var(name: str, program: Program | None = None) -> Variable:
@@ -39,31 +42,4 @@ def _get_var(name: str, program: Program | None = None) -> Variable:
     return (program or default_main_program()).global_block().var(name)
 
 
-__all__ = [
-    "CONTROL_DEP_VAR_PREFIX",
-    "EMPTY_VAR_NAME",
-    "GRAD_SUFFIX",
-    "GRAD_VAR_SUFFIX",
-    "TEMP_VAR_NAME",
-    "ZERO_VAR_SUFFIX",
-    "Block",
-    "Operator",
-    "Parameter",
-    "Program",
-    "Variable",
-    "convert_np_dtype_to_dtype_",
-    "cuda_pinned_places",
-    "default_main_program",
-    "default_startup_program",
-    "device_guard",
-    "dtype_is_floating",
-    "grad_name",
-    "grad_var_name",
-    "in_dygraph_mode",
-    "name_scope",
-    "program_guard",
-    "require_version",
-    "switch_main_program",
-    "switch_startup_program",
-    "unique_name",
-]
+__all__ = _imported(globals(), ["unique_name"])

@@ -10,8 +10,7 @@ import numpy as np
 from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.fluid import initializer as fluid
 from hpcdist.fluid.compat.paddle2 import declare
-from hpcdist.fluid.compat.public_names import public
-from hpcdist.fluid.initializer import Bilinear, Initializer
+from hpcdist.fluid.initializer import Bilinear, Initializer  # noqa: F401
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.variable import Variable
@@ -29,7 +28,6 @@ _GAINS = {
     "relu": math.sqrt(2.0),
     "selu": 3.0 / 4,
 }
-_make = declare.composed("paddle.nn.initializer")
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
@@ -44,19 +42,16 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     return _GAINS[nonlinearity]
 
 
-@_make
 def Constant(value: float = 0.0) -> Initializer:
     """Fill with one value."""
     return fluid.Constant(value)
 
 
-@_make
 def Normal(mean: float = 0.0, std: float = 1.0, name: str | None = None) -> Initializer:
     """Draw from the normal distribution."""
     return fluid.Normal(mean, std)
 
 
-@_make
 def TruncatedNormal(
     mean: float = 0.0, std: float = 1.0, name: str | None = None, a: float = -2.0, b: float = 2.0
 ) -> Initializer:
@@ -68,13 +63,11 @@ def TruncatedNormal(
     return fluid.TruncatedNormal(mean, std)
 
 
-@_make
 def Uniform(low: float = -1.0, high: float = 1.0, name: str | None = None) -> Initializer:
     """Draw from [low, high]."""
     return fluid.Uniform(low, high)
 
 
-@_make
 def XavierNormal(
     fan_in: float | None = None,
     fan_out: float | None = None,
@@ -85,7 +78,6 @@ def XavierNormal(
     return _scaled(fluid.Xavier(False, fan_in, fan_out), gain)
 
 
-@_make
 def XavierUniform(
     fan_in: float | None = None,
     fan_out: float | None = None,
@@ -96,7 +88,6 @@ def XavierUniform(
     return _scaled(fluid.Xavier(True, fan_in, fan_out), gain)
 
 
-@_make
 def KaimingNormal(
     fan_in: float | None = None, negative_slope: float = 0.0, nonlinearity: str = "relu"
 ) -> Initializer:
@@ -104,7 +95,6 @@ def KaimingNormal(
     return Kaiming(False, fan_in, negative_slope, nonlinearity)
 
 
-@_make
 def KaimingUniform(
     fan_in: float | None = None, negative_slope: float = 0.0, nonlinearity: str = "relu"
 ) -> Initializer:
@@ -203,4 +193,5 @@ def set_global_initializer(weight_init: Any, bias_init: Any = None) -> None:
     )
 
 
-__all__ = [*public(globals()), "Bilinear"]
+_UNCHECKED = ("calculate_gain", "set_global_initializer")
+__all__ = declare.offered("paddle.nn.initializer", globals(), ["Bilinear"], _UNCHECKED)

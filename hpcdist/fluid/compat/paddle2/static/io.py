@@ -12,7 +12,8 @@ from hpcdist.checkpoint.fluid_files import encoded
 from hpcdist.checkpoint.write import write_bytes
 from hpcdist.fluid.compat.paddle2.static.operators import in_words_of_fluid
 from hpcdist.fluid.compat.paddle2.static.written import in_words_of_paddle
-from hpcdist.fluid.io import (
+from hpcdist.fluid.compat.public_names import public
+from hpcdist.fluid.io import (  # noqa: F401 - some are only offered
     is_belong_to_optimizer,
     is_parameter,
     is_persistable,
@@ -195,25 +196,8 @@ def _listed(value: Any, where: str = "save_inference_model") -> list[Variable]:
     return many
 
 
-__all__ = [
-    "Program",
-    "Variable",
-    "deserialize_persistables",
-    "deserialize_program",
-    "is_belong_to_optimizer",
-    "is_parameter",
-    "is_persistable",
-    "load",
-    "load_from_file",
-    "load_inference_model",
-    "load_program_state",
-    "load_vars",
-    "normalize_program",
-    "save",
-    "save_inference_model",
-    "save_to_file",
-    "save_vars",
-    "serialize_persistables",
-    "serialize_program",
-    "set_program_state",
-]
+_OF_FLUID = [
+    "is_belong_to_optimizer", "is_parameter", "is_persistable", "load", "load_program_state",
+    "load_vars", "save_vars", "set_program_state",
+]  # fmt: skip
+__all__ = public(globals(), [*_OF_FLUID, "Program", "Variable"])
