@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from hpcdist.base.errors import GraphError
@@ -81,13 +81,14 @@ def _initialized(block: Block, scope: Scope, name: str) -> Any:
     return value
 
 
-def refuse_unstarted(program: Program, scope: Scope) -> None:
+def refuse_unstarted(program: Program, scope: Scope, started: Collection[str]) -> None:
     """Raise GraphError where the startup of a Program was not run, or before all was added to it.
 
-    For ranks that run another Program in its place, which does not read all that it reads.
+    For ranks that run another Program in its place, which does not read all that it reads, nor
+    has their startup given a value to all: startups that ran have written the names ``started``.
     """
     block = program.global_block()
-    used = {name for op in block.ops for name in reads(op)}
+    used = {name for op in block.ops for name in reads(op)}.difference(started)
     for op in program.startup.global_block().ops if program.startup is not None else ():
         for name in used.intersection(writes(op)):
             variable = block.find_var(name)

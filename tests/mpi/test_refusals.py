@@ -320,3 +320,21 @@ def test_minimize_behind_the_startup_programs_run_is_refused_as_in_one_process()
         script()
     outcomes = run_job(1, 1, script, deadline_s=DEADLINE_S)
     assert any(said in str(outcome.error) for outcome in outcomes)
+
+
+def test_layers_added_behind_the_startup_programs_run_are_named_as_that():
+    def script(role: Any = None) -> None:
+        main, startup = fluid.Program(), fluid.Program()
+        with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+            loss = layers.mean(layers.fc(layers.data("x", [FEATURES]), 1))
+            fluid.optimizer.SGD(0.1).minimize(loss)
+            exe = fluid.Executor(fluid.CPUPlace())
+            exe.run(startup)
+            layers.exp(loss)
+        exe.run(main, feed={"x": batch(0)["x"]})
+
+    with fluid.scope_guard(fluid.Scope()):
+        script()  # in one process it works, as in Fluid
+    outcomes = run_job(1, 1, script, deadline_s=DEADLINE_S)
+    said = "servers take over what there is then"
+    assert any(said in str(outcome.error) for outcome in outcomes)

@@ -7,14 +7,14 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
 from hpcdist.base import settings
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.trace.position import here
-from hpcdist.executor.analysis import is_control
+from hpcdist.executor.analysis import is_control, writes
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding, Control, Feed, Settled, SharedFetch
 from hpcdist.executor.initial_values import refuse_unstarted
@@ -76,6 +76,7 @@ class ProgramJob(Control):
         self._batch_steps = BatchSteps(self._links, self._batches, self._changed, *to_servers)
         self._batch_steps.by_script = job.adopted
         self._steps: BatchSteps | StageSteps = self._batch_steps
+        self._started: WeakKeyDictionary[Scope, set[str]] = WeakKeyDictionary()  # by startups
         self._trained: WeakSet[Scope] = WeakSet()  # the scopes in which Programs train
         self._last_trained: Callable[[], Scope | None] = lambda: None  # of these
         self._training: WeakSet[Any] = WeakSet()  # Executors that train, and are not closed
@@ -118,7 +119,10 @@ class ProgramJob(Control):
     ) -> tuple[Program, Feed]:
         """Return the Program that this rank runs in place of ``program``, and what it feeds."""
         if self._is_first_of_plain_script(program):
-            refuse_unstarted(program, scope)
+            refuse_unstarted(program, scope, self._started.get(scope, ()))
+        if program.main is not None:
+            written = (name for op in program.global_block().ops for name in writes(op))
+            self._started.setdefault(scope, set()).update(written)
         substitute = self._substitute_of(program)
         meets = program.trains or program.main is not None  # so that `admit` has been asked
         if not meets and self._meets_others(program, substitute):
@@ -155,7 +159,7 @@ class ProgramJob(Control):
         self._link.begin(self._substitute_of(program), scope)
 
     def _is_first_of_plain_script(self, program: Program) -> bool:
-        """Return whether a Program trains, and has not been transpiled, nor its startup."""
+        """Return whether a Program trains, and has not been transpiled as it is now."""
         return (
             program.trains
             and not self._batch_steps.by_script
