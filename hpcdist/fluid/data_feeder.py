@@ -65,13 +65,20 @@ class DataFeeder:
         Each sample is a sequence with one field per variable. A field whose number of dimensions
         differs from the variable's is reshaped (784 numbers feed [-1, 1, 28, 28]); values that
         the variable's dtype cannot hold, such as 0.5 for int64, are refused with FeedError.
+        A sample may be a batch, whose fields without ``lod_level`` all hold as many rows.
         """
         samples = list(iterable)
         fields = _transposed(samples, self.feed_names)
-        return {
-            c.name: _sequences(c, f) if c.lod_level else LoDTensor(_stacked(c, f))
-            for c, f in zip(self.columns, fields, strict=True)
-        }
+        fed, rows = {}, {}
+        for column, values in zip(self.columns, fields, strict=True):
+            if column.lod_level:
+                fed[column.name] = _sequences(column, values)
+            else:
+                array = _stacked(column, values, may_be_batches=True)
+                fed[column.name], rows[column.name] = LoDTensor(array), len(array)
+        if len(set(rows.values())) > 1:
+            raise FeedError(f"DataFeeder: expected as many rows of all in a batch, got {rows}")
+        return fed
 
     def feed_parallel(
         self, iterable: Iterable[Iterable[Sequence[Any]]], num_places: int | None = None
@@ -203,7 +210,9 @@ def _sequences(column: _Column, values: tuple[Any, ...]) -> LoDTensor:
     return LoDTensor(array, Lod.of_lengths(lengths))
 
 
-def _stacked(column: _Column, values: tuple[Any, ...]) -> np.ndarray:
+def _stacked(
+    column: _Column, values: tuple[Any, ...], *, may_be_batches: bool = False
+) -> np.ndarray:
     """Return the values of one column as one array of the variable's shape and dtype."""
     if column.batch not in (-1, len(values)):
         raise FeedError(
@@ -213,13 +222,25 @@ def _stacked(column: _Column, values: tuple[Any, ...]) -> np.ndarray:
         array = np.array(values)
     except ValueError:  # fields of several shapes
         raise _misfit(column, values) from None
-    if not _accepts(column.sample, array.shape[1:]):
+    got = array.shape[1:]
+    are_batches = may_be_batches and _is_batch(column.sample, got)
+    if not are_batches and not _accepts(column.sample, got):
         raise _misfit(column, values)
     if array.dtype != column.dtype:
         array = _cast(column, array, values)
+    if are_batches:
+        return array.reshape(-1, *got[len(got) - len(column.sample) :])
     if array.ndim == 1 + len(column.sample):
         return array
     return array.reshape(len(values), *column.sample)
+
+
+def _is_batch(expected: tuple[int, ...], got: tuple[int, ...]) -> bool:
+    """Return whether a sample of shape ``got`` is several rows of the expected shape."""
+    more = len(got) - len(expected)
+    if more < 1 or _accepts(expected, got):
+        return False
+    return all(e in (-1, g) for g, e in zip(got[more:], expected, strict=True))
 
 
 def _accepts(expected: tuple[int, ...], got: tuple[int, ...]) -> bool:

@@ -203,8 +203,8 @@ def difference(expected: Hello, got: Hello) -> str | None:
         return (
             f"program fingerprint: expected {expected.fingerprint[:8]}, "
             f"got {got.fingerprint[:8]}; layers, optimizer, regularizer "
-            "and the arguments of transpile must be the same on all ranks, and the program complete "
-            "when its startup program runs: servers take over what there is then"
+            "and the arguments of transpile must be the same on all ranks, and the program "
+            "complete when its startup program runs: servers take over what there is then"
         )
     return None
 

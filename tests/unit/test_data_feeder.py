@@ -251,3 +251,20 @@ def test_sequences_of_sequences_have_two_levels():
 )
 def test_sequences_that_do_not_fit_are_refused(words, message):
     assert message in refused([WORDS, LABEL], [(words, 0)])
+
+
+def test_a_sample_may_be_a_batch():
+    length = Var("length", (-1,), "int64")
+    feeder = DataFeeder([WORDS, length, Var("point", (-1, 2))], None)
+    fed = feeder.feed([([[7], [8], [9]], [4, 5, 6], [[1, 2], [3, 4], [5, 6]])])
+    np.testing.assert_array_equal(fed["length"], [4, 5, 6])
+    np.testing.assert_array_equal(fed["point"], [[1, 2], [3, 4], [5, 6]])
+    assert fed["words"].recursive_sequence_lengths() == [[3]]
+
+
+def test_batches_in_samples_that_do_not_fit_are_refused():
+    length = Var("length", (-1,), "int64")
+    got = refused([length, LABEL], [([4, 5], [0])])
+    assert "expected as many rows of all in a batch, got {'length': 2, 'label': 1}" in got
+    assert "sample 0 has shape (2,)" in refused([length], [([4, 5],), ([4],)])
+    assert "has shape (2, 1), expected shape (1,)" in refused([WORDS], [([[[1], [2]]],)])

@@ -117,8 +117,8 @@ def other(specs):
             replace(HELLO, fingerprint="g"),
             (
                 "program fingerprint: expected f, got g; layers, optimizer, regularizer and the "
-                "arguments of transpile must be the same on all ranks, and the program complete when "
-                "its startup program runs: servers take over what there is then"
+                "arguments of transpile must be the same on all ranks, and the program complete "
+                "when its startup program runs: servers take over what there is then"
             ),
         ),
         (
