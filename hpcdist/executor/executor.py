@@ -19,7 +19,7 @@ from hpcdist.executor.bound_step import BegunStep, BoundStep, copier, handed_out
 from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.dataset_run import for_test, run_dataset
 from hpcdist.executor.divided_feed import only_feed
-from hpcdist.executor.fed import as_host, declared, fed_metas, plain, ragged_key
+from hpcdist.executor.fed import as_flattened, as_host, declared, fed_metas, plain, ragged_key
 from hpcdist.executor.forms import Form, Forms, Key, rows_of
 from hpcdist.executor.merging import MergedSteps
 from hpcdist.executor.observer import StepObserver
@@ -199,7 +199,7 @@ class Executor:
         origin = program
         if not feed.keys() <= program.global_block().vars.keys():
             feed = declared(program, feed)
-        feed = {n: v if type(v) is np.ndarray else plain(v) for n, v in feed.items()}
+        feed = {n: as_flattened(program, n, plain(v)) for n, v in feed.items()}
         asked = job, origin, tuple(feed), fetches, scope, return_numpy
         measured = self._forms.measured
         kernels = None if measured is None else measured.of_this_step(origin, job)

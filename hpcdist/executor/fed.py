@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,12 +11,14 @@ import numpy as np
 
 from hpcdist.base.errors import FeedError
 from hpcdist.base.warned import warn
-from hpcdist.executor.analysis import lengths_read
+from hpcdist.executor.analysis import lengths_read, reads
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.variable import Variable
+
+_FLATTENS = ("mul", "mul_grad")  # the operators of `fc`
 
 
 def declared(program: Program, feed: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,6 +38,26 @@ def plain(value: object) -> Any:
     if type(value) is LoDTensor and value.sequences is None and value.value is not None:
         return value.value if value.value.size else value
     return value
+
+
+def as_flattened(program: Program, name: str, value: Any) -> Any:
+    """Return what is fed with its variable's number of dimensions, where `fc` flattens it anyway.
+
+    So Fluid computes it: only for `layers.data`, as there any is fed, and if nothing else reads
+    the variable.
+    """
+    var = program.global_block().vars[name]
+    if type(value) is not np.ndarray or value.ndim == len(var.shape) or var.checks_feed:
+        return value
+    sample = var.shape[1:]
+    if not sample or value.ndim < 2 or not value.size or value[0].size != math.prod(sample):
+        return value
+    readers = [op for b in program.blocks for op in b.ops if name in reads(op)]
+    flattens = [
+        op.type in _FLATTENS and op.input("X") == [name] and op.attr("x_num_col_dims") == 1
+        for op in readers
+    ]
+    return value.reshape(-1, *sample) if flattens and all(flattens) else value
 
 
 def as_host(name: str, value: object, program: Program) -> np.ndarray:

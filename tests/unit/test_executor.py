@@ -131,6 +131,29 @@ def test_layers_data_may_be_fed_the_very_shape_that_it_was_given():
             exe.run(feed={"x": np.ones(3, "f4")}, fetch_list=[sums])
 
 
+def test_what_fc_flattens_may_be_fed_with_any_number_of_dimensions():
+    """As in Fluid, which multiplies rows: vectors for an image, and images for a vector."""
+    with fluid.program_guard(Program(), Program()):
+        pictures, vector = layers.data("pictures", [1, 2, 2]), layers.data("vector", [4])
+        other = layers.data("other", [4])
+        weights = fluid.ParamAttr("w")
+        products = [layers.fc(x, 1, param_attr=weights) for x in (pictures, vector)]
+        layers.mean(layers.fc(other, 1) + layers.reduce_sum(other))
+        fluid.optimizer.SGD(0.0).minimize(layers.mean(layers.sums(products)))
+        exe = Executor()
+        exe.run(fluid.default_startup_program())
+        x = np.arange(8, dtype="f4").reshape(2, 4)
+        feed = {"pictures": x.reshape(2, 1, 2, 2), "vector": x, "other": x}
+        want = exe.run(feed=feed, fetch_list=products)
+        fed = {"pictures": x, "vector": x.reshape(2, 1, 4), "other": x}
+        np.testing.assert_array_equal(exe.run(feed=fed, fetch_list=products), want)
+        np.testing.assert_array_equal(want[0], want[1])
+        with pytest.raises(FeedError, match=r"'vector': expected .*, got shape \[2, 1, 5\]"):
+            exe.run(feed=feed | {"vector": np.ones((2, 1, 5), "f4")}, fetch_list=products)
+        with pytest.raises(FeedError, match=r"'other': expected .*, got shape \[2, 1, 4\]"):
+            exe.run(feed=feed | {"other": x.reshape(2, 1, 4)}, fetch_list=products)
+
+
 def test_layers_data_may_be_fed_other_extents_than_declared():
     """Fluid checks those of `fluid.data` only: images of many sizes go through one Program."""
     with fluid.program_guard(Program(), Program()):
