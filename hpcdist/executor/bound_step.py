@@ -14,6 +14,7 @@ from hpcdist.base.fetched import FetchedArray, as_fetched
 from hpcdist.base.trace.position import here
 from hpcdist.base.trace.recorder import recorder
 from hpcdist.executor import control
+from hpcdist.executor.fed import as_flattened
 from hpcdist.executor.forms import Form
 from hpcdist.executor.observer import StepObserver
 from hpcdist.executor.scope import Scope
@@ -93,6 +94,7 @@ class BoundStep:
         job, form, requested, is_current = self.job, self.form, self.requested, self.is_current
         admit, prepare, divide = settled.admit, settled.begin, settled.feed
         join = settled.join
+        program = settled.program
         turn, count, fetches = job.turn, len(self.fed), settled.fetches
         backend, compiled, trains = form.backend, form.compiled, form.trains
         calls, accepted = compiled.calls(), form.accepted
@@ -138,7 +140,7 @@ class BoundStep:
                 if divide is not None:
                     if any(type(feed.get(name)) is not np.ndarray for name in self.fed):
                         return None
-                    feed = divide(feed)
+                    feed = divide({n: as_flattened(program, n, v) for n, v in feed.items()})
                 for name, _, dtype, shape in accepted:
                     value = feed.get(name)
                     if (

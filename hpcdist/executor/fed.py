@@ -41,10 +41,9 @@ def plain(value: object) -> Any:
 
 
 def as_flattened(program: Program, name: str, value: Any) -> Any:
-    """Return what is fed with its variable's number of dimensions, where `fc` flattens it anyway.
+    """Return a fed array with the dimensions of its variable, where Fluid flattens it anyway.
 
-    So Fluid computes it: only for `layers.data`, as there any is fed, and if nothing else reads
-    the variable.
+    That is where only `fc` reads the variable, and it is of `layers.data`, which takes any array.
     """
     var = program.global_block().vars[name]
     if type(value) is not np.ndarray or value.ndim == len(var.shape) or var.checks_feed:
