@@ -9,6 +9,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers, runtime
+from hpcdist.comm.cluster import RankRole
 from tests.support.job import alone, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -182,3 +183,25 @@ def test_values_of_all_kinds_are_joined_wherever_they_are_computed(trainers, ser
             for value, whole in zip(got, wanted, strict=True):
                 assert value.shape == whole.shape and value.dtype == whole.dtype
                 np.testing.assert_allclose(value, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_what_fc_flattens_is_the_same_batch_with_any_number_of_dimensions():
+    """Also where one trainer takes a step from its beginning, and the other as it took the last."""
+
+    def script(role: Any = None) -> list[list[np.ndarray]]:
+        feeds = [batch(step) for step in range(2 * STEPS)]
+        short = isinstance(role, RankRole) and role.index == 1
+        main, startup, fetches = network()
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        for step, feed in enumerate(feeds):
+            if not (short and step % 2):
+                feed["x"] = feed["x"][:, None]
+        return [exe.run(main, feed=feed, fetch_list=fetches) for feed in feeds]
+
+    with alone():
+        expected = script()
+    for got in values(run_job(2, 0, script)):
+        for step, want in zip(got, expected, strict=True):
+            for value, one in zip(step, want, strict=True):
+                np.testing.assert_allclose(value, one, rtol=1e-5, atol=1e-6)
