@@ -10,7 +10,7 @@ from itertools import groupby
 from hpcdist.base.optimizers import OPTIMIZERS
 from hpcdist.executor.analysis import reads, writes
 from hpcdist.graph.names import EMPTY
-from hpcdist.graph.op_role import ROLE_ATTR
+from hpcdist.graph.op_role import ROLE_ATTR, OpRole
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Meta, arguments, attrs_of, gives_open, lookup
 from hpcdist.ops.optimize.mixed_precision import ROUNDINGS
@@ -121,6 +121,8 @@ def inputs_of(op: Operator, values: Mapping[str, object]) -> list[object]:
 def _has_form(op: Operator, metas: Mapping[str, Meta]) -> bool:
     form = forms().get(op.type)
     if form is None or form.draws or op.type in OPTIMIZERS or "sub_block" in op.attrs:
+        return False
+    if op.role & OpRole.LR_SCHED:  # servers compute rates as well, and without PyTorch: same bits
         return False
     definition = lookup(op.type)
     names = [n for n in (*op.input_arg_names, *op.output_arg_names) if n != EMPTY]

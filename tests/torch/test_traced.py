@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 import hpcdist as fluid  # noqa: E402
 from hpcdist.errors import FeedError, GraphError, HpcdistError  # noqa: E402
 from hpcdist.executor.segments import TYPE  # noqa: E402
+from hpcdist.graph.op_role import OpRole  # noqa: E402
 from hpcdist.ops import by_torch  # noqa: E402
 from hpcdist.ops.torch_forms import forms  # noqa: E402
 from tests.support.random_programs import build  # noqa: E402
@@ -97,6 +98,24 @@ def test_a_perceptron_is_one_segment_and_its_updates(monkeypatch, optimizer):
     for types in types_of(*runs[1][1:]):
         assert types[0] == TYPE and types.count(TYPE) <= 2
     assert all(TYPE not in types for types in types_of(*runs[0][1:]))
+
+
+def test_what_computes_rates_is_in_no_segment(monkeypatch):
+    """Servers compute them without torch: float64 parameters would show how it rounds a rate."""
+    monkeypatch.setenv("HPCDIST_KERNELS", "fused")
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        loss = perceptron(fluid.data("x", [None, 6]), fluid.data("label", [None, 1], "int64"))
+        rate = fluid.layers.natural_exp_decay(0.1, 2, 0.7, staircase=True)
+        fluid.optimizer.SGD(rate).minimize(loss)
+    exe, scope = fluid.Executor(fluid.CPUPlace()), fluid.Scope()
+    exe.run(startup, scope=scope)
+    for feed in batches():
+        exe.run(main, feed, [loss], scope=scope)
+    ops = [op for entry in exe.forms(main) for op in entry.compiled.ops]
+    segments = [op.attrs["segment"].ops for op in ops if op.type == TYPE]
+    assert segments and "exp" in {op.type for op in ops}
+    assert not [op for run in segments for op in run if op.role & OpRole.LR_SCHED]
 
 
 def test_integers_that_are_moved_about_are_in_a_segment(monkeypatch):
