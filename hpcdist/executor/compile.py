@@ -118,7 +118,7 @@ class Compiler:
         known = {**known, **(given_metas or {}), **feeds}
         graph = infer_shapes(self.block, self.scope, self._keeps, feeds, fetches, known)
         self._refuse_dynamic(graph)
-        graph = fuse_runs(graph, self._keeps, self._kernels)
+        graph = fuse_runs(graph, self._keeps, self._kernels, self.backend.xp is np)
         graph = place_views(graph, self._keeps, self.given)
         self._lay_messages(graph)
         flat = self._place_kept(graph)

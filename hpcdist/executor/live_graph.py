@@ -74,13 +74,14 @@ def infer_shapes(
     return LiveGraph(block, feeds, fetches, ops, controls, dynamic, metas, steady)
 
 
-def fuse_runs(graph: LiveGraph, keeps: Keeps, kernels: Kernels) -> LiveGraph:
+def fuse_runs(graph: LiveGraph, keeps: Keeps, kernels: Kernels, on_host: bool) -> LiveGraph:
     """Join runs of operators into segments, if ``kernels`` compute them so."""
     saves = program_of(graph.block).memory_saving is not None
     if not graph.steady or saves or not kernels.in_runs:
         return graph
     is_compiled = kernels is Kernels.COMPILED
-    return replace(graph, ops=fuse(graph.ops, graph.metas, graph.fetches, keeps, is_compiled))
+    ops = fuse(graph.ops, graph.metas, graph.fetches, keeps, is_compiled, rates=not on_host)
+    return replace(graph, ops=ops)
 
 
 def place_views(graph: LiveGraph, keeps: Keeps, given: Collection[str]) -> LiveGraph:

@@ -61,16 +61,21 @@ def fuse(
     apart: Collection[str],
     keeps: Callable[[str], bool],
     compiled: bool = False,
+    rates: bool = False,
 ) -> list[Operator]:
     """Return the operators with each run of those that have a torch form as one.
 
-    ``apart``: names that are fetched, or read by somebody else. Updates are left alone: they move
-    all parameters in one kernel already (`flat_updates`).
+    ``apart``: names that are fetched, or read by somebody else. ``rates``: what computes learning
+    rates, too; servers compute them without torch, and on hosts they have the same bits. Updates
+    are left alone: they move all parameters in one kernel already (`flat_updates`).
     """
     needed: set[str] = set(apart)
     half = _rounded(ops)
     fused: list[Operator] = []
-    for joined, group in groupby(reversed(ops), lambda op: _has_form(op, metas)):
+    for joined, group in groupby(
+        reversed(ops),
+        lambda op: (rates or not op.role & OpRole.LR_SCHED) and _has_form(op, metas),
+    ):
         run = list(group)
         if joined and len(run) > 1:
             segment = _segment(run[::-1], metas, half, lambda n: n in needed or keeps(n))
@@ -121,8 +126,6 @@ def inputs_of(op: Operator, values: Mapping[str, object]) -> list[object]:
 def _has_form(op: Operator, metas: Mapping[str, Meta]) -> bool:
     form = forms().get(op.type)
     if form is None or form.draws or op.type in OPTIMIZERS or "sub_block" in op.attrs:
-        return False
-    if op.role & OpRole.LR_SCHED:  # servers compute rates as well, and without PyTorch: same bits
         return False
     definition = lookup(op.type)
     names = [n for n in (*op.input_arg_names, *op.output_arg_names) if n != EMPTY]
