@@ -30,6 +30,7 @@ _LAYERS: dict[str, tuple[Any, ...]] = {
     "LogSoftmax": ("log_softmax", 1),
     "Maxout": ("maxout", 1),
     "Mish": ("mish", 1),
+    "RReLU": ("rrelu", 1),
     "ReLU": ("relu", 1),
     "ReLU6": ("relu6", 1),
     "SELU": ("selu", 1),
@@ -70,6 +71,7 @@ _LAYERS: dict[str, tuple[Any, ...]] = {
         ("output_sizes", "kernel_sizes", "dilations", "paddings", "strides", "name"),
     ),
     "BCELoss": ("binary_cross_entropy", 2),
+    "BCEWithLogitsLoss": ("binary_cross_entropy_with_logits", 2),
     "CTCLoss": ("ctc_loss", 4),
     "CosineEmbeddingLoss": ("cosine_embedding_loss", 3),
     "CosineSimilarity": ("cosine_similarity", 2),
@@ -104,6 +106,7 @@ class FunctionLayer(Layer):
 
     function: Any = None
     inputs = 1
+    trains = False  # the function is told whether this is training
     signature = inspect.Signature()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -116,7 +119,8 @@ class FunctionLayer(Layer):
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Call the function with the inputs and the options."""
-        return type(self).function(*inputs, **named, **self._options)
+        mode = {"training": self.training} if self.trains else {}
+        return type(self).function(*inputs, **named, **mode, **self._options)
 
     def extra_repr(self) -> str:
         """Return the options that were given."""
@@ -136,9 +140,10 @@ def _layer(name: str, function: str, inputs: int, order: Sequence[str] = ()) -> 
         (FunctionLayer,),
         {
             "__module__": "paddle.nn",
-            "__doc__": f"Call ``{functional.__name__}.{function}``; see docs/paddle2.md.",
+            "__doc__": called.__doc__,
             "function": staticmethod(called),
             "inputs": inputs,
+            "trains": any(p.name == "training" for p in parameters),
             "signature": inspect.Signature(options),
             "__signature__": inspect.Signature(options),
         },
@@ -172,24 +177,6 @@ class PReLU(Layer):
         return functional.prelu(x, self._weight, self._data_format)
 
 
-class BCEWithLogitsLoss(Layer):
-    """Return the cross entropy of sigmoid(logit)."""
-
-    def __init__(
-        self,
-        weight: Any = None,
-        reduction: str = "mean",
-        pos_weight: Any = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__()
-        self.__dict__["_options"] = (weight, reduction, pos_weight)
-
-    def forward(self, logit: Any, label: Any) -> Any:
-        """Append the loss."""
-        return functional.binary_cross_entropy_with_logits(logit, label, *self._options)
-
-
 class HSigmoidLoss(Layer):
     """Return the cost of the way down a tree of classes to the label."""
 
@@ -219,4 +206,4 @@ class HSigmoidLoss(Layer):
         return functional.hsigmoid_loss(input, label, *own, path_table, path_code)
 
 
-__all__ = [*_LAYERS, "BCEWithLogitsLoss", "HSigmoidLoss", "PReLU"]
+__all__ = [*_LAYERS, "HSigmoidLoss", "PReLU"]

@@ -111,20 +111,6 @@ class AlphaDropout(Layer):
         return functional.alpha_dropout(input, self.p, self.training, self.name)
 
 
-class RReLU(Layer):
-    """Multiply what is below 0 by a number that is drawn in training, else by the mean of both."""
-
-    def __init__(
-        self, lower: float = 1.0 / 8.0, upper: float = 1.0 / 3.0, name: str | None = None
-    ) -> None:
-        super().__init__()
-        self._facts = (lower, upper)
-
-    def forward(self, x: Any) -> Any:
-        """Append the product."""
-        return functional.rrelu(x, *self._facts, training=self.training)
-
-
 class Dropout2D(Layer):
     """Set whole channels of images to 0 with probability ``p`` in training."""
 
