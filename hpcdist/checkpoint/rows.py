@@ -101,9 +101,12 @@ class Choice:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            number = isinstance(value, (int, float)) and value == value
-            if not number and (value, name) != (None, "least_delta"):
-                raise TableError(f"Choice: {name}: expected a number, got {value!r}")
+            if value is None and name == "least_delta":
+                continue
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not number or value != value or (value < 0 and name in ("days", "least_show")):
+                wanted = ", 0 or more" * (name in ("days", "least_show"))
+                raise TableError(f"Choice: {name}: expected a number{wanted}, got {value!r}")
 
     def of(self, table: SparseTable, ids: np.ndarray) -> np.ndarray:
         """Return the chosen ones of some ids of a table: all, if it counts no shows."""

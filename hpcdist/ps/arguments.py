@@ -63,19 +63,20 @@ def row_policy(what: str, policy: object, made_by: str) -> RowPolicy | None:
 
 
 def optimizer_facts(
-    name: str, kind: object, l2_decay: float, arguments: dict[str, float]
+    table: TableFacts, kind: object, l2_decay: float, arguments: dict[str, float]
 ) -> OptimizerFacts:
     """Return the facts of a table's optimizer; TableError or PlanError for what cannot be."""
     known = KIND_OF.get(kind.lower()) if isinstance(kind, str) else None
     if known is None:
         raise TableError(
-            f"table {name!r}: optimizer {kind!r}: expected one of {', '.join(KIND_OF)}"
+            f"table {table.name!r}: optimizer {kind!r}: expected one of {', '.join(KIND_OF)}"
             f"{did_you_mean(str(kind), KIND_OF)}"
         )
     if known == "Adam":
         arguments = {"lazy_mode": True, **arguments}  # only the rows of a step move
     facts = OptimizerFacts(known, arguments, l2_decay)
     facts.check()  # refuses arguments that it does not take
+    facts.check_table(table.name, table.policy)
     return facts
 
 

@@ -114,6 +114,10 @@ class OptimizerFacts:
         """Raise PlanError for an optimizer that is not there, or takes other arguments."""
         check_optimizer(self.kind, self.arguments, self.l2_decay)
 
+    def check_table(self, name: str, policy: RowPolicy | None) -> None:
+        """Raise PlanError for a table whose policy this cannot follow."""
+        check_policy(name, policy, type_of(self.kind))
+
     @property
     def zero_is_nothing(self) -> bool:
         """Whether a gradient of zeros leaves a parameter as it is, as none does in torch."""
@@ -244,7 +248,7 @@ class Facts:
     def _planned(self, table: TableFacts) -> PlannedTable:
         moved_by = self.optimizers[table.optimizer]
         attributes = row_attributes(moved_by.kind, moved_by.arguments, moved_by.l2_decay)
-        planned = PlannedTable(
+        return PlannedTable(
             table.name,
             f"{table.name}@GRAD",
             (table.dict_size, table.width),
@@ -256,8 +260,6 @@ class Facts:
             fill=table.initial.fill,
             policy=table.policy,
         )
-        check_policy(planned)
-        return planned
 
     @property
     def numbers(self) -> dict[str, float]:

@@ -82,13 +82,12 @@ class PlannedTable:
         return TableSpec(self.parameter, self.width + shows, self.dict_size, self.padding)
 
 
-def check_policy(table: PlannedTable) -> None:
-    """Raise PlanError for a policy that what moves the table's rows cannot follow."""
-    if table.policy is not None and table.policy.row_wise and table.optimizer != "adagrad":
+def check_policy(name: str, policy: RowPolicy | None, optimizer: str) -> None:
+    """Raise PlanError for a table's policy that the optimizer of its rows cannot follow."""
+    if policy is not None and policy.row_wise and optimizer != "adagrad":
         raise PlanError(
-            f"table {table.parameter!r} has is_distributed=True: RowPolicy(row_wise=True), one "
-            f"moment for a row, is for Adagrad, and {table.optimizer} is to move it: leave it out, "
-            "or use Adagrad"
+            f"table {name!r}: RowPolicy(row_wise=True), one moment for a row, is for Adagrad, and "
+            f"{optimizer} is to move it: leave it out, or use Adagrad"
         )
 
 

@@ -98,6 +98,7 @@ class Tables:
         for name in names:
             if self._facts[name].optimizer >= 0:
                 raise TableError(f"table {name!r} has two optimizers")
+            optimizer.check_table(name, self._facts[name].policy)
         number = self._enter(optimizer, rate, mode)
         for name in names:
             self._facts[name] = replace(self._facts[name], optimizer=number)

@@ -242,7 +242,7 @@ def _of_update(op: Operator, gradient: str, padding: int | None) -> PlannedTable
         padding=padding,
         policy=policy_of(var),
     )
-    check_policy(planned)
+    check_policy(planned.parameter, planned.policy, planned.optimizer)
     return planned
 
 

@@ -137,8 +137,14 @@ def test_what_cannot_be_chosen_is_refused_before_the_first_step(tmp_path):
         with pytest.raises(TableError, match=message):
             ps.connect("t", 1, **facts)
     for call, message in (
-        (lambda: Choice(1.0, "x"), "Choice: days: expected a number, got 'x'"),
+        (lambda: Choice(1.0, "x"), "Choice: days: expected a number, 0 or more, got 'x'"),
         (lambda: Choice(float("nan"), 3), "Choice: least_score: expected a number, got nan"),
+        (lambda: Choice(1.0, -1), "Choice: days: expected a number, 0 or more, got -1"),
+        (lambda: Choice(1.0, 3, -1.0), "Choice: least_show: .* 0 or more, got -1.0"),
+        *(
+            (lambda name=name: Choice(**{"least_score": 1, "days": 3, name: True}), f"{name}: .*ue")
+            for name in ("least_score", "days", "least_show", "least_delta")
+        ),
         (lambda: ClickScore(delete_after_unseen_days=-1), "days: expected 0 or more, got -1"),
         (lambda: fluid.checkpoint.Publisher(3), "Publisher: expected a directory, got 3"),
         (lambda: fluid.checkpoint.Publisher("x", dense="m"), "dense: expected an OnnxModel"),

@@ -165,8 +165,6 @@ def test_what_a_distributed_table_cannot_do_is_refused():
     assert "DC-ASGD" in refused(None, config={"enable_dc_asgd": True}, **ASYNC)
     expected = "expected one of sgd, momentum, adagrad, adam, adamax, rmsprop, ftrl, lamb"
     assert expected in refused(two_look_ups(optimizer.DecayedAdagrad(0.1)))
-    by_row = ParamAttr("table", row_policy=RowPolicy(row_wise=True))
-    assert "row_wise=True" in refused(two_look_ups(optimizer.Adam(0.1), param_attr=by_row))
     assert "float32" in refused(wide_rows)
     assert "different padding_idx" in refused(padded_otherwise)
     assert "reads the whole table" in refused(read_whole)
@@ -177,6 +175,12 @@ def test_what_a_distributed_table_cannot_do_is_refused():
         optimizer.SGD(learning_rate=0.1).minimize(layers.mean(table(ids)))
 
     assert "computed from rows" in refused(ids_from_rows)
+
+
+def test_one_moment_for_a_row_is_for_adagrad():
+    by_row = ParamAttr("table", row_policy=RowPolicy(row_wise=True))
+    with pytest.raises(ValueError, match="'table': RowPolicy.row_wise=True.*adam is to move it"):
+        distributed(two_look_ups(optimizer.Adam(0.1), param_attr=by_row))
 
 
 def test_a_regularizer_is_part_of_the_update_of_a_table():

@@ -218,7 +218,7 @@ def connect(
     """
     _be_a_trainer()
     facts = given.table_facts(name, width, rows, initial, row_policy)
-    moved_by = given.optimizer_facts(name, optimizer, l2_decay, arguments)
+    moved_by = given.optimizer_facts(facts, optimizer, l2_decay, arguments)
     rate, how = given.learning_rate(name, lr), given.training_mode(mode, max_staleness)
     tables = _open.tables
     if tables is None:
