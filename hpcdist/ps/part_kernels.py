@@ -183,10 +183,12 @@ def _keep_lowest(chosen, begin, end, wanted, columns, column):
 
     Return where those begin and end that equal the wanted-th.
     """
-    numbers = columns[column, begin:end].copy()
-    numbers.sort()
-    border = numbers[wanted - 1]
-    if numbers[0] < border:
+    numbers = columns[column, begin:end]
+    lowest = numbers.min()
+    if lowest == numbers.max():  # as of rows that were looked up in the same step
+        return begin, end
+    border = np.partition(numbers, wanted - 1)[wanted - 1]
+    if lowest < border:
         begin = _gather(chosen, columns, column, begin, end, uint64(0), border - uint64(1))
     return begin, _gather(chosen, columns, column, begin, end, border, border)
 

@@ -14,7 +14,14 @@ from hpcdist.ps.looks import check_shows, chosen_looks, looks_of
 from hpcdist.ps.mapped_memory import PAGE_BYTES, lasting
 from hpcdist.ps.repeats import merged, single
 from hpcdist.ps.row_moves import NO_TURNS
-from hpcdist.ps.row_policy import FRACTION, SKETCH_ROWS, WIDE, RowPolicy, check_servers
+from hpcdist.ps.row_policy import (
+    FRACTION,
+    SKETCH_ROWS,
+    WIDE,
+    RowPolicy,
+    check_servers,
+    quotas_of,
+)
 from hpcdist.ps.row_storage import RowStorage
 from hpcdist.ps.table import PIECE, RowInitializer, RowOptimizer, SparseTable
 from hpcdist.ps.table_arguments import check_finite, check_values, checked_ids
@@ -86,8 +93,7 @@ class PolicyTable(SparseTable):
             keep.get(policy.kept, part_kernels.SCORE),
             np.array(coefficients, np.float32),
         )
-        shares = np.full(self.parts, self.bound // self.parts)
-        self._quotas = shares + (np.arange(self.parts) < self.bound % self.parts)
+        self._quotas = quotas_of(self.bound, self.parts)
         # Another one than initial values follow from.
         self.key = np.uint64(seed % (1 << 64) ^ _CHANCE)
         facts = name, dim, optimizer, initializer, seed, dict_size

@@ -345,6 +345,21 @@ _WHOLE_NUMBERS = (
 )
 
 
+def quotas_of(bound: int, parts: int) -> Array:
+    """Return how many rows each part of a table may have, ``bound`` together: int64 [parts].
+
+    Parts get as many ids as each other, and forget a ``FRACTION`` at once. So that not all do in
+    the same steps, their quotas lie as far apart as a part shrinks then, evenly, in no order.
+    """
+    share, more = divmod(bound, parts)
+    number = np.arange(parts)
+    stride = next(n for n in range(parts * 5 // 8 + 1, parts + 2) if math.gcd(n, parts) == 1)
+    apart = (2 * (number * stride % parts) - (parts - 1)) * (share // (2 * FRACTION))
+    tilt = np.sign(apart) * (abs(apart) // max(1, parts - 1))
+    quotas: Array = share + (number < more) + tilt
+    return quotas
+
+
 def check_servers(name: str, parts: int, servers: int) -> None:
     """Raise TableError unless every one of ``servers`` has whole parts of a table."""
     if parts % servers:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from hpcdist.ps.row_policy import RowPolicy
@@ -169,8 +171,13 @@ class PolicyModel:
         if not bound:
             return []
         parts, gone = self.policy.parts_for(bound), []
+        far = range(parts * 5 // 8 + 1, parts + 2)
+        stride = next(n for n in far if math.gcd(n, parts) == 1)
         for part in range(parts):
-            quota = bound // parts + (part < bound % parts)
+            share = bound // parts
+            apart = 2 * (part * stride % parts) - (parts - 1)
+            tilt = int(apart * (share // 16) / max(1, parts - 1))
+            quota = share + (part < bound % parts) + tilt
             here = [row_id for row_id in kept if part_of(row_id, parts) == part]
             if len(here) > quota:
                 here.sort(key=lambda row_id: self.value(row_id, kept[row_id], keep))

@@ -9,7 +9,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist.errors import HpcdistError
 from hpcdist.ps.policy_table import PolicyTable
-from hpcdist.ps.row_policy import ClickScore, RowPolicy, check_servers
+from hpcdist.ps.row_policy import ClickScore, RowPolicy, check_servers, quotas_of
 from hpcdist.ps.table import RowInitializer, RowOptimizer
 
 
@@ -166,3 +166,16 @@ def test_what_only_says_how_rows_are_kept_keeps_nothing_else():
     assert RowPolicy(rows="bfloat16", rounding="stochastic").keeps_all
     assert not RowPolicy(rows="int8", expire_days=1).keeps_all
     assert not RowPolicy().keeps_all
+
+
+@pytest.mark.parametrize(("bound", "parts"), [(7, 7), (59_999, 60), (20_000_000, 5040), (9000, 1)])
+def test_quotas_come_to_the_bound_and_lie_evenly_apart(bound, parts):
+    """Parts of one size would all be full, and forget, in the same steps."""
+    quotas, share = quotas_of(bound, parts), bound // parts
+    assert quotas.sum() == bound
+    assert abs(quotas - share).max() <= share // 16 + 1
+    least = share - share // 16 if parts > 1 else share
+    even = np.linspace(least, 2 * share - least, parts)
+    assert abs(np.sort(quotas) - even).max() <= 2
+    half = np.sort(quotas[: (parts + 1) // 2])  # of one of two servers
+    assert abs(half - even[::2][: len(half)]).max() <= share // 16 // 4 + 2
