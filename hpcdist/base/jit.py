@@ -19,6 +19,7 @@ import numpy as np
 from numba.core.caching import FunctionCache
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
+from numba.extending import _Intrinsic
 from numba.np.unsafe import ndarray
 
 from hpcdist.base.errors import SettingError
@@ -88,6 +89,8 @@ def _give_name(function: Callable[..., Any]) -> None:
 
 
 def _name(value: Any) -> str:
+    if isinstance(value, _Intrinsic):
+        return str(value._name)
     return value.py_func.__name__ if hasattr(value, "py_func") else repr(value)
 
 

@@ -12,18 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import float32, float64, int8, int16, int64, uint32, uint64
+from numba import float32, float64, int16, int64, uint32, uint64
 
 from hpcdist.base.jit import inlined, jit
-from hpcdist.base.raw_memory import (
-    bits_of,
-    copy_bytes,
-    float32_at,
-    float_of,
-    int8_at,
-    int16_at,
-    uint16_at,
-)
+from hpcdist.base.raw_memory import copy_bytes, float32_at, float_of, int16_at
 from hpcdist.ps.packed_lanes import (
     LANES,
     bfloat_by_chance,
@@ -31,29 +23,22 @@ from hpcdist.ps.packed_lanes import (
     half_by_chance,
     half_nearest,
     largest_size,
+    read_bfloats,
+    read_floats,
+    read_halves,
+    read_whole,
     whole_by_chance,
     whole_nearest,
+    write_floats,
 )
 from hpcdist.ps.row_kernels import ask_for, bound_records, keep_narrow, shrink_records
 from hpcdist.ps.row_values import mixed, write_initial
 
 FLOAT32, FLOAT16, BFLOAT16, INT8 = range(4)
-BLOCK_BYTES = 16384  # of records in float32 at a time
+BLOCK_BYTES = 65536  # of records in float32 at a time
 AHEAD = 8  # records asked for before they are needed
-_16, _32 = uint32(16), uint64(32)
-_SIGN, _REST = uint32(0x8000), uint32(0x7FFFFFFF)
-_ONE = uint32(1)
-_MOST = float32(127)
-
-
-@inlined
-def _of_half(half):
-    """Return the float32 of a float16's bits. No branches."""
-    size = uint32(half) & uint32(0x7FFF)
-    bits = size << uint32(13)
-    finite = bits_of(float_of(bits) * float32(2.0**112))
-    number = bits | uint32(0x7F800000) if size >= uint32(0x7C00) else finite
-    return float_of(number | ((uint32(half) & _SIGN) << _16))
+_32 = uint64(32)
+_MOST, _ONE, _ZERO = float32(127), float32(1), float32(0)
 
 
 @inlined
@@ -71,130 +56,181 @@ def _largest(source, width):
     return most
 
 
-@inlined
-def _write_halves(kind, by_chance, source, place, width, low, high, number, first, second, spare):
-    for j in range(0, width, LANES):
-        left, value, part = width - j, source + 4 * j, number + uint32(j)
-        target = place + 2 * j if left >= LANES else spare
-        if kind == FLOAT16 and by_chance:
-            half_by_chance(value, target, low, high, part, first, second)
-        elif kind == FLOAT16:
-            half_nearest(value, target, low, high, part, first, second)
-        elif by_chance:
-            bfloat_by_chance(value, target, low, high, part, first, second)
-        else:
-            bfloat_nearest(value, target, low, high, part, first, second)
-        if left < LANES:
-            copy_bytes(place + 2 * j, spare, 2 * left)
+# How numbers are kept: what stands before them, from which their two factors follow.
 
 
-@inlined
-def _write_whole(source, place, width, by_chance, low, high, spare):
-    """Write a row as a scale and whole numbers; a row that is not finite becomes NaN."""
+@jit
+def _nothing(place):
+    return _ONE, _ONE
+
+
+@jit
+def _scale_at(place):
+    return float32_at(place)[0], _ONE
+
+
+@jit
+def _exponent_at(place):
+    exponent = int64(int16_at(place)[0])
+    return _power_of(exponent >> 1), _power_of(exponent - (exponent >> 1))
+
+
+@jit
+def _write_nothing(source, width, place):
+    return _ONE, _ONE
+
+
+@jit
+def _write_scale(source, width, place):
+    """Write what whole numbers are multiplied by, NaN for a row that is not finite."""
     most = _largest(source, width)
     scale = float_of(most) / _MOST
     if most >= uint32(0x7F800000):
         scale = float32(np.nan)
     float32_at(place)[0] = scale
-    whole = int8_at(place + 4)
-    if scale > float32(0):
-        factor = 1.0 / float64(scale)
-        for j in range(0, width, LANES):
-            left = width - j
-            target = place + 4 + j if left >= LANES else spare
-            if by_chance:
-                whole_by_chance(source + 4 * j, target, low, high, uint32(j), factor)
-            else:
-                whole_nearest(source + 4 * j, target, low, high, uint32(j), factor)
-            if left < LANES:
-                copy_bytes(place + 4 + j, spare, left)
-    else:
-        for j in range(width):
-            whole[j] = int8(0)
+    if scale > _ZERO:
+        return 1.0 / float64(scale), 1.0
+    for j in range(width):  # the numbers may be none: they are not to be read
+        float32_at(source)[j] = _ZERO
+    return 0.0, 0.0
 
 
-@inlined
-def _write_values(source, place, facts, key, spare):
-    """Round ``width`` float32 to what is kept; ``key``: the chance of the row in this step.
+@jit
+def _write_exponent(source, width, place):
+    """Write by which power of two numbers are multiplied: the largest becomes 2^14 to 2^15."""
+    most = _largest(source, width)
+    exponent = int64(most >> uint32(23)) - 141
+    if most == uint32(0) or most >= uint32(0x7F800000):
+        exponent = int64(0)
+    int16_at(place)[0] = int16(exponent)
+    # By two factors, float32 has all of them. What that rounds is too small for a digit.
+    return _power_of(-(exponent >> 1)), _power_of((exponent >> 1) - exponent)
 
-    LANES float32 can be read from each of them on; ``spare``: the address of as many.
+
+def _reading(lanes, factors_at, size, head):
+    """Make a loop that reads numbers of ``size`` bytes, ``head`` bytes behind byte ``at``."""
+
+    def read(records, at, end, width, target, stride):
+        room = np.empty(2 * LANES, np.float32)
+        for i in range(len(records)):
+            if i + AHEAD < len(records):
+                ask_for(records[i + AHEAD] + 4, end - 4)
+            if records[i]:
+                first, second = factors_at(records[i] + at)
+                place = records[i] + at + head
+                for j in range(0, width - LANES + 1, LANES):
+                    lanes(place + size * j, target + 4 * j, first, second)
+                left = width % LANES
+                if left:
+                    spare = int64(room.ctypes.data)  # here: what is used no more is freed
+                    copy_bytes(spare, place + size * (width - left), size * left)
+                    lanes(spare, spare + 4 * LANES, first, second)
+                    copy_bytes(target + 4 * (width - left), spare + 4 * LANES, 4 * left)
+            target += stride
+
+    return jit(read)
+
+
+def _writing(lanes, write_factors, size, head):
+    """Make a loop that rounds rows; LANES float32 can be read from each number on."""
+
+    def write(records, at, width, source, stride, keys, number):
+        room = np.empty(LANES, np.float32)
+        for i in range(len(records)):
+            first, second = write_factors(source, width, records[i] + at)
+            place = records[i] + at + head
+            for j in range(0, width - LANES + 1, LANES):
+                lanes(source + 4 * j, place + size * j, keys[i], uint32(number + j), first, second)
+            left = width % LANES
+            if left:
+                spare, j = int64(room.ctypes.data), width - left
+                lanes(source + 4 * j, spare, keys[i], uint32(number + j), first, second)
+                copy_bytes(place + size * j, spare, size * left)
+            source += stride
+
+    return jit(write)
+
+
+_read_floats = _reading(read_floats, _nothing, 4, 0)
+_read_halves = _reading(read_halves, _nothing, 2, 0)
+_read_bfloats = _reading(read_bfloats, _nothing, 2, 0)
+_read_whole = _reading(read_whole, _scale_at, 1, 4)
+_read_column = _reading(read_halves, _exponent_at, 2, 2)
+_write_floats = _writing(write_floats, _write_nothing, 4, 0)
+_write_halves = _writing(half_nearest, _write_nothing, 2, 0)
+_chance_halves = _writing(half_by_chance, _write_nothing, 2, 0)
+_write_bfloats = _writing(bfloat_nearest, _write_nothing, 2, 0)
+_chance_bfloats = _writing(bfloat_by_chance, _write_nothing, 2, 0)
+_write_whole = _writing(whole_nearest, _write_scale, 1, 4)
+_chance_whole = _writing(whole_by_chance, _write_scale, 1, 4)
+_chance_column = _writing(half_by_chance, _write_exponent, 2, 2)
+
+
+@jit
+def _read_values(records, target, stride, end, facts):
+    """Write the values of records to the address ``target``; none where there is no record.
+
+    stride: bytes from row to row; end: up to which byte records are asked for.
     """
-    kind, width, by_chance = facts[0], facts[1], facts[2] != 0
-    low, high, one = uint32(key), uint32(key >> _32), float32(1)
-    if kind == FLOAT32:
-        copy_bytes(place, source, 4 * width)
-    elif kind == INT8:
-        _write_whole(source, place, width, by_chance, low, high, spare)
-    else:
-        _write_halves(kind, by_chance, source, place, width, low, high, uint32(0), one, one, spare)
-
-
-@inlined
-def _read_values(place, target, facts):
     kind, width = facts[0], facts[1]
-    out = float32_at(target)
     if kind == FLOAT32:
-        copy_bytes(target, place, 4 * width)
+        _read_floats(records, 4, end, width, target, stride)
     elif kind == FLOAT16:
-        for j in range(width):
-            out[j] = _of_half(uint16_at(place)[j])
+        _read_halves(records, 4, end, width, target, stride)
     elif kind == BFLOAT16:
-        for j in range(width):
-            out[j] = float_of(uint32(uint16_at(place)[j]) << _16)
+        _read_bfloats(records, 4, end, width, target, stride)
     else:
-        scale = float32_at(place)[0]
-        for j in range(width):
-            out[j] = scale * float32(int8_at(place + 4)[j])
+        _read_whole(records, 4, end, width, target, stride)
 
 
-@inlined
-def _write_state(source, place, facts, key, spare):
-    """Write the state of a row; see `_write_values`."""
+@jit
+def _write_values(records, source, stride, keys, facts):
+    """Round values into records."""
+    kind, width, chance = facts[0], facts[1], facts[2]
+    if kind == FLOAT32:
+        _write_floats(records, 4, width, source, stride, keys, 0)
+    elif kind == FLOAT16 and chance:
+        _chance_halves(records, 4, width, source, stride, keys, 0)
+    elif kind == FLOAT16:
+        _write_halves(records, 4, width, source, stride, keys, 0)
+    elif kind == BFLOAT16 and chance:
+        _chance_bfloats(records, 4, width, source, stride, keys, 0)
+    elif kind == BFLOAT16:
+        _write_bfloats(records, 4, width, source, stride, keys, 0)
+    elif chance:
+        _chance_whole(records, 4, width, source, stride, keys, 0)
+    else:
+        _write_whole(records, 4, width, source, stride, keys, 0)
+
+
+@jit
+def _read_state(records, target, stride, facts):
+    """Write state in float16 to the address ``target``."""
+    width = facts[4]
+    for column in range(facts[3]):
+        begin = facts[6] + column * (2 + 2 * width)
+        _read_column(records, begin, facts[7], width, target + 4 * column * width, stride)
+
+
+@jit
+def _write_state(records, source, stride, keys, facts):
+    """Round state into records, or copy it if it is kept in float32."""
     columns, width = facts[3], facts[4]
     if not facts[5]:
-        copy_bytes(place, source, 4 * columns * width)
+        for i in range(len(records)):
+            copy_bytes(records[i] + facts[6], source + stride * i, 4 * columns * width)
         return
-    low, high = uint32(key), uint32(key >> _32)
     for column in range(columns):
+        begin, number = facts[6] + column * (2 + 2 * width), facts[1] + column * width
         values = source + 4 * column * width
-        most = _largest(values, width)
-        # The largest becomes 2^14 to 2^15.
-        exponent = int64(most >> uint32(23)) - 141
-        if most == uint32(0) or most >= uint32(0x7F800000):
-            exponent = int64(0)
-        begin = place + column * (2 + 2 * width)
-        int16_at(begin)[0] = int16(exponent)
-        # By two factors, float32 has all of them. What that rounds is too small for a digit.
-        first, second = _power_of(-(exponent >> 1)), _power_of((exponent >> 1) - exponent)
-        number = uint32(facts[1] + column * width)
-        _write_halves(
-            FLOAT16, True, values, begin + 2, width, low, high, number, first, second, spare
-        )
+        _chance_column(records, begin, width, values, stride, keys, number)
 
 
-@inlined
-def _read_state(place, target, facts):
-    columns, width = facts[3], facts[4]
-    for column in range(columns):
-        begin = place + column * (2 + 2 * width)
-        exponent = int64(int16_at(begin)[0])
-        first, second = _power_of(exponent >> 1), _power_of(exponent - (exponent >> 1))
-        halves, out = uint16_at(begin + 2), float32_at(target + 4 * column * width)
-        for j in range(width):
-            out[j] = _of_half(halves[j]) * first * second
-
-
-@inlined
-def _key(h, seed_key, step):
-    """Return the bits that decide the chance of the row with mixed id ``h`` in a step."""
-    return mixed(mixed(h ^ seed_key) ^ uint64(step))
-
-
-@inlined
-def _ask_ahead(records, i, end):
-    """Ask for what a later record has up to byte ``end``."""
-    if i + AHEAD < len(records):
-        ask_for(records[i + AHEAD] + 4, end - 4)
+@jit
+def _write_keys(ids, seed_key, step, keys):
+    """Write the bits that decide the chance of rows in a step."""
+    for i in range(len(keys)):
+        keys[i] = mixed(mixed(mixed(ids[i]) ^ seed_key) ^ uint64(step))
 
 
 @jit
@@ -203,23 +239,18 @@ def read(ids, records, zeros, out, facts, seed_key, kind, initial):
 
     kind, initial: as `index_kernels.locate` takes them.
     """
-    width = facts[1]
-    scratch = np.empty(2 * width + 2 + 2 * LANES, np.float32)
-    values = int64(scratch.ctypes.data)
-    spare = values + 4 * width
-    kept = spare + 4 * LANES
+    nbytes, target = 4 * facts[1], int64(out.ctypes.data)
+    _read_values(records, target, nbytes, facts[6], facts)
+    kept, one = np.empty(facts[7] // 4 + 1, np.float32), np.empty(1, np.int64)
     for i in range(len(records)):
-        _ask_ahead(records, i, facts[6])
-        target = int64(out.ctypes.data) + 4 * width * i
         if records[i]:
-            _read_values(records[i] + 4, target, facts)
-        elif zeros:
-            out[i, :] = float32(0)
+            continue
+        if zeros:
+            out[i, :] = _ZERO
         else:
-            h = mixed(ids[i])
-            write_initial(values, width, h, seed_key, kind, initial)
-            _write_values(values, kept, facts, _key(h, seed_key, 0), spare)
-            _read_values(kept, target, facts)
+            one[0] = int64(kept.ctypes.data)
+            begin(ids[i : i + 1], one, facts, seed_key, kind, initial)
+            _read_values(one, target + nbytes * i, nbytes, facts[6], facts)
 
 
 @jit
@@ -227,26 +258,22 @@ def begin(ids, records, facts, seed_key, kind, initial):
     """Write the first values and the first state of new records."""
     width, floats = facts[1], facts[3] * facts[4]
     scratch = np.empty(width + floats + LANES, np.float32)
-    scratch[width:] = float32(initial[2])
-    values = int64(scratch.ctypes.data)
-    spare = values + 4 * (width + floats)
+    source, key = int64(scratch.ctypes.data), np.empty(1, np.uint64)
     for i in range(len(records)):
-        h = mixed(ids[i])
-        write_initial(values, width, h, seed_key, kind, initial)
-        key = _key(h, seed_key, 0)
-        _write_values(values, records[i] + 4, facts, key, spare)
-        _write_state(values + 4 * width, records[i] + facts[6], facts, key, spare)
+        write_initial(source, width, mixed(ids[i]), seed_key, kind, initial)
+        scratch[width:] = float32(initial[2])
+        _write_keys(ids[i : i + 1], seed_key, 0, key)
+        _write_values(records[i : i + 1], source, 0, key, facts)
+        _write_state(records[i : i + 1], source + 4 * width, 0, key, facts)
 
 
 @jit
 def unpack(records, out, facts):
     """Write values to rows of ``out``, float32 [n, 1 + floats of both], and state in float16."""
-    for i in range(len(records)):
-        _ask_ahead(records, i, facts[7])
-        target = int64(out.ctypes.data) + 4 * (out.shape[1] * i + 1)
-        _read_values(records[i] + 4, target, facts)
-        if facts[5]:
-            _read_state(records[i] + facts[6], target + 4 * facts[1], facts)
+    target, stride = int64(out.ctypes.data) + 4, 4 * out.shape[1]
+    _read_values(records, target, stride, facts[7], facts)
+    if facts[5]:
+        _read_state(records, target + 4 * facts[1], stride, facts)
 
 
 @jit
@@ -255,14 +282,13 @@ def pack(ids, records, source, step, facts, seed_key, moved):
 
     Behind ``source`` is memory for LANES more.
     """
-    room = np.empty(LANES, np.float32)
-    spare = int64(room.ctypes.data)
-    for i in range(len(records)):
-        begin = int64(source.ctypes.data) + 4 * (source.shape[1] * i + 1)
-        key = _key(mixed(ids[i]), seed_key, step)
-        _write_values(begin, records[i] + 4, facts, key, spare)
-        if facts[5] or not moved:
-            _write_state(begin + 4 * facts[1], records[i] + facts[6], facts, key, spare)
+    begin, stride = int64(source.ctypes.data) + 4, 4 * source.shape[1]
+    keys = np.empty(len(records), np.uint64)
+    if facts[2] or facts[5]:
+        _write_keys(ids, seed_key, step, keys)
+    _write_values(records, begin, stride, keys, facts)
+    if facts[5] or not moved:
+        _write_state(records, begin + 4 * facts[1], stride, keys, facts)
 
 
 def moving_pass(move: Any) -> Any:

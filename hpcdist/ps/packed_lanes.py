@@ -1,4 +1,4 @@
-"""Numbers rounded sixteen at once, for `packed_kernels`.
+"""Numbers read and rounded sixteen at once, for `packed_kernels`.
 
 Rows are short: of a loop over one a compiler makes lanes only for what is left over, if at all. So
 the lanes are written down here, with the formulas of `row_values.random_bits` and of the types.
@@ -18,7 +18,6 @@ LANES = 16
 _INT8, _INT16, _INT32 = (ir.IntType(bits) for bits in (8, 16, 32))
 _WORDS, _FLOATS = ir.VectorType(_INT32, LANES), ir.VectorType(ir.FloatType(), LANES)
 _DOUBLES = ir.VectorType(ir.DoubleType(), LANES)
-_FLOOR = ir.FunctionType(_DOUBLES, [_DOUBLES])
 _declared: Any = cgutils.get_or_insert_function  # untyped
 _GOLDEN = 0x9E3779B9
 _INFINITE = 0x7F800000
@@ -86,6 +85,13 @@ class _Lanes:
         return _Lanes(self.builder, getattr(self.builder, operation)(self.value, kind))
 
 
+def _called(name: str, *operands: _Lanes) -> _Lanes:
+    """Return the result of an intrinsic of LLVM on lanes of one type."""
+    builder, values = operands[0].builder, [lanes.value for lanes in operands]
+    kind = ir.FunctionType(values[0].type, [value.type for value in values])
+    return _Lanes(builder, builder.call(_declared(builder.module, kind, f"llvm.{name}"), values))
+
+
 def _all(builder: Any, number: Any) -> _Lanes:
     """Return a number of the kernel, in every lane."""
     kind = ir.VectorType(number.type, LANES)
@@ -133,71 +139,123 @@ def _bfloat(bits: _Lanes, noise: _Lanes | None) -> _Lanes:
     return size.if_(">", _INFINITE, 0x7FC0, _rounded(size, 16, noise).least(0x7F80))
 
 
-def _load(builder: Any, address: Any) -> _Lanes:
-    place = builder.inttoptr(address, ir.PointerType(_FLOATS))
-    return _Lanes(builder, builder.load(place, align=4))
+def _load(builder: Any, address: Any, kind: Any = _FLOATS) -> _Lanes:
+    place = builder.inttoptr(address, ir.PointerType(kind))
+    return _Lanes(builder, builder.load(place, align=1))
 
 
-def _store(builder: Any, lanes: _Lanes, kind: Any, address: Any) -> None:
-    narrow = builder.trunc(lanes.value, ir.VectorType(kind, LANES))
-    builder.store(narrow, builder.inttoptr(address, ir.PointerType(narrow.type)), align=1)
+def _store(builder: Any, value: Any, address: Any) -> None:
+    builder.store(value, builder.inttoptr(address, ir.PointerType(value.type)), align=1)
 
 
-def _to_halves(formula: Callable[..., _Lanes], by_chance: bool) -> Any:
-    @intrinsic
+def _narrow(lanes: _Lanes, kind: Any) -> Any:
+    return lanes.builder.trunc(lanes.value, ir.VectorType(kind, LANES))
+
+
+def _named(name: str, function: Any) -> Any:
+    """Return an intrinsic: kernels made with it have its name in theirs."""
+    function.__name__ = name
+    return intrinsic(function)
+
+
+def _writer(name: str, formula: Callable[..., Any], factor: Any = types.float32) -> Any:
+    """Make an intrinsic that reads sixteen float32 and writes the results of ``formula``."""
+
     def write(
         typing: Any,
         source: Any,
         place: Any,
-        low: Any,
-        high: Any,
+        key: Any,
         number: Any,
         first: Any,
         second: Any,
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            address, target, low, high, number, first, second = arguments
-            values = _load(builder, address) * _all(builder, first) * _all(builder, second)
-            bits = values.as_("bitcast", _WORDS)
-            noise = _noise(builder, low, high, number) if by_chance else None
-            _store(builder, formula(bits, noise) | ((bits >> 16) & 0x8000), _INT16, target)
+            address, target, key, number, *factors = arguments
+            low = builder.trunc(key, _INT32)
+            high = builder.trunc(builder.lshr(key, ir.Constant(key.type, 32)), _INT32)
+            chance = low, high, number
+            _store(builder, formula(_load(builder, address), chance, *factors), target)
             return context.get_dummy_value()
 
-        of_key = types.uint32, types.uint32, types.uint32
-        return types.void(types.int64, types.int64, *of_key, types.float32, types.float32), generate
+        kinds = types.int64, types.int64, types.uint64, types.uint32, factor, factor
+        return types.void(*kinds), generate
 
-    return write
+    return _named(name, write)
 
 
-def _to_whole(by_chance: bool) -> Any:
-    @intrinsic
-    def write(
-        typing: Any, source: Any, place: Any, low: Any, high: Any, number: Any, factor: Any
-    ) -> Any:
+def _to_halves(name: str, formula: Callable[..., _Lanes], by_chance: bool) -> Any:
+    def halves(values: _Lanes, chance: Any, first: Any, second: Any) -> Any:
+        builder = values.builder
+        bits = (values * _all(builder, first) * _all(builder, second)).as_("bitcast", _WORDS)
+        noise = _noise(builder, *chance) if by_chance else None
+        return _narrow(formula(bits, noise) | ((bits >> 16) & 0x8000), _INT16)
+
+    return _writer(name, halves)
+
+
+def _to_whole(name: str, by_chance: bool) -> Any:
+    def numbers(values: _Lanes, chance: Any, factor: Any, _: Any) -> Any:
+        builder = values.builder
+        scaled = values.as_("fpext", _DOUBLES) * _all(builder, factor)
+        if by_chance:
+            # The product is exact: one instruction, or two, give the same bits.
+            part = (_noise(builder, *chance) >> 1).as_("sitofp", _DOUBLES)
+            moved = _called("fmuladd.v16f64", part, part.like(2.0**-31), scaled)
+        else:
+            moved = scaled + 0.5
+        whole = _called("floor.v16f64", moved).as_("fptosi", _WORDS)
+        whole = _called("smax.v16i32", whole, whole.like(-127))
+        whole = _called("smin.v16i32", whole, whole.like(127))
+        return _narrow(whole, _INT8)
+
+    return _writer(name, numbers, types.float64)
+
+
+def _reader(name: str, kind: Any, formula: Callable[[_Lanes], _Lanes] | None) -> Any:
+    """Make an intrinsic that reads sixteen numbers and writes float32, times two factors."""
+
+    def read(typing: Any, source: Any, place: Any, first: Any, second: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            address, target, low, high, number, factor = arguments
-            scaled = _load(builder, address).as_("fpext", _DOUBLES) * _all(builder, factor)
-            part: Any = 0.5
-            if by_chance:
-                noise = _noise(builder, low, high, number) >> 1
-                part = noise.as_("sitofp", _DOUBLES) * 2.0**-31
-            floor = _declared(builder.module, _FLOOR, "llvm.floor.v16f64")
-            whole = _Lanes(builder, builder.call(floor, [(scaled + part).value]))
-            whole = whole.if_("<", -127.0, -127.0, whole).if_(">", 127.0, 127.0, whole)
-            _store(builder, whole.as_("fptosi", _WORDS), _INT8, target)
+            address, target, first, second = arguments
+            lanes = _load(builder, address, ir.VectorType(kind, LANES))
+            if formula is not None:
+                lanes = formula(lanes) * _all(builder, first) * _all(builder, second)
+            _store(builder, lanes.value, target)
             return context.get_dummy_value()
 
-        of_key = types.uint32, types.uint32, types.uint32
-        return types.void(types.int64, types.int64, *of_key, types.float64), generate
+        return types.void(types.int64, types.int64, types.float32, types.float32), generate
 
-    return write
+    return _named(name, read)
 
 
-# (address of sixteen float32, where to write them, low, high, number of the first: see
-# `row_values.random_bits`, ...): values times two factors, or, as int8, times one in float64.
-half_by_chance, half_nearest = _to_halves(_half, True), _to_halves(_half, False)
-bfloat_by_chance, bfloat_nearest = _to_halves(_bfloat, True), _to_halves(_bfloat, False)
-whole_by_chance, whole_nearest = _to_whole(True), _to_whole(False)
+def _of_halves(halves: _Lanes) -> _Lanes:
+    bits = halves.as_("zext", _WORDS)
+    size = bits & 0x7FFF
+    digits = size << 13
+    finite = (digits.as_("bitcast", _FLOATS) * 2.0**112).as_("bitcast", _WORDS)
+    number = size.if_(">=", 0x7C00, digits | _INFINITE, finite)
+    return (number | ((bits & 0x8000) << 16)).as_("bitcast", _FLOATS)
+
+
+def _of_bfloats(halves: _Lanes) -> _Lanes:
+    return (halves.as_("zext", _WORDS) << 16).as_("bitcast", _FLOATS)
+
+
+# (address of sixteen float32, where to write them, key, number of the first: see
+# `row_values.random_bits`, two factors): values times both, or, as int8, times the first, float64.
+half_by_chance = _to_halves("half_by_chance", _half, True)
+half_nearest = _to_halves("half_nearest", _half, False)
+bfloat_by_chance = _to_halves("bfloat_by_chance", _bfloat, True)
+bfloat_nearest = _to_halves("bfloat_nearest", _bfloat, False)
+whole_by_chance = _to_whole("whole_by_chance", True)
+whole_nearest = _to_whole("whole_nearest", False)
+write_floats = _writer("write_floats", lambda values, *_: values.value)
+# (address of sixteen numbers, where to write them as float32, two factors).
+read_halves = _reader("read_halves", _INT16, _of_halves)
+read_bfloats = _reader("read_bfloats", _INT16, _of_bfloats)
+read_whole = _reader("read_whole", _INT8, lambda whole: whole.as_("sitofp", _FLOATS))
+read_floats = _reader("read_floats", ir.FloatType(), None)
 
 
 @intrinsic

@@ -15,6 +15,7 @@ from numba.core import types
 
 from hpcdist.base.jit import inlined, jit
 from hpcdist.base.raw_memory import copy_bytes, prefetch, uint32_at
+from hpcdist.ps.row_kernels import ask_for
 
 # What ``book`` holds: slots that have been taken; the first free one, plus 1 (0: none), and how
 # many there are; places that have been taken; how many of these are free; where the hand is.
@@ -89,6 +90,7 @@ def rows_in_memory(records, bodies, begin, size):
             if not words[0] & USED:
                 words[0] |= USED
             bodies[i] = begin + slot * size - 4
+            ask_for(bodies[i] + 4, size)  # all will soon be read
         else:
             missing += records[i] != 0
     return missing

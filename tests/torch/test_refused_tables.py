@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 import hpcdist.torch as ours
-from hpcdist.errors import CommError, TableError
+from hpcdist.errors import CommError, PlanError, TableError
 from hpcdist.ps.facts import Initial
 from hpcdist.torch import tables
 from tests.torch.torch_ranks import rank_and_size, refused_when_forked
@@ -241,3 +241,10 @@ def test_parameters_that_servers_cannot_keep_are_refused():
         of_frozen.step()
     with pytest.raises(TableError, match="needs parameter servers"):
         optimizer.step()
+
+
+def test_one_moment_for_a_row_is_for_adagrad():
+    module = ours.Embedding(None, 2, name="words", policy=ours.RowPolicy(row_wise=True))
+    with pytest.raises(PlanError, match="'words': RowPolicy.row_wise=True.*adam is to move it"):
+        ours.TableOptimizer(module, "Adam", lr=1.0)
+    ours.TableOptimizer(module, "Adagrad", lr=1.0)
