@@ -262,7 +262,7 @@ def _tensor(field: Any) -> LoDTensor:
 
 
 class PyReader(GeneratorLoader):
-    """The same under Fluid's older names."""
+    """The loader of `DataLoader.from_generator`, under Fluid's older names of its methods."""
 
     decorate_sample_list_generator = GeneratorLoader.set_sample_list_generator
     decorate_batch_generator = GeneratorLoader.set_batch_generator
@@ -320,7 +320,7 @@ class DatasetLoader:
 
 
 class DataLoader:
-    """Makes loaders; Fluid's name."""
+    """Makes loaders of batches, which are read ahead; Fluid's name."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise DataError(

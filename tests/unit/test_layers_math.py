@@ -330,3 +330,26 @@ def test_an_if_cannot_ask_for_what_only_a_step_knows(programs):
     with pytest.raises(GraphTypeError, match="`a is b`"):
         _ = x in [y]
     layers.cond(layers.mean(x) > 0.5, lambda: x + 1.0, lambda: x - 1.0)
+
+
+def test_formulas_in_docstrings_are_what_is_computed(programs):
+    """Of layers that are made in one line, whose docstrings no example tests."""
+    values = np.array([0.125, 0.5, 0.75], "float32")
+    names = {name.replace("arc", "a"): getattr(np, name) for name in NAMES.split()}
+    tried = 0
+    for name in sorted(layers.__all__):
+        layer = getattr(layers, name)
+        said, _, rest = (layer.__doc__ or "").partition(" of every element; the result has")
+        if not rest:
+            continue
+        tried += 1
+        formula = said.removeprefix("Return ")
+        for signed in [values] if formula in POSITIVE else [values, -values]:
+            (got,) = run(programs, {}, [layer(layers.assign(signed))])[0]
+            told = eval(formula, {"max": np.maximum, "x": signed, **names})
+            np.testing.assert_allclose(got, told, rtol=1e-5, atol=1e-6, err_msg=name)
+    assert tried >= 20
+
+
+NAMES = "abs arccos arcsin arctan ceil cos exp floor log round sign sin sqrt tanh"
+POSITIVE = ("log(x)", "sqrt(x)", "1 / sqrt(x)")

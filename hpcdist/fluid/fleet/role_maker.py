@@ -18,7 +18,7 @@ LONE_WORKER = "127.0.0.1:6170"  # what a worker without others is called
 
 
 class Role(IntEnum):
-    """What a process does."""
+    """What a process does: WORKER (1), a trainer, or SERVER (2)."""
 
     WORKER = 1
     SERVER = 2

@@ -39,7 +39,7 @@ def is_belong_to_optimizer(var: Variable) -> bool:
 
 
 def get_program_parameter(program: Program) -> list[Variable]:
-    """Return the parameters of a Program."""
+    """Return the parameters of a Program, as a list of Variables in their order in it."""
     return [var for var in program.list_vars() if is_parameter(var)]
 
 
@@ -54,7 +54,7 @@ def get_program_persistable_vars(program: Program) -> list[Variable]:
 
 
 def get_parameter_value(para: Variable, executor: object) -> np.ndarray:
-    """Return the value of a parameter."""
+    """Return the value of a parameter: an array of its shape and dtype."""
     if not is_parameter(para):
         raise GraphTypeError(f"get_parameter_value: expected a parameter, got {para!r}")
     return np.array(array_in(global_scope(), para.name))

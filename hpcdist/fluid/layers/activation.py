@@ -45,34 +45,35 @@ def apply(type: str, x: Variable, name: str | None = None, **attrs: Any) -> Vari
     return append(type, {"X": x}, name, **attrs)
 
 
-def plain(type: str) -> Callable[..., Variable]:
+def plain(type: str, formula: str) -> Callable[..., Variable]:
     """Return the layer of an operator without attributes: ``layer(x, name=None)``."""
 
     def layer(x: Variable, name: str | None = None) -> Variable:
         return apply(type, x, name)
 
-    return named(type, layer, f"Append ``{type}`` of every element.")
+    told = "of every element; the result has the shape and the float type of ``x``."
+    return named(type, layer, f"Return {formula} {told}")
 
 
-abs = plain("abs")
-ceil = plain("ceil")
-cos = plain("cos")
-exp = plain("exp")
-floor = plain("floor")
-log = plain("log")
-logsigmoid = plain("logsigmoid")
-reciprocal = plain("reciprocal")
-relu = plain("relu")
-round = plain("round")
-rsqrt = plain("rsqrt")
-sigmoid = plain("sigmoid")
-sign = plain("sign")
-sin = plain("sin")
-softplus = plain("softplus")
-softsign = plain("softsign")
-sqrt = plain("sqrt")
-square = plain("square")
-tanh = plain("tanh")
+abs = plain("abs", "abs(x)")
+ceil = plain("ceil", "ceil(x)")
+cos = plain("cos", "cos(x)")
+exp = plain("exp", "exp(x)")
+floor = plain("floor", "floor(x)")
+log = plain("log", "log(x)")
+logsigmoid = plain("logsigmoid", "-log(1 + exp(-x))")
+reciprocal = plain("reciprocal", "1 / x")
+relu = plain("relu", "max(x, 0)")
+round = plain("round", "round(x)")
+rsqrt = plain("rsqrt", "1 / sqrt(x)")
+sigmoid = plain("sigmoid", "1 / (1 + exp(-x))")
+sign = plain("sign", "sign(x)")
+sin = plain("sin", "sin(x)")
+softplus = plain("softplus", "log(1 + exp(x))")
+softsign = plain("softsign", "x / (1 + abs(x))")
+sqrt = plain("sqrt", "sqrt(x)")
+square = plain("square", "x * x")
+tanh = plain("tanh", "tanh(x)")
 
 
 def pow(x: Variable, factor: float | Variable = 1.0, name: str | None = None) -> Variable:

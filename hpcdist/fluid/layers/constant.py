@@ -153,7 +153,7 @@ def fill_constant_batch_size_like(
 
 
 def zeros(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False) -> Variable:
-    """Fill a value with 0.
+    """Return 0 at every place of this shape, of any dtype; no gradient flows.
 
     Examples:
         >>> fluid.Executor().run(fetch_list=[fluid.layers.zeros([2], "int64")])
@@ -163,7 +163,7 @@ def zeros(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False) -> Va
 
 
 def ones(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False) -> Variable:
-    """Fill a value with 1.
+    """Return 1 at every place of this shape, of any dtype; no gradient flows.
 
     Examples:
         >>> fluid.Executor().run(fetch_list=[fluid.layers.ones([2], "int64")])

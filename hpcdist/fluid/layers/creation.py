@@ -123,7 +123,7 @@ def full(
     stop_gradient: bool = True,
     name: str | None = None,
 ) -> Variable:
-    """Fill a value of this shape (float32)."""
+    """Return ``fill_value`` at every place of this shape; ``dtype``: float32 if None is given."""
     tensor = fill_constant(shape, "float32" if dtype is None else dtype, fill_value, out=out)
     tensor.stop_gradient = stop_gradient
     return tensor
@@ -138,7 +138,7 @@ def full_like(
     stop_gradient: bool = True,
     name: str | None = None,
 ) -> Variable:
-    """Fill a value of the shape of ``input``."""
+    """Return ``fill_value`` at every place of the shape of ``input``, by default of its dtype."""
     kind = input.dtype if dtype is None else canonical(dtype)
     attrs = {"value": float(fill_value), "dtype": kind}
     helper = LayerHelper("full_like", name)
@@ -256,7 +256,7 @@ def rank(input: Variable) -> Variable:
 
 
 def size(input: Variable) -> Variable:
-    """Return the number of elements."""
+    """Return the number of elements of ``input``, of any shape, as one int64."""
     return append("size", {"Input": input}, dtype="int64", stop_gradient=True)
 
 

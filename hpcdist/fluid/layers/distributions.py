@@ -84,7 +84,7 @@ def _drawn(draw: Any, shape: list[int], like: Variable, numbers: bool) -> tuple[
 
 
 class Uniform(Distribution):
-    """Every number of [low, high) alike."""
+    """Every number of [low, high) alike; ``low``, ``high``: numbers, arrays or Variables."""
 
     def __init__(self, low: Any, high: Any) -> None:
         self._numbers = isinstance(low, float) and isinstance(high, float)

@@ -69,7 +69,7 @@ elementwise_floordiv = _elementwise("elementwise_floordiv")
 
 
 def sum(x: Variable | Sequence[Variable]) -> Variable:
-    """Add values of one shape.
+    """Return the sum of values of one shape and dtype, element by element.
 
     Examples:
         >>> a = fluid.layers.assign(np.array([1.0], "float32"))

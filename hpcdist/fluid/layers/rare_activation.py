@@ -31,10 +31,10 @@ __all__ = [
     "thresholded_relu",
 ]
 
-acos = plain("acos")
-asin = plain("asin")
-atan = plain("atan")
-tanh_shrink = plain("tanh_shrink")
+acos = plain("acos", "acos(x)")
+asin = plain("asin", "asin(x)")
+atan = plain("atan", "atan(x)")
+tanh_shrink = plain("tanh_shrink", "x - tanh(x)")
 
 
 def erf(x: Variable) -> Variable:
