@@ -145,9 +145,13 @@ class ExponentialMovingAverage(_Exchanged):
         mean = _variable_in(block, self._means[parameter.name])
         steps = layers.cast(_variable_in(block, self._counter), "float32")
         missing = layers.elementwise_pow(_variable_in(block, self._rate), steps)
-        # Before the first step there is nothing to average, and what is divided by is not 0.
-        zero = layers.cast(layers.equal(steps, layers.zeros([1], "float32")), "float32")
-        return mean / (1.0 - missing + zero)
+        return _or_itself(mean, 1.0 - missing, parameter, steps)
+
+
+def _or_itself(total: Variable, weight: Variable, parameter: Variable, count: Variable) -> Variable:
+    """Return total / weight; the parameter where nothing has been counted (Fluid: 0, or nan)."""
+    none = layers.cast(layers.equal(count, layers.zeros([1], count.dtype)), parameter.dtype)
+    return (total + parameter * none) / (weight + none)
 
 
 class ModelAverage(_Exchanged):
@@ -197,9 +201,7 @@ class ModelAverage(_Exchanged):
         sums = {slot: _variable_in(block, var) for slot, var in self._sums[parameter.name].items()}
         total = layers.sum([sums["sum_1"], sums["sum_2"], sums["sum_3"]])
         count = layers.sum([sums["num_accumulates"], sums["old_num_accumulates"]])
-        # Before the first update there is nothing to average: the parameter, where Fluid has nan.
-        none = layers.cast(layers.equal(count, layers.zeros([1], "int64")), parameter.dtype)
-        return (total + parameter * none) / (layers.cast(count, parameter.dtype) + none)
+        return _or_itself(total, layers.cast(count, parameter.dtype), parameter, count)
 
 
 class LookaheadOptimizer:
