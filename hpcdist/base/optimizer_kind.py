@@ -46,6 +46,7 @@ class Accumulator:
     first: str | None = None
     power: str | None = None
     in_rows: str = ""  # its name beside rows of tables, if it is another
+    optional: bool = False  # an operator that does not move it may lack it
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Argument:
     required: bool = False  # Fluid's class has no default
     of_operator: bool = True  # whether the operator has that attribute
     below_1: bool = False
+    given: str = ""  # the slot that may give it as a value
     any_sign: bool = False
 
 
@@ -101,6 +103,11 @@ class OptimizerKind:
         """The operator's attributes, with defaults."""
         own = {a.attr or n: a.default for n, a in self.arguments.items() if a.of_operator}
         return {**own, **self.more_attrs}
+
+    @property
+    def given(self) -> dict[str, str]:
+        """Slots that may give attributes as values, by attribute."""
+        return {a.attr or n: a.given for n, a in self.arguments.items() if a.given}
 
     @property
     def written(self) -> dict[str, str]:

@@ -188,7 +188,11 @@ ADAM = OptimizerKind(
     "adam",
     "Adam",
     states=_adam_states(out=""),
-    arguments={**_BETAS, "lazy_mode": Argument(False)},
+    arguments={
+        **{n: replace(_BETAS[n], given=f"{n.title()}Tensor") for n in ("beta1", "beta2")},
+        "epsilon": _BETAS["epsilon"],
+        "lazy_mode": Argument(False),
+    },
     more_attrs={"min_row_size_to_use_multithread": 1000, "scaled_epsilon": False},
     formulas={
         "adam": Formula(adam_rule, 2, adam_rate, times=(0, 2)),
@@ -249,7 +253,7 @@ RMSPROP = OptimizerKind(
     states=(
         Accumulator("Moment", "momentum"),
         Accumulator("MeanSquare", "mean_square"),
-        Accumulator("MeanGrad", "mean_grad", in_rows="mean_gradient"),
+        Accumulator("MeanGrad", "mean_grad", in_rows="mean_gradient", optional=True),
     ),
     arguments={
         "rho": Argument(0.95, "decay"),

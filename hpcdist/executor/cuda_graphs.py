@@ -15,7 +15,7 @@ from hpcdist.base.warned import warn
 from hpcdist.executor.segments import TYPE
 from hpcdist.executor.traced import TracedSegment
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import Call, Meta
+from hpcdist.graph.registry import Call, Meta, gives_open
 from hpcdist.ops.by_torch import torch_for
 
 # What they do follows from memory of the GPU alone: nothing is counted on the host, or waited for.
@@ -91,7 +91,9 @@ def join_replays(
 
     def replayed(pair: tuple[Call, Operator]) -> bool:
         names = (n for n in pair[1].input_arg_names if n in metas)
-        return pair[1].type in _REPLAYED and all(metas[n].type == "LOD_TENSOR" for n in names)
+        type, inputs = pair[1].type, pair[1].inputs
+        dense = all(metas[n].type == "LOD_TENSOR" for n in names)
+        return type in _REPLAYED and dense and not gives_open(type, inputs, metas)
 
     joined: list[Call] = []
     owners: list[Operator] = []

@@ -148,7 +148,9 @@ def _key(op: Operator, metas: Mapping[str, Meta], views: Container[str]) -> Any:
         return None
     attrs = declared_attrs(lookup(op.type), op.attrs)
     moves = any(op.input(s) != op.output(o) for s, o in update.written.items())
-    if moves or not is_plain(op.type, attrs):
+    given = any(op.input(slot) for slot in lookup(op.type).giving)
+    lacks = not all(op.input(slot) for slot in update.state)
+    if moves or given or lacks or not is_plain(op.type, attrs):
         return None
     states = [metas[op.input(slot)[0]] for slot in update.state]
     dtype = metas[op.input("Param")[0]].dtype

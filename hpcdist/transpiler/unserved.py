@@ -30,13 +30,22 @@ def refuse_unserved(program: Program, roles: ProgramRoles) -> None:
     """Refuse optimizers that servers cannot run, and updates that read what only trainers have."""
     block = program.global_block()
     for update in roles.updates:
-        kind = block.ops[update.optimizer].type
+        op = block.ops[update.optimizer]
+        kind = op.type
         var = block.var(update.parameter)
         of_rows = isinstance(var, Parameter) and var.is_distributed
         if kind not in OPTIMIZERS and not of_rows:
             raise PlanError(  # begins in Fluid's words
                 f"Not supported optimizer for distributed training: {kind}, of which parameter "
                 "servers have no rule; train without servers (no --pservers), or use another one"
+            )
+        declared = OPTIMIZERS.get(kind)
+        given = declared is not None and any(map(op.input, declared.given.values()))
+        if declared is not None and (given or not all(map(op.input, declared.state))):
+            raise PlanError(
+                f"{op.place} {op}: servers take its attributes as numbers, got slots "
+                f"{sorted(op.inputs)}, expected {', '.join(declared.state)} and none of "
+                f"{', '.join(declared.given.values())}; train without servers (no --pservers)"
             )
     _refuse_counting_on_trainers(block, roles)
     served = {*roles.schedule, *(i for update in roles.updates for i in update.ops)}

@@ -2,10 +2,11 @@
 
     python argument_types.py > argument_types.txt
 
-For each argument of a layer that Fluid checks with check_type, the types of Python that it takes;
-for each that is an element type, or whose element type is looked at (check_dtype), these, marked
-with "of:". A line of types, then, indented, layer.argument of each that takes them. Of float32 and
-float64 one stands for both, so of int32 and int64.
+For each argument of a layer that Fluid checks with check_type, or by `if not isinstance(...):
+raise TypeError`, the types of Python that it takes; for each that is an element type, or whose
+element type is looked at (check_dtype), these, marked with "of:". A line of types, then, indented,
+layer.argument of each that takes them. Of float32 and float64 one stands for both, so of int32 and
+int64.
 """
 
 import ast
@@ -50,9 +51,33 @@ def literal(node):
     return ["of:" + name for name in names if name != "int"]  # which is no element type
 
 
+def refusals(function):
+    """Yield (argument, types) of `if not isinstance(argument, types): raise TypeError`.
+
+    Such conditions may be joined, with others, as those of an argument that may be None are.
+    """
+    for node in ast.walk(function):
+        if not isinstance(node, ast.If) or not isinstance(node.body[0], ast.Raise):
+            continue
+        called = getattr(node.body[0].exc, "func", None)
+        questions = [n.operand for n in ast.walk(node.test) if isinstance(n, ast.UnaryOp)]
+        found = {}
+        for question in questions:
+            if getattr(getattr(question, "func", None), "id", "") == "isinstance":
+                name = getattr(question.args[0], "id", "")
+                found.setdefault(name, []).extend(words(question.args[1]) or [""])
+        for argument, types in found.items():
+            if getattr(called, "id", "") == "TypeError" and "" not in types:
+                none = any(isinstance(n, ast.IsNot) for n in ast.walk(node.test))
+                yield argument, types + ["None"] * none
+
+
 def checks(function):
     """Yield (argument, types) of the checks that a function makes of its own arguments."""
     arguments = {a.arg for a in function.args.args}
+    for argument, types in refusals(function):
+        if argument in arguments:
+            yield argument, types
     for node in ast.walk(function):
         called = getattr(getattr(node, "func", None), "id", "")
         if called not in ("check_type", "check_dtype"):

@@ -102,13 +102,17 @@ def built(fluid, expression, inputs, rng):
             values[name] = value
 
         def op(type, inputs, attrs, dtype="float32", slot="Out", more=()):
-            """Append an operator for which there is no layer, or none that works in Fluid."""
+            """Append an operator for which there is no layer, or none that works in Fluid.
+
+            It has more outputs, new ones, or by "SLOT=NAME" what is fed under a name.
+            """
             block = main.current_block()
             out = block.create_var(name=fluid.unique_name.generate("made"), dtype=dtype)
             slots = {name: [held] for name, held in inputs.items()}
             outputs = {slot: [out]}
-            for other in more:
-                outputs[other] = [block.create_var(name=fluid.unique_name.generate("made"))]
+            for other, _, held in (text.partition("=") for text in more):
+                new = None if held else block.create_var(name=fluid.unique_name.generate("made"))
+                outputs[other] = [known[held] if held else new]
             block.append_op(type=type, inputs=slots, outputs=outputs, attrs=attrs)
             return out
 

@@ -89,6 +89,10 @@ def test_the_message_names_the_types_of_python():
         layers.concat([data("float32", 4)] * 2, 3.2)
     with pytest.raises(TypeError, match=r"dtype must be of int32 or int64, got float32"):
         layers.randint(0, 5, [3], dtype="float32")
+    with pytest.raises(TypeError, match=r"layers.eye: num_rows must be of type int, got 9.2"):
+        layers.eye(9.2)
+    with pytest.raises(TypeError, match=r"pool2d: use_cudnn must be of type bool, got 'yes'"):
+        layers.pool2d(data("float32", 4), 2, use_cudnn="yes")
 
 
 def test_whole_numbers_are_taken_for_floats_and_tuples_for_lists():

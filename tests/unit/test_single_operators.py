@@ -331,3 +331,35 @@ def test_a_diagonal_is_a_number(layer):
         getattr(fluid.layers, layer)(fluid.data("x", [2, 3]), diagonal=1.5)
     with pytest.raises(ValueError, match=f"input shape in {layer} must be at least 2-D"):
         getattr(fluid.layers, layer)(fluid.data("vector", [2]))
+
+
+def run_single(Operator, type, slots, outputs, **attrs):
+    """Run one operator on arrays, and return its outputs."""
+    scope = fluid.Scope()
+    for slot, value in slots.items():
+        scope.var(slot).get_tensor().set(np.array(value))
+    named = {name: name for name in (*slots, *outputs)}
+    Operator(type, **named, **attrs).run(scope, fluid.CPUPlace())
+    return [np.array(scope.find_var(name).get_tensor()) for name in outputs]
+
+
+def test_what_a_seed_in_a_slot_draws_is_fluids(Operator):
+    x = np.arange(9 * 11, dtype="float32").reshape(1, 9, 11)
+    slots, outputs = {"X": x, "Seed": [12345]}, ["Out", "SeedOut"]
+    crop, seed = run_single(Operator, "random_crop", slots, outputs, shape=[2, 3])
+    assert (crop[0, 0, 0], seed.tolist()) == (28.0, [1498755989])
+    slots, outputs = {"X": np.arange(7.0)[:, None], "Seed": [99]}, ["Out", "SeedOut", "ShuffleIdx"]
+    rows, seed, order = run_single(Operator, "shuffle_batch", slots, outputs)
+    assert rows[:, 0].tolist() == order.tolist() == [2, 0, 4, 3, 6, 1, 5]
+    assert seed.tolist() == [1411792268]
+
+
+def test_rmsprop_may_lack_the_mean_that_it_does_not_move(Operator):
+    names = {"Param": 1.0, "Grad": 2.0, "Moment": 0.5, "MeanSquare": 4.0}
+    slots = {name: np.full(3, value, "float32") for name, value in names.items()}
+    slots["LearningRate"] = np.array([0.1], "float32")
+    attrs = {"decay": 0.75, "epsilon": 0.0, "momentum": 0.5}
+    (moved,) = run_single(Operator, "rmsprop", slots, ["ParamOut"], centered=False, **attrs)
+    assert moved == pytest.approx(1 - (0.5 * 0.5 + 0.1 * 2 / 2))
+    with pytest.raises(GraphError, match="MeanGrad"):
+        run_single(Operator, "rmsprop", slots, ["ParamOut"], centered=True, **attrs)

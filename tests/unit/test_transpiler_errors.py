@@ -303,3 +303,19 @@ def test_memory_optimize_checks_and_leaves_the_operators():
         memory_optimize("main")
     with pytest.raises(TypeError, match="release_memory: expected a Program"):
         release_memory(None)
+
+
+@pytest.mark.parametrize(
+    ("slot", "made", "words"),
+    [
+        ("Beta1Tensor", optimizer.Adam, "slots .*'Beta1Tensor'"),
+        ("MeanGrad", optimizer.RMSProp, "expected Moment, MeanSquare, MeanGrad"),
+    ],
+)
+def test_servers_take_numbers_and_all_of_an_optimizers_state(slot, made, words):
+    programs = built(regression(lambda: made(0.1)))
+    for op in programs[0].global_block().ops:
+        if op.type == made.type:
+            op.inputs[slot] = [] if op.inputs.get(slot) else op.inputs["LearningRate"]
+    with pytest.raises(HpcdistError, match=words):
+        transpile(programs)

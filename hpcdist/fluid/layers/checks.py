@@ -109,9 +109,10 @@ def _check_argument(layer: str, argument: str, value: Any, types: tuple[str, ...
     python = [word for word in types if word in _PYTHON]
     of = [word.removeprefix("of:") for word in types if word not in _PYTHON]
     if python and not isinstance(value, tuple(t for word in python for t in _PYTHON[word])):
-        raise GraphTypeError(
-            f"layers.{layer}: {argument} must be of type {' or '.join(python)}, got {value!r}"
-        )
+        of_type, got = f"of type {' or '.join(python)}", repr(value)
+        if isinstance(value, Variable):
+            of_type, got = "known before the step", f"a Variable: expected {' or '.join(python)}"
+        raise GraphTypeError(f"layers.{layer}: {argument} must be {of_type}, got {got}")
     named = value.dtype if isinstance(value, Variable) else None if python else value
     if of and named is not None and canonical(named) not in of:
         raise GraphTypeError(

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import GradOp, define
+from hpcdist.graph.registry import Given, GradOp, define
 from hpcdist.graph.rows import by_element
 from hpcdist.ops.algebra.second_derivatives import UNARY
 from hpcdist.ops.common import Wanted, define_with_grad, in_sequence, same
@@ -35,22 +35,25 @@ def unary(
     torch: Formula | None = None,
     torch_derivative: Formula | None = None,
     inplace: bool = False,
+    given: str = "",
     **attrs,
 ) -> None:
     """Enter an operator and its gradient, each by a formula for numpy, cupy and torch.
 
     What computes arrays otherwise is a ``bind``, what computes tensors otherwise ``torch``.
-    ``inplace``: the formula is one call, which may write into X.
+    ``inplace``: the formula is one call, which may write into X. ``given``: the slot that may give
+    the attribute.
     """
     enter(type, torch or formula)
     enter(f"{type}_grad", torch_derivative or derivative)
     slots = [needs] * bool(needs) + ["Out@GRAD"]
     define_with_grad(
         type,
-        "X -> Out",
+        f"X, {given}? -> Out" if given else "X -> Out",
         f"{', '.join(slots)} -> X@GRAD",
         rows=by_element(),
         attrs=attrs,
+        given={name: Given(given) for name in attrs if given},
         infer=same,
         bind=bind or traced(formula, 1),
         inplace={"Out": "X"} if inplace else {},
@@ -129,6 +132,7 @@ unary(
     lambda xp, x, factor: x**factor,
     "X",
     lambda xp, x, dout, factor: x ** (factor - 1) * dout * factor,
+    given="FactorTensor",
     factor=1.0,
 )
 

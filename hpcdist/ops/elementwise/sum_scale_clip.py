@@ -8,7 +8,7 @@ from functools import partial
 from hpcdist.base.errors import GraphError
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import GradOp, Meta, define
+from hpcdist.graph.registry import Given, GradOp, Meta, define
 from hpcdist.graph.rows import by_element, linear, not_on_rows, shifted
 from hpcdist.graph.values import ARRAY
 from hpcdist.ops.common import Wanted, define_with_grad, fits, in_sequence, same, same_buffer
@@ -104,14 +104,16 @@ def _scale_bind(xp: ArrayModule, x, out, scale: float, bias: float, bias_after_s
 def _scale_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
     (x,), (out,) = op.input("X"), op.output("Out")
     attrs = {"scale": op.attr("scale"), "bias": 0.0, "bias_after_scale": True}
-    return [GradOp("scale", {"X": [grad_name(out)]}, {"Out": [grad_name(x)]}, attrs)]
+    inputs = {"X": [grad_name(out)], "ScaleTensor": op.input("ScaleTensor")}
+    return [GradOp("scale", inputs, {"Out": [grad_name(x)]}, attrs)]
 
 
 define(
     "scale",
-    "X -> Out",
+    "X, ScaleTensor? -> Out",
     rows=by_element(totals=shifted),
     attrs={"scale": 1.0, "bias": 0.0, "bias_after_scale": True},
+    given={"scale": Given("ScaleTensor")},
     infer=_scale_infer,
     bind=_scale_bind,
     grad=_scale_grad,
@@ -167,10 +169,11 @@ def _clip_grad_bind(xp: ArrayModule, x, dout, dx, min: float, max: float) -> Cal
 _CLIP = {"min": 0.0, "max": 0.0}
 define_with_grad(
     "clip",
-    "X -> Out",
+    "X, Min?, Max? -> Out",
     "X, Out@GRAD -> X@GRAD",
     rows=by_element(),
     attrs=_CLIP,
+    given={"min": Given("Min"), "max": Given("Max")},
     infer=_scale_infer,
     bind=_clip_bind,
     grad_bind=_clip_grad_bind,

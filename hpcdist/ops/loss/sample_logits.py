@@ -34,8 +34,9 @@ def _sl_infer(
     if num_samples > logits.shape[1]:
         raise GraphError(f"cannot draw {num_samples} different classes of {logits.shape[1]}")
     shape = (rows, trues + num_samples)
-    drawn = Meta(shape, "int64")
-    return drawn, Meta(shape, logits.dtype), Meta(shape, logits.dtype), Meta((rows, trues), "int64")
+    drawn, scores = Meta(shape, "int64"), Meta(shape, logits.dtype)
+    dims = (Meta((0, *x.shape), x.dtype) for x in (logits, labels))  # of which none is an element
+    return drawn, scores, scores, Meta((rows, trues), "int64"), *dims
 
 
 def _different(draw: Draw, count: int) -> tuple[np.ndarray, int]:
@@ -61,6 +62,7 @@ def _sl_bind(
     chances,
     sampled,
     sampled_labels,
+    *dims,
     use_customized_samples: bool,
     remove_accidental_hits: bool,
     num_samples: int,
@@ -115,7 +117,7 @@ def _sl_grad(xp: ArrayModule, logits, samples, dsampled, dlogits, **_) -> None:
 define_with_grad(
     "sample_logits",
     "Logits, Labels, CustomizedSamples?, CustomizedProbabilities? -> "
-    "Samples, Probabilities, SampledLogits, SampledLabels",
+    "Samples, Probabilities, SampledLogits, SampledLabels, LogitsDim?, LabelsDim?",
     "Logits, Samples, SampledLogits@GRAD -> Logits@GRAD",
     rows=by_row(),
     attrs=_SL_ATTRS,

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcdist.base.errors import GraphError
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import GradOp, Meta, define
+from hpcdist.graph.registry import Given, GradOp, Meta, define
 from hpcdist.graph.rows import SAME, Applied, OfRows, each_row
 from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, same
 from hpcdist.ops.convolution.windows import LAYOUTS
@@ -277,9 +277,10 @@ def normed_rows(op: Applied) -> dict[str, OfRows]:
 
 define(
     "batch_norm",
-    FORWARD,
+    FORWARD.replace(" ->", ", MomentumTensor? ->"),
     rows=normed_rows,
     attrs=ATTRS,
+    given={"momentum": Given("MomentumTensor")},
     infer=infer_batch_norm,
     bind=bind_batch_norm,
     grad=grad_of("batch_norm_grad", GRAD),

@@ -8,7 +8,7 @@ from functools import partial
 from hpcdist.base.errors import GraphError
 from hpcdist.base.optimizer_kind import OptimizerKind
 from hpcdist.base.optimizers import ADADELTA, OPTIMIZERS, RATED_ADADELTA
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Given, Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.optimize.sparse_gradients import bind_sparse_update, sparse_refusal
@@ -25,6 +25,10 @@ def _infer(type: str, param: Meta, grad: Meta, *rest: Meta, **attrs) -> tuple[Me
     rate, state = (rest[:1], rest[1:]) if update.has_rate else ((), rest)
     if any(meta.size != 1 for meta in rate):
         raise GraphError(f"the learning rate must be one number, got shape {rate[0].shape}")
+    if None in state and update.rule(attrs) != type:
+        missing = [slot for slot, meta in zip(update.state, state) if meta is None]
+        raise GraphError(f"{type} with these attributes moves {missing}, which it is not given")
+    state = [param if meta is None else meta for meta in state]
     written = [m for m, out in zip(state, update.state.values()) if out is not None]
     return param, *written
 
@@ -33,7 +37,8 @@ def _bind(type: str, xp: ArrayModule, param, grad, *rest, **attrs) -> Call:
     update = OPTIMIZERS[type]
     inputs = len(update.state) + update.has_rate
     rate, state = (rest[0], list(rest[1:inputs])) if update.has_rate else (param, rest[:inputs])
-    state, outputs, copies = list(state), list(rest[inputs:]), []
+    state = [xp.zeros_like(param) if one is None else one for one in state]
+    outputs, copies = list(rest[inputs:]), []
     into = outputs.pop(0)
     if into is not None and into is not param:
         copies.append((into, param))
@@ -62,7 +67,9 @@ def _copy_and_call(copies: Sequence[tuple[DeviceArray, DeviceArray]], step: Call
 
 
 def _define(type: str, update: OptimizerKind) -> None:
-    inputs = ["Param", "Grad", *(["LearningRate"] if update.has_rate else []), *update.state]
+    states = [s.slot + "?" * s.optional for s in update.states]
+    inputs = ["Param", "Grad", *(["LearningRate"] if update.has_rate else []), *states]
+    inputs += [f"{slot}?" for slot in update.given.values()]
     # `_bind` asks where these lie.
     asked = {state.slot for state in update.states if state.power} | {"AvgSquaredUpdate"}
     define(
@@ -70,6 +77,7 @@ def _define(type: str, update: OptimizerKind) -> None:
         f"{', '.join(inputs)} -> {', '.join(update.written.values())}",
         rows=not_on_rows,
         attrs=update.attrs,
+        given={name: Given(slot) for name, slot in update.given.items()},
         infer=partial(_infer, type),
         bind=partial(_bind, type),
         inplace={o: source for source, o in update.written.items() if source not in asked},

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from hpcdist.base.errors import GraphError
-from hpcdist.graph.registry import Meta
+from hpcdist.graph.registry import Given, Meta
 from hpcdist.graph.rows import Applied, Result, by_element, by_row
 from hpcdist.ops.common import define_with_grad, in_sequence, same
 from hpcdist.ops.random.counter import (
@@ -83,6 +83,7 @@ def _bind(
     seed: int,
     fix_seed: bool,
     stream: int,
+    given_seed: int | None,
     state: Draws,
     lods,
 ) -> Call:
@@ -90,6 +91,8 @@ def _bind(
         return partial(xp.multiply, x, test_scale(dropout_prob, dropout_implementation), out)
     if dropout_prob == 1.0:
         return in_sequence(partial(mask.fill, 0), partial(out.fill, 0))
+    if given_seed is not None:
+        seed, fix_seed = given_seed, True
     scale = keep_scale(dropout_prob, dropout_implementation)
     part = part_of(x, rows, lods[0])
     if not fix_seed and xp is np:
@@ -158,10 +161,11 @@ _ATTRS = {
 }
 define_with_grad(
     "dropout",
-    "X, Rows? -> Out, Mask",  # Rows: which of a shared batch are here, see `BatchPart`
+    "X, Seed?, Rows? -> Out, Mask",  # Rows: which of a shared batch are here, see `BatchPart`
     "Mask, Out@GRAD -> X@GRAD",
     rows=_rows,
     attrs=_ATTRS,
+    given={"given_seed": Given("Seed")},
     infer=_infer,
     bind=_bind,
     state=Draws,

@@ -7,14 +7,16 @@ integers from ``std::minstd_rand``, all as libstdc++ spreads them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from hpcdist.base.device import upload
-from hpcdist.ops.random.seeded import MODULUS, start_of
+from hpcdist.ops.random.seeded import MODULUS, MULTIPLIER, start_of
 from hpcdist.ops.types import ArrayModule, DeviceArray
 
 MOST = MODULUS - 1  # integers between which ``std::minstd_rand`` can choose by one number
+OLD = 16807
 _SCALE = np.float32(2.0**-64)
 
 
@@ -77,6 +79,23 @@ def integers(seed: int, low: int, high: int, size: int) -> np.ndarray:
     out = np.empty(size, np.int64)
     seeded_kernels.integers(start_of(seed), high - low, out)
     return out + low
+
+
+def integers_below(
+    state: int, spans: Sequence[int], multiplier: int = MULTIPLIER
+) -> tuple[list[int], int]:
+    """Return a number below each of ``spans``, and the state after them.
+
+    From a state of ``std::minstd_rand`` on; with the multiplier `OLD`, of ``std::minstd_rand0``.
+    """
+    found = []
+    for span in spans:
+        scale = max((MODULUS - 2) // span, 1)
+        state = state * multiplier % MODULUS
+        while state - 1 >= span * scale:
+            state = state * multiplier % MODULUS
+        found.append((state - 1) // scale)
+    return found, state
 
 
 def copied(xp: ArrayModule, host: np.ndarray) -> DeviceArray:

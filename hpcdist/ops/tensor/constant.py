@@ -36,10 +36,10 @@ def _fill_bind(xp: ArrayModule, out, value: float, **_) -> Call:
 # -- constants -------------------------------------------------------------------------------------
 define(
     "fill_constant",
-    "ShapeTensor?, ShapeTensorList* -> Out",
+    "ShapeTensor?, ShapeTensorList*, ValueTensor? -> Out",
     rows=constant,
     attrs={"shape": (1,), "dtype": "float32", "value": 0.0, "force_cpu": False},
-    given={"shape": Given("ShapeTensor", "ShapeTensorList")},
+    given={"shape": Given("ShapeTensor", "ShapeTensorList"), "value": Given("ValueTensor")},
     infer=lambda shape, dtype, **_: Meta(open_shape(shape), dtype),
     bind=_fill_bind,
     folds=True,

@@ -16,8 +16,8 @@ from hpcdist.graph.rows import Applied, How, OfRows, by_row, constant, not_on_ro
 from hpcdist.graph.sequence_rows import by_row_of_sequence
 from hpcdist.ops.common import define_with_grad, open_shape, same
 from hpcdist.ops.random.counter import Draw, Draws, SameDraws, filler, key_of, part_of
-from hpcdist.ops.random.samplers import MOST, copied, integers
-from hpcdist.ops.random.seeded import start_of, uniform
+from hpcdist.ops.random.samplers import MOST, copied, integers, integers_below
+from hpcdist.ops.random.seeded import jump, start_of, uniform
 from hpcdist.ops.types import Array, ArrayModule, Call, DeviceArray, Metas, Operands
 
 
@@ -172,15 +172,23 @@ define(
 )
 
 
-def _random_crop_infer(x: Meta, rows: Meta | None, shape: Sequence[int], startup_seed: int) -> Meta:
+def _random_crop_infer(x: Meta, rows: Meta | None, shape: Sequence[int], **_) -> tuple[Meta, Meta]:
     leading = x.shape[: len(x.shape) - len(shape)]
     if not leading or any(0 <= a < b for a, b in zip(x.shape[len(leading) :], shape)):
         raise GraphError(f"cannot crop {list(shape)} from every sample of {x.shape}")
-    return Meta((*leading, *shape), x.dtype)
+    return Meta((*leading, *shape), x.dtype), Meta((1,), "int64")
 
 
 def _random_crop_bind(
-    xp: ArrayModule, x, rows, out, shape: Sequence[int], startup_seed: int, state: Draws
+    xp: ArrayModule,
+    x,
+    rows,
+    out,
+    seed_out,
+    shape: Sequence[int],
+    startup_seed: int,
+    given_seed: int | None,
+    state: Draws,
 ) -> Call:
     count = len(shape)
     samples, pieces = x.reshape(-1, *x.shape[-count:]), out.reshape(-1, *shape)
@@ -190,7 +198,16 @@ def _random_crop_bind(
     room = np.array([a - b + 1 for a, b in zip(x.shape[-count:], shape)])
 
     def run() -> None:
-        begins = (words().reshape(-1, count) * (room * 2.0**-32)).astype(int)
+        if given_seed is None:
+            begins = (words().reshape(-1, count) * (room * 2.0**-32)).astype(int)
+        else:  # Fluid's, for this seed
+            first = jump(start_of(given_seed), part_of(each, rows, None).skipped())
+            starts = [jump(first, k * count) for k in range(len(pieces))]
+            begins = np.array(
+                [integers_below(start, room.tolist())[0] for start in starts]
+            ).reshape(-1, count)
+            if seed_out is not None:
+                seed_out[...] = jump(starts[-1], count + 1)
         for sample, piece, begin in zip(samples, pieces, begins):
             piece[...] = sample[tuple(slice(b, b + d) for b, d in zip(begin, shape))]
 
@@ -199,9 +216,10 @@ def _random_crop_bind(
 
 define(
     "random_crop",
-    "X, Rows? -> Out",
+    "X, Seed?, Rows? -> Out, SeedOut?",
     rows=by_row("X"),
     attrs={"shape": (), "startup_seed": 0},
+    given={"given_seed": Given("Seed")},
     infer=_random_crop_infer,
     bind=_random_crop_bind,
     state=Draws,

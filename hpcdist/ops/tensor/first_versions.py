@@ -1,7 +1,6 @@
 """reshape, flatten, squeeze, unsqueeze and transpose, as models of Fluid before 1.0 have them.
 
-They do what `reshape2` and the others do, without ``XShape``: their gradients read X itself. Shapes
-and axes are attributes only.
+They do what `reshape2` and the others do, without ``XShape``: their gradients read X itself.
 """
 
 from __future__ import annotations
@@ -23,10 +22,11 @@ def _define(type: str) -> None:
     assert second.infer is not None and second.bind is not None and gradient is not None
     define_with_grad(
         type,
-        "X -> Out",
+        ", ".join(map(str, second.inputs)) + " -> Out",
         "X, Out@GRAD -> X@GRAD",
         rows=second.rows,
         attrs=second.attrs,
+        given=second.given,
         infer=_without_xshape(second.infer),
         bind=_unshaped(second.bind),
         folds=second.folds,

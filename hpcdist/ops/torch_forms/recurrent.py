@@ -40,9 +40,9 @@ by_autograd("lstm_unit", "gru_unit")
 
 
 # -- dropout ---------------------------------------------------------------------------------------
-def _by_counter(x, rows, is_test, fix_seed, **_):
+def _by_counter(x, rows, is_test, fix_seed, given_seed, **_):
     """Return whether the mask follows from where elements are in the batch, or there is none."""
-    return is_test or (x.lod is None and not fix_seed)
+    return is_test or (x.lod is None and not fix_seed and given_seed is None)
 
 
 def _words(torch, size, first, key, draw):
@@ -54,9 +54,7 @@ def _words(torch, size, first, key, draw):
 
 
 @form("dropout", when=_by_counter, draws=True)
-def dropout(
-    torch, x, rows, dropout_prob, is_test, seed, fix_seed, stream, dropout_implementation, draw
-):
+def dropout(torch, x, rows, dropout_prob, is_test, seed, stream, dropout_implementation, draw, **_):
     if is_test:
         kept = x * test_scale(dropout_prob, dropout_implementation)
         return kept, torch.ones_like(x, dtype=torch.uint8)

@@ -1,10 +1,12 @@
-"""Attributes that are fed or computed: extents, bounds, depths, k, sections, axes.
+"""Attributes that are fed or computed: extents, bounds, depths, k, sections, axes, factors.
 
 Every attribute that an operator declares to be `given` stands here in each of its slots.
 """
 
 DRAWN = 6
 N = {"n": "n 2"}
+T = {"t": "n 6 2"}
+E = {"x": "f 3 4", "e": "e 0.5"}
 X = {"x": "f 3 4 5", "n": "n 2"}
 K = {"x": "f 3 4 5", "n": "n 2", "k": "m 1"}
 IMAGE = {"x": "f 2 3 4 6", "n": "n 5"}
@@ -145,4 +147,38 @@ CASES = [
     ("layers.transpose(layers.expand(x, [n, 1, 1]), [2, 0, 1])", X),
     ("layers.squeeze(layers.slice(x, [0], [0], [n]), [0])", {"x": "f 5 2", "n": "n 1"}),
     ("layers.reduce_mean(layers.slice(x, [0], [0], [n]))", {"x": "f 5 2", "n": "n 3"}),
+    # factors, seeds
+    ("op('scale', {'X': x, 'ScaleTensor': e}, {'scale': 7.0, 'bias': 1.0})", E),
+    ("op('fill_constant', {'ValueTensor': e}, {'shape': [2, 3], 'value': 7.0, 'dtype': 5})", E),
+    ("op('clip', {'X': x, 'Min': e, 'Max': g}, {'min': 0.0, 'max': 0.0})", {**E, "g": "e 0.9"}),
+    ("op('pow', {'X': x, 'FactorTensor': e}, {'factor': 7.0})", {"x": "p 3 4", "e": "e 1.5"}),
+    (
+        "op('dropout', {'X': x, 'Seed': n}, {'dropout_prob': 0.4}, more=['Mask'])",
+        {"x": "f 3 40", "n": "n 9"},
+    ),
+    (
+        "[op('batch_norm', {'X': x, 'Scale': y, 'Bias': y, 'Mean': y, 'Variance': z, "
+        "'MomentumTensor': e}, {'momentum': 0.9}, slot='Y', more=['MeanOut=y', 'VarianceOut=z', "
+        "'SavedMean', 'SavedVariance']), layers.assign(y), layers.assign(z)][1:]",
+        {"x": "f 6 4", "y": "p 4", "z": "p 4", "e": "e 0.3"},
+    ),
+    (
+        "op('adam', {'Param': x, 'Grad': y, 'LearningRate': e, 'Moment1': y, 'Moment2': z, "
+        "'Beta1Pow': e, 'Beta2Pow': e, 'Beta1Tensor': e, 'Beta2Tensor': g}, {}, 'float32', "
+        "'ParamOut', ['Moment1Out', 'Moment2Out', 'Beta1PowOut', 'Beta2PowOut'])",
+        {"x": "f 3 4", "y": "f 3 4", "z": "p 3 4", "e": "e 0.4", "g": "e 0.7"},
+    ),
+    *(
+        (f"op('{type}', {{'X': x, {slots}}}, {{{attrs}}})", {"x": "f 3 4", **N, **T, "k": "n 12"})
+        for type, slots, attrs in (
+            ("reshape", "'Shape': t", "'shape': [-1, 1]"),
+            ("reshape", "'ShapeTensor': k", "'shape': [-1]"),
+            ("unsqueeze", "'AxesTensor': n", "'axes': []"),
+            ("unsqueeze", "'AxesTensorList': n", "'axes': []"),
+        )
+    ),
+    (
+        "op('random_crop', {'X': i, 'Seed': k}, {'shape': [2, 3]}, 'int32', more=['SeedOut'])",
+        {"i": "j99 3 5 7", "k": "m 12345"},
+    ),
 ]
