@@ -133,6 +133,7 @@ _IGNORED = {
     "FLAGS_cudnn_batchnorm_spatial_persistent": False,
     "FLAGS_cudnn_exhaustive_search": False,
     "FLAGS_eager_delete_tensor_gb": 0.0,
+    "FLAGS_enable_parallel_graph": False,
     "FLAGS_fast_eager_deletion_mode": True,
     "FLAGS_fraction_of_cpu_memory_to_use": 1.0,
     "FLAGS_fraction_of_gpu_memory_to_use": 0.92,

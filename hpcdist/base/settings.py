@@ -301,14 +301,25 @@ def set_flags(flags: Mapping[str, Any]) -> None:
     """
     if not isinstance(flags, dict):
         raise SettingTypeError(f"set_flags: expected a dict of flags, got {flags!r}")
-    os.environ.update({name: flag(name).text(value) for name, value in flags.items()})
+    os.environ.update({name: _public(name).text(value) for name, value in flags.items()})
 
 
 def get_flags(flags: str | Sequence[str]) -> dict[str, Any]:
-    """Return flags (FLAGS_*) by name, given one name or several; SettingError for unknown ones."""
+    """Return flags (FLAGS_*) by name, given one name or several.
+
+    SettingError for unknown ones, and for what Fluid itself keeps private.
+    """
     if not isinstance(flags, (str, list, tuple)):
         raise SettingTypeError(f"get_flags: expected a name or a list of names, got {flags!r}")
-    return {name: flag(name).read() for name in ([flags] if isinstance(flags, str) else flags)}
+    return {name: _public(name).read() for name in ([flags] if isinstance(flags, str) else flags)}
+
+
+def _public(name: str) -> Setting[Any]:
+    if name == "FLAGS_use_mkldnn":
+        raise SettingError(
+            f"flag {name} is not public: it cannot be read or set by scripts, as in Fluid"
+        )
+    return flag(name)
 
 
 def flag(name: str) -> Setting[Any]:

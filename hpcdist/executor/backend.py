@@ -29,6 +29,10 @@ class CPUPlace:
     def __str__(self) -> str:
         return "CPUPlace"
 
+    def _type(self) -> int:
+        """Return Fluid's number of the kind of place."""
+        return 1
+
 
 @dataclass(frozen=True)
 class CUDAPinnedPlace(CPUPlace):
@@ -36,6 +40,9 @@ class CUDAPinnedPlace(CPUPlace):
 
     def __str__(self) -> str:
         return "CUDAPinnedPlace"
+
+    def _type(self) -> int:
+        return 2
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,10 @@ class CUDAPlace:
 
     def __str__(self) -> str:
         return f"CUDAPlace({self.device_id})"
+
+    def _type(self) -> int:
+        """Return Fluid's number of the kind of place."""
+        return 0
 
 
 class ChosenPlace:

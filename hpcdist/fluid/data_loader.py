@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hpcdist.base.errors import DataError, EOFException, FeedError
+from hpcdist.base.errors import DataError, EOFException, FeedError, GraphTypeError
 from hpcdist.base.trace.events import Cause, Count, EventKind
 from hpcdist.base.trace.recorder import recorder
 from hpcdist.data.reader import Reader, batch, buffered, expect_reader
@@ -201,6 +201,23 @@ class GeneratorLoader:
         if self._ahead is not None:
             self._ahead.close()  # ends the thread
         self._ahead = self._seen = None
+
+    @property
+    def _loader(self) -> GeneratorLoader:
+        """What reads; Fluid's scripts ask a PyReader for it under this name."""
+        return self
+
+    @staticmethod
+    def _check_input_array(item: Any) -> np.ndarray:
+        """Return an array of one field; GraphTypeError if its parts have different shapes."""
+        try:
+            return np.asarray(item)
+        except ValueError:
+            shapes = sorted({np.shape(part) for part in item})
+            raise GraphTypeError(
+                f"a batch must be one array, got parts of shapes {shapes}: make LoDTensors of "
+                "what is ragged"
+            ) from None
 
     def _reset(self) -> None:
         """End the pass, also of an iterable loader whose loop was left: the next one is new."""

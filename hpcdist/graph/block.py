@@ -57,8 +57,17 @@ class Block:
         ``initializer`` appends its operator to this block, unless one there makes the parameter.
         """
         block = self.program.global_block()
-        if not facts.get("shape"):
-            raise GraphError(f"create_parameter: {name!r} must have a shape such as [3, 4]")
+        shape = facts.get("shape")
+        known = all(d >= 0 for d in shape or () if isinstance(d, int))
+        if (
+            not shape
+            or not (known or facts.get("is_distributed"))
+            or facts.get("dtype", "") is None
+        ):
+            raise GraphError(
+                f"create_parameter: {name!r} must have a shape such as [3, 4] and an element type, "
+                f"got shape {shape!r} and {facts.get('dtype')!r}"
+            )
         parameter = Parameter(block, name, **facts)
         block.add_var(parameter)
         if initializer is not None and parameter.op is None:

@@ -287,3 +287,8 @@ def test_a_script_that_says_paddle_finds_a_file_for_each_variable(net, tmp_path)
     fluid.load(net.main, str(tmp_path / "state"))
     _, feeds, fetches = io.load_inference_model(tmp_path / "model", net.exe)
     assert feeds == ["x"] and len(fetches) == 1
+
+
+def test_saving_no_variable_is_warned_of(tmp_path):
+    with pytest.warns(UserWarning, match="^no variable in your model, please ensure"):
+        fluid.io.save_persistables(fluid.Executor(), str(tmp_path), fluid.Program())

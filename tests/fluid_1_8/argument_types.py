@@ -72,14 +72,20 @@ def refusals(function):
                 yield argument, types + ["None"] * none
 
 
-def checks(function):
-    """Yield (argument, types) of the checks that a function makes of its own arguments."""
+def checks(function, of_class):
+    """Yield (argument, types) of the checks that a function makes of its own arguments.
+
+    ``of_class``: also of the Variables whose element types a method looks at.
+    """
     arguments = {a.arg for a in function.args.args}
     for argument, types in refusals(function):
         if argument in arguments:
             yield argument, types
     for node in ast.walk(function):
         called = getattr(getattr(node, "func", None), "id", "")
+        looked_at = called == "check_variable_and_dtype" and getattr(node.args[0], "id", None)
+        if of_class and looked_at in arguments:
+            yield looked_at, ["Variable"]
         if called not in ("check_type", "check_dtype"):
             continue
         checked = node.args[0]
@@ -96,10 +102,16 @@ def main():
         if not name.endswith(".py"):
             continue
         with open(os.path.join(ROOT, name)) as file:
-            nodes = [n for n in ast.parse(file.read()).body if isinstance(n, ast.FunctionDef)]
-        for node in nodes:
-            for argument, types in checks(node):
-                for layer in MADE.get(node.name, [node.name]):
+            nodes = ast.parse(file.read()).body
+        classes = [n for n in nodes if isinstance(n, ast.ClassDef)]
+        named = [(n.name, n) for n in nodes if isinstance(n, ast.FunctionDef)]
+        for kind in classes:
+            methods = [n for n in kind.body if isinstance(n, ast.FunctionDef)]
+            named += [(kind.name + "." + n.name, n) for n in methods if not n.name.startswith("_")]
+            named += [(kind.name, n) for n in methods if n.name == "__init__"]
+        for name, node in named:
+            for argument, types in checks(node, of_class="self" in [a.arg for a in node.args.args]):
+                for layer in MADE.get(name, [name]):
                     taken.setdefault(layer + "." + argument, set()).update(types)
     of_types = {}
     for what, types in taken.items():

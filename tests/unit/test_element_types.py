@@ -100,3 +100,18 @@ def test_whole_numbers_are_taken_for_floats_and_tuples_for_lists():
     assert layers.clip_by_norm(x, 1).shape == (2, 3)
     assert layers.transpose(x, (1, 0)).shape == (3, 2)
     assert layers.expand(x, (np.int64(2), 1)).shape == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: layers.IfElse(set()), "layers.IfElse: cond must be a Variable"),
+        (lambda: layers.StaticRNN(3), "layers.StaticRNN: name must be of type None or str, got 3"),
+        (lambda: layers.Normal(0.0, 1.0).sample(2), "Normal.sample: shape must be of type list"),
+        (lambda: layers.Uniform(0.0, 1.0).log_prob([2.0]), "value must be a Variable"),
+        (lambda: layers.Categorical(1.0), "logits must be of type Variable or list or ndarray"),
+    ],
+)
+def test_methods_of_classes_refuse_what_fluids_refuse(call, words):
+    with pytest.raises(TypeError, match=words):
+        call()

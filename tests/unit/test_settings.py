@@ -116,7 +116,7 @@ def test_a_default_may_be_another_settings_value():
 
 
 def test_flags_know_all_of_fluids_names():
-    known = get_flags(list(settings.FLAGS))
+    known = {name: settings.flag(name).read() for name in settings.FLAGS}
     assert known["FLAGS_rpc_deadline"] == settings.RPC_DEADLINE.read()
     assert known["FLAGS_communicator_send_queue_size"] == settings.COMMUNICATOR_QUEUE.read()
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
+from hpcdist import layers
 from hpcdist.compat import aspaddle
 from hpcdist.errors import FeedError, GraphError
 
@@ -363,3 +364,35 @@ def test_rmsprop_may_lack_the_mean_that_it_does_not_move(Operator):
     assert moved == pytest.approx(1 - (0.5 * 0.5 + 0.1 * 2 / 2))
     with pytest.raises(GraphError, match="MeanGrad"):
         run_single(Operator, "rmsprop", slots, ["ParamOut"], centered=True, **attrs)
+
+
+def test_private_names_that_fluids_tests_call():
+    x = layers.data("x", [3])
+    main = fluid.default_main_program()
+    assert {f"{x.name}@GRAD"} <= fluid.backward._get_stop_gradients_(main)[0]
+    assert np.array(fluid.executor._as_lodtensor(2, None, "float32")).tolist() == [2.0]
+    with pytest.raises(FeedError, match="expected an array or a LoDTensor"):
+        fluid.executor._as_lodtensor([1.0], fluid.CPUPlace())
+    check = fluid.reader.GeneratorLoader._check_input_array
+    assert check([np.ones(2), np.ones(2)]).shape == (2, 2)
+    with pytest.raises(TypeError, match="parts of shapes"):
+        check([np.ones(2), np.ones(3)])
+    loader = fluid.io.PyReader([x], 2)
+    assert loader._loader is loader
+    assert fluid.CPUPlace()._type() != fluid.CUDAPlace(0)._type() != fluid.CUDAPinnedPlace()._type()
+
+
+def test_flags_that_fluid_keeps_private_or_does_not_have():
+    name = "FLAGS_use_mkldnn"
+    for ask in (lambda: fluid.get_flags(name), lambda: fluid.set_flags({name: True})):
+        with pytest.raises(ValueError, match="not public"):
+            ask()
+    assert core.globals()[name] is False
+    assert core.globals().get("there_is_none", -1) == -1
+    core.globals()["FLAGS_enable_parallel_graph"] = False
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [(None, "float32"), ([-1], "float32"), ([1], None)])
+def test_a_parameter_has_a_shape_and_an_element_type(shape, dtype):
+    with pytest.raises(ValueError, match="must have a shape such as"):
+        fluid.Program().global_block().create_parameter(name="p", shape=shape, dtype=dtype)

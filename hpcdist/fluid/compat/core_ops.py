@@ -93,6 +93,8 @@ class _Flags(MutableMapping[str, Any]):
     """Fluid's flags as a dictionary."""
 
     def __getitem__(self, name: str) -> Any:
+        if name not in FLAGS:
+            raise KeyError(name)
         return flag(name).read()
 
     def __setitem__(self, name: str, value: Any) -> None:

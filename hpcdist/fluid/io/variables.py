@@ -12,6 +12,7 @@ import numpy as np
 
 from hpcdist.base.errors import CheckpointError
 from hpcdist.base.keywords import name_arguments_in
+from hpcdist.base.warned import warn
 from hpcdist.checkpoint.checkpoint import is_checkpoint
 from hpcdist.checkpoint.fluid_files import write_tensors
 from hpcdist.checkpoint.kept import Arrays, LocalPiece, unsliced
@@ -89,6 +90,10 @@ def save_vars(
     """
     program = checked_program("main_program", main_program)
     names = [v.name for v in chosen_variables(program, vars, predicate)]
+    if not names:  # in Fluid's words
+        warn(
+            "no variable in your model, please ensure there are any variables in your model to save"
+        )
     tables = sorted(tables_looked_up(program).intersection(names))
     format = checked_format(format, compression, tables)
     peers = program_peers()

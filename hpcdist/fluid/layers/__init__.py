@@ -7,6 +7,7 @@ from hpcdist.fluid.layers.arrays import *  # noqa: F403
 from hpcdist.fluid.layers.beam_search import *  # noqa: F403
 from hpcdist.fluid.layers.boxes import *  # noqa: F403
 from hpcdist.fluid.layers.cells import *  # noqa: F403
+from hpcdist.fluid.layers.checks import check_methods as _check_methods
 from hpcdist.fluid.layers.checks import checked as _checked
 from hpcdist.fluid.layers.constant import *  # noqa: F403
 from hpcdist.fluid.layers.control_flow import *  # noqa: F403
@@ -49,7 +50,9 @@ from hpcdist.fluid.layers.volume import *  # noqa: F403
 __all__ = [name for name, made in globals().items() if callable(made) and not name.startswith("_")]
 
 for _name in __all__:
-    if not isinstance(globals()[_name], type):
+    if isinstance(globals()[_name], type):
+        _check_methods(globals()[_name])
+    else:
         globals()[_name] = _checked(_name, globals()[_name])
 
 _name_arguments_in(__name__)

@@ -30,7 +30,18 @@ def checked(name: str, layer: Callable[..., Any]) -> Callable[..., Any]:
 
     They are annotated as such, or have element types in the table.
     """
-    layer = names_arguments(layer, f"layers.{name}")
+    return _looked_at(name, names_arguments(layer, f"layers.{name}"))
+
+
+def check_methods(kind: type) -> None:
+    """Look at arguments of a class's constructor and methods, those that the tables name."""
+    for name, method in list(vars(kind).items()):
+        key = kind.__name__ if name == "__init__" else f"{kind.__name__}.{name}"
+        if inspect.isfunction(method) and key in _table("argument_types.txt"):
+            setattr(kind, name, _looked_at(key, method))
+
+
+def _looked_at(name: str, layer: Callable[..., Any]) -> Callable[..., Any]:
     order = parameters_of(layer)
     annotations = {
         key: annotation
@@ -130,6 +141,6 @@ def _table(name: str) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
         if not line.startswith(" "):
             types = tuple(line.split())
             continue
-        for layer, _, argument in (word.partition(".") for word in line.split()):
+        for layer, _, argument in (word.rpartition(".") for word in line.split()):
             by_layer.setdefault(layer, {})[argument] = types
     return by_layer

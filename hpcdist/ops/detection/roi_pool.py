@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from hpcdist.base.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta
@@ -43,14 +44,14 @@ def _roi_pool(
     pooled_height: int,
     pooled_width: int,
     lods: Lods,
-) -> Array:
-    """The maximum of each bin (Girshick, 2015); of an empty one 0."""
+) -> tuple[Array, Array]:
+    """The maximum of each bin (Girshick, 2015) and where it lies; of an empty one 0 and -1."""
     height, width = x.shape[2:]
-    pooled = []
+    pooled, places = [], []
     for region, image in zip(rois.tolist(), owners_of(x, rois, lods, _counts(offsets))):
         left, top, right, bottom = (_rounded(v * spatial_scale) for v in region)
         size = max(bottom - top + 1, 1), max(right - left + 1, 1)
-        bins = []
+        bins, indices = [], []
         for i in range(pooled_height):
             for j in range(pooled_width):
                 ends = []
@@ -63,12 +64,19 @@ def _roi_pool(
                     ends.append((min(max(low, 0), extent), min(max(high, 0), extent)))
                 part = x[image, :, ends[0][0] : ends[0][1], ends[1][0] : ends[1][1]]
                 empty = 0 in part.shape
-                flat = part.reshape(len(part), -1)
-                bins.append(x.new_zeros(len(part)) if empty else flat.max(1).values)
+                flat = x.new_zeros((len(part), 1)) if empty else part.reshape(len(part), -1)
+                best = flat.max(1)
+                bins.append(best.values)
+                columns = max(part.shape[2], 1)
+                rows = best.indices // columns + ends[0][0]
+                place = rows * width + best.indices % columns + ends[1][0]
+                indices.append(torch.full_like(place, -1) if empty else place)
         pooled.append(torch.stack(bins, 1).reshape(-1, pooled_height, pooled_width))
-    return (
-        torch.stack(pooled) if pooled else x.new_zeros((0, x.shape[1], pooled_height, pooled_width))
-    )
+        places.append(torch.stack(indices, 1).reshape(-1, pooled_height, pooled_width))
+    if pooled:
+        return torch.stack(pooled), torch.stack(places)
+    none = x.new_zeros((0, x.shape[1], pooled_height, pooled_width))
+    return none, none.long()
 
 
 def _rounded(value: float) -> int:
@@ -163,18 +171,31 @@ def mixed_regions(op: Applied) -> OfRows:
 
 
 BINS = {"spatial_scale": 1.0, "pooled_height": 1, "pooled_width": 1}
-for _type, _function, _more in (
-    ("roi_pool", _roi_pool, {}),
-    ("roi_align", _roi_align, {"sampling_ratio": -1}),
+
+
+def _infer_places(x: Meta, rois: Meta, offsets: Meta | None, **options) -> tuple[Meta, Meta]:
+    pooled = infer_bins(x, rois, **options)
+    return pooled, replace(pooled, dtype="int64")
+
+
+for _type, _outputs, _function, _rule, _more in (
+    ("roi_pool", "Out, Argmax?", _roi_pool, _infer_places, {}),
+    (
+        "roi_align",
+        "Out",
+        _roi_align,
+        lambda x, rois, offsets, **options: infer_bins(x, rois, **options),
+        {"sampling_ratio": -1},
+    ),
 ):
     define_by_torch(
         _type,
-        "X, ROIs, RoisLod? -> Out",
+        f"X, ROIs, RoisLod? -> {_outputs}",
         _function,
         rows=mixed_regions,
         attrs={**BINS, **_more},
         wrt=("X",),
-        infer=lambda x, rois, offsets, **options: infer_bins(x, rois, **options),
+        infer=_rule,
         lods=("ROIs",),
     )
 

@@ -28,8 +28,8 @@ def _infer(type: str, param: Meta, grad: Meta, *rest: Meta, **attrs) -> tuple[Me
     if None in state and update.rule(attrs) != type:
         missing = [slot for slot, meta in zip(update.state, state) if meta is None]
         raise GraphError(f"{type} with these attributes moves {missing}, which it is not given")
-    state = [param if meta is None else meta for meta in state]
-    written = [m for m, out in zip(state, update.state.values()) if out is not None]
+    known = [param if meta is None else meta for meta in state]
+    written = [m for m, out in zip(known, update.state.values()) if out is not None]
     return param, *written
 
 

@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 
 from hpcdist.base.errors import GraphError
-from hpcdist.graph.registry import Given, Meta
-from hpcdist.graph.rows import Applied, Result, by_element, by_row
+from hpcdist.graph.registry import Given, Meta, define
+from hpcdist.graph.rows import Applied, Result, by_element, by_row, constant
 from hpcdist.ops.common import define_with_grad, in_sequence, same
 from hpcdist.ops.random.counter import (
     BatchPart,
@@ -151,6 +151,22 @@ def _grad_bind(
     return in_sequence(product, partial(xp.multiply, dx, scale, dx))
 
 
+def _seed_bind(xp: ArrayModule, out, seed: int, state: Draws) -> Call:
+    if seed:
+        return partial(out.fill, seed)
+    words = filler(np, part_of(np.empty(1), None, None), key_of(0, state.name), state)
+    return lambda: out.fill(int(words()[0]) >> 1)
+
+
+define(  # what a dropout reads that is computed again for the gradient
+    "seed",
+    " -> Out",
+    rows=constant,
+    attrs={"seed": 0},
+    infer=lambda seed: Meta((1,), "int32"),
+    bind=_seed_bind,
+    state=Draws,
+)
 _ATTRS = {
     "dropout_prob": 0.5,
     "is_test": False,

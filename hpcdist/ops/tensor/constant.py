@@ -20,6 +20,7 @@ from hpcdist.graph.rows import (
 from hpcdist.graph.values import ARRAY
 from hpcdist.ops.common import (
     Wanted,
+    define_with_grad,
     in_sequence,
     open_shape,
     same,
@@ -140,6 +141,17 @@ define(
     inplace={"Out": "X"},
     grad=_assign_grad,
     folds=True,
+)
+
+
+define_with_grad(
+    "rnn_memory_helper",
+    "X -> Out",
+    "Out@GRAD -> X@GRAD",
+    rows=by_element(totals=moved),
+    infer=same,
+    bind=_assign_bind,
+    grad_bind=_assign_bind,
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpcdist.base.errors import FeedError
-from hpcdist.graph.registry import Meta
+from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.values import Value
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.tensor.tensor_array import element, in_loops, open_rows
@@ -49,14 +49,18 @@ define_with_grad(
 )
 
 
+_MERGED = {
+    "rows": in_loops,
+    "attrs": _LEVEL,
+    "infer": lambda x, mask, of_true, of_false, **_: open_rows(of_true),
+    "values": _merged,
+}
+define("merge_lod_tensor_infer", "X?, Mask, InTrue, InFalse -> Out", **_MERGED)
 define_with_grad(
     "merge_lod_tensor",
     "X?, Mask, InTrue, InFalse -> Out",
     "Mask, Out@GRAD -> InTrue@GRAD, InFalse@GRAD",
-    rows=in_loops,
-    attrs=_LEVEL,
-    infer=lambda x, mask, of_true, of_false, **_: open_rows(of_true),
-    values=_merged,
+    **_MERGED,
     grad_infer=lambda mask, dout, **_: (open_rows(dout), open_rows(dout)),
     grad_values=_merged_grad,
 )

@@ -114,4 +114,11 @@ CASES = [
         {"x": "f 2 4 6 6", "t": "h 3 4 2 2"},
         {"s": [0.5, 1.0]},
     ),
+    (
+        "[op('roi_pool', {'X': x, 'ROIs': layers.lod_reset(layers.assign(np.array([[0, 0, 4, 3], "
+        "[1, 1, 6, 6], [9, 9, 12, 12]], 'float32')), target_lod=[0, 2, 3])}, {'pooled_height': 2, "
+        "'pooled_width': 3, 'spatial_scale': 0.7}, more=['Argmax']), "
+        "layers.cast(fluid.default_main_program().global_block().var('made_1'), 'int32')][1:]",
+        {"x": "a 2 3 7 7"},
+    ),
 ]

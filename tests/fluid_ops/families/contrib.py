@@ -64,4 +64,23 @@ CASES = [
             "a": [None, "tanh"],
         },
     ),
+    *(
+        (
+            "(lambda names: [op('positive_negative_pair', {'Score': x, 'Label': y, 'QueryID': i"
+            f"{more}}}, {{'column': {column}}}, slot='PositivePair', more=names)] + "
+            "[fluid.default_main_program().global_block().var('made_%d' % k) for k in (1, 2)])"
+            "(['NegativePair', 'NeutralPair'])",
+            {"x": "h 9 2", "y": "h 9 1", "i": "i3 9 1", "w": "p 9 1", "a": "p 1"},
+        )
+        for column, more in (
+            (0, ", 'Weight': w"),
+            (
+                -1,
+                ", 'AccumulatePositivePair': a, 'AccumulateNegativePair': a, "
+                "'AccumulateNeutralPair': a",
+            ),
+        )
+    ),
+    ("op('rnn_memory_helper', {'X': x}, {})", {"x": "f 3 4"}),
+    ("op('seed', {}, {'seed': 123}, 'int32')", {}),
 ]

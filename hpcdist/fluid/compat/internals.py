@@ -1,0 +1,34 @@
+"""Functions of Fluid's own modules that its scripts and tests call though they are private."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcdist.base.errors import FeedError
+from hpcdist.graph.dtypes import DTypeLike, canonical
+from hpcdist.graph.lod_tensor import LoDTensor
+from hpcdist.graph.names import grad_name
+from hpcdist.graph.program import Program
+
+
+def _as_lodtensor(data: Any, place: Any, dtype: DTypeLike | None = None) -> LoDTensor:
+    """Return an array, or one number of element type ``dtype``, as a tensor.
+
+    FeedError for a list: what is ragged is a LoDTensor already.
+    """
+    if isinstance(data, list) or (np.isscalar(data) and dtype is None):
+        wanted = "an array or a LoDTensor" if isinstance(data, list) else "the dtype of a number"
+        raise FeedError(f"_as_lodtensor: expected {wanted}, got {data!r:.80}")
+    if np.isscalar(data):
+        data = np.array([data]).astype(canonical(dtype))
+    return LoDTensor(np.array(data))
+
+
+def _get_stop_gradients_(program: Program) -> dict[int, set[str]]:
+    """Return, by the number of a block, names of the gradients that its variables stop."""
+    return {
+        block.idx: {grad_name(name) for name, var in block.vars.items() if var.stop_gradient}
+        for block in program.blocks
+    }
