@@ -91,6 +91,8 @@ def test_the_message_names_the_types_of_python():
         layers.randint(0, 5, [3], dtype="float32")
     with pytest.raises(TypeError, match=r"layers.eye: num_rows must be of type int, got 9.2"):
         layers.eye(9.2)
+    with pytest.raises(TypeError, match="no negative extents"):
+        layers.eye(-1)
     with pytest.raises(TypeError, match=r"pool2d: use_cudnn must be of type bool, got 'yes'"):
         layers.pool2d(data("float32", 4), 2, use_cudnn="yes")
 

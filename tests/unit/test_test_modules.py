@@ -42,16 +42,16 @@ def test_the_check_sees_imports_of_test_modules(source, imports):
 FLUIDS = re.findall(
     r"\w+",
     """
-    _accumulators _all_reduce _alloc_float _alloc_int _append_grad_suffix_ _barrier_worker
-    _block_attr_id _blocks_attr_ids _clone_variable _create_block _decay_step_counter
-    _distributed_lookup_table _dtype _endpoints _fetch_var _get_accumulator _get_dims
-    _get_float_element _global_learning_rate _hierarchical_allreduce_inter_nranks _insert_op
-    _is_chief _is_distributed _is_initialized _lr_schedule_guard _moment1_acc_str _mutable_data
-    _nccl_comm_num _optimized_guard _origin_program _parameters_on_pservers _prepend_op _prune
-    _prune_with_input _ps_endpoint _remove_op _remove_var _rename_input _rename_output _rename_var
-    _reset _role_maker _rollback _set_attr _set_checkpoints _set_dims _set_eager_deletion_mode
-    _set_error_clip _set_float_element _set_server_config _trainers_endpoints
-    _use_hierarchical_allreduce _var_recursive
+    _accumulators _all_reduce _alloc_float _alloc_int _append_grad_suffix_ _as_lodtensor
+    _barrier_worker _block_attr_id _blocks_attr_ids _check_input_array _clone_variable _create_block
+    _decay_step_counter _distributed_lookup_table _dtype _endpoints _fetch_var _get_accumulator
+    _get_dims _get_float_element _get_stop_gradients_ _global_learning_rate
+    _hierarchical_allreduce_inter_nranks _insert_op _is_chief _is_distributed _is_initialized
+    _loader _lr_schedule_guard _moment1_acc_str _mutable_data _nccl_comm_num _optimized_guard
+    _origin_program _parameters_on_pservers _prepend_op _prune _prune_with_input _ps_endpoint
+    _remove_op _remove_var _rename_input _rename_output _rename_var _reset _role_maker _rollback
+    _set_attr _set_checkpoints _set_dims _set_eager_deletion_mode _set_error_clip _set_float_element
+    _set_server_config _trainers_endpoints _type _use_hierarchical_allreduce _var_recursive
     """,
 )
 FOREIGN = re.findall(

@@ -18,10 +18,11 @@ def _as_lodtensor(data: Any, place: Any, dtype: DTypeLike | None = None) -> LoDT
 
     FeedError for a list: what is ragged is a LoDTensor already.
     """
-    if isinstance(data, list) or (np.isscalar(data) and dtype is None):
-        wanted = "an array or a LoDTensor" if isinstance(data, list) else "the dtype of a number"
-        raise FeedError(f"_as_lodtensor: expected {wanted}, got {data!r:.80}")
+    if isinstance(data, list):
+        raise FeedError(f"_as_lodtensor: expected an array or a LoDTensor, got {data!r:.80}")
     if np.isscalar(data):
+        if dtype is None:
+            raise FeedError(f"_as_lodtensor: expected an element type for the number {data!r}")
         data = np.array([data]).astype(canonical(dtype))
     return LoDTensor(np.array(data))
 

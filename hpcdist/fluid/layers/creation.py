@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.base.errors import GraphError
+from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.fluid.layers.extents import as_extents, has_variables
 from hpcdist.fluid.layers.helper import LayerHelper, append, append_all, into
 from hpcdist.fluid.layers.tensor import assign, cast, expand, fill_constant, reshape
@@ -106,6 +106,8 @@ def eye(
     """
     helper = LayerHelper("eye")
     columns = num_rows if num_columns is None else num_columns
+    if num_rows < 0 or columns < 0:
+        raise GraphTypeError(f"layers.eye: expected no negative extents, got {num_rows}, {columns}")
     attrs = {"num_rows": num_rows, "num_columns": columns, "dtype": canonical(dtype)}
     out = helper.apply("eye", {}, attrs, dtype=dtype, stop_gradient=True)
     if batch_shape is None:

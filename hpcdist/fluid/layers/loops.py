@@ -275,6 +275,8 @@ class IfElse:
         if self._inside is None or self._parent is None:
             raise GraphError("IfElse.output: must stand within true_block or false_block")
         for out in outs:
+            if not isinstance(out, Variable):
+                raise GraphTypeError(f"IfElse.output: expected Variables, got {out!r}")
             name = names.generate(f"{self.helper.name}_output")
             outside = self._parent.create_var(name, dtype=out.dtype)
             self._outputs[self._inside].append(outside)

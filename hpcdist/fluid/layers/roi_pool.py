@@ -31,7 +31,7 @@ def roi_pool(
     Regions are in sequences, or ``rois_lod`` int [images + 1] says where each image's begin,
     and the end.
     """
-    return declared("roi_pool", locals(), X=input)
+    return declared("roi_pool", locals(), ("Argmax",), X=input)[0]
 
 
 def roi_align(
