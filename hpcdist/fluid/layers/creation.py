@@ -264,19 +264,20 @@ def size(input: Variable) -> Variable:
 
 def clamp(
     input: Variable,
-    min: float | None = None,
-    max: float | None = None,
+    min: float | Variable | None = None,
+    max: float | Variable | None = None,
     output: Variable | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Limit every element to [min, max], one of which may be left out."""
+    """Limit every element to [min, max], one of which may be left out.
+
+    Bounds may be Variables: one float32 number each.
+    """
     if min is None and max is None:
         raise GraphError("layers.clamp: min or max must be given")
     bound = float(np.finfo(np.float32).max)
-    attrs = {
-        "min": -bound if min is None else float(min),
-        "max": bound if max is None else float(max),
-    }
+    bounds = {"min": -bound if min is None else min, "max": bound if max is None else max}
+    attrs = {n: b if isinstance(b, Variable) else float(b) for n, b in bounds.items()}
     tensor = LayerHelper("clamp", name).apply("clip", {"X": input}, attrs, dtype=input.dtype)
     return into(output, tensor)
 

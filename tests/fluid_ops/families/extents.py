@@ -151,6 +151,8 @@ CASES = [
     ("op('scale', {'X': x, 'ScaleTensor': e}, {'scale': 7.0, 'bias': 1.0})", E),
     ("op('fill_constant', {'ValueTensor': e}, {'shape': [2, 3], 'value': 7.0, 'dtype': 5})", E),
     ("op('clip', {'X': x, 'Min': e, 'Max': g}, {'min': 0.0, 'max': 0.0})", {**E, "g": "e 0.9"}),
+    ("layers.clamp(x, e)", E),
+    ("layers.clamp(x, -0.4, max=e)", E),
     ("op('pow', {'X': x, 'FactorTensor': e}, {'factor': 7.0})", {"x": "p 3 4", "e": "e 1.5"}),
     (
         "op('dropout', {'X': x, 'Seed': n}, {'dropout_prob': 0.4}, more=['Mask'])",
