@@ -24,6 +24,7 @@ _BETAS = {
     "beta2": Argument(0.999, below_1=True),
     "epsilon": Argument(1e-8),
 }
+_GIVEN_BETAS = {f"beta{n}": replace(_BETAS[f"beta{n}"], given=f"Beta{n}Tensor") for n in (1, 2)}
 
 
 def where(condition, chosen, other):
@@ -188,11 +189,7 @@ ADAM = OptimizerKind(
     "adam",
     "Adam",
     states=_adam_states(out=""),
-    arguments={
-        **{n: replace(_BETAS[n], given=f"{n.title()}Tensor") for n in ("beta1", "beta2")},
-        "epsilon": _BETAS["epsilon"],
-        "lazy_mode": Argument(False),
-    },
+    arguments={**_BETAS, **_GIVEN_BETAS, "lazy_mode": Argument(False)},
     more_attrs={"min_row_size_to_use_multithread": 1000, "scaled_epsilon": False},
     formulas={
         "adam": Formula(adam_rule, 2, adam_rate, times=(0, 2)),

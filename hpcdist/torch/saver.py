@@ -67,14 +67,11 @@ class Saver(LoopSaver):
     python, numpy and torch. It does not matter how many trainers or servers had saved what is
     restored, nor for tables whether there were servers. What differs between trainers, such as
     running means, samplers and random numbers, is saved of each: as many go on with it, others
-    with trainer 0's tensors. What is on servers is theirs. Every trainer makes it, and calls its
-    methods after the same steps.
+    with trainer 0's tensors. Every trainer makes it, and calls its methods after the same steps.
 
     >>> import tempfile
     >>> model = torch.nn.Linear(4, 1)
-    >>> optimizer = torch.optim.Adam(model.parameters())
-    >>> objects = {"model": model, "optimizer": optimizer}
-    >>> with hpcdist.torch.Saver(tempfile.mkdtemp(), objects, every=2) as saver:
+    >>> with hpcdist.torch.Saver(tempfile.mkdtemp(), {"model": model}, every=2) as saver:
     ...     resumed = saver.restore()
     ...     for step in range(saver.step, 3):
     ...         saver.after_step()

@@ -40,9 +40,8 @@ def unary(
 ) -> None:
     """Enter an operator and its gradient, each by a formula for numpy, cupy and torch.
 
-    What computes arrays otherwise is a ``bind``, what computes tensors otherwise ``torch``.
-    ``inplace``: the formula is one call, which may write into X. ``given``: the slot that may give
-    the attribute.
+    ``bind``: what computes arrays otherwise; ``torch``: tensors. ``inplace``: the formula is one
+    call, which may write into X. ``given``: the slot that may give the attribute.
     """
     enter(type, torch or formula)
     enter(f"{type}_grad", torch_derivative or derivative)
@@ -120,13 +119,13 @@ unary(
     torch_derivative=lambda torch, x, dout: 2 * x * dout,
     inplace=True,
 )
-unary(
-    "rsqrt",
-    lambda xp, x: 1 / xp.sqrt(x),
-    "Out",
-    lambda xp, out, dout: out * out * out * dout * -0.5,
-    torch=_named("rsqrt"),
-)
+
+
+def _rsqrt_grad(xp: ArrayModule, out, dout) -> Array:
+    return out * out * out * dout * -0.5
+
+
+unary("rsqrt", lambda xp, x: 1 / xp.sqrt(x), "Out", _rsqrt_grad, torch=_named("rsqrt"))
 unary(
     "pow",
     lambda xp, x, factor: x**factor,
@@ -235,12 +234,7 @@ unary(
     torch_derivative=lambda torch, out, dout: torch.ops.aten.tanh_backward(dout, out),
     inplace=True,
 )
-unary(
-    "logsigmoid",
-    lambda xp, x: -softplus(xp, -x),
-    "X",
-    lambda xp, x, dout: _gate(xp, -x) * dout,
-)
+unary("logsigmoid", lambda xp, x: -softplus(xp, -x), "X", lambda xp, x, dout: _gate(xp, -x) * dout)
 unary("softplus", softplus, "X", lambda xp, x, dout: _gate(xp, x) * dout)
 unary("swish", lambda xp, x, beta: _gate(xp, x * beta) * x, "X", _swish_grad, beta=1.0)
 unary(

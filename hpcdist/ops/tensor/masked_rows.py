@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +50,7 @@ define_with_grad(
 )
 
 
-_MERGED = {
+_MERGED: dict[str, Any] = {
     "rows": in_loops,
     "attrs": _LEVEL,
     "infer": lambda x, mask, of_true, of_false, **_: open_rows(of_true),

@@ -219,10 +219,9 @@ class RowTreatment:
             reason = f"operator {op.type!r} reads a gradient of its own rows"
             return OfRows(How.MIXED, why=reason, of_gradient=True)
         for name, of in inputs.items():
-            if of.how is How.SAME or (of.how is How.GRADIENT and name in self._finished):
-                continue
-            reason = f"operator {op.type!r} updates by {name!r}, which is {of.how.value}"
-            return OfRows(How.MIXED, why=reason, of_gradient=True)
+            if of.how is not How.SAME and not (of.how is How.GRADIENT and name in self._finished):
+                reason = f"operator {op.type!r} updates by {name!r}, which is {of.how.value}"
+                return OfRows(How.MIXED, why=reason, of_gradient=True)
         self._finished.update(op.output_arg_names)
         return SAME if all(map(self._block.is_persistable, op.output_arg_names)) else _GRADIENT
 
