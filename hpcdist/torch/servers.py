@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,7 +20,9 @@ from hpcdist.ps.plan import Plan
 from hpcdist.ps.slicing import Slice
 from hpcdist.runtime.job.job import Job
 from hpcdist.runtime.pserver.declared import DeclaredOnServers, deadline_s, tell_servers
-from hpcdist.runtime.pserver.geo_exchange import GeoExchange, GeoStep
+
+if TYPE_CHECKING:
+    from hpcdist.runtime.pserver.geo_exchange import GeoExchange
 
 
 class Served(DeclaredOnServers):
@@ -40,6 +43,8 @@ class Served(DeclaredOnServers):
         self._read(job.current_client())
         self._geo: GeoExchange | None = None
         if self._plan.mode.geo:
+            from hpcdist.runtime.pserver.geo_exchange import GeoStep  # of this mode only
+
             local = job.adopt(self._plan, GeoStep)
             self._connection, self._geo = local.connection, local.connect(values)
         else:

@@ -23,12 +23,12 @@ def _shuffle_bind(
 
     def run() -> None:
         if seed is None:
-            order[...] = xp.asarray(np.argsort(draw(), kind="stable"))
+            places, last = np.argsort(draw(), kind="stable"), startup_seed
         else:
             places, last = _shuffled(int(seed.reshape(-1)[0]), len(rows))
-            order[...] = xp.asarray(places)
-            if seed_out is not None:
-                seed_out[...] = last
+        order[...] = xp.asarray(places)
+        if seed_out is not None:
+            seed_out[...] = last
         target[...] = rows[order]
 
     return run

@@ -18,8 +18,9 @@ _MISSING = """
     center_loss conv_shift cos_sim drawn_leaky_relu expand_as filter_by_instag flatten
     gaussian_random_batch_size_like isfinite lod_reset_by_values log_gamma_quantile
     lookup_saved_rows lstm_unit lstmp margin_rank_loss mean_iou one_hot pad2d pad_constant_like
-    poisson_quantile prroi_pool random_crop recurrent roi_perspective_transform
-    round_to_bfloat16 round_to_float16 sample_logits sequence_topk_avg_pooling
+    poisson_quantile prroi_pool random_crop recurrent rnn_memory_helper
+    roi_perspective_transform round_to_bfloat16 round_to_float16 sample_logits
+    sequence_topk_avg_pooling
     sigmoid_focal_loss smooth_l1_loss space_to_depth squared_l2_distance squeeze sync_batch_norm
     target_assign torch_module torch_segment tree_conv unsqueeze
 """
