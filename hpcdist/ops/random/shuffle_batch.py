@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from hpcdist.graph.registry import Meta
@@ -10,7 +12,7 @@ from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.random.counter import Draws, filler, key_of, part_of
 from hpcdist.ops.random.samplers import OLD, integers_below
 from hpcdist.ops.random.seeded import MODULUS, start_of
-from hpcdist.ops.types import ArrayModule, Call
+from hpcdist.ops.types import Array, ArrayModule, Call
 
 
 def _shuffle_bind(
@@ -22,6 +24,7 @@ def _shuffle_bind(
     )
 
     def run() -> None:
+        places: Sequence[int] | Array
         if seed is None:
             places, last = np.argsort(draw(), kind="stable"), startup_seed
         else:
