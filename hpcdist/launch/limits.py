@@ -7,6 +7,7 @@ import os
 import resource
 
 from hpcdist.base.errors import LaunchError
+from hpcdist.base.setting import environment
 
 # Two ranks of Open MPI begin with so little, not with 20 files; scipy waits for ever in 400 MB.
 LEAST = (
@@ -37,7 +38,7 @@ def few_threads() -> str:
     allowed = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if os.geteuid() == 0 or not 0 <= allowed < MOST_COUNTED:  # Linux limits nothing for root
         return ""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
+    asked = environment(None).get("OMP_NUM_THREADS", "")
     needs = OWN_THREADS + (int(asked) if asked.isdigit() else len(os.sched_getaffinity(0)))
     has = threads_of(os.geteuid())
     if has + needs <= allowed:

@@ -7,7 +7,9 @@ import importlib
 import pytest
 
 from tests.support import docstrings
+from tests.support.jobs import needs_torch
 
+pytestmark = needs_torch
 EXAMPLES = docstrings.examples(of_torch=True)
 
 

@@ -311,7 +311,7 @@ def test_switch_refuses_misuse(programs):
         pass
     with (
         layers.Switch() as switch,
-        pytest.raises(TypeError, match="a bool variable"),
+        pytest.raises(TypeError, match="condition must be a Variable"),
         switch.case(1),
     ):
         pass

@@ -49,10 +49,9 @@ from hpcdist.fluid.layers.volume import *  # noqa: F403
 
 __all__ = [name for name, made in globals().items() if callable(made) and not name.startswith("_")]
 
+_name_arguments_in(__name__)
 for _name in __all__:
     if isinstance(globals()[_name], type):
         _check_methods(globals()[_name])
     else:
         globals()[_name] = _checked(_name, globals()[_name])
-
-_name_arguments_in(__name__)

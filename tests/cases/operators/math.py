@@ -142,7 +142,7 @@ def _cast(draw: Draw) -> Case:
     )
 
 
-@case("assign")
+@case("assign", "rnn_memory_helper")
 def _assign(draw: Draw) -> Case:
     return Case({"X": draw.floats(draw.shape())})
 
