@@ -126,14 +126,21 @@ class Array:
             run = tried[_key(levels)] = Run(levels, self.trained(levels))
             return run.outcome.kind == first.outcome.kind
 
+        of_a_job = OF_A_JOB if self._by_a_job(first) else ()  # of these it is refused or not
+        job = {name: level for name, level in first.levels.items() if name in of_a_job}
         cheap = {name: level for name, level in first.levels.items() if name not in COSTLY}
         blamed = cheap if same(cheap) else first.levels
-        levels = self._like_another(blamed, same) or needed(blamed, same)
+        rest = {name: level for name, level in blamed.items() if name not in of_a_job}
+        levels = self._like_another(blamed, same) or {**job, **needed(rest, same, job)}
         last = tried.pop(_key(levels), None) or Run(levels, self.trained(levels))
         found = last.outcome
-        if found.kind == REFUSED and not found.why.startswith(BY_ONE):
-            levels = {**levels, **{name: whole(choice)[name] for name in OF_A_JOB}}
+        levels = {**levels, **{name: whole(choice)[name] for name in of_a_job}}
         return [*(run for run in tried.values() if run.bad), Run(levels, found)]
+
+    @staticmethod
+    def _by_a_job(run: Run) -> bool:
+        """Say whether a job refuses what one process trains."""
+        return run.outcome.kind == REFUSED and not run.outcome.why.startswith(BY_ONE)
 
     def _like_another(self, choice: Levels, same: Callable[[Levels], bool]) -> Levels | None:
         """Return the levels that are refused of another job, if this one refuses them as well."""
