@@ -68,7 +68,7 @@ def tables(equals: Equals, refused: Sequence[Run]) -> str:
     for feature in f.FEATURES:
         if feature is f.MODE:
             continue
-        for level in feature.levels:
+        for level in dict.fromkeys((*feature.levels, *feature.extra)):
             cells = [_cell(equals, refused, (feature.name, level, mode)) for mode in modes]
             if level in feature.extra and set(cells) <= {UNTRIED, NOTHING}:
                 continue
