@@ -95,6 +95,8 @@ class BoundStep:
         admit, prepare, divide = settled.admit, settled.begin, settled.feed
         join = settled.join
         program = settled.program
+        fed = [] if divide is None else [program.global_block().vars[name] for name in self.fed]
+        declared = [(var.name, len(var.shape)) for var in fed]
         turn, count, fetches = job.turn, len(self.fed), settled.fetches
         backend, compiled, trains = form.backend, form.compiled, form.trains
         calls, accepted = compiled.calls(), form.accepted
@@ -138,9 +140,13 @@ class BoundStep:
                 if prepare is not None:
                     prepare()
                 if divide is not None:
-                    if any(type(feed.get(name)) is not np.ndarray for name in self.fed):
-                        return None
-                    feed = divide({n: as_flattened(program, n, v) for n, v in feed.items()})
+                    for name, dimensions in declared:
+                        value = feed.get(name)
+                        if type(value) is not np.ndarray:
+                            return None
+                        if value.ndim != dimensions:
+                            feed = {**feed, name: as_flattened(program, name, value)}
+                    feed = divide(feed)
                 for name, _, dtype, shape in accepted:
                     value = feed.get(name)
                     if (

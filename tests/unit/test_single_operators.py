@@ -396,3 +396,15 @@ def test_flags_that_fluid_keeps_private_or_does_not_have():
 def test_a_parameter_has_a_shape_and_an_element_type(shape, dtype):
     with pytest.raises(ValueError, match="must have a shape such as"):
         fluid.Program().global_block().create_parameter(name="p", shape=shape, dtype=dtype)
+
+
+@pytest.mark.parametrize("type", ["random_crop", "shuffle_batch"])
+def test_the_seed_that_is_given_back_is_always_written(Operator, type):
+    scope = fluid.Scope()
+    scope.var("x").get_tensor().set(np.ones((4, 4), "float32"))
+    outputs = {"Out": "y", "SeedOut": "seed"}
+    more = {"shape": [2]} if type == "random_crop" else {}
+    places = {} if type == "random_crop" else {"ShuffleIdx": "order"}
+    single = Operator(type, X="x", **outputs, **places, startup_seed=5, **more)
+    single.run(scope, fluid.CPUPlace())
+    assert np.array(scope.find_var("seed").get_tensor()).tolist() == [5]

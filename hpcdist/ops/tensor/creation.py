@@ -200,14 +200,16 @@ def _random_crop_bind(
     def run() -> None:
         if given_seed is None:
             begins = (words().reshape(-1, count) * (room * 2.0**-32)).astype(int)
+            last = startup_seed
         else:  # Fluid's, for this seed
             first = jump(start_of(given_seed), part_of(each, rows, None).skipped())
             starts = [jump(first, k * count) for k in range(len(pieces))]
             begins = np.array(
                 [integers_below(start, room.tolist())[0] for start in starts]
             ).reshape(-1, count)
-            if seed_out is not None:
-                seed_out[...] = jump(starts[-1], count + 1)
+            last = jump(starts[-1], count + 1)
+        if seed_out is not None:
+            seed_out[...] = last
         for sample, piece, begin in zip(samples, pieces, begins):
             piece[...] = sample[tuple(slice(b, b + d) for b, d in zip(begin, shape))]
 
