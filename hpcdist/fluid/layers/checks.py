@@ -113,6 +113,7 @@ _PYTHON: Mapping[str, tuple[type, ...]] = {
     "str": (str,),
     "tuple": (list, tuple),
 }
+_OF_VARIABLES = {"dict", "list", "tuple"}
 
 
 def _check_argument(layer: str, argument: str, value: Any, types: tuple[str, ...]) -> None:
@@ -121,7 +122,7 @@ def _check_argument(layer: str, argument: str, value: Any, types: tuple[str, ...
     of = [word.removeprefix("of:") for word in types if word not in _PYTHON]
     if python and not isinstance(value, tuple(t for word in python for t in _PYTHON[word])):
         of_type, got = f"of type {' or '.join(python)}", repr(value)
-        if isinstance(value, Variable) and "list" not in python:  # which may be of Variables
+        if isinstance(value, Variable) and not _OF_VARIABLES.issuperset(python):
             of_type, got = "known before the step", f"a Variable: expected {' or '.join(python)}"
         raise GraphTypeError(f"layers.{layer}: {argument} must be {of_type}, got {got}")
     named = value.dtype if isinstance(value, Variable) else None if python else value
