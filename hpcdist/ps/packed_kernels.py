@@ -15,7 +15,7 @@ import numpy as np
 from numba import float32, float64, int16, int64, uint32, uint64
 
 from hpcdist.base.jit import inlined, jit
-from hpcdist.base.raw_memory import copy_bytes, float32_at, float_of, int16_at
+from hpcdist.base.raw_memory import bits_of, copy_bytes, float32_at, float_of, int16_at
 from hpcdist.ps.packed_lanes import (
     LANES,
     bfloat_by_chance,
@@ -39,6 +39,8 @@ BLOCK_BYTES = 65536  # of records in float32 at a time
 AHEAD = 8  # records asked for before they are needed
 _32 = uint64(32)
 _MOST, _ONE, _ZERO = float32(127), float32(1), float32(0)
+# A scale has twelve digits, the greatest one that a row can have: the others would be random bytes.
+_DROPPED, _DIGITS, _GREATEST = uint32(0xFFF), uint32(0xFFFFF000), uint32(0x7C010000)
 
 
 @inlined
@@ -84,7 +86,8 @@ def _write_nothing(source, width, place):
 def _write_scale(source, width, place):
     """Write what whole numbers are multiplied by, NaN for a row that is not finite."""
     most = _largest(source, width)
-    scale = float_of(most) / _MOST
+    up = bits_of(float_of(most) / _MOST) + _DROPPED  # no number is above 127 times it
+    scale = float_of(uint32(min(up & _DIGITS, _GREATEST)))
     if most >= uint32(0x7F800000):
         scale = float32(np.nan)
     float32_at(place)[0] = scale

@@ -1,9 +1,9 @@
 """How a table keeps the numbers of its rows and of their optimizer's state. Pure.
 
 Updates are computed in float32, and rounded once, to what is kept. In ``int8`` a row is a scale,
-float32, and whole numbers from -127 to 127 that it multiplies. In ``float16`` each column of a
-row's state has a power of two of its own, int16, by which its numbers are divided: squares of small
-gradients would be 0 otherwise, and sums of large ones infinite.
+float32 of 12 binary digits, and whole numbers from -127 to 127 that it multiplies. In ``float16``
+each column of a row's state has a power of two of its own, int16, by which its numbers are divided:
+squares of small gradients would be 0 otherwise, and sums of large ones infinite.
 """
 
 from __future__ import annotations

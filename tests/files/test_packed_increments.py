@@ -13,6 +13,8 @@ from hpcdist.ps.published import packing
 from hpcdist.ps.published.files import TableRows, open_layers, write_member, write_rows
 from hpcdist.ps.published.members import DELTA, Member, TableKind, parse
 from hpcdist.ps.published.sorted_rows import mixes_of
+from hpcdist.ps.row_storage import RowStorage
+from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 from hpcdist.serving import Lookup, compact
 
 NAME = "000000002.ab.0-of-1.rows"
@@ -137,6 +139,16 @@ def test_what_an_earlier_release_has_packed_is_read(tmp_path):
                 found = np.where(lookup.pull(name, ids) == 0.5, -1, lookup.pull(name, ids))
                 np.testing.assert_array_equal(found, rows)
         compact(tmp_path)
+
+
+def test_scales_of_rows_take_two_bytes_and_a_half():
+    """Those of float32 would take more than three; whole numbers of random rows take a byte."""
+    optimizer, start = RowOptimizer("adagrad"), RowInitializer("uniform", -0.1, 0.1)
+    table = SparseTable("t", 16, optimizer, start, 1, storage=RowStorage("int8"))
+    grads = np.random.default_rng(0).normal(size=(10_000, 16)).astype(np.float32)
+    table.push(np.arange(10_000), grads, 0.01)
+    _, rows, _ = table.export(0, 10_000)
+    assert sum(map(len, packing.packed_rows(rows))) < 10_000 * (16 + 2.5)
 
 
 def test_ids_of_a_small_range_take_little(tmp_path):

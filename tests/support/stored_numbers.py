@@ -52,12 +52,19 @@ def _values(storage: RowStorage, values: np.ndarray, noise: np.ndarray) -> np.nd
 def _whole(values: np.ndarray, noise: np.ndarray, by_chance: bool) -> np.ndarray:
     if not np.isfinite(values).all():
         return np.full_like(values, np.nan)
-    scale = np.abs(values).max() / F(127)
+    scale = _up_to_digits(np.abs(values).max() / F(127))
     if scale == 0:
         return np.zeros_like(values)
     part = (noise >> 1) * 2.0**-31 if by_chance else 0.5
     whole = np.floor(values * (1 / np.float64(scale)) + part)
     return np.clip(whole, -127, 127).astype(F) * scale
+
+
+def _up_to_digits(scale: np.floating) -> np.floating:
+    """Return the next number of 12 binary digits; of the greatest the one below."""
+    digit = max(int(np.frexp(scale)[1]) - 12, -137)
+    up = np.ldexp(np.ceil(np.ldexp(np.float64(scale), -digit)), digit)
+    return F(up) if up * 127 < 2.0**128 else F(up - 2.0**digit)
 
 
 def _last_digit(values: np.ndarray, kind: str) -> np.ndarray:
