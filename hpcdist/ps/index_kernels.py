@@ -278,14 +278,16 @@ def ask_behind_full(entry, directory, segments):
 def entry_of(h, record, directory, segments, chunks, layout):
     """Return the entry of a record that the index has; ``h``: its mixed id."""
     line, segment = _first_line(h, directory, segments)
+    tag = h >> _32
     while True:
         entries = uint64_at(line)
-        for k in range(ENTRIES):
+        k = find_high_half(line, tag)  # without branches; others of this tag are rare
+        while k < ENTRIES:
             entry = entries[k]
             row = int64(entry & _LOW) - 1
-            same = entry >> _32 == h >> _32 and row >= 0
-            if same and record_at(row, chunks, layout) == record:
+            if entry >> _32 == tag and row >= 0 and record_at(row, chunks, layout) == record:
                 return entry
+            k += 1
         line = _next_line(line, segments[segment, ADDRESS], segments[segment, LINES])
 
 

@@ -36,7 +36,8 @@ COUNT, STEP, DAY, SHOW, CLICK, DELTA, WIDE = range(KEPT, KEPT + 7)
 RECENT, FREQUENT, SCORE = range(3)
 NO_ROW = uint64(0xFFFFFFFFFFFFFFFF)  # the value of a hole: above all others
 # Rows are gathered by their value's distance from the lowest one: 32 classes for each power of 2.
-FINE, CLASSES = 5, 60 << 5
+FINE, HOLES = 5, 60 << 5  # holes are a class behind all others
+DIGIT = 8  # binary digits by which those of the last class are parted at once
 _32 = uint64(32)
 _LOW = uint64(0xFFFFFFFF)
 _SIGN = uint64(1 << 63)
@@ -158,43 +159,52 @@ def list_part(part, parts, chunks, layout, ids, records):
 @inlined
 def _class_of(distance):
     """Return the class of a value by its distance from the lowest one: the higher, the higher."""
-    length = bit_length(distance)
-    if length <= FINE + 1:
-        return int64(distance)
-    fine = int64(distance >> uint64(length - FINE - 1)) & ((1 << FINE) - 1)
-    return ((length - FINE) << FINE) | fine
+    shift = max(bit_length(distance), FINE + 1) - FINE - 1
+    return (shift << FINE) + int64(distance >> uint64(shift))
 
 
-@jit
-def _gather(chosen, columns, column, begin, end, low, high):
-    """Put the places with numbers from ``low`` to ``high`` first; return where they end."""
+@inlined
+def _gather(chosen, numbers, begin, end, lowest, shift, most):
+    """Put those whose digit is at most ``most`` first, without branches; return where they end."""
     for i in range(begin, end):
-        if low <= columns[column, i] <= high:
-            chosen[begin], chosen[i] = chosen[i], chosen[begin]
-            for c in range(len(columns)):
-                columns[c, begin], columns[c, i] = columns[c, i], columns[c, begin]
-            begin += 1
+        number, place = numbers[i], chosen[i]
+        numbers[i], chosen[i] = numbers[begin], chosen[begin]
+        numbers[begin], chosen[begin] = number, place
+        begin += int64(int64((number - lowest) >> shift) <= most)
     return begin
 
 
 @jit
-def _keep_lowest(chosen, begin, end, wanted, columns, column):
-    """Put those of chosen[begin:end] with the ``wanted`` lowest numbers first.
+def _keep_lowest(chosen, numbers, begin, end, wanted):
+    """Put those of chosen[begin:end] with the ``wanted`` lowest of their ``numbers`` first.
 
-    Return where those begin and end that equal the wanted-th.
+    Return where those begin and end that equal the wanted-th, or all of which are wanted.
     """
-    numbers = columns[column, begin:end]
-    lowest = numbers.min()
-    if lowest == numbers.max():  # as of rows that were looked up in the same step
-        return begin, end
-    border = np.partition(numbers, wanted - 1)[wanted - 1]
-    if lowest < border:
-        begin = _gather(chosen, columns, column, begin, end, uint64(0), border - uint64(1))
-    return begin, _gather(chosen, columns, column, begin, end, border, border)
+    counts = np.empty(1 << DIGIT, np.int64)
+    while end - begin > wanted:
+        lowest = highest = numbers[begin]
+        for i in range(begin + 1, end):
+            lowest, highest = min(lowest, numbers[i]), max(highest, numbers[i])
+        if lowest == highest:  # as of rows that were looked up in the same step
+            break
+        # By the first digit in which they differ: those that have the wanted-th's stay.
+        shift = uint64(max(0, bit_length(highest - lowest) - DIGIT))
+        counts[:] = 0
+        for i in range(begin, end):
+            counts[int64((numbers[i] - lowest) >> shift)] += 1
+        digit = 0
+        while counts[digit] < wanted:
+            wanted -= counts[digit]
+            digit += 1
+        end = _gather(chosen, numbers, begin, end, lowest, shift, digit)
+        begin = _gather(chosen, numbers, begin, end, lowest, shift, digit - 1)
+    return begin, end
 
 
 @jit
-def _choose(part, count, at, keep, coefficients, parts, chunks, layout, firsts, following, chosen):
+def _choose(
+    part, count, at, keep, coefficients, parts, chunks, layout, firsts, following, chosen, numbers
+):
     """Write the places of the ``count`` rows of a part with the lowest values to ``chosen``."""
     places, used = uint64_at(parts[part, LIST]), parts[part, USED]
     lowest = NO_ROW
@@ -202,10 +212,10 @@ def _choose(part, count, at, keep, coefficients, parts, chunks, layout, firsts, 
         lowest = min(lowest, places[2 * place])
     firsts[:] = -1
     for place in range(used):
-        if places[2 * place] != NO_ROW:
-            k = _class_of(places[2 * place] - lowest)
-            following[place] = firsts[k]
-            firsts[k] = place
+        k = _class_of(places[2 * place] - lowest)
+        k = HOLES if places[2 * place] == NO_ROW else k
+        following[place] = firsts[k]
+        firsts[k] = place
     asked, k = 0, 0
     while asked < count:
         place = int64(firsts[k])
@@ -236,16 +246,19 @@ def _choose(part, count, at, keep, coefficients, parts, chunks, layout, firsts, 
     if found == count:
         return
     # Not all of the last class: by value, then by count where that is not part of it, then by id.
-    columns = np.zeros((3, found), np.uint64)
-    for i in range(begin, found):
-        place = int64(chosen[i])
-        columns[0, i] = places[2 * place]
-        if keep == SCORE:
-            record = record_at(int64(places[2 * place + 1] & _LOW) - 1, chunks, layout)
-            columns[1, i] = uint32_at(record + at)[COUNT]
-        columns[2, i] = uint64(_id_at(places, place, chunks, layout)) ^ _SIGN
     for column in range(3):
-        begin, found = _keep_lowest(chosen, begin, found, count - begin, columns, column)
+        for i in range(begin, found):
+            place = int64(chosen[i])
+            if column == 0:
+                numbers[i] = places[2 * place]
+            elif column == 2:
+                numbers[i] = uint64(_id_at(places, place, chunks, layout)) ^ _SIGN
+            elif keep == SCORE:
+                record = record_at(int64(places[2 * place + 1] & _LOW) - 1, chunks, layout)
+                numbers[i] = uint32_at(record + at)[COUNT]
+            else:
+                numbers[i] = uint64(0)
+        begin, found = _keep_lowest(chosen, numbers, begin, found, count - begin)
         if found == count:
             return
 
@@ -262,14 +275,15 @@ def forget_least(
     most = 0
     for k in range(len(which)):
         most = max(most, parts[which[k], USED])
-    firsts = np.empty(CLASSES, np.int32)
+    firsts = np.empty(HOLES + 1, np.int32)
     following, chosen = np.empty(most, np.int32), np.empty(most, np.int32)
+    numbers = np.empty(most, np.uint64)
     written = 0
     for k in range(len(which)):
         part, count = which[k], counts[k]
         _choose(
             part, count, at, keep, coefficients,
-            parts, chunks, layout, firsts, following, chosen,
+            parts, chunks, layout, firsts, following, chosen, numbers,
         )  # fmt: skip
         places = uint64_at(parts[part, LIST])
         if len(gone):

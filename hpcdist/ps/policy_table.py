@@ -293,9 +293,11 @@ class PolicyTable(SparseTable):
     ) -> None:
         """Make rows where ``records`` are 0, and note looks; ``carried``: of `admitted`."""
         new = np.flatnonzero(records == 0)
-        records[new] = made = self._locate(ids[new])
-        self._enter(ids[new], made)
-        self._note(ids[new], made, chosen_looks(looks, new))
+        for begin in range(0, len(new), PIECE):  # of which entries and records are in the cache
+            part = new[begin : begin + PIECE]
+            records[part] = made = self._locate(ids[part])
+            self._enter(ids[part], made)
+            self._note(ids[part], made, chosen_looks(looks, part))
         if carried is not None and len(carried[0]):
             records = self._locate(carried[0])
             self._kernels.write_metadata(carried[0], records, carried[1], *self._worth, self._parts)
