@@ -217,8 +217,11 @@ def traced(formula: Formula | None, count: int) -> Bind:
 
 # -- what formulas have in common ------------------------------------------------------------------
 def sigmoid(xp: ArrayModule, x: Array) -> Array:
-    """Return 1 / (1 + exp(-x)), by way of tanh, which cannot overflow."""
-    return xp.tanh(x * 0.5) * 0.5 + 0.5
+    """Return 1 / (1 + exp(-x)): 0 where exp overflows, and all digits far below 0.
+
+    By way of tanh, 1 + tanh(x / 2) would keep none of them there, and its logarithm be -inf.
+    """
+    return 1 / (1 + xp.exp(-x))
 
 
 def softplus(xp: ArrayModule, x: Array) -> Array:

@@ -196,6 +196,16 @@ def _of_exp(value: str, product: str, to: str, attrs) -> list[GradOp]:
     return [GradOp("assign", {"X": [product]}, {"Out": [to]}, {})]
 
 
+def _of_hyperbolic(other: str) -> Callable[..., list[GradOp]]:
+    """sinh' = cosh and cosh' = sinh: the second derivative is the first of the ``other``."""
+
+    def curve(value: str, product: str, to: str, attrs) -> list[GradOp]:
+        grad_inputs = {"X": [value], "Out@GRAD": [product]}
+        return [GradOp(f"{other}_grad", grad_inputs, {"X@GRAD": [to]}, {})]
+
+    return curve
+
+
 def _of_elu(value: str, product: str, to: str, attrs) -> list[GradOp]:
     """alpha exp(x) below 0: the first derivative, less 1 above 0."""
     first, above = f"{product}@FIRST", f"{product}@ABOVE"
@@ -216,6 +226,9 @@ UNARY: dict[str, GradRule] = {
     "tanh": of_unary("Out", _of_tanh),
     "sigmoid": of_unary("Out", _of_sigmoid),
     "exp": of_unary("Out", _of_exp),
+    "expm1": of_unary("Out", _of_exp),
+    "sinh": of_unary("X", _of_hyperbolic("cosh")),
+    "cosh": of_unary("X", _of_hyperbolic("sinh")),
     "elu": of_unary("X", _of_elu),
 }
 

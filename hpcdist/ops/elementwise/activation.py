@@ -19,6 +19,7 @@ from hpcdist.ops.algebra.second_derivatives import UNARY
 from hpcdist.ops.common import Wanted, define_with_grad, in_sequence, same
 from hpcdist.ops.elementwise.gelu import erf
 from hpcdist.ops.formulas import Formula, enter, sigmoid, softplus, traced
+from hpcdist.ops.host_loops import compiled
 from hpcdist.ops.types import Array, ArrayModule, Attrs, Bind, Call
 
 _ROW = 4096  # elements: enough to hide what a row costs
@@ -153,6 +154,15 @@ for _type, _name, _needs, _derivative in (
     ("acos", "arccos", "X", lambda xp, x, dout: -dout / xp.sqrt(1 - x * x)),
     ("asin", "arcsin", "X", lambda xp, x, dout: dout / xp.sqrt(1 - x * x)),
     ("atan", "arctan", "X", lambda xp, x, dout: dout / (1 + x * x)),
+    ("tan", "tan", "Out", lambda xp, out, dout: dout * (1 + out * out)),
+    ("expm1", "expm1", "Out", lambda xp, out, dout: dout * (out + 1)),
+    ("log2", "log2", "X", lambda xp, x, dout: dout / (x * math.log(2))),
+    ("log10", "log10", "X", lambda xp, x, dout: dout / (x * math.log(10))),
+    ("sinh", "sinh", "X", lambda xp, x, dout: dout * xp.cosh(x)),
+    ("cosh", "cosh", "X", lambda xp, x, dout: dout * xp.sinh(x)),
+    ("asinh", "arcsinh", "X", lambda xp, x, dout: dout / xp.sqrt(1 + x * x)),
+    ("acosh", "arccosh", "X", lambda xp, x, dout: dout / xp.sqrt(x * x - 1)),
+    ("atanh", "arctanh", "X", lambda xp, x, dout: dout / (1 - x * x)),
 ):
     unary(_type, _named(_name), _needs, _derivative, inplace=True)
 for _type, _name in {"floor": "floor", "ceil": "ceil", "round": "rint"}.items():
@@ -169,6 +179,9 @@ for _type, _name in {"floor": "floor", "ceil": "ceil", "round": "rint"}.items():
 
 
 def _erf_bind(xp: ArrayModule, x, out) -> Call:
+    if xp is np:
+        return compiled("elementwise.gelu_kernels", "erf", x.reshape(-1), out.reshape(-1))
+
     def run() -> None:
         out[...] = erf(xp, x)
 

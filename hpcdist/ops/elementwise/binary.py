@@ -101,11 +101,14 @@ def _truncated_quotient(xp: ArrayModule, x, y, out, axis: int) -> Call:
 def _remainder(xp: ArrayModule, x, y, out, axis: int) -> Call:
     """Return the remainder: with the sign of x as C does, of floats that of y, as Fluid."""
     x, y = operand_views(x, y, axis)
-    rest = functools.partial(xp.fmod, x, y, out=out)
     if x.dtype.kind in "iu":
-        return rest
-    shift = functools.partial(xp.add, out, y, out=out)
-    return in_sequence(rest, shift, functools.partial(xp.fmod, out, y, out=out))
+        return functools.partial(xp.fmod, x, y, out=out)
+    wide = xp.empty(out.shape, xp.float64)  # the sum rounds what is small beside y, as Fluid's
+    return in_sequence(
+        functools.partial(xp.fmod, x, y, out=wide),
+        functools.partial(xp.add, wide, y, out=wide),
+        functools.partial(xp.fmod, wide, y, out=out, casting="same_kind"),
+    )
 
 
 def _quotient(xp: ArrayModule, x, y, out, axis: int) -> Call:

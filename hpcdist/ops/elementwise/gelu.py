@@ -32,15 +32,21 @@ def _series() -> list[float]:
 _COEFFICIENTS = _series()
 
 
+# Below it the series' first term is all there is: 1 - erfc would keep few digits, or none of 0.
+_NEAR = 1e-4
+
+
 def erf(xp: ArrayModule, x) -> Array:
-    """Return the error function of each element, to the precision of its type."""
+    """Return the error function of each element, in float64: float32 loses digits near 0."""
+    x = x.astype(xp.float64)
     t = xp.minimum(xp.absolute(x), _FAR)
     u = ((t - _MIDDLE) / (t + _MIDDLE) + 1) * (2 / (_S_FAR + 1)) - 1
     later, last = xp.zeros_like(u), xp.zeros_like(u)  # Clenshaw's recurrence
     for c in reversed(_COEFFICIENTS[1:]):
         later, last = 2 * u * later - last + c, later
     scaled = u * later - last + _COEFFICIENTS[0]
-    return xp.copysign(1 - xp.exp(-t * t) * scaled, x)
+    far = xp.copysign(1 - xp.exp(-t * t) * scaled, x)
+    return xp.where(t < _NEAR, x * (2 / math.sqrt(math.pi)), far)
 
 
 _TANH_SCALE, _CUBE = math.sqrt(2 / math.pi), 0.044715

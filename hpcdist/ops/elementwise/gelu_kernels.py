@@ -1,4 +1,4 @@
-"""Loops of gelu on a CPU: one pass over memory each."""
+"""Loops of gelu and erf on a CPU: one pass over memory each."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ import numpy as np
 from hpcdist.base.jit import jit
 
 ROOT_HALF, DENSITY = math.sqrt(0.5), 1 / math.sqrt(2 * math.pi)
+
+
+@jit
+def erf(x, out):
+    """out = the error function of x."""
+    for i in range(len(x)):
+        out[i] = math.erf(x[i])
 
 
 @jit

@@ -15,6 +15,7 @@ from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import define_with_grad
+from hpcdist.ops.formulas import sigmoid
 from hpcdist.ops.host_loops import run_on_host
 from hpcdist.ops.recurrent.time_steps import (
     Steps,
@@ -247,13 +248,9 @@ def _unit_infer(x: Meta, c_prev: Meta, **_) -> Metas:
     return Meta(c_prev.shape, x.dtype), Meta(c_prev.shape, x.dtype)
 
 
-def _sigmoid(xp: ArrayModule, x) -> Array:
-    return 1 / (1 + xp.exp(-x))
-
-
 def _unit_gates(xp: ArrayModule, x, forget_bias: float) -> tuple[Array, Array, Array, Array]:
     i, f, o, candidate = (x[:, k * x.shape[1] // 4 : (k + 1) * x.shape[1] // 4] for k in range(4))
-    gates = _sigmoid(xp, i), _sigmoid(xp, f + x.dtype.type(forget_bias)), _sigmoid(xp, o)
+    gates = sigmoid(xp, i), sigmoid(xp, f + x.dtype.type(forget_bias)), sigmoid(xp, o)
     return (*gates, xp.tanh(candidate))
 
 

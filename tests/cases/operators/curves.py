@@ -5,14 +5,19 @@ from __future__ import annotations
 from tests.support.ops import Case, Draw, case
 
 
-@case("atan", "erf", "mish", "stanh", "tanh_shrink")
+@case("asinh", "atan", "cosh", "erf", "expm1", "mish", "sinh", "stanh", "tanh_shrink")
 def _smooth(draw: Draw) -> Case:
     return Case({"X": draw.floats(draw.shape(), -4, 4)})
 
 
-@case("acos", "asin", "log1p")
+@case("acos", "asin", "atanh", "log1p", "tan")
 def _within_one(draw: Draw) -> Case:
     return Case({"X": draw.floats(draw.shape(), -0.9, 0.9)})
+
+
+@case("acosh", "log10", "log2")
+def _from_one_on(draw: Draw) -> Case:
+    return Case({"X": draw.floats(draw.shape(), 1.2, 4)})
 
 
 @case("brelu")

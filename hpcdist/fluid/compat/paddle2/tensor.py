@@ -26,24 +26,32 @@ DECLARED = declare.functions(
     # of one value, element by element
     abs(x)                                      abs X=x
     acos(x)                                     acos X=x
+    acosh(x)                                    acosh X=x
     asin(x)                                     asin X=x
+    asinh(x)                                    asinh X=x
     atan(x)                                     atan X=x
+    atanh(x)                                    atanh X=x
     ceil(x)                                     ceil X=x
     cos(x)                                      cos X=x
+    cosh(x)                                     cosh X=x
     erf(x)                                      erf X=x
     exp(x)                                      exp X=x
+    expm1(x)                                    expm1 X=x
     floor(x)                                    floor X=x
     log(x)                                      log X=x
+    log10(x)                                    log10 X=x
     log1p(x)                                    log1p X=x
+    log2(x)                                     log2 X=x
     neg(x)                                      scale X=x scale=-1.0
     reciprocal(x)                               reciprocal X=x
-    round(x)                                    round X=x
     rsqrt(x)                                    rsqrt X=x
     sign(x)                                     sign X=x
     sin(x)                                      sin X=x
+    sinh(x)                                     sinh X=x
     sqrt(x)                                     sqrt X=x
     square(x)                                   square X=x
     stanh(x, scale_a: float = 0.67, scale_b: float = 1.7159)   stanh X=x scale_a=scale_a scale_b=scale_b
+    tan(x)                                      tan X=x
     tanh(x)                                     tanh X=x
     logical_not(x, out=None)                    logical_not X=x
     lgamma(x)                                   lgamma X=x

@@ -195,26 +195,6 @@ def norm(
     return pow(powers, 1.0 / number)
 
 
-def log2(x: Variable, name: str | None = None) -> Variable:
-    """Return the logarithm to base 2."""
-    return layers.log(x) * (1.0 / math.log(2.0))
-
-
-def log10(x: Variable, name: str | None = None) -> Variable:
-    """Return the logarithm to base 10."""
-    return layers.log(x) * (1.0 / math.log(10.0))
-
-
-def expm1(x: Variable, name: str | None = None) -> Variable:
-    """Return exp(x) - 1."""
-    return layers.exp(x) - 1.0
-
-
-def tan(x: Variable, name: str | None = None) -> Variable:
-    """Return sin(x) / cos(x)."""
-    return layers.sin(x) / layers.cos(x)
-
-
 def lerp(x: Variable, y: Variable, weight: Any, name: str | None = None) -> Variable:
     """Return x + weight (y - x)."""
     return x + (y - x) * weight

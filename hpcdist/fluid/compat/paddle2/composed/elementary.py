@@ -22,35 +22,15 @@ from hpcdist.graph.variable import Variable
 
 
 # -- of one number ---------------------------------------------------------------------------------
-def sinh(x: Variable, name: str | None = None) -> Variable:
-    """Return the hyperbolic sine."""
-    return (layers.exp(x) - layers.exp(-x)) * 0.5
-
-
-def cosh(x: Variable, name: str | None = None) -> Variable:
-    """Return the hyperbolic cosine."""
-    return (layers.exp(x) + layers.exp(-x)) * 0.5
-
-
-def asinh(x: Variable, name: str | None = None) -> Variable:
-    """Return the inverse of sinh, of the size first, which does not cancel."""
-    size = layers.abs(x)
-    return layers.sign(x) * layers.log(size + layers.sqrt(x * x + 1.0))
-
-
-def acosh(x: Variable, name: str | None = None) -> Variable:
-    """Return the inverse of cosh, of numbers from 1 on."""
-    return layers.log(x + layers.sqrt(x * x - 1.0))
-
-
-def atanh(x: Variable, name: str | None = None) -> Variable:
-    """Return the inverse of tanh."""
-    return (layers.log(x + 1.0) - layers.log(1.0 - x)) * 0.5
-
-
 def trunc(input: Variable, name: str | None = None) -> Variable:
     """Return the whole part, towards zero; its gradient is 0."""
     return layers.sign(input) * layers.floor(layers.abs(input))
+
+
+def round(x: Variable, name: str | None = None) -> Variable:
+    """Return the nearest whole number; of two, as Paddle 2 does, the one farther from 0."""
+    whole = trunc(x)
+    return whole + trunc((x - whole) * 2.0)
 
 
 def frac(x: Variable, name: str | None = None) -> Variable:

@@ -38,7 +38,6 @@ _LINES = """
     equal_all                 paddle.equal_all(X, Y)
     expand_as_v2              paddle.expand_as(X, Y)
     expand_v2                 paddle.expand(X, shape)
-    expm1                     paddle.expm1(X)
     flip                      same(axis=dims)
     flatten_contiguous_range  paddle.flatten(X, start_axis, stop_axis)
     frobenius_norm            paddle.norm(X, 'fro', dim / reduce_all, keep_dim)
@@ -47,8 +46,6 @@ _LINES = """
     isinf_v2                  paddle.isinf(X)
     isnan_v2                  paddle.isnan(X)
     lerp                      paddle.lerp(X, Y, Weight)
-    log10                     paddle.log10(X)
-    log2                      paddle.log2(X)
     log_softmax               F.log_softmax(X, axis)
     logsumexp                 paddle.logsumexp(X, axis / reduce_all, keepdim)
     masked_select             paddle.masked_select(X, Mask) -> Y
@@ -72,7 +69,6 @@ _LINES = """
     softplus                  F.softplus(X, beta, threshold)
     swish                     same(beta=1.0)
     take_along_axis           paddle.take_along_axis(Input, Index, Axis) -> Result
-    tan                       paddle.tan(X)
     tile                      paddle.tile(X, repeat_times)
     trace                     same(axis1=dim1, axis2=dim2)
     top_k_v2                  paddle.topk(X, k, axis, largest, sorted) -> Out Indices

@@ -25,7 +25,6 @@ DECLARED = declare.functions(
     elu(x, alpha: float = 1.0)                  elu X=x alpha=alpha
     selu(x, scale: float = 1.0507009873554805, alpha: float = 1.6732632423543772)   selu X=x scale=scale alpha=alpha
     gelu(x, approximate: bool = False)          gelu X=x approximate=approximate
-    leaky_relu(x, negative_slope: float = 0.01) leaky_relu X=x alpha=negative_slope
     hardshrink(x, threshold: float = 0.5)       hard_shrink X=x threshold=threshold
     hardtanh(x, min: float = -1.0, max: float = 1.0)   brelu X=x t_min=min t_max=max as hardtanh
     hardsigmoid(x, slope: float = 0.1666667, offset: float = 0.5)   hard_sigmoid X=x slope=slope offset=offset as hardsigmoid
@@ -68,6 +67,12 @@ def softplus(
     scaled = x if beta == 1.0 else x * beta
     out = append("softplus", {"X": scaled}, name)
     return out if beta == 1.0 else out / beta
+
+
+def leaky_relu(x: Variable, negative_slope: float = 0.01, name: str | None = None) -> Variable:
+    """Return x from 0 on, x times the slope below; at 0 the gradient is 1, and not the slope."""
+    inputs = {"Condition": x >= 0.0, "X": x, "Y": x * negative_slope}
+    return append("where", inputs, name, dtype=x.dtype)
 
 
 def celu(x: Variable, alpha: float = 1.0, name: str | None = None) -> Variable:
