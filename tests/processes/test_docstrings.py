@@ -7,7 +7,7 @@ import pytest
 import hpcdist as fluid
 from tests.support import docstrings
 
-EXAMPLES = docstrings.examples(of_torch=False)
+EXAMPLES = docstrings.examples(of_torch=False) + docstrings.of_families()
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ def test_the_examples_of_a_docstring(module, doc, tmp_path, monkeypatch):
 
 
 def test_how_many_names_have_examples():
-    assert len(EXAMPLES) >= 190
+    assert len(EXAMPLES) >= 370

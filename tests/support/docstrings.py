@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib
+import inspect
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,16 @@ def examples(*, of_torch: bool) -> list[tuple[str, str, str]]:
                 module = path.relative_to(PACKAGE.parent).with_suffix("")
                 found.append((name, ".".join(module.parts).removesuffix(".__init__"), doc))
     return found
+
+
+def of_families() -> list[tuple[str, str, str]]:
+    """Return the same of layers that a function makes: their docstrings stand in no file."""
+    written = {inspect.cleandoc(doc) for _, _, doc in examples(of_torch=False)}
+    docs = {
+        name: inspect.getdoc(getattr(fluid.layers, name)) or "" for name in fluid.layers.__all__
+    }
+    made = {name: doc for name, doc in docs.items() if ">>>" in doc and doc not in written}
+    return [(f"layers.{name}", fluid.layers.__name__, doc) for name, doc in made.items()]
 
 
 def run(module: str, doc: str) -> None:

@@ -31,14 +31,27 @@ __all__ = [
 
 
 def create_array(dtype: DTypeLike) -> Variable:
-    """Create an array of values, empty; `array_write` fills it."""
+    """Create an array of values, empty; `array_write` fills it.
+
+    Examples:
+        >>> array = fluid.layers.create_array("float32")
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.array_length(array)])
+        [array([0])]
+    """
     helper = LayerHelper("array")
     block = helper.main_program.current_block()
     return block.create_var(f"{helper.name}.out", dtype=dtype, type=ARRAY)
 
 
 def array_write(x: Variable, i: Variable, array: Variable | None = None) -> Variable:
-    """Write ``x`` at place ``i`` (int64, shape (1,)) of an array, a new one by default."""
+    """Write ``x`` at place ``i`` (int64, shape (1,)) of an array, a new one by default.
+
+    Examples:
+        >>> i = fluid.layers.fill_constant([1], "int64", 2)
+        >>> array = fluid.layers.array_write(fluid.layers.assign(np.array([1.0], "float32")), i)
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.array_length(array)])
+        [array([3])]
+    """
     helper = LayerHelper("array_write")
     if array is None:
         block = helper.main_program.current_block()
@@ -49,14 +62,28 @@ def array_write(x: Variable, i: Variable, array: Variable | None = None) -> Vari
 
 
 def array_read(array: Variable, i: Variable) -> Variable:
-    """Return the element at place ``i`` of an array."""
+    """Return the element at place ``i`` of an array.
+
+    Examples:
+        >>> i = fluid.layers.fill_constant([1], "int64", 0)
+        >>> array = fluid.layers.array_write(fluid.layers.assign(np.array([1.0], "float32")), i)
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.array_read(array, i)])
+        [array([1.], dtype=float32)]
+    """
     _expect_array(array, "array_read")
     helper = LayerHelper("array_read")
     return helper.apply("read_from_array", {"X": array, "I": i}, dtype=array.dtype)
 
 
 def array_length(array: Variable) -> Variable:
-    """Return the number of places of an array, int64, shape (1,)."""
+    """Return the number of places of an array, int64, shape (1,).
+
+    Examples:
+        >>> i = fluid.layers.fill_constant([1], "int64", 0)
+        >>> array = fluid.layers.array_write(fluid.layers.assign(np.array([1.0], "float32")), i)
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.array_length(array)])
+        [array([1])]
+    """
     _expect_array(array, "array_length")
     helper = LayerHelper("array_length")
     facts: dict[str, Any] = {"dtype": "int64", "stop_gradient": True}
@@ -66,7 +93,17 @@ def array_length(array: Variable) -> Variable:
 def tensor_array_to_tensor(
     input: Variable, axis: int = 1, name: str | None = None, use_stack: bool = False
 ) -> tuple[Variable, ...]:
-    """Join, or stack, the values of an array along ``axis``; also return their extents there."""
+    """Join, or stack, the values of an array along ``axis``; also return their extents there.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[1.0], [2.0]], "float32"))
+        >>> i = fluid.layers.fill_constant([1], "int64", 0)
+        >>> array = fluid.layers.array_write(x, i)
+        >>> out = fluid.layers.tensor_array_to_tensor(array, axis=1)[0]
+        >>> fluid.Executor().run(fetch_list=[out])
+        [array([[1.],
+               [2.]], dtype=float32)]
+    """
     _expect_array(input, "tensor_array_to_tensor")
     attrs = {"axis": axis, "use_stack": use_stack}
     outputs, constant = {"Out": input.dtype, "OutIndex": "int32"}, ("OutIndex",)
@@ -149,6 +186,12 @@ def select_input(inputs: Sequence[Variable], mask: Variable) -> Variable:
 
 
 def is_empty(x: Variable, cond: Variable | None = None) -> Variable:
-    """Return whether ``x`` has no elements, bool, shape (1,)."""
+    """Return whether ``x`` has no elements, bool, shape (1,).
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([1.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.is_empty(x)])
+        [array([False])]
+    """
     facts: dict[str, Any] = {"dtype": "bool", "stop_gradient": True}
     return LayerHelper("is_empty").apply("is_empty", {"X": x}, out=cond, **facts)

@@ -51,7 +51,14 @@ def beam_search_decode(
 
 
 def gather_tree(ids: Variable, parents: Variable) -> Variable:
-    """Return whole sentences [steps, batch, beams], followed back from the last step."""
+    """Return whole sentences [steps, batch, beams], followed back from the last step.
+
+    Examples:
+        >>> ids = fluid.layers.assign(np.array([[[1, 2]], [[3, 4]]]))
+        >>> parents = fluid.layers.assign(np.array([[[0, 0]], [[1, 0]]]))
+        >>> fluid.layers.gather_tree(ids, parents).shape
+        (2, 1, 2)
+    """
     return append("gather_tree", {"Ids": ids, "Parents": parents})
 
 

@@ -51,7 +51,15 @@ def prior_box(
     name: str | None = None,
     min_max_aspect_ratios_order: bool = False,
 ) -> tuple[Variable, ...]:
-    """Return prior boxes [rows, columns, priors, 4] of a feature map, and their variances."""
+    """Return prior boxes [rows, columns, priors, 4] of a feature map, and their variances.
+
+    Examples:
+        >>> features = fluid.data("features", [None, 8, 6, 6])
+        >>> images = fluid.data("images", [None, 3, 48, 48])
+        >>> boxes, variances = fluid.layers.prior_box(features, images, min_sizes=[16.0])
+        >>> boxes.shape
+        (6, 6, 1, 4)
+    """
     largest = _floats(max_sizes or ())
     max_sizes = largest if largest and largest[0] > 0 else None
     min_sizes, aspect_ratios = _floats(min_sizes), _floats(aspect_ratios)
@@ -105,6 +113,12 @@ def iou_similarity(
 
     x: [n, 4] (lod_level 0 or 1), y: [m, 4], float32 boxes (x1, y1, x2, y2). Returns [n, m] with the
     sequences of x.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[0, 0, 1, 1]], "float32"))
+        >>> y = fluid.layers.assign(np.array([[0, 0, 1, 2]], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.iou_similarity(x, y)])
+        [array([[0.5]], dtype=float32)]
     """
     return append("iou_similarity", {"X": x, "Y": y}, name, box_normalized=box_normalized)
 
@@ -275,6 +289,12 @@ def nonzero(input: Variable, as_tuple: bool = False) -> Any:
     """Return the places of what is not zero: int64 [n, dimensions], in row-major order.
 
     With ``as_tuple`` an int64 [n, 1] for each dimension. Only the step knows n; CPUPlace only.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[0, 1], [2, 0]]))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.nonzero(x)])
+        [array([[0, 1],
+               [1, 0]])]
     """
     helper = LayerHelper("nonzero")
     kind = {"in_dtype": input.dtype, "out_dtype": "bool"}
@@ -286,12 +306,24 @@ def nonzero(input: Variable, as_tuple: bool = False) -> Any:
 
 
 def unique(x: Variable, dtype: DTypeLike = "int32") -> tuple[Variable, ...]:
-    """Return the different numbers of a vector, in order, and which of them each element is."""
+    """Return the different numbers of a vector, in order, and which of them each element is.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([3, 1, 3]))
+        >>> fluid.Executor().run(fetch_list=list(fluid.layers.unique(x)))
+        [array([3, 1]), array([0, 1, 0], dtype=int32)]
+    """
     outputs = {"Out": x.dtype, "Index": dtype}
     return append_all("unique", {"X": x}, {"dtype": str(dtype)}, outputs)
 
 
 def unique_with_counts(x: Variable, dtype: DTypeLike = "int32") -> tuple[Variable, ...]:
-    """Like `unique`, and return how often each number occurs."""
+    """Like `unique`, and return how often each number occurs.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([3, 1, 3]))
+        >>> fluid.Executor().run(fetch_list=list(fluid.layers.unique_with_counts(x)))
+        [array([3, 1]), array([0, 1, 0], dtype=int32), array([2, 1], dtype=int32)]
+    """
     outputs = {"Out": x.dtype, "Index": dtype, "Count": dtype}
     return append_all("unique_with_counts", {"X": x}, {"dtype": str(dtype)}, outputs)

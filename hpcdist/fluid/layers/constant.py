@@ -29,7 +29,14 @@ __all__ = [
 
 
 def create_tensor(dtype: DTypeLike, name: str | None = None, persistable: bool = False) -> Variable:
-    """Create a variable that some operator will write."""
+    """Create a variable that some operator will write.
+
+    Examples:
+        >>> total = fluid.layers.create_tensor("float32")
+        >>> out = fluid.layers.assign(np.array([1.0], "float32"), total)
+        >>> fluid.Executor().run(fetch_list=[out])
+        [array([1.], dtype=float32)]
+    """
     helper = LayerHelper("create_tensor", name)
     block = helper.main_program.current_block()
     return block.create_var(helper.name, dtype=dtype, persistable=persistable)
@@ -139,7 +146,13 @@ def fill_constant_batch_size_like(
     output_dim_idx: int = 0,
     force_cpu: bool = False,
 ) -> Variable:
-    """Fill a value of this shape, one extent taken from ``input``; it stops gradients."""
+    """Fill a value of this shape, one extent taken from ``input``; it stops gradients.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 3])
+        >>> fluid.layers.fill_constant_batch_size_like(x, [1, 4], "float32", value=0.0).shape
+        (-1, 4)
+    """
     attrs = {
         "shape": [int(d) for d in shape],
         "dtype": canonical(dtype),

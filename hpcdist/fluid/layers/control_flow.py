@@ -30,7 +30,7 @@ __all__ = [
 
 
 # -- comparisons -----------------------------------------------------------------------------------
-def _comparison(type: str) -> Callable[..., Variable]:
+def _comparison(type: str, gives: str) -> Callable[..., Variable]:
     def layer(
         x: Variable, y: Variable, force_cpu: bool | None = None, cond: Variable | None = None
     ) -> Variable:
@@ -40,11 +40,11 @@ def _comparison(type: str) -> Callable[..., Variable]:
         facts: dict[str, Any] = {"dtype": "bool", "stop_gradient": True}
         return LayerHelper(type).apply(type, slots, attrs, out=cond, **facts)
 
-    return named(type, layer, f"Append ``{type}`` of x and y, element by element; gives bool.")
+    return named(type, layer, _COMPARISON.format(type=type, gives=gives))
 
 
-def _equality(type: str) -> Callable[..., Variable]:
-    compare = _comparison(type)
+def _equality(type: str, gives: str) -> Callable[..., Variable]:
+    compare = _comparison(type, gives)
 
     def layer(x: Variable, y: Variable, cond: Variable | None = None) -> Variable:
         return compare(x, y, None, cond)
@@ -52,26 +52,48 @@ def _equality(type: str) -> Callable[..., Variable]:
     return named(type, layer, compare.__doc__)
 
 
-less_than = _comparison("less_than")
-less_equal = _equality("less_equal")
-greater_than = _equality("greater_than")
-greater_equal = _equality("greater_equal")
-equal = _equality("equal")
-not_equal = _equality("not_equal")
+_COMPARISON = """Append ``{type}`` of x and y, element by element; gives bool.
+
+x, y: one element type; shapes as of `elementwise_add`. ``cond`` takes the result, if it is given.
+
+Examples:
+    >>> x = fluid.layers.assign(np.array([1, 2, 3]))
+    >>> two = fluid.layers.fill_constant([1], "int64", 2)
+    >>> fluid.Executor().run(fetch_list=[fluid.layers.{type}(x, two)])
+    [array([{gives}])]
+"""
+
+less_than = _comparison("less_than", " True, False, False")
+less_equal = _equality("less_equal", " True,  True, False")
+greater_than = _equality("greater_than", "False, False,  True")
+greater_equal = _equality("greater_equal", "False,  True,  True")
+equal = _equality("equal", "False,  True, False")
+not_equal = _equality("not_equal", " True, False,  True")
 
 
-def _logical(type: str) -> Callable[..., Variable]:
+def _logical(type: str, gives: str) -> Callable[..., Variable]:
     def layer(
         x: Variable, y: Variable, out: Variable | None = None, name: str | None = None
     ) -> Variable:
         return LayerHelper(type, name).apply(type, {"X": x, "Y": y}, out=out, dtype="bool")
 
-    return named(type, layer, f"Append ``{type}`` of two bools, element by element.")
+    return named(type, layer, _LOGICAL.format(type=type, gives=gives))
 
 
-logical_and = _logical("logical_and")
-logical_or = _logical("logical_or")
-logical_xor = _logical("logical_xor")
+_LOGICAL = """Append ``{type}`` of two bools, element by element.
+
+x, y: bool of one shape, which is that of the result; ``out`` takes it, if it is given.
+
+Examples:
+    >>> x = fluid.layers.assign(np.array([True, True, False]))
+    >>> y = fluid.layers.assign(np.array([True, False, False]))
+    >>> fluid.Executor().run(fetch_list=[fluid.layers.{type}(x, y)])
+    [array([{gives}])]
+"""
+
+logical_and = _logical("logical_and", " True, False, False")
+logical_or = _logical("logical_or", " True,  True, False")
+logical_xor = _logical("logical_xor", "False,  True, False")
 
 
 def logical_not(x: Variable, out: Variable | None = None, name: str | None = None) -> Variable:
@@ -106,6 +128,13 @@ def autoincreased_step_counter(
     """Return a counter (int64, shape (1,)) that is ``begin`` in the first run and then grows.
 
     The ``increment`` stands at the head of the program; a counter of that name is shared.
+
+    Examples:
+        >>> counter = fluid.layers.autoincreased_step_counter()
+        >>> exe = fluid.Executor()
+        >>> _ = exe.run(fluid.default_startup_program())
+        >>> exe.run(fetch_list=[counter]), exe.run(fetch_list=[counter])
+        ([array([1])], [array([2])])
     """
     helper = LayerHelper("global_step_counter")
     name = counter_name or "@STEP_COUNTER@"

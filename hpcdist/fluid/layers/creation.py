@@ -69,7 +69,12 @@ def arange(
     dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Return start, start + step, ... below end; float32 if dtype is not given."""
+    """Return start, start + step, ... below end; float32 if dtype is not given.
+
+    Examples:
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.arange(0, 6, step=2, dtype="int64")])
+        [array([0, 2, 4])]
+    """
     return range(start, end, step, "float32" if dtype is None else dtype)
 
 
@@ -125,7 +130,12 @@ def full(
     stop_gradient: bool = True,
     name: str | None = None,
 ) -> Variable:
-    """Return ``fill_value`` at every place of this shape; ``dtype``: float32 if None is given."""
+    """Return ``fill_value`` at every place of this shape; ``dtype``: float32 if None is given.
+
+    Examples:
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.full([2], fill_value=1.5)])
+        [array([1.5, 1.5], dtype=float32)]
+    """
     tensor = fill_constant(shape, "float32" if dtype is None else dtype, fill_value, out=out)
     tensor.stop_gradient = stop_gradient
     return tensor
@@ -140,7 +150,13 @@ def full_like(
     stop_gradient: bool = True,
     name: str | None = None,
 ) -> Variable:
-    """Return ``fill_value`` at every place of the shape of ``input``, by default of its dtype."""
+    """Return ``fill_value`` at every place of the shape of ``input``, by default of its dtype.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[1, 2]]))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.full_like(x, fill_value=7)])
+        [array([[7, 7]])]
+    """
     kind = input.dtype if dtype is None else canonical(dtype)
     attrs = {"value": float(fill_value), "dtype": kind}
     helper = LayerHelper("full_like", name)
@@ -161,7 +177,12 @@ def randint(
     seed: int = 0,
     name: str | None = None,
 ) -> Variable:
-    """Draw integers of [low, high), or of [0, low); int64."""
+    """Draw integers of [low, high), or of [0, low); int64.
+
+    Examples:
+        >>> fluid.layers.randint(0, 10, shape=[3]).shape
+        (3,)
+    """
     least, bound = (0, low) if high is None else (low, high)
     kind = canonical("int64" if dtype is None else dtype)
     sizes = [1] if shape is None else as_extents(shape)
@@ -179,7 +200,12 @@ def randn(
     stop_gradient: bool = True,
     name: str | None = None,
 ) -> Variable:
-    """Draw normal numbers of mean 0 and deviation 1."""
+    """Draw normal numbers of mean 0 and deviation 1.
+
+    Examples:
+        >>> fluid.layers.randn([2, 3]).shape
+        (2, 3)
+    """
     kind = canonical("float32" if dtype is None else dtype)
     attrs = {"shape": as_extents(shape), "mean": 0.0, "std": 1.0, "seed": 0, "dtype": kind}
     tensor = LayerHelper("randn", name).apply("gaussian_random", {}, attrs, dtype=kind)
@@ -198,6 +224,10 @@ def randperm(
     """Draw an order of 0 .. n - 1.
 
     Returns [n] of ``dtype`` (int64); the same on all ranks.
+
+    Examples:
+        >>> fluid.layers.randperm(5).shape
+        (5,)
     """
     if n < 1:
         raise GraphError(f"layers.randperm: n must be positive, got {n}")
@@ -213,13 +243,24 @@ def sampling_id(
     """Draw a column for each row, with the probabilities of the row.
 
     x: [rows, columns], each row adding up to 1. Returns [rows] of ``dtype``.
+
+    Examples:
+        >>> probabilities = fluid.layers.assign(np.array([[0.0, 1.0, 0.0]], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.sampling_id(probabilities)])
+        [array([1])]
     """
     attrs: dict[str, Any] = {"min": float(min), "max": float(max), "seed": seed}
     return append("sampling_id", {"X": x}, dtype="int64", stop_gradient=True, **attrs)
 
 
 def random_crop(x: Variable, shape: Sequence[int], seed: int | None = None) -> Variable:
-    """Cut a piece of this shape out of every sample, at a place that is drawn."""
+    """Cut a piece of this shape out of every sample, at a place that is drawn.
+
+    Examples:
+        >>> images = fluid.data("images", [None, 3, 32, 32])
+        >>> fluid.layers.random_crop(images, shape=[3, 28, 28]).shape
+        (-1, 3, 28, 28)
+    """
     return append("random_crop", {"X": x}, shape=[int(d) for d in shape], startup_seed=seed or 0)
 
 
@@ -228,6 +269,11 @@ def meshgrid(input: Sequence[Variable], name: str | None = None) -> list[Variabl
     """Repeat each of N vectors along the dimensions of the others.
 
     input: N vectors of lengths n1, ..., nN. Returns N values of shape [n1, ..., nN].
+
+    Examples:
+        >>> x, y = fluid.data("x", [3]), fluid.data("y", [5])
+        >>> [out.shape for out in fluid.layers.meshgrid([x, y])]
+        [(3, 5), (3, 5)]
     """
     helper = LayerHelper("meshgrid", name)
     outs = [helper.new_var(v.dtype) for v in input]
@@ -242,6 +288,11 @@ def add_position_encoding(
 
     input: [batch, length, width], width even, or [rows, width] in sequences. The result has its
     shape and type.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 10, 16])
+        >>> fluid.layers.add_position_encoding(x, alpha=1.0, beta=1.0).shape
+        (-1, 10, 16)
     """
     attrs, helper = (
         {"alpha": float(alpha), "beta": float(beta)},
@@ -253,12 +304,24 @@ def add_position_encoding(
 
 # -- about values ----------------------------------------------------------------------------------
 def rank(input: Variable) -> Variable:
-    """Return the number of dimensions: int32 of shape (1,)."""
+    """Return the number of dimensions: int32 of shape (1,).
+
+    Examples:
+        >>> x = fluid.data("x", [None, 3, 4])
+        >>> fluid.layers.rank(fluid.layers.assign(np.array([[1.0]]))).shape
+        (1,)
+    """
     return assign(np.array([len(input.shape)], "int32"))
 
 
 def size(input: Variable) -> Variable:
-    """Return the number of elements of ``input``, of any shape, as one int64."""
+    """Return the number of elements of ``input``, of any shape, as one int64.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[1.0, 2.0]]))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.size(x)])
+        [array([2])]
+    """
     return append("size", {"Input": input}, dtype="int64", stop_gradient=True)
 
 
@@ -272,6 +335,11 @@ def clamp(
     """Limit every element to [min, max], one of which may be left out.
 
     Bounds may be Variables: one float32 number each.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([-2.0, 0.5], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.clamp(x, min=-1.0, max=1.0)])
+        [array([-1. ,  0.5], dtype=float32)]
     """
     if min is None and max is None:
         raise GraphError("layers.clamp: min or max must be given")
@@ -286,6 +354,11 @@ def elementwise_equal(x: Variable, y: Variable, name: str | None = None) -> Vari
     """Return which elements are equal, bool.
 
     x and y: one shape. Returns bool of that shape.
+
+    Examples:
+        >>> x, y = fluid.layers.assign(np.array([1, 2])), fluid.layers.assign(np.array([1, 3]))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.elementwise_equal(x, y)])
+        [array([ True, False])]
     """
     helper = LayerHelper("elementwise_equal", name)
     return helper.apply("equal", {"X": x, "Y": y}, dtype="bool", stop_gradient=True)
@@ -296,6 +369,13 @@ def mean_iou(input: Variable, label: Variable, num_classes: int) -> tuple[Variab
 
     input and label: int32 or int64 of one shape, classes 0..num_classes - 1. Returns float32 [1],
     and int32 [num_classes] twice.
+
+    Examples:
+        >>> found = fluid.layers.assign(np.array([0, 1, 1], "int32"))
+        >>> label = fluid.layers.assign(np.array([0, 1, 0], "int32"))
+        >>> out = fluid.layers.mean_iou(found, label, num_classes=2)[0]
+        >>> fluid.Executor().run(fetch_list=[out])
+        [array([0.5], dtype=float32)]
     """
     inputs = {"Predictions": input, "Labels": label}
     outputs = {"OutMeanIou": "float32", "OutWrong": "int32", "OutCorrect": "int32"}

@@ -45,6 +45,12 @@ def crf_decoding(
 
     The parameter is that of `linear_chain_crf`, found by its name. With ``label``: 1 where the tag
     is right, else 0.
+
+    Examples:
+        >>> weights = fluid.layers.create_parameter([7, 5], "float32", name="transitions")
+        >>> emission = fluid.data("emission", [None, 5], lod_level=1)
+        >>> fluid.layers.crf_decoding(emission, param_attr=fluid.ParamAttr("transitions")).shape
+        (-1, 1)
     """
     helper = LayerHelper("crf_decoding")
     attr = ParamAttr.of(param_attr)
@@ -94,6 +100,12 @@ def edit_distance(
     """Return edit distances from ``input`` to ``label`` [sequences, 1], and how many there are.
 
     Both int64, in sequences or padded with lengths; ``normalized``: divided by the label's length.
+
+    Examples:
+        >>> x, y = (fluid.data(n, [None, 1], "int64", lod_level=1) for n in "xy")
+        >>> distances, count = fluid.layers.edit_distance(x, y)
+        >>> distances.shape
+        (-1, 1)
     """
     helper = LayerHelper("edit_distance")
     if ignored_tokens:

@@ -52,12 +52,23 @@ embedding = _layer(
     (negative: counted from the end) gives zeros and gets no gradient. With is_distributed as well,
     rows live on the servers only, ids are any int64, and ``rows`` is how many of them there may be:
     -1 for any number.
+
+    Examples:
+        >>> ids = fluid.data("ids", [None, 1], "int64")
+        >>> fluid.layers.embedding(ids, size=[1000, 16]).shape
+        (-1, 16)
     """,
 )
 embedding_v2 = _layer(
     "embedding_v2",
     "lookup_table_v2",
-    "Look up rows of a table (`fluid.embedding`): ids [...] give values [..., width].",
+    """Look up rows of a table: ids [...] give values [..., width]; else as `layers.embedding`.
+
+    Examples:
+        >>> ids = fluid.data("ids", [None, 7], "int64")
+        >>> fluid.embedding(ids, size=[1000, 16]).shape
+        (-1, 7, 16)
+    """,
 )
 
 

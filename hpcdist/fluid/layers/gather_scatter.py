@@ -66,6 +66,13 @@ def scatter_nd_add(
 
     index: int32 or int64 [..., k], k at most the rank of ref; updates: [..., *ref.shape[k:]].
     Returns a value of ref's shape.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([1.0, 1.0]))
+        >>> index = fluid.layers.assign(np.array([[1]]))
+        >>> updates = fluid.layers.assign(np.array([5.0]))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.scatter_nd_add(x, index, updates)])
+        [array([1., 6.], dtype=float32)]
     """
     return append("scatter_nd_add", {"X": ref, "Index": index, "Updates": updates}, name)
 
@@ -73,7 +80,14 @@ def scatter_nd_add(
 def scatter_nd(
     index: Variable, updates: Variable, shape: Sequence[int], name: str | None = None
 ) -> Variable:
-    """Add ``updates`` to zeros of a shape, at places."""
+    """Add ``updates`` to zeros of a shape, at places.
+
+    Examples:
+        >>> index = fluid.layers.assign(np.array([[1], [1]]))
+        >>> updates = fluid.layers.assign(np.array([2.0, 3.0]))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.scatter_nd(index, updates, shape=[3])])
+        [array([0., 5., 0.], dtype=float32)]
+    """
     return scatter_nd_add(zeros(shape, updates.dtype), index, updates, name)
 
 
@@ -81,6 +95,12 @@ def index_select(input: Variable, index: Variable, dim: int = 0) -> Variable:
     """Return the parts of ``input`` that ``index`` names along dimension ``dim``.
 
     index: int32 or int64 [n]. Returns the shape of input with n in dimension ``dim``.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[1.0, 2.0, 3.0]]))
+        >>> index = fluid.layers.assign(np.array([2, 0]))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.index_select(x, index, dim=1)])
+        [array([[3., 1.]], dtype=float32)]
     """
     return append("index_select", {"X": input, "Index": index}, dim=dim)
 
@@ -89,6 +109,13 @@ def index_sample(x: Variable, index: Variable) -> Variable:
     """Return for every row of x the columns that the same row of ``index`` names.
 
     x: [rows, columns]; index: int32 or int64 [rows, n]. Returns [rows, n].
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[1.0, 2.0], [3.0, 4.0]]))
+        >>> index = fluid.layers.assign(np.array([[1], [0]]))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.index_sample(x, index)])
+        [array([[2.],
+               [3.]], dtype=float32)]
     """
     return append("index_sample", {"X": x, "Index": index})
 
@@ -98,6 +125,14 @@ def multiplex(inputs: Sequence[Variable], index: Variable) -> Variable:
 
     inputs: two values or more of one shape [rows, ...]; index: int32 [rows, 1]. Returns [rows,
     ...].
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[1.0], [2.0]]))
+        >>> y = fluid.layers.assign(np.array([[3.0], [4.0]]))
+        >>> index = fluid.layers.assign(np.array([[1], [0]], "int32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.multiplex([x, y], index)])
+        [array([[3.],
+               [2.]], dtype=float32)]
     """
     if len(inputs) < 2:
         raise GraphError(f"layers.multiplex: expected 2 values or more, got {len(inputs)}")
@@ -125,7 +160,15 @@ def argsort(
 def shard_index(
     input: Variable, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1
 ) -> Variable:
-    """Number ids within their shard of ``index_num / nshards``; others become ``ignore_value``."""
+    """Number ids within their shard of ``index_num / nshards``; others become ``ignore_value``.
+
+    Examples:
+        >>> ids = fluid.layers.assign(np.array([[1], [11]]))
+        >>> out = fluid.layers.shard_index(ids, index_num=20, nshards=2, shard_id=0)
+        >>> fluid.Executor().run(fetch_list=[out])
+        [array([[ 1],
+               [-1]])]
+    """
     if not 0 <= shard_id < nshards:
         raise GraphError(f"layers.shard_index: shard_id {shard_id} is outside 0..{nshards - 1}")
     return append(
@@ -140,7 +183,13 @@ def shard_index(
 
 
 def hash(input: Variable, hash_size: int, num_hash: int = 1, name: str | None = None) -> Variable:
-    """Hash each row of ids to ``num_hash`` numbers below ``hash_size`` (XXH64)."""
+    """Hash each row of ids to ``num_hash`` numbers below ``hash_size`` (XXH64).
+
+    Examples:
+        >>> ids = fluid.data("ids", [None, 1], "int64")
+        >>> fluid.layers.hash(ids, hash_size=1000).shape
+        (-1, 1, 1)
+    """
     return append(
         "hash", {"X": input}, name, stop_gradient=True, num_hash=num_hash, mod_by=hash_size
     )

@@ -102,6 +102,12 @@ def affine_channel(
 
     x: [n, channels, rows, columns], or NHWC; scale and bias: [channels]. The result has the shape
     of x.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 3, 8, 8])
+        >>> scale, bias = (fluid.layers.create_parameter([3], "float32") for _ in range(2))
+        >>> fluid.layers.affine_channel(x, scale, bias).shape
+        (-1, 3, 8, 8)
     """
     if scale is None or bias is None:
         raise GraphError("layers.affine_channel: scale and bias must be given")
@@ -161,6 +167,11 @@ def spectral_norm(
     """Divide weights by their largest singular value, found by power iteration.
 
     ``dim`` becomes the rows of the matrix, all other dimensions its columns.
+
+    Examples:
+        >>> weight = fluid.layers.create_parameter([4, 6], "float32")
+        >>> fluid.layers.spectral_norm(weight, power_iters=2).shape
+        (4, 6)
     """
     helper = LayerHelper("spectral_norm", name)
     rows = weight.shape[dim]
@@ -198,6 +209,11 @@ def data_norm(
     scale_w 1, bias 0). What a batch adds to them are their gradients.
 
     input: [rows, columns]; the three parameters are [columns]. The result has the shape of input.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 8])
+        >>> fluid.layers.data_norm(x).shape
+        (-1, 8)
     """
     helper = LayerHelper("data_norm", name)
     first = param_attr if isinstance(param_attr, dict) else {}

@@ -42,6 +42,11 @@ def convolution(layer: str, axes: int, layout: str) -> Callable[..., Variable]:
         padding: a number, one for each axis, (top, bottom, left, right, ...), a pair for each
         dimension, "SAME" or "VALID". groups: filters see the channels of their group only.
         use_cudnn=False with as many groups as channels makes Fluid's ``depthwise_conv2d``.
+
+        Examples:
+            >>> images = fluid.data("images", [None, 3, 32, 32])
+            >>> fluid.layers.conv2d(images, num_filters=8, filter_size=3, padding=1).shape
+            (-1, 8, 32, 32)
         """
         channels, _ = windows.channels_and_extents(layer, input, data_format, axes)
         windows.refuse_groups(layer, channels, num_filters, 1 if groups is None else groups)
@@ -88,6 +93,11 @@ def transposed_convolution(layer: str, axes: int, layout: str) -> Callable[..., 
         """Apply the gradient of a convolution: images grow by ``stride``.
 
         Of output_size and filter_size one may be left out; padding is cut from the result.
+
+        Examples:
+            >>> images = fluid.data("images", [None, 8, 16, 16])
+            >>> fluid.layers.conv2d_transpose(images, 3, filter_size=2, stride=2).shape
+            (-1, 3, 32, 32)
         """
         channels, extents = windows.channels_and_extents(layer, input, data_format, axes)
         many = groups or 1
@@ -144,6 +154,11 @@ def pool(layer: str, axes: int, layout: str) -> Callable[..., Variable]:
 
         ceil_mode: a last window may reach over the edge. exclusive: a mean counts no padding.
         global_pooling: one window over the whole image. pool_padding: as in ``conv2d``.
+
+        Examples:
+            >>> images = fluid.data("images", [None, 8, 32, 32])
+            >>> fluid.layers.pool2d(images, pool_size=2, pool_stride=2).shape
+            (-1, 8, 16, 16)
         """
         windows.one_of(layer, "pool_type", pool_type, ("max", "avg"))
         if not global_pooling and pool_size == -1:
@@ -183,6 +198,11 @@ def adaptive_pool(layer: str, axes: int) -> Callable[..., Any]:
         """Divide each channel into ``pool_size`` windows of like size; return maxima or means.
 
         require_index: return also each maximum's place in its image, counted row by row.
+
+        Examples:
+            >>> images = fluid.data("images", [None, 8, 30, 20])
+            >>> fluid.layers.adaptive_pool2d(images, pool_size=[3, 2], pool_type="avg").shape
+            (-1, 8, 3, 2)
         """
         windows.one_of(layer, "pool_type", pool_type, ("max", "avg"))
         if pool_type == "avg" and require_index:

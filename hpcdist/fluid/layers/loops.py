@@ -169,6 +169,12 @@ def case(
     """Return the result of the first function whose condition holds, else ``default``'s.
 
     Without default, the last function is it.
+
+    Examples:
+        >>> x, y = fluid.layers.assign(np.array([1.0])), fluid.layers.assign(np.array([2.0]))
+        >>> out = fluid.layers.case([(fluid.layers.less_than(y, x), lambda: x)], default=lambda: y)
+        >>> fluid.Executor().run(fetch_list=[out])
+        [array([2.], dtype=float32)]
     """
     pairs = list(pred_fn_pairs)
     if not all(isinstance(p, tuple) and len(p) == 2 and callable(p[1]) for p in pairs):
@@ -191,6 +197,13 @@ def switch_case(
 
     ``branch_fns``: functions, or pairs (number, function), or a dict. Without default, the
     function with the largest number is it.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([1.0]))
+        >>> i = fluid.layers.fill_constant([1], "int32", 1)
+        >>> out = fluid.layers.switch_case(i, {0: lambda: x, 1: lambda: x * 2})
+        >>> fluid.Executor().run(fetch_list=[out])
+        [array([2.], dtype=float32)]
     """
     if isinstance(branch_fns, Mapping):
         branch_fns = list(branch_fns.items())

@@ -42,7 +42,7 @@ __all__ = [
 
 
 # -- two values, element by element ----------------------------------------------------------------
-def _elementwise(type: str) -> Callable[..., Variable]:
+def _elementwise(type: str, first: str, second: str) -> Callable[..., Variable]:
     def layer(
         x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
     ) -> Variable:
@@ -50,22 +50,32 @@ def _elementwise(type: str) -> Callable[..., Variable]:
         out = helper.apply(type, {"X": x, "Y": y}, {"axis": axis}, dtype=x.dtype)
         return helper.activate(out, act)
 
-    return named(
-        type,
-        layer,
-        f"Append ``{type}`` of x and y; y is placed within x at ``axis`` (-1: its end).",
-    )
+    return named(type, layer, _ELEMENTWISE.format(type=type, first=first, second=second))
 
 
-elementwise_add = _elementwise("elementwise_add")
-elementwise_sub = _elementwise("elementwise_sub")
-elementwise_mul = _elementwise("elementwise_mul")
-elementwise_div = _elementwise("elementwise_div")
-elementwise_max = _elementwise("elementwise_max")
-elementwise_min = _elementwise("elementwise_min")
-elementwise_pow = _elementwise("elementwise_pow")
-elementwise_mod = _elementwise("elementwise_mod")
-elementwise_floordiv = _elementwise("elementwise_floordiv")
+_ELEMENTWISE = """Append ``{type}`` of x and y; y is placed within x at ``axis`` (-1: its end).
+
+x: any shape; y: the same element type, and a part of its dimensions, or 1 there. The result has the
+shape and type of x.
+
+Examples:
+    >>> x = fluid.layers.assign(np.array([[3, 8], [5, 9]], "int32"))
+    >>> y = fluid.layers.assign(np.array([3, 2], "int32"))
+    >>> fluid.Executor().run(fetch_list=[fluid.layers.{type}(x, y)])
+    [array([[{first}],
+           [{second}]], dtype=int32)]
+"""
+
+
+elementwise_add = _elementwise("elementwise_add", " 6, 10", " 8, 11")
+elementwise_sub = _elementwise("elementwise_sub", "0, 6", "2, 7")
+elementwise_mul = _elementwise("elementwise_mul", " 9, 16", "15, 18")
+elementwise_div = _elementwise("elementwise_div", "1, 4", "1, 4")
+elementwise_max = _elementwise("elementwise_max", "3, 8", "5, 9")
+elementwise_min = _elementwise("elementwise_min", "3, 2", "3, 2")
+elementwise_pow = _elementwise("elementwise_pow", " 27,  64", "125,  81")
+elementwise_mod = _elementwise("elementwise_mod", "0, 0", "2, 1")
+elementwise_floordiv = _elementwise("elementwise_floordiv", "1, 4", "1, 4")
 
 
 def sum(x: Variable | Sequence[Variable]) -> Variable:
@@ -146,8 +156,11 @@ def mean(x: Variable, name: str | None = None) -> Variable:
     return append("mean", {"X": x}, name)
 
 
-def reduction(type: str, what: str = "", **result: Any) -> Callable[..., Variable]:
-    """Return the layer of a reduction; ``result``: facts of its value, such as a ``dtype``."""
+def reduction(type: str, what: str = "", gives: str = "", **result: Any) -> Callable[..., Variable]:
+    """Return the layer of a reduction; ``result``: facts of its value, such as a ``dtype``.
+
+    Without a docstring ``what``, its example ``gives`` these numbers.
+    """
 
     def layer(
         input: Variable,
@@ -165,15 +178,24 @@ def reduction(type: str, what: str = "", **result: Any) -> Callable[..., Variabl
         facts = {"dtype": input.dtype, **result}
         return LayerHelper(type, name).apply(type, {"X": input}, attrs, **facts)
 
-    usual = f"Append ``{type}`` over ``dim``; None: over all, to shape (1,)."
-    return named(type, layer, what or usual)
+    return named(type, layer, what or _REDUCTION.format(type=type, gives=gives))
 
 
-reduce_sum = reduction("reduce_sum")
-reduce_mean = reduction("reduce_mean")
-reduce_max = reduction("reduce_max")
-reduce_min = reduction("reduce_min")
-reduce_prod = reduction("reduce_prod")
+_REDUCTION = """Append ``{type}`` over ``dim``; None: over all, to shape (1,).
+
+input: any shape; the result has its type, and the shape without ``dim`` (keep_dim: with 1 there).
+
+Examples:
+    >>> x = fluid.layers.assign(np.array([[1.0, 2.0], [3.0, 6.0]], "float32"))
+    >>> fluid.Executor().run(fetch_list=[fluid.layers.{type}(x, dim=1)])
+    [array([{gives}], dtype=float32)]
+"""
+
+reduce_sum = reduction("reduce_sum", gives="3., 9.")
+reduce_mean = reduction("reduce_mean", gives="1.5, 4.5")
+reduce_max = reduction("reduce_max", gives="2., 6.")
+reduce_min = reduction("reduce_min", gives="1., 3.")
+reduce_prod = reduction("reduce_prod", gives=" 2., 18.")
 
 
 def argmax(x: Variable, axis: int = 0) -> Variable:
@@ -199,17 +221,35 @@ def argmin(x: Variable, axis: int = 0) -> Variable:
 
 
 def has_nan(x: Variable) -> Variable:
-    """Return True in shape (1,) if any element is not a number."""
+    """Return True in shape (1,) if any element is not a number.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([1.0, np.nan], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.has_nan(x)])
+        [array([ True])]
+    """
     return append("isnan", {"X": x}, dtype="bool")
 
 
 def has_inf(x: Variable) -> Variable:
-    """Return True in shape (1,) if any element is infinite."""
+    """Return True in shape (1,) if any element is infinite.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([1.0, np.inf], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.has_inf(x)])
+        [array([ True])]
+    """
     return append("isinf", {"X": x}, dtype="bool")
 
 
 def isfinite(x: Variable) -> Variable:
-    """Return True in shape (1,) if every element is finite."""
+    """Return True in shape (1,) if every element is finite.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([1.0, np.inf], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.isfinite(x)])
+        [array([False])]
+    """
     return append("isfinite", {"X": x}, dtype="bool")
 
 

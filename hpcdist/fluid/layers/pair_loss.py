@@ -34,6 +34,12 @@ def bpr_loss(input: Variable, label: Variable, name: str | None = None) -> Varia
     """Return for each row the mean over other classes of log(1 + exp(score - score of label)).
 
     input: scores [rows, classes]; label: int64 [rows, 1]. Returns [rows, 1].
+
+    Examples:
+        >>> scores = fluid.data("scores", [None, 10])
+        >>> label = fluid.data("label", [None, 1], "int64")
+        >>> fluid.layers.bpr_loss(scores, label).shape
+        (-1, 1)
     """
     return append("bpr_loss", {"X": input, "Label": label}, name, slot="Y")
 
@@ -44,6 +50,11 @@ def rank_loss(
     """Return log(1 + exp(left - right)) - label (left - right) (RankNet, Burges et al., 2005).
 
     All are floats [rows, 1]: two scores, and a label, 1 where ``left`` ranks higher, else 0.
+
+    Examples:
+        >>> label, left, right = (fluid.data(n, [None, 1]) for n in ("label", "a", "b"))
+        >>> fluid.layers.rank_loss(label, left, right).shape
+        (-1, 1)
     """
     inputs = {"Label": label, "Left": left, "Right": right}
     return LayerHelper("rank_loss", name).apply("rank_loss", inputs, dtype=left.dtype)
@@ -55,6 +66,14 @@ def margin_rank_loss(
     """Return max(0, margin - label (left - right)); label is 1 or -1.
 
     All three [rows, 1], float32. Returns [rows, 1].
+
+    Examples:
+        >>> label = fluid.layers.assign(np.array([[1.0]], "float32"))
+        >>> left = fluid.layers.assign(np.array([[0.25]], "float32"))
+        >>> right = fluid.layers.assign(np.array([[0.5]], "float32"))
+        >>> out = fluid.layers.margin_rank_loss(label, left, right, margin=0.5)
+        >>> fluid.Executor().run(fetch_list=[out])
+        [array([[0.75]], dtype=float32)]
     """
     inputs, attrs = {"Label": label, "X1": left, "X2": right}, {"margin": float(margin)}
     outputs = dict.fromkeys(("Out", "Activated"), left.dtype)
@@ -72,6 +91,11 @@ def center_loss(
     """Return half the squared distance of each row to its class's center, which moves towards it.
 
     ``alpha``: how fast the centers move; the gradient does not reach them.
+
+    Examples:
+        >>> x, label = fluid.data("x", [None, 4]), fluid.data("label", [None, 1], "int64")
+        >>> fluid.layers.center_loss(x, label, num_classes=10, alpha=0.1, param_attr=None).shape
+        (-1, 1)
     """
     helper = LayerHelper("center_loss")
     centers = helper.create_parameter(param_attr, [num_classes, input.shape[1]], input.dtype)
@@ -102,6 +126,11 @@ def teacher_student_sigmoid_loss(
     """Return cross entropies with a click and, if there is one, a teacher's value z in [0, 1].
 
     label: -2 no click, -1 click; with a teacher z or 1 + z.
+
+    Examples:
+        >>> x, label = fluid.data("x", [None, 1]), fluid.data("label", [None, 1])
+        >>> fluid.layers.teacher_student_sigmoid_loss(x, label).shape
+        (-1, 1)
     """
     return append(
         "teacher_student_sigmoid_loss",
@@ -126,6 +155,11 @@ def kldiv_loss(
     """Return target (log(target) - x), x a logarithm; reduction: none, mean, sum or batchmean.
 
     x and target of one shape. Returns that shape for none, else [1].
+
+    Examples:
+        >>> x, target = fluid.data("x", [None, 5]), fluid.data("target", [None, 5])
+        >>> fluid.layers.kldiv_loss(x, target, reduction="mean").shape
+        (1,)
     """
     return append("kldiv_loss", {"X": x, "Target": target}, name, slot="Loss", reduction=reduction)
 
@@ -136,6 +170,12 @@ def sigmoid_focal_loss(
     """Return cross entropies of each class by itself that count hard examples more.
 
     label: [rows, 1], 0 the background; fg_num: [1], by how many rows all are divided.
+
+    Examples:
+        >>> x, label = fluid.data("x", [4, 3]), fluid.data("label", [4, 1], "int32")
+        >>> count = fluid.layers.fill_constant([1], "int32", 2)
+        >>> fluid.layers.sigmoid_focal_loss(x, label, count).shape
+        (4, 3)
     """
     inputs = {"X": x, "Label": label, "FgNum": fg_num}
     return append("sigmoid_focal_loss", inputs, gamma=float(gamma), alpha=float(alpha))
@@ -144,7 +184,14 @@ def sigmoid_focal_loss(
 def dice_loss(
     input: Variable, label: Variable, epsilon: float = 1e-5, name: str | None = None
 ) -> Variable:
-    """Return the mean over rows of 1 - 2 |overlap| / (|input| + |label|)."""
+    """Return the mean over rows of 1 - 2 |overlap| / (|input| + |label|).
+
+    Examples:
+        >>> shares = fluid.data("shares", [None, 8, 2])
+        >>> label = fluid.data("label", [None, 8, 1], "int64")
+        >>> fluid.layers.dice_loss(shares, label).shape
+        (1,)
+    """
     truth = one_hot(label, input.shape[-1])
     dims = list(range(1, len(input.shape)))
     overlap = reduce_sum(input * truth, dims)
@@ -158,6 +205,13 @@ def npair_loss(
     """Return the cross entropy of which rows of ``positive`` have an anchor's label (Sohn, 2016).
 
     A quarter of ``l2_reg`` times the mean squared length of the rows is added.
+
+    Examples:
+        >>> x = fluid.data("x", [4, 8])
+        >>> y = fluid.data("y", [4, 8])
+        >>> label = fluid.data("label", [4])
+        >>> fluid.layers.npair_loss(x, y, label).shape
+        (1,)
     """
     rows = labels.shape[0]
     if rows < 0:

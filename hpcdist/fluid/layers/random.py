@@ -61,7 +61,13 @@ def uniform_random_batch_size_like(
     max: float = 1.0,
     seed: int = 0,
 ) -> Variable:
-    """Draw values of [min, max), one extent of ``shape`` taken from ``input``."""
+    """Draw values of [min, max), one extent of ``shape`` taken from ``input``.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 3])
+        >>> fluid.layers.uniform_random_batch_size_like(x, [1, 4]).shape
+        (-1, 4)
+    """
     like = {"input_dim_idx": input_dim_idx, "output_dim_idx": output_dim_idx}
     facts = {"min": float(min), "max": float(max), **like}
     return _draw("uniform_random_batch_size_like", input, shape, dtype, seed, **facts)
@@ -77,7 +83,13 @@ def gaussian_random_batch_size_like(
     seed: int = 0,
     dtype: DTypeLike = "float32",
 ) -> Variable:
-    """Draw normal values, one extent of ``shape`` taken from ``input``."""
+    """Draw normal values, one extent of ``shape`` taken from ``input``.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 3])
+        >>> fluid.layers.gaussian_random_batch_size_like(x, [1, 4]).shape
+        (-1, 4)
+    """
     like = {"input_dim_idx": input_dim_idx, "output_dim_idx": output_dim_idx}
     facts = {"mean": float(mean), "std": float(std), **like}
     return _draw("gaussian_random_batch_size_like", input, shape, dtype, seed, **facts)

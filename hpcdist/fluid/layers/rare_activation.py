@@ -31,31 +31,55 @@ __all__ = [
     "thresholded_relu",
 ]
 
-acos = plain("acos", "acos(x)")
-asin = plain("asin", "asin(x)")
-atan = plain("atan", "atan(x)")
-tanh_shrink = plain("tanh_shrink", "x - tanh(x)")
+acos = plain("acos", "acos(x)", "1.0", "0.")
+asin = plain("asin", "asin(x)", "0.0", "0.")
+atan = plain("atan", "atan(x)", "0.0", "0.")
+tanh_shrink = plain("tanh_shrink", "x - tanh(x)", "0.0, 100.0", " 0., 99.")
 
 
 def erf(x: Variable) -> Variable:
-    """Append ``erf``, the error function, of every element."""
+    """Append ``erf``, the error function, of every element.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([0.0, 5.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.erf(x)])
+        [array([0., 1.], dtype=float32)]
+    """
     return apply("erf", x, None)
 
 
 def log1p(x: Variable, out: Variable | None = None, name: str | None = None) -> Variable:
-    """Return log(1 + x)."""
+    """Return log(1 + x).
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([0.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.log1p(x)])
+        [array([0.], dtype=float32)]
+    """
     return LayerHelper("log1p", name).apply("log1p", {"X": x}, out=out, dtype=x.dtype)
 
 
 def brelu(
     x: Variable, t_min: float = 0.0, t_max: float = 24.0, name: str | None = None
 ) -> Variable:
-    """Limit every element to the interval [t_min, t_max]."""
+    """Limit every element to the interval [t_min, t_max].
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([-1.0, 30.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.brelu(x)])
+        [array([ 0., 24.], dtype=float32)]
+    """
     return apply("brelu", x, name, t_min=float(t_min), t_max=float(t_max))
 
 
 def soft_relu(x: Variable, threshold: float = 40.0, name: str | None = None) -> Variable:
-    """Return log(1 + exp(x)), of x limited to [-threshold, threshold]."""
+    """Return log(1 + exp(x)), of x limited to [-threshold, threshold].
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([50.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.soft_relu(x)])
+        [array([40.], dtype=float32)]
+    """
     return apply("soft_relu", x, name, threshold=float(threshold))
 
 
@@ -64,17 +88,35 @@ def _default(value: float | None, other: float) -> float:
 
 
 def hard_shrink(x: Variable, threshold: float | None = None) -> Variable:
-    """Return x where it is farther from 0 than ``threshold`` (0.5), else 0."""
+    """Return x where it is farther from 0 than ``threshold`` (0.5), else 0.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([0.4, -2.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.hard_shrink(x)])
+        [array([ 0., -2.], dtype=float32)]
+    """
     return apply("hard_shrink", x, None, threshold=_default(threshold, 0.5))
 
 
 def softshrink(x: Variable, alpha: float | None = None) -> Variable:
-    """Bring every element nearer to 0 by ``alpha`` (0.5), at most to 0."""
+    """Bring every element nearer to 0 by ``alpha`` (0.5), at most to 0.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([0.4, -2.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.softshrink(x)])
+        [array([ 0. , -1.5], dtype=float32)]
+    """
     return apply("softshrink", x, None, **{"lambda": _default(alpha, 0.5)})
 
 
 def thresholded_relu(x: Variable, threshold: float | None = None) -> Variable:
-    """Return x where it is greater than ``threshold`` (1), else 0."""
+    """Return x where it is greater than ``threshold`` (1), else 0.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([0.5, 2.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.thresholded_relu(x)])
+        [array([0., 2.], dtype=float32)]
+    """
     return apply("thresholded_relu", x, None, threshold=_default(threshold, 1.0))
 
 
@@ -85,20 +127,38 @@ def hard_swish(
     offset: float = 3.0,
     name: str | None = None,
 ) -> Variable:
-    """Return x min(max(x + offset, 0), threshold) / scale."""
+    """Return x min(max(x + offset, 0), threshold) / scale.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([-4.0, 3.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.hard_swish(x)])
+        [array([-0.,  3.], dtype=float32)]
+    """
     attrs = {"threshold": float(threshold), "scale": float(scale), "offset": float(offset)}
     return apply("hard_swish", x, name, **attrs)
 
 
 def mish(x: Variable, threshold: float = 20, name: str | None = None) -> Variable:
-    """Return x tanh(log(1 + exp(x)))."""
+    """Return x tanh(log(1 + exp(x))).
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([0.0, 100.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.mish(x)])
+        [array([  0., 100.], dtype=float32)]
+    """
     return apply("mish", x, name, threshold=float(threshold))
 
 
 def selu(
     x: Variable, scale: float | None = None, alpha: float | None = None, name: str | None = None
 ) -> Variable:
-    """Return scale x where positive, scale alpha (exp(x) - 1) elsewhere."""
+    """Return scale x where positive, scale alpha (exp(x) - 1) elsewhere.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([0.0, 1.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.selu(x)])
+        [array([0.      , 1.050701], dtype=float32)]
+    """
     attrs = {"scale": scale, "alpha": alpha}
     return apply("selu", x, name, **{k: float(v) for k, v in attrs.items() if v is not None})
 
@@ -106,7 +166,13 @@ def selu(
 def stanh(
     x: Variable, scale_a: float = 0.67, scale_b: float = 1.7159, name: str | None = None
 ) -> Variable:
-    """Return scale_b tanh(scale_a x)."""
+    """Return scale_b tanh(scale_a x).
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([0.0], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.stanh(x)])
+        [array([0.], dtype=float32)]
+    """
     return apply("stanh", x, name, scale_a=float(scale_a), scale_b=float(scale_b))
 
 

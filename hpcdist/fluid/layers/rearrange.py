@@ -51,14 +51,27 @@ def _listed(value: Any) -> list[Any]:
 
 # -- turned and shifted ----------------------------------------------------------------------------
 def roll(input: Variable, shifts: Ints, dims: Ints | None = None) -> Variable:
-    """Shift elements along ``dims`` (None: along all, as one row); what leaves enters again."""
+    """Shift elements along ``dims`` (None: along all, as one row); what leaves enters again.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([1, 2, 3]))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.roll(x, shifts=1)])
+        [array([3, 1, 2])]
+    """
     attrs: dict[str, Any] = {"shifts": _ints("roll", "shifts", shifts)}
     attrs["dims"] = [] if dims is None else _ints("roll", "dims", dims)
     return apply("roll", input, **attrs)
 
 
 def flip(input: Variable, dims: Ints, name: str | None = None) -> Variable:
-    """Turn the order of elements around along ``dims``."""
+    """Turn the order of elements around along ``dims``.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[1, 2], [3, 4]]))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.flip(x, dims=[0])])
+        [array([[3, 4],
+               [1, 2]])]
+    """
     return apply("flip", input, name, dims=_ints("flip", "dims", dims))
 
 
@@ -77,6 +90,11 @@ def t(input: Variable, name: str | None = None) -> Variable:
     """Transpose a matrix; a vector stays one.
 
     input: at most 2 dimensions. Returns [n, m] of [m, n].
+
+    Examples:
+        >>> x = fluid.data("x", [2, 3])
+        >>> fluid.layers.t(x).shape
+        (3, 2)
     """
     if len(input.shape) > 2:
         raise GraphError(f"layers.t: expected at most 2 dimensions, got shape {input.shape}")
@@ -92,6 +110,12 @@ def tril(input: Variable, diagonal: int = 0, name: str | None = None) -> Variabl
     """Keep the lower triangle of matrices, up to a diagonal; the rest is 0.
 
     input: [..., m, n], which is the shape of the result.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[1, 2], [3, 4]]))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.tril(x)])
+        [array([[1, 0],
+               [3, 4]])]
     """
     return _triangle("tril", input, diagonal, name)
 
@@ -101,6 +125,12 @@ def triu(input: Variable, diagonal: int = 0, name: str | None = None) -> Variabl
 
     ``diagonal`` > 0 begins that many places to the right of the main one. Shape and dtype stay.
     Raises GraphError for fewer than 2 dimensions.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[1, 2], [3, 4]]))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.triu(x)])
+        [array([[1, 2],
+               [0, 4]])]
     """
     return _triangle("triu", input, diagonal, name)
 
@@ -129,7 +159,14 @@ def diag(diagonal: Variable | np.ndarray) -> Variable:
 
 
 def diag_embed(input: Variable, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Variable:
-    """Write the last dimension into diagonals of matrices in dimensions dim1 and dim2."""
+    """Write the last dimension into diagonals of matrices in dimensions dim1 and dim2.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([1.0, 2.0]))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.diag_embed(x)])
+        [array([[1., 0.],
+               [0., 2.]], dtype=float32)]
+    """
     return append("diag_embed", {"Input": input}, offset=offset, dim1=dim1, dim2=dim2)
 
 
@@ -178,7 +215,14 @@ def pad2d(
 def pad_constant_like(
     x: Variable, y: Variable, pad_value: float = 0.0, name: str | None = None
 ) -> Variable:
-    """Pad y after its elements until it has the shape of x."""
+    """Pad y after its elements until it has the shape of x.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[0, 0, 0]], "float32"))
+        >>> y = fluid.layers.assign(np.array([[1]], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.pad_constant_like(x, y, pad_value=9.0)])
+        [array([[1., 9., 9.]], dtype=float32)]
+    """
     return append(
         "pad_constant_like", {"X": x, "Y": y}, name, dtype=y.dtype, pad_value=float(pad_value)
     )
@@ -190,7 +234,13 @@ def crop(
     offsets: Variable | Sequence[int] | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Cut out a piece: of a shape, or of another value's shape, at offsets (0)."""
+    """Cut out a piece: of a shape, or of another value's shape, at offsets (0).
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[1, 2, 3], [4, 5, 6]], "float32"))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.crop(x, shape=[1, 2], offsets=[1, 1])])
+        [array([[5., 6.]], dtype=float32)]
+    """
     helper = LayerHelper("crop", name)
     inputs: dict[str, Any] = {"X": x}
     attrs = {"offsets": _offsets(x, offsets)}
@@ -210,6 +260,12 @@ def crop_tensor(
 
     Both have an integer or a Variable for each dimension of ``x``, or are a Variable that has all;
     the dtype stays. Raises GraphError if the piece reaches beyond ``x``.
+
+    Examples:
+        >>> x = fluid.layers.assign(np.array([[1, 2, 3], [4, 5, 6]]))
+        >>> out = fluid.layers.crop_tensor(x, shape=[1, 2], offsets=[1, 1])
+        >>> fluid.Executor().run(fetch_list=[out])
+        [array([[5, 6]])]
     """
     attrs = {
         "shape": as_extents(x.shape if shape is None else shape),
@@ -264,6 +320,11 @@ def pixel_shuffle(x: Variable, upscale_factor: int) -> Variable:
 
     x: [n, channels, rows, columns], upscale_factor r. Returns [n, channels / r^2, rows * r, columns
     * r].
+
+    Examples:
+        >>> x = fluid.data("x", [None, 8, 5, 5])
+        >>> fluid.layers.pixel_shuffle(x, upscale_factor=2).shape
+        (-1, 2, 10, 10)
     """
     return apply("pixel_shuffle", x, upscale_factor=upscale_factor)
 
@@ -272,6 +333,11 @@ def shuffle_channel(x: Variable, group: int, name: str | None = None) -> Variabl
     """Take channels of all groups in turn.
 
     x: [n, channels, rows, columns], group divides the channels. The result has the shape of x.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 6, 5, 5])
+        >>> fluid.layers.shuffle_channel(x, group=2).shape
+        (-1, 6, 5, 5)
     """
     return apply("shuffle_channel", x, name, group=group)
 
@@ -280,6 +346,11 @@ def space_to_depth(x: Variable, blocksize: int, name: str | None = None) -> Vari
     """Make channels of the pixels of every block of ``blocksize`` by ``blocksize``.
 
     [N, C, H, W] becomes [N, C * blocksize^2, H / blocksize, W / blocksize], in Fluid's order.
+
+    Examples:
+        >>> x = fluid.data("x", [None, 4, 6, 6])
+        >>> fluid.layers.space_to_depth(x, blocksize=2).shape
+        (-1, 16, 3, 3)
     """
     return apply("space_to_depth", x, name, blocksize=blocksize)
 
@@ -295,6 +366,11 @@ def unfold(
     """Write every window of images as a column: [N, channels * window, windows].
 
     paddings: one number, (rows, columns), or (top, left, bottom, right).
+
+    Examples:
+        >>> x = fluid.data("x", [None, 3, 8, 8])
+        >>> fluid.layers.unfold(x, kernel_sizes=2, strides=2).shape
+        (-1, 12, 16)
     """
 
     def pair(value: Ints) -> list[int]:

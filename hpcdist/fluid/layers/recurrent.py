@@ -158,6 +158,11 @@ def gru_unit(
 
     ``input`` [N, size], ``hidden`` [N, size / 3]; also returned are the last hidden values times
     the reset gate, and the gates. As in Fluid the activations are tanh and sigmoid.
+
+    Examples:
+        >>> x, hidden = fluid.data("x", [None, 12]), fluid.data("hidden", [None, 4])
+        >>> fluid.layers.gru_unit(x, hidden, size=12)[0].shape
+        (-1, 4)
     """
     for name in (activation, gate_activation):
         if name not in ("identity", "sigmoid", "tanh", "relu"):
@@ -192,6 +197,11 @@ def lstm_unit(
     """Compute one step of a long short-term memory: hidden values and cells [N, width] from both.
 
     ``forget_bias`` is added to the forget gate, besides the bias.
+
+    Examples:
+        >>> x, hidden, cell = (fluid.data(n, [None, 4]) for n in ("x", "hidden", "cell"))
+        >>> fluid.layers.lstm_unit(x, hidden, cell)[0].shape
+        (-1, 4)
     """
     helper = LayerHelper("lstm_unit", name)
     for var in (x_t, hidden_t_prev, cell_t_prev):

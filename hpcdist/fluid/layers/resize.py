@@ -132,6 +132,11 @@ def image_resize_short(input: Variable, out_short_len: int, resample: str = "BIL
     """Resize images so that their shorter side becomes ``out_short_len``.
 
     input: [n, channels, rows, columns], whose rows and columns are known. Returns float32 images.
+
+    Examples:
+        >>> images = fluid.data("images", [None, 3, 20, 30])
+        >>> fluid.layers.image_resize_short(images, out_short_len=10).shape
+        (-1, 3, 10, 15)
     """
     if len(input.shape) != 4:
         raise GraphError(f"image_resize_short: expected images NCHW, got shape {input.shape}")

@@ -30,6 +30,12 @@ def roi_pool(
 
     Regions are in sequences, or ``rois_lod`` int [images + 1] says where each image's begin,
     and the end.
+
+    Examples:
+        >>> images = fluid.data("images", [None, 8, 32, 32])
+        >>> rois = fluid.data("rois", [9, 4], lod_level=1)
+        >>> fluid.layers.roi_pool(images, rois, pooled_height=2, pooled_width=2).shape
+        (9, 8, 2, 2)
     """
     return declared("roi_pool", locals(), ("Argmax",), X=input)[0]
 

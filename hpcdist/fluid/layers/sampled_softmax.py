@@ -200,6 +200,11 @@ def sampled_softmax_with_cross_entropy(
     ``logits`` [rows, classes], ``label`` int64 [rows, num_true]; the result is [rows, 1], a mean
     over the labels of a row. Raises GraphError if ``use_customized_samples`` lacks the samples or
     their probabilities.
+
+    Examples:
+        >>> logits, label = fluid.data("logits", [None, 100]), fluid.data("y", [None, 1], "int64")
+        >>> fluid.layers.sampled_softmax_with_cross_entropy(logits, label, num_samples=10).shape
+        (-1, 1)
     """
     helper = LayerHelper("sample_logits")
     inputs = {"Logits": logits, "Labels": label}

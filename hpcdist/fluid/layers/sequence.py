@@ -140,6 +140,11 @@ def sequence_expand_as(x: Variable, y: Variable, name: str | None = None) -> Var
     """Repeat row i of ``x`` for each row of sequence i of ``y``.
 
     x: [sequences of y, ...]. Returns [rows of y, ...] in the sequences of y.
+
+    Examples:
+        >>> x, y = fluid.data("x", [None, 4]), fluid.data("y", [None, 1], lod_level=1)
+        >>> fluid.layers.sequence_expand_as(x, y).lod_level
+        1
     """
     return append("sequence_expand_as", {"X": x, "Y": y}, name)
 
@@ -149,6 +154,11 @@ def sequence_concat(input: Sequence[Variable], name: str | None = None) -> Varia
 
     input: values [rows, ...] with equal numbers of sequences. Returns [all rows, ...] in as many
     sequences.
+
+    Examples:
+        >>> x, y = (fluid.data(n, [None, 16], lod_level=1) for n in "xy")
+        >>> fluid.layers.sequence_concat([x, y]).shape
+        (-1, 16)
     """
     return append("sequence_concat", {"X": list(input)}, name, dtype=input[0].dtype)
 
@@ -157,6 +167,11 @@ def sequence_reverse(x: Variable, name: str | None = None) -> Variable:
     """Return each sequence with its last row first.
 
     x: [rows, ...] in sequences, which are those of the result.
+
+    Examples:
+        >>> words = fluid.data("words", [None, 16], lod_level=1)
+        >>> fluid.layers.sequence_reverse(words).shape
+        (-1, 16)
     """
     return append("sequence_reverse", {"X": x}, name, slot="Y")
 
@@ -166,6 +181,11 @@ def sequence_reshape(input: Variable, new_dim: int) -> Variable:
 
     Sequences get longer or shorter by width / new_dim; the dtype stays. Raises GraphError if the
     numbers of a sequence do not divide.
+
+    Examples:
+        >>> words = fluid.data("words", [None, 16], lod_level=1)
+        >>> fluid.layers.sequence_reshape(words, new_dim=8).shape
+        (-1, 8)
     """
     return append("sequence_reshape", {"X": input}, new_dim=new_dim)
 
@@ -173,7 +193,13 @@ def sequence_reshape(input: Variable, new_dim: int) -> Variable:
 def sequence_enumerate(
     input: Variable, win_size: int, pad_value: int = 0, name: str | None = None
 ) -> Variable:
-    """Return, for each id [rows, 1], it and those after it: [rows, win_size]."""
+    """Return, for each id [rows, 1], it and those after it: [rows, win_size].
+
+    Examples:
+        >>> ids = fluid.data("ids", [None, 1], "int64", lod_level=1)
+        >>> fluid.layers.sequence_enumerate(ids, win_size=3).shape
+        (-1, 3)
+    """
     facts: dict[str, Any] = {"win_size": win_size, "pad_value": pad_value, "stop_gradient": True}
     return append("sequence_enumerate", {"X": input}, name, **facts)
 
@@ -184,6 +210,13 @@ def sequence_pad(
     """Return [sequences, maxlen, ...], padded with ``pad_value`` ([1] or a row), and the lengths.
 
     ``maxlen`` None: as long as the longest sequence.
+
+    Examples:
+        >>> words = fluid.data("words", [None, 16], lod_level=1)
+        >>> zero = fluid.layers.fill_constant([1], "float32", 0.0)
+        >>> padded, lengths = fluid.layers.sequence_pad(words, zero, maxlen=20)
+        >>> padded.shape
+        (-1, 20, 16)
     """
     pad_value.stop_gradient = True
     inputs, outputs = {"X": x, "PadValue": pad_value}, {"Out": x.dtype, "Length": "int64"}
@@ -195,6 +228,12 @@ def sequence_unpad(x: Variable, length: Variable, name: str | None = None) -> Va
     """Return the first ``length[i]`` rows of each ``x[i]`` as a sequence.
 
     ``length`` int64 is fed, or comes from `sequence_pad`.
+
+    Examples:
+        >>> padded = fluid.data("padded", [None, 20, 16])
+        >>> lengths = fluid.data("n", [None], "int64")
+        >>> fluid.layers.sequence_unpad(padded, lengths).lod_level
+        1
     """
     length.stop_gradient = True
     return append("sequence_unpad", {"X": x, "Length": length}, name)
@@ -206,6 +245,12 @@ def sequence_mask(
     """Return [..., maxlen] with 1 at places before each length of ``x``, 0 behind.
 
     ``maxlen`` is a number or a Variable; None: the largest of the lengths.
+
+    Examples:
+        >>> lengths = fluid.layers.assign(np.array([1, 3]))
+        >>> fluid.Executor().run(fetch_list=[fluid.layers.sequence_mask(lengths, maxlen=3)])
+        [array([[1, 0, 0],
+               [1, 1, 1]])]
     """
     helper = LayerHelper("sequence_mask", name)
     out = helper.new_var(dtype, stop_gradient=True)
@@ -220,6 +265,11 @@ def lod_reset(
     """Group the rows of ``x`` as those of ``y`` are, or by offsets ``target_lod``.
 
     Of a ``y`` without sequences the values are the offsets: integers that ascend from 0.
+
+    Examples:
+        >>> x = fluid.data("x", [6, 4])
+        >>> fluid.layers.lod_reset(x, target_lod=[0, 2, 6]).lod_level
+        1
     """
     slots = {"X": x} if y is None else {"X": x, "Y": y}
     if y is not None and not y.lod_level:
@@ -266,6 +316,11 @@ def row_conv(
     """Add to each row of a sequence the ``future_context_size`` rows after it, each weighted.
 
     The parameter [future_context_size + 1, width] has a weight for each number of those rows.
+
+    Examples:
+        >>> words = fluid.data("words", [None, 16], lod_level=1)
+        >>> fluid.layers.row_conv(words, future_context_size=2).shape
+        (-1, 16)
     """
     helper = LayerHelper("row_conv")
     shape = [future_context_size + 1, input.shape[-1]]
@@ -287,6 +342,11 @@ def im2sequence(
 
     Patches go from left to right, then down; ``padding`` is one number, (height, width), or (up,
     left, down, right). ``input_image_size``, sizes that differ from image to image, is refused.
+
+    Examples:
+        >>> images = fluid.data("images", [None, 3, 8, 8])
+        >>> fluid.layers.im2sequence(images, filter_size=2, stride=2).shape
+        (-1, 12)
     """
     if input_image_size is not None:
         raise GraphError("im2sequence: input_image_size is not there; all images have one size")

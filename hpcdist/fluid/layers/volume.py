@@ -39,7 +39,13 @@ def grid_sampler(x: Variable, grid: Variable, name: str | None = None) -> Variab
 def affine_grid(
     theta: Variable, out_shape: Variable | Sequence[int], name: str | None = None
 ) -> Variable:
-    """Return places for `grid_sampler`, from 2 x 3 matrices and a shape NCHW."""
+    """Return places for `grid_sampler`, from 2 x 3 matrices and a shape NCHW.
+
+    Examples:
+        >>> theta = fluid.data("theta", [1, 2, 3])
+        >>> fluid.layers.affine_grid(theta, out_shape=[1, 3, 8, 8]).shape
+        (1, 8, 8, 2)
+    """
     helper, attrs = LayerHelper("affine_grid", name), {"output_shape": as_extents(out_shape)}
     return helper.apply("affine_grid", {"Theta": theta}, attrs, slot="Output", dtype=theta.dtype)
 
