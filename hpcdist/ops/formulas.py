@@ -9,6 +9,7 @@ and scratch memory. The temporaries of others take memory.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -101,6 +102,11 @@ class _Traced(NDArrayOperatorsMixin):
     shape: tuple[int, ...]
     array: Any = None
     __hash__ = object.__hash__  # equal is a step, too
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The element type."""
+        return self.sample.dtype
 
     def __array_ufunc__(self, function, method: str, *operands: Any, **named: Any) -> Any:
         return NotImplemented if method != "__call__" or named else self._note(function, operands)
@@ -216,12 +222,21 @@ def traced(formula: Formula | None, count: int) -> Bind:
 
 
 # -- what formulas have in common ------------------------------------------------------------------
-def sigmoid(xp: ArrayModule, x: Array) -> Array:
-    """Return 1 / (1 + exp(-x)): 0 where exp overflows, and all digits far below 0.
+@functools.cache
+def _most_of_exp(dtype: Any) -> int:
+    """The greatest whole number of which exp does not overflow."""
+    return int(np.log(np.finfo(dtype).max))
 
-    By way of tanh, 1 + tanh(x / 2) would keep none of them there, and its logarithm be -inf.
+
+def sigmoid(xp: ArrayModule, x: Array) -> Array:
+    """Return 1 / (1 + exp(-x)), which does not overflow; tensors by torch's own function.
+
+    By way of tanh, 1 + tanh(x / 2) would keep no digits far below 0, and its logarithm be -inf.
     """
-    return 1 / (1 + xp.exp(-x))
+    own = getattr(xp, "sigmoid", None)
+    if own is not None:
+        return own(x)
+    return 1 / (1 + xp.exp(xp.clip(-x, None, _most_of_exp(x.dtype))))
 
 
 def softplus(xp: ArrayModule, x: Array) -> Array:

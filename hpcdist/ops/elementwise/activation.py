@@ -6,20 +6,15 @@ Fluid's does) and the gradient of Out; ``derivative(xp, value, dout, **attrs)`` 
 
 from __future__ import annotations
 
-import math
 from functools import partial
 
 import numpy as np
 
-from hpcdist.graph.names import grad_name
-from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import Given, GradOp, define
+from hpcdist.graph.registry import Given
 from hpcdist.graph.rows import by_element
 from hpcdist.ops.algebra.second_derivatives import UNARY
-from hpcdist.ops.common import Wanted, define_with_grad, in_sequence, same
-from hpcdist.ops.elementwise.gelu import erf
+from hpcdist.ops.common import define_with_grad, in_sequence, same
 from hpcdist.ops.formulas import Formula, enter, sigmoid, softplus, traced
-from hpcdist.ops.host_loops import compiled
 from hpcdist.ops.types import Array, ArrayModule, Attrs, Bind, Call
 
 _ROW = 4096  # elements: enough to hide what a row costs
@@ -62,7 +57,8 @@ def unary(
     )
 
 
-def _named(name: str) -> Formula:
+def named(name: str) -> Formula:
+    """Return the function of that name, of numpy, cupy or torch, as a formula."""
     return lambda xp, x: getattr(xp, name)(x)
 
 
@@ -99,131 +95,16 @@ unary(
     "Out",
     None,
     bind=_relu_bind,
-    torch=_named("relu"),
+    torch=named("relu"),
     derivative_bind=_relu_grad_bind,
     torch_derivative=lambda torch, out, dout: torch.ops.aten.threshold_backward(dout, out, 0),
     inplace=True,
 )
 
 
-# -- powers and roots ----------------------------------------------------------------------------
-def _square_grad(xp: ArrayModule, x, dout) -> Array:
-    half = x * dout
-    return half + half  # cheaper than a Python number as operand
-
-
-unary(
-    "square",
-    _named("square"),
-    "X",
-    _square_grad,
-    torch_derivative=lambda torch, x, dout: 2 * x * dout,
-    inplace=True,
-)
-
-
-def _rsqrt_grad(xp: ArrayModule, out, dout) -> Array:
-    return out * out * out * dout * -0.5
-
-
-unary("rsqrt", lambda xp, x: 1 / xp.sqrt(x), "Out", _rsqrt_grad, torch=_named("rsqrt"))
-unary(
-    "pow",
-    lambda xp, x, factor: x**factor,
-    "X",
-    lambda xp, x, dout, factor: x ** (factor - 1) * dout * factor,
-    given="FactorTensor",
-    factor=1.0,
-)
-
-
-# -- elementary functions: in place, each is one call ----------------------------------------------
-def _flat(xp: ArrayModule, dout, dx) -> Call:
-    return partial(dx.fill, 0)
-
-
-for _type, _name, _needs, _derivative in (
-    ("sqrt", "sqrt", "Out", lambda xp, out, dout: dout / out * 0.5),
-    ("reciprocal", "reciprocal", "Out", lambda xp, out, dout: -(out * out * dout)),
-    ("exp", "exp", "Out", lambda xp, out, dout: out * dout),
-    ("log", "log", "X", lambda xp, x, dout: dout / x),
-    ("log1p", "log1p", "X", lambda xp, x, dout: dout / (1 + x)),
-    ("abs", "absolute", "X", lambda xp, x, dout: xp.sign(x) * dout),
-    ("sin", "sin", "X", lambda xp, x, dout: xp.cos(x) * dout),
-    ("cos", "cos", "X", lambda xp, x, dout: -(xp.sin(x) * dout)),
-    ("acos", "arccos", "X", lambda xp, x, dout: -dout / xp.sqrt(1 - x * x)),
-    ("asin", "arcsin", "X", lambda xp, x, dout: dout / xp.sqrt(1 - x * x)),
-    ("atan", "arctan", "X", lambda xp, x, dout: dout / (1 + x * x)),
-    ("tan", "tan", "Out", lambda xp, out, dout: dout * (1 + out * out)),
-    ("expm1", "expm1", "Out", lambda xp, out, dout: dout * (out + 1)),
-    ("log2", "log2", "X", lambda xp, x, dout: dout / (x * math.log(2))),
-    ("log10", "log10", "X", lambda xp, x, dout: dout / (x * math.log(10))),
-    ("sinh", "sinh", "X", lambda xp, x, dout: dout * xp.cosh(x)),
-    ("cosh", "cosh", "X", lambda xp, x, dout: dout * xp.sinh(x)),
-    ("asinh", "arcsinh", "X", lambda xp, x, dout: dout / xp.sqrt(1 + x * x)),
-    ("acosh", "arccosh", "X", lambda xp, x, dout: dout / xp.sqrt(x * x - 1)),
-    ("atanh", "arctanh", "X", lambda xp, x, dout: dout / (1 - x * x)),
-):
-    unary(_type, _named(_name), _needs, _derivative, inplace=True)
-for _type, _name in {"floor": "floor", "ceil": "ceil", "round": "rint"}.items():
-    unary(
-        _type,
-        _named(_name),
-        "",
-        None,
-        torch=_named(_type),
-        derivative_bind=_flat,
-        torch_derivative=lambda torch, dout: torch.zeros_like(dout),
-        inplace=True,
-    )
-
-
-def _erf_bind(xp: ArrayModule, x, out) -> Call:
-    if xp is np:
-        return compiled("elementwise.gelu_kernels", "erf", x.reshape(-1), out.reshape(-1))
-
-    def run() -> None:
-        out[...] = erf(xp, x)
-
-    return run
-
-
-unary(
-    "erf",
-    None,
-    "X",
-    lambda xp, x, dout: 2 / math.sqrt(math.pi) * xp.exp(-x * x) * dout,
-    bind=_erf_bind,
-    torch=_named("erf"),
-)
-
-
-def _sign_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
-    (x,), (out,) = op.input("X"), op.output("Out")
-    return [GradOp("scale", {"X": [grad_name(out)]}, {"Out": [grad_name(x)]}, {"scale": 0.0})]
-
-
-enter("sign", _named("sign"))
-define(
-    "sign",
-    "X -> Out",
-    rows=by_element(),
-    infer=same,
-    bind=traced(_named("sign"), 1),
-    inplace={"Out": "X"},
-    grad=_sign_grad,
-)
-
-
 # -- sigmoid, tanh, and what is made of them -------------------------------------------------------
-def _gate(xp: ArrayModule, x) -> Array:
-    """Return sigmoid(x); tensors by torch's own function."""
-    own = getattr(xp, "sigmoid", None)
-    return sigmoid(xp, x) if own is None else own(x)
-
-
 def _swish_grad(xp: ArrayModule, x, dout, beta: float) -> Array:
-    gate = _gate(xp, x * beta)
+    gate = sigmoid(xp, x * beta)
     return (gate + beta * x * gate * (1 - gate)) * dout
 
 
@@ -234,22 +115,24 @@ def _stanh_grad(xp: ArrayModule, x, dout, scale_a: float, scale_b: float) -> Arr
 
 unary(
     "sigmoid",
-    _gate,
+    sigmoid,
     "Out",
     lambda xp, out, dout: (1 - out) * out * dout,
     torch_derivative=lambda torch, out, dout: torch.ops.aten.sigmoid_backward(dout, out),
 )
 unary(
     "tanh",
-    _named("tanh"),
+    named("tanh"),
     "Out",
     lambda xp, out, dout: (1 - out * out) * dout,
     torch_derivative=lambda torch, out, dout: torch.ops.aten.tanh_backward(dout, out),
     inplace=True,
 )
-unary("logsigmoid", lambda xp, x: -softplus(xp, -x), "X", lambda xp, x, dout: _gate(xp, -x) * dout)
-unary("softplus", softplus, "X", lambda xp, x, dout: _gate(xp, x) * dout)
-unary("swish", lambda xp, x, beta: _gate(xp, x * beta) * x, "X", _swish_grad, beta=1.0)
+unary(
+    "logsigmoid", lambda xp, x: -softplus(xp, -x), "X", lambda xp, x, dout: sigmoid(xp, -x) * dout
+)
+unary("softplus", softplus, "X", lambda xp, x, dout: sigmoid(xp, x) * dout)
+unary("swish", lambda xp, x, beta: sigmoid(xp, x * beta) * x, "X", _swish_grad, beta=1.0)
 unary(
     "stanh",
     lambda xp, x, scale_a, scale_b: scale_b * xp.tanh(scale_a * x),
