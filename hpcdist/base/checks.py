@@ -47,6 +47,17 @@ def integer(
     return number
 
 
+def is_whole(value: Any, least: int) -> bool:
+    """Return whether a value is an integer of at least ``least``; a bool is none."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def is_positive(value: Any) -> bool:
+    """Return whether a value is a finite number above 0; a bool is none."""
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    return real and 0.0 < float(value) < math.inf
+
+
 def extents(shape: Iterable[Any]) -> tuple[int, ...]:
     """Return a shape's extents as ints; GraphTypeError for text, and for what is not whole."""
     listed = tuple(shape)
@@ -64,10 +75,9 @@ def positive(name: str, value: Any, errors: Errors = PLAN) -> float:
     wrong_type, wrong_value = errors
     if not isinstance(value, Real) or isinstance(value, bool):
         raise wrong_type(f"{name}: expected a number, got {value!r}")
-    number = float(value)
-    if not 0.0 < number < math.inf:
+    if not is_positive(value):
         raise wrong_value(f"{name}: expected a number above 0, got {value}")
-    return number
+    return float(value)
 
 
 def directory(name: str, value: Any, error: type[Exception]) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -70,7 +71,7 @@ class TablePublisher:
         self._kept = kept
         self._every = integer("every", every, 1)
         self._base_every = integer("base_every", base_every, 1)
-        self._directory = directory("Publisher", dirname, PublicationError).resolve()
+        self._directory = _writable(directory("Publisher", dirname, PublicationError).resolve())
         if dense is not None and not isinstance(dense, OnnxModel):
             raise PublicationError(f"Publisher: dense: expected an OnnxModel, got {dense!r}")
         self._tables = None if tables is None else sorted(names("Publisher: tables", tables))
@@ -282,7 +283,8 @@ def _await(path: Path, deadline_s: float) -> Mapping[str, Any]:
     while not facts.exists():
         if failure.exists():
             raise CheckpointError(
-                failure.read_text(errors="replace") or f"{path}: cannot be written"
+                failure.read_text(errors="replace")
+                or f"{path}: cannot be written, nor can the reason: the disk may be full"
             )
         if time.monotonic() - began > deadline_s:
             raise CheckpointError(
@@ -294,3 +296,13 @@ def _await(path: Path, deadline_s: float) -> Mapping[str, Any]:
     if not isinstance(found, dict):
         raise PublicationError(f"{facts}: is malformed")
     return found
+
+
+def _writable(path: Path) -> Path:
+    """Return a directory that is there, or can be made; PublicationError if it never can be."""
+    there = next(one for one in (path, *path.parents) if one.exists())
+    if not there.is_dir():
+        raise PublicationError(f"Publisher: expected a directory, got {path}: {there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise PublicationError(f"Publisher: {path}: this process must not write to {there}")
+    return path

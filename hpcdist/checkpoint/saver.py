@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcdist.base import settings
+from hpcdist.base.checks import is_positive, is_whole
 from hpcdist.base.errors import CheckpointError, NotFiniteError
 from hpcdist.checkpoint import preemption
 from hpcdist.checkpoint.checkpoint import Checkpoint, latest
@@ -53,15 +54,15 @@ class LoopSaver:
         compression: str | None = None,
         single_file: bool = False,
         publish: str | Path | None = None,
-        publish_every: int = 100,
+        publish_every: int | None = None,
         publish_keep: Mapping[str, Choice] | None = None,
         dense: OnnxModel | None = None,
     ) -> None:
         """``kept`` is asked what the loop keeps, as it is then."""
         for name, value, fits, expected in (
-            ("every", every, every is None or every >= 1, "at least 1 step"),
-            ("every_s", every_s, every_s is None or every_s > 0, "a time above 0"),
-            ("keep", keep, keep >= 1, "at least 1 checkpoint"),
+            ("every", every, every is None or is_whole(every, 1), "at least 1 step"),
+            ("every_s", every_s, every_s is None or is_positive(every_s), "a time above 0"),
+            ("keep", keep, is_whole(keep, 1), "at least 1 checkpoint"),
             ("best", best, best in ("min", "max"), "min or max"),
             ("on_nan", on_nan, on_nan in (None, "warn", "end"), "warn or end"),
         ):
@@ -76,11 +77,13 @@ class LoopSaver:
         self._on_nan = on_nan or settings.ON_NAN.read()
         self._reader, self._compression, self._single_file = reader, compression, single_file
         self._publisher: TablePublisher | None = None
+        facts = {"every": publish_every, "keep": publish_keep, "dense": dense}
+        given = {name: value for name, value in facts.items() if value is not None}
         if publish is not None:
-            facts = {"every": publish_every, "keep": publish_keep, "dense": dense}
-            self._publisher = self._publisher_to(publish, facts)
-        elif publish_keep:
-            raise CheckpointError("publish_keep: say where to: Saver(..., publish='published')")
+            self._publisher = self._publisher_to(publish, given)
+        elif given:
+            name = "dense" if "dense" in given else f"publish_{next(iter(given))}"
+            raise CheckpointError(f"{name}: say where to: Saver(..., publish='published')")
         self._asks: bool | None = None  # whether trainers ask each other
         self._look_at = 1  # the step after which they do so next
         self._looked = (0, time.monotonic())

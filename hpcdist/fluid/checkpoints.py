@@ -234,7 +234,7 @@ class Saver(LoopSaver):
         single_file: bool = False,
         scope: Scope | None = None,
         publish: str | Path | None = None,
-        publish_every: int = 100,
+        publish_every: int | None = None,
         publish_keep: Mapping[str, Choice] | None = None,
         dense: OnnxModel | None = None,
     ) -> None:

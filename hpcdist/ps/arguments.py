@@ -11,6 +11,7 @@ from hpcdist.base.errors import TableError
 from hpcdist.base.nearest import did_you_mean
 from hpcdist.comm.base import Array
 from hpcdist.ps.facts import (
+    PUBLISH_EVERY,
     Initial,
     OptimizerFacts,
     Publishing,
@@ -97,10 +98,13 @@ def training_mode(name: str, max_staleness: int | None) -> TrainingMode:
     return mode
 
 
-def publishing(table: str, chosen: object, every: int) -> Publishing | None:
+def publishing(table: str, chosen: object, every: int | None) -> Publishing | None:
     """Return where a table is published; TableError or PlanError for what cannot be."""
-    number = integer(f"table {table!r}: publish_every", every, 1)
+    called = f"table {table!r}: publish_every"
+    number = PUBLISH_EVERY if every is None else integer(called, every, 1)
     if chosen is None:
+        if every is not None:
+            raise TableError(f"{called}: say where to: publish='published'")
         return None
     path = directory(f"table {table!r}: publish", chosen, TableError)
     return Publishing(str(path.resolve()), number, (table,))

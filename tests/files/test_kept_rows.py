@@ -9,7 +9,7 @@ from hpcdist.checkpoint import published_rows
 from hpcdist.checkpoint.published_rows import PublishedRows, PublishOrder
 from hpcdist.checkpoint.publisher import TablePublisher
 from hpcdist.checkpoint.rows import Choice
-from hpcdist.errors import CheckpointError, HpcdistError, TableError
+from hpcdist.errors import CheckpointError, HpcdistError, PublicationError, TableError
 from hpcdist.ps.policy_table import PolicyTable
 from hpcdist.ps.published.sorted_rows import ids_of
 from hpcdist.ps.row_policy import ClickScore, RowPolicy
@@ -156,3 +156,31 @@ def test_what_cannot_be_chosen_is_refused_before_the_first_step(tmp_path):
     ):
         with pytest.raises(HpcdistError, match=message):
             call()
+
+
+def test_where_nothing_can_be_published_is_refused_before_the_first_step(tmp_path):
+    (tmp_path / "file").write_text("")
+    declared = KeptValues(None, (), policies={"t": POLICY})
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(PublicationError, match=f"a directory, got {path}: .*file is a file"):
+            TablePublisher(lambda: declared, path)
+    TablePublisher(lambda: declared, tmp_path / "made" / "later")
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("name", ["publish_every", "publish_keep", "dense"])
+def test_facts_of_publishing_without_a_directory_are_refused(tmp_path, name):
+    with pytest.raises(CheckpointError, match=f"{name}: say where to"):
+        fluid.checkpoint.Saver(None, tmp_path, **{name: 1})
+    if name != "dense":
+        with pytest.raises(TableError, match=f"'t': {name}: say where to"):
+            ps.connect("t", 1, **{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("every", "6"), ("every", 2.5), ("every", True), ("keep", 1.5), ("every_s", "60")],
+)
+def test_savers_take_whole_numbers_and_times(tmp_path, name, value):
+    with pytest.raises(CheckpointError, match=f"{name}: expected .*, got {value!r}"):
+        fluid.checkpoint.Saver(None, tmp_path, **{name: value})

@@ -183,6 +183,11 @@ def test_a_day_with_other_directories_says_which_it_has(run, monkeypatch, caplog
         ({"passes": "0000"}, "passes: expected names of directories, got '0000'"),
         ({"passes": [["0000", "1200"], "1200"]}, "each directory in one pass"),
         ({"passes": []}, "passes: expected names"),
+        ({"passes": 4}, "passes: expected names of directories, got 4"),
+        ({"passes": [4]}, "passes: expected names of directories, got [4]"),
+        ({"passes": ["../20261130"]}, "passes: expected names of directories"),
+        ({"passes": ["0000", "/tmp"]}, "passes: expected names of directories"),
+        ({"done": 3}, "done: expected the name of a file, got 3"),
         ({"done": "a/b"}, "a name as done"),
         ({"poll_s": 0}, "poll_s: expected a number above 0"),
         ({"on_empty": "wait"}, "on_empty: expected 'error' or 'skip'"),
@@ -196,6 +201,13 @@ def test_what_cannot_be_is_refused(run, options, message):
     with pytest.raises(DataError) as error:
         run.start(**options)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("part", ["load", "score", "train"])
+def test_parts_that_are_no_functions_are_refused(part):
+    parts = {"load": list, "score": list, "train": len, part: 3}
+    with pytest.raises(DataError, match=f"Parts: {part}: expected a function, got 3"):
+        online.Parts(**parts)
 
 
 def test_a_directory_that_is_not_there_is_refused(run):

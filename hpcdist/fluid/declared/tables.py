@@ -14,7 +14,7 @@ from hpcdist.comm.base import Array
 from hpcdist.comm.process_manager import launched_size
 from hpcdist.fluid.declared.table_set import TableSet
 from hpcdist.ps import arguments as given
-from hpcdist.ps.facts import PUBLISH_EVERY, Initial
+from hpcdist.ps.facts import Initial
 from hpcdist.ps.row_policy import RowPolicy
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def connect(
     mode: str = "sync",
     max_staleness: int | None = None,
     publish: str | Path | None = None,
-    publish_every: int = PUBLISH_EVERY,
+    publish_every: int | None = None,
     publish_keep: Choice | None = None,
     **arguments: float,
 ) -> Table:
@@ -208,7 +208,7 @@ def connect(
     a row, which rows are forgotten, how they are kept. In
     ``mode`` "async", with servers, ``max_staleness`` is how many steps a
     trainer may be ahead of the slowest. ``publish``: a directory to which a version of the table is
-    written every ``publish_every`` steps, for `hpcdist.serving.Lookup`; ``publish_keep``, a
+    written every ``publish_every`` steps (100), for `hpcdist.serving.Lookup`; ``publish_keep``, a
     `hpcdist.checkpoint.Choice`: with which rows, by shows and clicks, None: all. Every trainer
     connects the same tables before the first pull or push; a server serves in here, and its script
     ends. The same name with the same facts is the same table. TableError or PlanError for what

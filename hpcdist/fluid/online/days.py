@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpcdist.base.checks import integer
 from hpcdist.base.errors import DataError
@@ -69,16 +70,29 @@ def day_of(name: str, value: object) -> datetime.date:
     raise DataError(f"{name}: expected a day as YYYYMMDD, got {value!r}")
 
 
+def _lists(value: object) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str)
+
+
+def _is_inside(name: str) -> bool:
+    """Return whether a name stays within the directory of a day."""
+    return not name.startswith("/") and ".." not in Path(name).parts
+
+
 class Days:
     """The directories ``data``/DAY/SPLIT: ``passes`` of a day are one or more splits each."""
 
     def __init__(self, data: str | Path, passes: Passes, done: str) -> None:
         """``done``: the file that says that a split is complete; "": nothing is waited for."""
         self._data, self._done = Path(data), done
-        self._passes = [(p,) if isinstance(p, str) else tuple(p) for p in passes]
+        listed = list(passes) if _lists(passes) else []
+        self._passes: list[tuple[Any, ...]]
+        self._passes = [tuple(one) if _lists(one) else (one,) for one in listed]
         names = [name for one in self._passes for name in one]
-        if isinstance(passes, str) or not names or not all(isinstance(n, str) for n in names):
+        if not (names and all(isinstance(name, str) and _is_inside(name) for name in names)):
             raise DataError(f"passes: expected names of directories, got {passes!r:.80}")
+        if not isinstance(done, str):
+            raise DataError(f"done: expected the name of a file, got {done!r}")
         if "/" in done or len(set(names)) < len(names):
             raise DataError(
                 f"expected each directory in one pass and a name as done, got {done!r}, {names}"

@@ -42,6 +42,11 @@ class Parts:
     score: Callable[[Any], Iterable[tuple[Any, Any]]]
     train: Callable[[Any], int | None]
 
+    def __post_init__(self) -> None:
+        for name, part in vars(self).items():
+            if not callable(part):
+                raise DataError(f"Parts: {name}: expected a function, got {part!r}")
+
 
 def of_dataset(
     executor: Executor,
