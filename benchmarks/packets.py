@@ -84,10 +84,9 @@ def ours(transport: Transport, packets: int) -> None:
             )
         ]
     )
+    exchange = client.exchanger([0])  # as a step of an asynchronous trainer ends
     for _ in range(packets):
-        client.post_receives()
-        client.send_packet(0)
-        client.wait_receives()
+        exchange()
     client.close()
 
 

@@ -63,16 +63,24 @@ class Clock:
 CLOCK = Clock()
 
 
-@dataclass(slots=True, eq=False)
-class _Wait:
-    """What a thread waits for, once it has waited a little."""
+class waits_for:
+    """Report ``describe()`` from `waiting_for` while the block waits by other means."""
 
-    describe: Callable[[], str]
-    since_ns: int  # of the monotonic clock
-    by_main: bool
+    __slots__ = ("by_main", "describe", "since_ns")
+
+    def __init__(self, describe: Callable[[], str]) -> None:
+        self.describe = describe
+
+    def __enter__(self) -> None:
+        self.by_main = threading.get_ident() == threading.main_thread().ident
+        self.since_ns = time.monotonic_ns()
+        _waits[self] = None
+
+    def __exit__(self, *_: object) -> None:
+        del _waits[self]
 
 
-_waits: dict[_Wait, None] = {}  # of all threads, in the order in which they began
+_waits: dict[waits_for, None] = {}  # of all threads, in the order in which they began
 
 TICK_S = 0.02
 ticks: list[Callable[[], None]] = []  # called about so often while this process waits
@@ -94,25 +102,13 @@ def waiting_cause() -> tuple[Cause, int] | None:
     return None if wait is None else (cause_of(wait.describe), wait.since_ns)
 
 
-def _current() -> _Wait | None:
+def _current() -> waits_for | None:
     """Return the wait that tells most of this process: the main thread's, or the one begun last.
 
     Another thread asks, and the wait may end meanwhile.
     """
     waits = list(_waits)
     return next((wait for wait in reversed(waits) if wait.by_main), waits[-1] if waits else None)
-
-
-@contextmanager
-def waits_for(describe: Callable[[], str]) -> Iterator[None]:
-    """Report ``describe()`` from `waiting_for` while the block waits by other means."""
-    by_main = threading.get_ident() == threading.main_thread().ident
-    wait = _Wait(describe, time.monotonic_ns(), by_main)
-    _waits[wait] = None
-    try:
-        yield
-    finally:
-        del _waits[wait]
 
 
 @contextmanager
@@ -123,19 +119,6 @@ def waits_for_ranks(ranks: Callable[[], Sequence[int]]) -> Iterator[None]:
     except DeadlineError as error:
         error.missing = error.missing or tuple(ranks())
         raise
-
-
-def naming_ranks(wait: Callable[[], T], ranks: Callable[[], Sequence[int]]) -> Callable[[], T]:
-    """Return a wait whose DeadlineError says that ``ranks()``, called then, are missing."""
-
-    def named() -> T:
-        try:
-            return wait()
-        except DeadlineError as error:
-            error.missing = error.missing or tuple(ranks())
-            raise
-
-    return named
 
 
 def while_waiting(call: Callable[[], None]) -> Callable[[], None]:
@@ -184,8 +167,8 @@ def waiter(
     makes of a ``failure`` of ``poll``; CommError if it answers None, which means that nothing is
     under way.
     """
-    spins = range(policy.spins)
-    cause = recorder.name(cause_of(describe).value)
+    spins, now = range(policy.spins), time.monotonic_ns
+    kind, cause = EventKind.WAIT, recorder.name(cause_of(describe).value)
 
     begun = ended = 0  # of the last short wait: noted in the next one, where that delays nobody
 
@@ -195,19 +178,23 @@ def waiter(
             result = poll()
             if result:
                 return result
-            if ended:
-                recorder.record(EventKind.WAIT, cause, begun, ended)
-            begun, ended = time.monotonic_ns(), 0
+            noted = recorder.on
+            if noted:
+                if ended:
+                    recorder.record(kind, cause, begun, ended)
+                begun, ended = now(), 0
             for _ in spins:
                 result = poll()
                 if result:
-                    ended = time.monotonic_ns()
+                    if noted:
+                        ended = now()
                     return result
             try:
                 with waits_for(describe):
                     return linger()
             finally:
-                recorder.record(EventKind.WAIT, cause, begun, time.monotonic_ns())
+                if noted:
+                    recorder.record(kind, cause, begun, now())
         except failure as error:
             raise explained(error, describe()) from error
 

@@ -100,9 +100,7 @@ class PsClient(PacketExchange):
         self._beside.append(client)
         return client
 
-    def wait_receives(self) -> None:
-        """End the step: wait for all answers, and until what was pushed may be overwritten."""
-        super().wait_receives()
+    def _finish_rows(self) -> None:
         if self._pushed:
             self._rows.finish()
             self._pushed.clear()
@@ -249,7 +247,7 @@ class PsClient(PacketExchange):
 
     def _finish_sending(self) -> None:
         """End what has been sent of a step that goes no further."""
-        if any(self._sent) and not self._posted:
+        if self._lacks & self._receives_bit and self._lacks != self._whole:
             self.post_receives()
         self.wait_sends()
         self._rows.finish()

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from hpcdist.base.errors import CommError
 from hpcdist.base.trace import events
-from hpcdist.base.trace.events import Cause, waits_for_cause
+from hpcdist.base.trace.events import Cause
 from hpcdist.base.trace.recorder import recorder
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.cluster import Cluster
-from hpcdist.comm.progress import deadline_error, naming_ranks
+from hpcdist.comm.progress import deadline_error
 from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.messages import GRADIENT_TAG, PARAMETER_TAG
 from hpcdist.ps.packets import Packet, PacketBuffer, VarSpec
@@ -48,6 +48,7 @@ class PacketExchange:
     A step is ``post_receives``, ``send_packet`` for each packet as its gradients become ready,
     ``wait_sends`` (after it the gradients may be overwritten; may be left out) and
     ``wait_receives`` (after it the parameters are those of the next step).
+    `exchanger` makes one call of its end.
     """
 
     def __init__(
@@ -66,15 +67,18 @@ class PacketExchange:
         self._parameters: list[PacketBuffer] = []
         self._sends: list[Request] = []
         self._receives: list[Request] = []
-        self._start_sends: list[Callable[[], None]] = []
-        self._start_receives: Callable[[], None] = lambda: None
-        self._finish_sends: Callable[[], object] = lambda: None
-        self._finish_exchange: Callable[[], object] = lambda: None
+        self._start_sends: list[Callable[[], None]] = []  # copying first what lies elsewhere
+        self._start_receives: Callable[[], None] = _nothing
+        self._finish_sends: Callable[[], object] = _nothing
+        self._finish_exchange: Callable[[], object] = _nothing
         self._exchange: list[Request] = []
         self._scattered: list[PacketBuffer] = []
-        self._sent: list[bool] = []
-        self._posted = False
-        self._posted_at = 0.0  # seconds of the monotonic clock
+        # What a step still lacks, as bits: packets to be sent, and above them the receives. Kept in
+        # one number, since this runs in every step, and after a wait all memory is cold.
+        self._whole = self._lacks = self._receives_bit = 1
+        self._looked_at: float | None = None  # since when, on the monotonic clock
+        self._moves_rows = False
+        self.awaited = _Awaited(self, Cause.PARAMETERS)
 
     @property
     def packets(self) -> tuple[Packet, ...]:
@@ -84,22 +88,48 @@ class PacketExchange:
     def post_receives(self) -> None:
         """Post the receives of this step's parameters; their old values must not be in use."""
         self._start_receives()
-        self._posted = True
-        self._posted_at = time.monotonic()
+        self._lacks &= ~self._receives_bit
 
     def send_packet(self, index: int) -> None:
         """Start sending packet ``index``; all its gradients must be there and stay as they are."""
-        if self._sent[index]:
+        lacks, bit = self._lacks, 1 << index
+        if not lacks & bit:
             raise CommError(f"{self._name}: {self._packets[index]} sent twice in one step")
-        self._sent[index] = True
-        noted = not self.step + 1 & recorder.mask
-        begin = time.monotonic_ns() if noted else 0
-        gradients = self._gradients[index]
-        if not gradients.in_place:
-            gradients.gather()
+        self._lacks = lacks ^ bit
+        if self.step + 1 & recorder.mask:
+            self._start_sends[index]()
+            return
+        begin = time.monotonic_ns()
         self._start_sends[index]()
-        if noted:
-            self._note(events.EventKind.SENT, index, gradients, begin)
+        self._note(events.EventKind.SENT, index, self._gradients[index], begin)
+
+    def exchanger(self, last: Sequence[int]) -> Callable[[], None]:
+        """Return the call that sends these packets, the last of a step, and ends it.
+
+        It does what `send_packet` of each, `post_receives` and `wait_receives` do, and starts all
+        messages at once.
+        """
+        requests = self._receives + [self._sends[index] for index in last]
+        start = self._transport.starter(requests) if requests else _nothing
+        lacks, whole = self._receives_bit | sum(1 << index for index in last), self._whole
+        finish, copied = self._finish_exchange, not all(b.in_place for b in self._gradients)
+        if copied or self._scattered or self._moves_rows:
+            lacks = -1  # never: there is more to do than to start messages, and to wait
+
+        def exchange() -> None:
+            if self._lacks == lacks and self.step + 1 & recorder.mask:
+                self._lacks = 0
+                start()
+                finish()
+                self._lacks = whole
+                self.step += 1
+                return
+            for index in last:
+                self.send_packet(index)
+            self.post_receives()
+            self.wait_receives()
+
+        return exchange
 
     def wait_sends(self) -> None:
         """Wait until the gradients sent in this step may be overwritten."""
@@ -112,14 +142,12 @@ class PacketExchange:
         """
         if self._transport.test_all(self._exchange):
             return True
-        if time.monotonic() - self._posted_at > self._deadline_s:
+        now = time.monotonic()
+        if self._looked_at is None:
+            self._looked_at = now
+        if now - self._looked_at > self._deadline_s:
             raise deadline_error(self.awaited, self._deadline_s)
         return False
-
-    @waits_for_cause(Cause.PARAMETERS)
-    def awaited(self) -> str:
-        """Return the replies of this step that have not arrived."""
-        return f"{self._name}, step {self.step + 1}: waiting for {self._names_of(self._receives)}"
 
     def prepare(self, plans: Sequence[ServerArrays]) -> None:
         """Make the messages of a step: a gradient and a parameter packet for each of ``plans``."""
@@ -139,28 +167,31 @@ class PacketExchange:
                 tag = PARAMETER_TAG + parameter.tag
                 self._receives.append(transport.recv_init(incoming.bytes, rank, tag))
         self._exchange = self._sends + self._receives
-        self._start_sends = [transport.starter([send]) for send in self._sends]
+        self._start_sends = [
+            start if buffer.in_place else _after(buffer.gather, start)
+            for buffer, start in zip(self._gradients, [transport.starter([s]) for s in self._sends])
+        ]
         if self._receives:
             self._start_receives = transport.starter(self._receives)
-        deadline_s = self._deadline_s
-        sent = transport.waiter_all(self._sends, self._unsent, deadline_s)
-        self._finish_sends = naming_ranks(sent, lambda: self._silent(self._sends))
-        ended = transport.waiter_all(self._exchange, self.awaited, deadline_s)
-        self._finish_exchange = naming_ranks(ended, lambda: self._silent(self._receives))
+        deadline_s, unsent = self._deadline_s, _Awaited(self, Cause.SENDS)
+        self._finish_sends = transport.waiter_all(self._sends, unsent, deadline_s)
+        self._finish_exchange = transport.waiter_all(self._exchange, self.awaited, deadline_s)
         self._scattered = [buffer for buffer in self._parameters if not buffer.in_place]
-        self._sent = [False] * len(self._packets)
+        self._receives_bit = 1 << len(self._packets)
+        self._whole = self._lacks = 2 * self._receives_bit - 1
+        self._moves_rows = any(plan.tables or plan.row_tables for plan in plans)
 
     def sent_to(self, endpoint: str) -> dict[int, int]:
         """Return how often each packet has been sent to a server, by its tag."""
         return {
-            packet.tag: self.step + sent
-            for plan, packet, sent in zip(self._owners, self._packets, self._sent, strict=True)
+            packet.tag: self.step + self._has_sent(index)
+            for index, (plan, packet) in enumerate(zip(self._owners, self._packets, strict=True))
             if plan.endpoint == endpoint
         }
 
     def take_last_answers(self) -> None:
         """Wait for the answers to what was sent of a step that goes no further; release all."""
-        begun = [i for i, sent in enumerate(self._sent) if sent]
+        begun = [*filter(self._has_sent, range(len(self._packets)))]
         answers = [self._receives[i] for i in begun]
         self._transport.wait_all(answers, self.awaited, self._deadline_s)
         for i in begun:
@@ -175,9 +206,9 @@ class PacketExchange:
         packet = buffer.packet
         recorder.message(kind, str(packet), begin_ns, packet.nbytes, server, self.step)
 
-    @waits_for_cause(Cause.SENDS)
-    def _unsent(self) -> str:
-        return f"{self._name}, step {self.step + 1}: sending {self._names_of(self._sends)}"
+    def _has_sent(self, index: int) -> bool:
+        """Return whether a packet has been sent in this step."""
+        return not self._lacks >> index & 1
 
     def _names_of(self, requests: Sequence[Request]) -> str:
         """Name the packets whose requests have not ended, by server."""
@@ -195,14 +226,12 @@ class PacketExchange:
         return sorted(map(self._cluster.rank_of_endpoint, slow))
 
     def _unstarted(self) -> str:
-        names = [
-            str(packet) for packet, sent in zip(self._packets, self._sent, strict=True) if not sent
-        ]
+        names = [str(p) for i, p in enumerate(self._packets) if not self._has_sent(i)]
         return f"not sent: {'; '.join(names)}" if names else ""
 
     def wait_receives(self) -> None:
         """End the step: wait for the parameters that answer the packets sent, all of them."""
-        if not self._posted or not all(self._sent):
+        if self._lacks:
             raise CommError(
                 f"{self._name}, step {self.step + 1}: cannot end the step, "
                 f"{self._unstarted() or 'receives are not posted'}"
@@ -213,6 +242,46 @@ class PacketExchange:
                 self._note(events.EventKind.RECEIVED, index, buffer, time.monotonic_ns())
         for buffer in self._scattered:
             buffer.scatter()
-        self._posted = False
-        self._sent = [False] * len(self._sent)
+        self._lacks, self._looked_at = self._whole, None
         self.step += 1
+        if self._moves_rows:
+            self._finish_rows()
+
+    def _finish_rows(self) -> None:
+        """Wait until rows that were pushed beside the packets may be overwritten."""
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _after(first: Callable[[], None], then: Callable[[], None]) -> Callable[[], None]:
+    """Return one call that makes these two."""
+
+    def both() -> None:
+        first()
+        then()
+
+    return both
+
+
+@dataclass(frozen=True)
+class _Awaited:
+    """Describes what a step still waits for: packets that have not left, or their answers."""
+
+    exchange: PacketExchange
+    cause: Cause
+
+    def __call__(self) -> str:
+        exchange = self.exchange
+        waits = "sending" if self.cause is Cause.SENDS else "waiting for"
+        words = exchange._names_of(self._requests)
+        return f"{exchange._name}, step {exchange.step + 1}: {waits} {words}"
+
+    def missing_ranks(self) -> tuple[int, ...]:
+        return tuple(self.exchange._silent(self._requests))
+
+    @property
+    def _requests(self) -> list[Request]:
+        exchange = self.exchange
+        return exchange._sends if self.cause is Cause.SENDS else exchange._receives

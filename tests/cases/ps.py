@@ -188,6 +188,36 @@ class PsTests:
 
         self.run(3, body)
 
+    @pytest.mark.parametrize("laid_out", [True, False], ids=["in-place", "staged"])
+    def test_the_last_packets_may_be_one_exchange_that_ends_the_step(self, laid_out: bool) -> None:
+        def body(t: Transport) -> None:
+            cluster = cluster_of(2, 1)
+            if cluster.role_of(t.rank).kind == PSERVER:
+                Served(t, cluster).serve()
+                return
+            trained = Trained(t, cluster, laid_out)
+            client = trained.client
+            trained.startup()
+            client.connect(trained.plans)
+            packets = range(len(client.packets))
+            ends = [client.exchanger(packets[first:]) for first in range(len(packets) + 1)]
+            for first, end in enumerate(ends):
+                for spec in trained.specs:
+                    trained.arrays[spec.name][...] = gradient(spec, trained.trainer, client.step)
+                for index in packets[:first]:
+                    client.send_packet(index)
+                end()
+                trained.check([len(ends)] * 2)
+            assert client.step == len(ends)
+            with pytest.raises(CommError, match="cannot end the step, not sent: "):
+                ends[-1]()
+            client.send_packet(0)
+            with pytest.raises(CommError, match="sent twice in one step"):
+                ends[0]()
+            client.close()
+
+        self.run(3, body)
+
     def test_a_read_of_something_else_is_refused(self) -> None:
         def body(t: Transport) -> None:
             cluster = cluster_of(1, 1)

@@ -9,7 +9,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Call
 from hpcdist.ps.client import PsClient
 from hpcdist.runtime.pserver.bound_steps import last_of, staged
-from hpcdist.runtime.pserver.synchronous import Synchronous, bind_sends, sender
+from hpcdist.runtime.pserver.synchronous import Synchronous, bind_sends
 from hpcdist.runtime.staging import in_order
 
 
@@ -19,18 +19,19 @@ class Asynchronous(Synchronous):
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
         staging = staged(self.connection, binding)
         client, parameters = self.connect(binding, staging)
-        calls, unsent = bind_sends(ops, self.plan, client, staging, binding.arrays)
+        calls, packets, unsent = bind_sends(ops, self.plan, client, staging, binding.arrays)
         last = last_of(ops)
-        end = self._end_of(client)
-        calls[last] = in_order(calls[last], sender(client, unsent), end, staging.up(parameters))
+        if (own := packets[last]) is not None:  # its call does nothing but send these
+            calls[last], unsent = None, [*own, *unsent]
+        end = self._end_of(client, unsent)
+        calls[last] = in_order(calls[last], end, staging.up(parameters))
         return calls
 
-    def _end_of(self, client: PsClient) -> Call:
-        step = self.connection.step
+    def _end_of(self, client: PsClient, unsent: Sequence[int]) -> Call:
+        step, exchange = self.connection.step, client.exchanger(unsent)
 
         def end_step() -> None:
-            client.post_receives()
-            client.wait_receives()
+            exchange()
             step[0] += 1
 
         return end_step

@@ -50,10 +50,7 @@ class DeclaredOnServers:
         client = self.client
         if not client.packets:
             return  # rows asked for next are answered when all trainers' have been applied
-        for number in range(len(client.packets)):
-            client.send_packet(number)
-        client.post_receives()
-        client.wait_receives()
+        client.exchanger(range(len(client.packets)))()
         self._connection.step[0] += 1
 
     # -- checkpoints --

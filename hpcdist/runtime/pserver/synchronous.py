@@ -33,7 +33,7 @@ class Synchronous(BoundSteps):
         staging = staged(self.connection, binding)
         client, parameters = self.connect(binding, staging)
         scheduled = {value.name for value in self.plan.scheduled}
-        calls, _ = bind_sends(ops, self.plan, client, staging, binding.arrays)
+        calls, packets, _ = bind_sends(ops, self.plan, client, staging, binding.arrays)
         for i, op in enumerate(ops):
             if op.type == "send_barrier":
                 calls[i] = client.post_receives
@@ -41,6 +41,11 @@ class Synchronous(BoundSteps):
                 calls[i] = in_order(client.wait_receives, staging.up(parameters))
             elif op.type == "recv" and scheduled.issuperset(op.output("Out")):
                 calls[i] = self._ask(client, op, staging)
+        first, end = _ending(ops, calls, packets, binding)
+        if first < end:
+            last = [number for i in range(first, end) for number in packets[i] or ()]
+            calls[first:end] = [None] * (end - first)
+            calls[end] = in_order(client.exchanger(last), staging.up(parameters))
         return calls
 
     def _ask(self, client: PsClient, op: Operator, staging: Staging) -> Call | None:
@@ -60,16 +65,42 @@ class Synchronous(BoundSteps):
         return client, [block.parameter for block in blocks]
 
 
+def _ending(
+    ops: Sequence[Operator],
+    calls: Sequence[Call | None],
+    packets: Sequence[Sequence[int] | None],
+    binding: Binding,
+) -> tuple[int, int]:
+    """Return the range of operators that may be one exchange with the barrier that ends a step.
+
+    They follow each other up to it, and do nothing but send packets and post receives.
+    """
+    ends = [i for i, op in enumerate(ops) if op.type == "fetch_barrier"]
+    if len(ends) != 1:
+        return 0, 0
+    place = {id(op): i for i, op in enumerate(binding.program.global_block().ops)}
+    first = end = ends[0]
+    while first:
+        before, op = ops[first - 1], ops[first]
+        only = packets[first - 1] is not None or before.type == "send_barrier"
+        adjacent = place.get(id(before), -2) + 1 == place.get(id(op), -1)
+        if not adjacent or not (only or calls[first - 1] is None):
+            break
+        first -= 1
+    return first, end
+
+
 def bind_sends(
     ops: Sequence[Operator],
     plan: Plan,
     client: PsClient,
     staging: Staging,
     arrays: Mapping[str, Any],
-) -> tuple[list[Call | None], list[int]]:
-    """Return each operator's packets, and those that no operator's gradient completes.
+) -> tuple[list[Call | None], list[list[int] | None], list[int]]:
+    """Return each operator's call, its packets, and those that no operator's gradient completes.
 
-    A packet leaves with the last of its gradients, a sparse gradient that is pushed by itself.
+    A packet leaves with the last of its gradients, a sparse gradient that is pushed by itself. An
+    operator whose call does more than send packets has None in place of them.
     """
     waiting: list[int] = []  # by packet, as the client counts them: gradients that it still lacks
     packet_of: dict[str, int] = {}
@@ -89,6 +120,7 @@ def bind_sends(
         )
     }
     calls: list[Call | None] = []
+    packets: list[list[int] | None] = []
     for op in ops:
         names = op.input("X") if op.type == "send" else []
         complete = []
@@ -100,7 +132,8 @@ def bind_sends(
         pushes = [_push(client, *pushed[name], arrays[name]) for name in names if name in pushed]
         dense = staging.down(name for name in names if name in packet_of)
         calls.append(in_order(dense, sender(client, complete), *pushes))
-    return calls, unsent
+        packets.append(complete if complete and not (dense or pushes) else None)
+    return calls, packets, unsent
 
 
 def _push(client: PsClient, endpoint: str, key: str, gradient: Any) -> Call:
