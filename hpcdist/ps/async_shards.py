@@ -25,6 +25,7 @@ class AsyncShards(Shards):
         self.staleness = [0] * trainers
         self._trainers = trainers
         self._packets = packets
+        self._at_once = [[_at_once(p, k) for p in range(packets)] for k in range(trainers)]
         self._max_staleness = max_staleness
         self._counts = [[0] * packets for _ in range(trainers)]  # how often k has sent p
         self._versions = [0] * packets  # updates applied to p
@@ -57,17 +58,23 @@ class AsyncShards(Shards):
         return self._counts[trainer][packet] >= step
 
     def arrived(self, trainer: int, packet: int) -> DuePacket:
-        counts = self._counts[trainer]
+        counts, seen = self._counts[trainer], self._seen[trainer]
         step = counts[packet]
         if trainer in self._sent and self._sent[trainer][packet] <= step:
             raise CommError(f"trainer {trainer} sent packet {packet} after closing")
         counts[packet] = step + 1
-        missed = self._versions[packet] - self._seen[trainer][packet]
-        self.staleness[trainer] = missed
-        self._versions[packet] += 1
-        self.step = max(self.step, step)
+        version = self._versions[packet]
+        self._versions[packet] = version + 1
+        self.staleness[trainer] = version - seen[packet]
+        if step > self.step:
+            self.step = step
+        at_once = self._at_once[trainer][packet]
+        if self._max_staleness is None:
+            seen[packet] = version + 1
+            return at_once
         self._unanswered.append((packet, trainer))
-        return DuePacket(packet, (trainer,), False, self._released())
+        released = self._released()
+        return at_once if released == at_once.answers else at_once._replace(answers=released)
 
     def closed(self, trainer: int, sent: Sequence[int]) -> list[DuePacket]:
         if trainer in self._sent:
@@ -106,12 +113,11 @@ class AsyncShards(Shards):
 
     def _released(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Take the answers that may go out now from those held back."""
-        if self._max_staleness is None:
-            due, self._unanswered = self._unanswered, []
-        else:
-            limit = self._slowest() + self._max_staleness
-            due = [(p, k) for p, k in self._unanswered if self._counts[k][p] <= limit]
-            self._unanswered = [answer for answer in self._unanswered if answer not in due]
+        if self._max_staleness is None:  # each has been answered at once
+            return ()
+        limit = self._slowest() + self._max_staleness
+        due = [(p, k) for p, k in self._unanswered if self._counts[k][p] <= limit]
+        self._unanswered = [answer for answer in self._unanswered if answer not in due]
         for packet, trainer in due:
             self._seen[trainer][packet] = self._versions[packet]
         return tuple((packet, (trainer,)) for packet, trainer in due)
@@ -122,3 +128,8 @@ class AsyncShards(Shards):
 
     def _open(self) -> list[int]:
         return [k for k in range(self._trainers) if k not in self._sent]
+
+
+def _at_once(packet: int, trainer: int) -> DuePacket:
+    """Return the update by a packet that is applied and answered when it comes."""
+    return DuePacket(packet, (trainer,), False, ((packet, (trainer,)),))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hpcdist.base.trace.events import Count, EventKind
 from hpcdist.base.trace.recorder import OF_A_DETAILED_STEP, recorder
@@ -22,30 +22,53 @@ class PacketLog:
         self._packets += [(spec.name, 0) for spec in expected.tables]
         if tables:
             self._packets.append((", ".join(t.name for t in expected.row_tables), 0))
-        self._arrived = [[0] * len(self._packets) for _ in ranks]
-        self._unapplied = [0] * len(ranks)  # packets, by trainer
+        self.arrived = [[0] * len(self._packets) for _ in ranks]  # how often, by trainer, packet
+        self._applied: list[tuple[Sequence[int], list[int]]] = []  # contributors, how often
+        self._gone: set[int] = set()
 
-    def arrived(self, trainer: int, packet: int) -> None:
-        """Note a packet that has come."""
-        counts = self._arrived[trainer]
-        counts[packet] = number = counts[packet] + 1
-        self._unapplied[trainer] += 1
-        if not number & recorder.mask:
-            recorder.count(Count.UNAPPLIED, sum(self._unapplied))
-            name, nbytes = self._packets[packet]
-            now = time.monotonic_ns()
-            recorder.message(
-                EventKind.RECEIVED, name, now, nbytes, self._ranks[trainer], number - 1
-            )
+    def note_arrived(self, trainer: int, packet: int, number: int) -> None:
+        """Note a packet that has come, and been counted."""
+        recorder.count(Count.UNAPPLIED, self._unapplied())
+        name, nbytes = self._packets[packet]
+        now = time.monotonic_ns()
+        recorder.message(EventKind.RECEIVED, name, now, nbytes, self._ranks[trainer], number - 1)
 
-    def applied(self, packet: int, contributors: Sequence[int], begin_ns: int) -> None:
+    def applying(
+        self, packet: int, contributors: Sequence[int], calls: Sequence[Callable[[], object]]
+    ) -> Callable[[], None]:
+        """Return the call that makes ``calls``, which apply a packet, and notes that."""
+        counts, times = self.arrived[contributors[0]], [0]
+        self._applied.append((contributors, times))
+
+        def apply() -> None:
+            times[0] += 1
+            number = counts[packet]
+            begin = 0 if number & recorder.mask else time.monotonic_ns()
+            for call in calls:
+                call()
+            if begin:
+                self._note_applied(packet, contributors, begin, number)
+
+        return apply
+
+    def forget(self, trainer: int) -> None:
+        """Count a trainer's packets no more: it has died, and what waits is dropped."""
+        self._gone.add(trainer)
+
+    def _unapplied(self) -> int:
+        """Return how many packets wait to be applied."""
+        waiting = 0
+        for k in range(len(self._ranks)):
+            if k not in self._gone:
+                waiting += sum(self.arrived[k])
+                waiting -= sum(times[0] for who, times in self._applied if k in who)
+        return waiting
+
+    def _note_applied(
+        self, packet: int, contributors: Sequence[int], begin_ns: int, number: int
+    ) -> None:
         """Note that a packet has been applied; what answers it leaves next."""
-        for k in contributors:
-            self._unapplied[k] -= 1
-        number = self._arrived[contributors[0]][packet]
-        if number & recorder.mask:
-            return
-        recorder.count(Count.UNAPPLIED, sum(self._unapplied))
+        recorder.count(Count.UNAPPLIED, self._unapplied())
         name, nbytes = self._packets[packet]
         end = recorder.message(EventKind.APPLIED, name, begin_ns, nbytes, -1, number - 1)
         if packet < len(self._answers):
@@ -57,7 +80,3 @@ class PacketLog:
         if packet == len(self._packets) - 1:
             events = len(self._packets) * (2 + 3 * len(contributors))
             recorder.detailed(events + OF_A_DETAILED_STEP, end)
-
-    def forget(self, trainer: int) -> None:
-        """Count a trainer's packets no more: it has died, and what waits is dropped."""
-        self._unapplied[trainer] = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 from hpcdist.base.trace.recorder import recorder
@@ -45,7 +44,9 @@ class PacketUpdates:
         self._on_step_begin: OnStepBegin = lambda step: None
         self._bind_packet: BindPacket = lambda packet, contributors: ()
         self._applied: dict[tuple[int, tuple[int, ...]], Call] = {}
-        self._carried_out: dict[DuePacket, Call] = {}
+        # By the id of an update, with itself: no other one has that id while it is here. To look
+        # for an equal one would compare all of it in every step.
+        self._carried_out: dict[int, tuple[DuePacket, Call]] = {}
 
     def bind(self, on_step_begin: OnStepBegin, bind_packet: BindPacket) -> None:
         """Take what is called before a step, and what binds the updates of a packet."""
@@ -53,23 +54,35 @@ class PacketUpdates:
         self._applied.clear()
         self._carried_out.clear()
 
-    def arrived(self, trainer: int, packet: int) -> DuePacket | None:
-        """Note that a trainer's packet has come; return the update that is due by it, if one is."""
-        if recorder.on:
-            self._log.arrived(trainer, packet)
-        return self._shards.arrived(trainer, packet)
+    def taker(self, trainer: int, packet: int) -> Callable[[], bool]:
+        """Return what is called when a trainer's packet has come: it carries out what is due by it.
+
+        It returns whether anything was.
+        """
+        counts, note = self._log.arrived[trainer], self._log.note_arrived
+        arrived, known, bound = self._shards.arrived, self._carried_out, self._bound
+
+        def take() -> bool:
+            counts[packet] = number = counts[packet] + 1
+            if not number & recorder.mask:
+                note(trainer, packet, number)
+            update = arrived(trainer, packet)
+            if update is None:
+                return False
+            _, call = known.get(id(update)) or bound(update)
+            call()
+            return True
+
+        return take
 
     def carry_out(self, update: DuePacket) -> None:
         """Apply an update, or all of its step, and answer the trainers."""
-        known = self._carried_out.get(update)
-        if known is None:
-            known = self._bound(update)
-        known()
+        self._bound(update)[1]()
 
-    def _bound(self, update: DuePacket) -> Call:
+    def _bound(self, update: DuePacket) -> tuple[DuePacket, Call]:
         """Return the call that carries an update out, kept where steps have the same again."""
         if self._whole_steps is not None:
-            return lambda: self._add_to_step(update)
+            return update, lambda: self._add_to_step(update)
         packet, contributors, begins, answers = update
         apply, answer = self._apply_of(packet, contributors), self._answer_of(update)
         on_step_begin, shards = self._on_step_begin, self._shards
@@ -81,8 +94,8 @@ class PacketUpdates:
             answer()
 
         if answers == ((packet, contributors),):  # those of other trainers come in many orders
-            self._carried_out[update] = carry_out
-        return carry_out
+            self._carried_out[id(update)] = update, carry_out
+        return update, carry_out
 
     def _add_to_step(self, update: DuePacket) -> None:
         assert self._whole_steps is not None
@@ -110,27 +123,17 @@ class PacketUpdates:
         if packet < self._dense and not contributors:
             return _nothing
         calls = list(self._bind_packet(packet, contributors))
-        settles = packet < self._dense and not self._own_answers
-        settle = self._exchange.settler(packet) if settles else _nothing
-        now, note = time.monotonic_ns, self._log.applied
-
-        def apply() -> None:
-            settle()
-            begin = now()
-            for call in calls:
-                call()
-            if recorder.on and contributors:
-                note(packet, contributors, begin)
-
-        return apply
+        if packet < self._dense and not self._own_answers:
+            calls.insert(0, self._exchange.settler(packet))
+        return self._log.applying(packet, contributors, calls)
 
     def _answer_of(self, update: DuePacket) -> Call:
         """Return the call that sends updated parameters, and takes the next gradients."""
         packet, contributors, _, answers = update
         exchange, dense = self._exchange, self._dense
         took = packet < dense and bool(contributors)
-        if took and len(contributors) == self._trainers and not self._own_answers:
-            return exchange.answerer(packet)
+        if took and answers == ((packet, contributors),):
+            return exchange.answerer(packet, contributors)
 
         calls = [exchange.receiver(packet, contributors)] if took else []
         calls += [exchange.sender(which, trainers) for which, trainers in answers if which < dense]

@@ -53,7 +53,6 @@ class StepExchange:
         self._copies: list[Array] = []  # by packet: [trainers, bytes]
         self._receives: list[list[Request]] = []  # by packet, then trainer
         self._sends: list[list[Request]] = []
-        self._start_all: list[Callable[[], None]] = []
         self._finish_all: list[Callable[[], object]] = []
 
     def open(self) -> list[Request]:
@@ -78,13 +77,7 @@ class StepExchange:
                     for k, rank in enumerate(self._ranks)
                 ]
             )
-        self._start_all = [
-            transport.starter(receives + sends)
-            for receives, sends in zip(self._receives, self._sends, strict=True)
-        ]
-        self._finish_all = [
-            transport.waiter_all(sends, self._describe, self._deadline_s) for sends in self._sends
-        ]
+        self._finish_all = [self._waiter(sends) for sends in self._sends]
         return [request for column in zip(*self._receives, strict=True) for request in column]
 
     def admit(self, trainers: Sequence[int]) -> None:
@@ -98,20 +91,11 @@ class StepExchange:
         Where answers leave from the parameters, they have been received, or their trainers would
         not have sent again; this only lets the transport close the requests.
         """
-        return functools.partial(self._finish, self._sends[packet], self._finish_all[packet])
+        return self._finish_all[packet]
 
-    def answerer(self, packet: int) -> Callable[[], object]:
-        """Return the call that answers every trainer, and takes its next gradients."""
-        start = self._start_all[packet]
-        if packet not in self._staged:
-            return start
-        gather = self._live[packet].gather
-
-        def answer() -> None:
-            gather()
-            start()
-
-        return answer
+    def answerer(self, packet: int, trainers: Sequence[int]) -> Callable[[], object]:
+        """Return the call that answers these trainers, and takes their next gradients."""
+        return self._answer(packet, trainers, [self._receives[packet][k] for k in trainers])
 
     def receiver(self, packet: int, trainers: Sequence[int]) -> Callable[[], object]:
         """Return the call that takes the next gradients of these trainers."""
@@ -119,26 +103,33 @@ class StepExchange:
 
     def sender(self, packet: int, trainers: Sequence[int]) -> Callable[[], object]:
         """Return the call that answers these trainers with the parameters as they are then."""
-        sends = [self._sends[packet][k] for k in trainers]
-        start, live = self._transport.starter(sends), self._live[packet]
-        staged, copies = packet in self._staged, [self._copies[packet][k] for k in trainers]
-        gone = self._transport.waiter_all(sends, self._describe, self._deadline_s)
+        return self._answer(packet, trainers, [])
 
-        def send() -> None:
-            if staged:
-                live.gather()
-            if self._own_answers:
-                self._finish(sends, gone)
-                for copy in copies:
-                    copy[:] = live.bytes
+    def _answer(
+        self, packet: int, trainers: Sequence[int], receives: list[Request]
+    ) -> Callable[[], object]:
+        """Return the call that answers these trainers, and starts these receives with that."""
+        sends, live = [self._sends[packet][k] for k in trainers], self._live[packet]
+        start = self._transport.starter(receives + sends)
+        before: list[Callable[[], object]] = [live.gather] if packet in self._staged else []
+        if self._own_answers:
+            copies = [self._copies[packet][k] for k in trainers]
+            before += [self._waiter(sends)]
+            before += [functools.partial(copy.__setitem__, ..., live.bytes) for copy in copies]
+        if not before:
+            return start
+
+        def answer() -> None:
+            for call in before:
+                call()
             start()
 
-        return send
+        return answer
 
     def settle(self) -> None:
         """Wait until all answers have left: then parameters may be changed in place."""
-        for sends, finish in zip(self._sends, self._finish_all):
-            self._finish(sends, finish)
+        for finish in self._finish_all:
+            finish()
 
     def close(self) -> None:
         """Wait until all answers have left, and free the requests of the sends."""
@@ -146,8 +137,17 @@ class StepExchange:
         for sends in self._sends:
             self._transport.release(sends)
 
-    def _finish(self, sends: Sequence[Request], finish: Callable[[], object]) -> None:
-        try:
-            finish()
-        except RankFailure:  # the living still get theirs
-            finish_sends(self._transport, sends, self._describe, self._deadline_s)
+    def _waiter(self, sends: Sequence[Request]) -> Callable[[], object]:
+        """Return the wait until these answers have left."""
+        transport, describe, deadline_s = self._transport, self._describe, self._deadline_s
+        finish = transport.waiter_all(sends, describe, deadline_s)
+        if not transport.tolerant:
+            return finish
+
+        def wait() -> None:
+            try:
+                finish()
+            except RankFailure:  # the living still get theirs
+                finish_sends(transport, sends, describe, deadline_s)
+
+        return wait

@@ -28,7 +28,7 @@ from hpcdist.ps.packet_log import PacketLog
 from hpcdist.ps.packet_updates import BindPacket, OnStepBegin, PacketUpdates
 from hpcdist.ps.persistent_requests import StepExchange
 from hpcdist.ps.replies import DIFFER, Answers, OnCheckpoint
-from hpcdist.ps.shards import DuePacket, Shards, SyncShards
+from hpcdist.ps.shards import Shards, SyncShards
 from hpcdist.ps.sparse_rpc import RowServer
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import TableServer
@@ -116,6 +116,7 @@ class PsServer:
         self.tables = TableServer(transport, cluster.trainers, specs, deadline_s)
         self._table_packet = self._packets - 1 if tables else None
         self._moves_rows = bool(self._tables or tables)  # so that trainers may wait for rows
+        self._takers: list[list[Callable[[], bool]]] = []  # by trainer, then packet
 
         self._greetings = Greetings(expected, trainers, one_by_one=own_answers)
         self._closed: set[int] = set()
@@ -148,8 +149,12 @@ class PsServer:
         transport, shards = self._transport, self._shards
         self._updates.bind(on_step_begin, bind_packet)
         trainers = len(self._ranks)
+        self._takers = [
+            [self._updates.taker(k, p) for p in range(self._packets)] for k in range(trainers)
+        ]
         places = [(k, p) for k in range(trainers) for p in range(self._dense)]
         owners = [*range(trainers), *(k for k, _ in places)]
+        takers = [self._takers[k][p] for k, p in places]
         transport.start(self._requests)
         # The list is shared: it grows by the step path's receives once all trainers are here.
         wait = transport.waiter_some(self._requests, self._awaited, self._deadline_s)
@@ -178,7 +183,8 @@ class PsServer:
                     except RankFailure as failure:
                         died = failure
                     continue
-                self._take_packet(*places[index - trainers])
+                if takers[index - trainers]() and (self._moves_rows or self._answers.waiting):
+                    self._answer_reads()
             if died is not None:
                 self._bury(died)
         stop_looking()
@@ -194,18 +200,6 @@ class PsServer:
     def steps_applied(self) -> tuple[int, ...]:
         """How many complete steps of each trainer have been applied."""
         return tuple(map(self._shards.steps_of, range(len(self._ranks))))
-
-    # -- the step path --
-
-    def _update(self, update: DuePacket) -> None:
-        self._updates.carry_out(update)
-        if self._moves_rows or self._answers.waiting:
-            self._answer_reads()
-
-    def _take_packet(self, trainer: int, packet: int) -> None:
-        update = self._updates.arrived(trainer, packet)
-        if update is not None:
-            self._update(update)
 
     # -- silence and deaths --
 
@@ -240,7 +234,7 @@ class PsServer:
             for part in self._of_trainers:
                 part.forget(trainer)
             for update in self._shards.died(trainer):
-                self._update(update)
+                self._updates.carry_out(update)
         if len(self._dead) == len(self._ranks):
             raise failure
         self._greet()
@@ -283,7 +277,7 @@ class PsServer:
             self._row_server.take_pull(trainer, header, payload)
         elif header.kind is MessageKind.PUSH:
             name = self._row_server.take_push(trainer, payload)
-            self._take_packet(trainer, self._dense + self._tables[name])
+            self._takers[trainer][self._dense + self._tables[name]]()
         elif header.kind is MessageKind.CHANGED:
             self._row_server.answer_changed(trainer, header, payload)
         elif header.kind is MessageKind.DIED:
@@ -306,7 +300,7 @@ class PsServer:
             )
         if header.kind is MessageKind.TABLE_PUSH:
             self.tables.take_push(trainer, header)
-            self._take_packet(trainer, self._table_packet)
+            self._takers[trainer][self._table_packet]()
         else:
             self.tables.take_pull(trainer, header)
         self._transport.start([self._requests[trainer]])
@@ -339,7 +333,7 @@ class PsServer:
             raise CommError(f"malformed message: CLOSE payload of {self._label(trainer)}: {sent!r}")
         self._closed.add(trainer)
         for update in self._shards.closed(trainer, sent):
-            self._update(update)
+            self._updates.carry_out(update)
         self._greet()
 
     def _answer_reads(self) -> None:

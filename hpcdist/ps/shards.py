@@ -51,7 +51,10 @@ class Shards(Protocol):
         ...
 
     def arrived(self, trainer: int, packet: int) -> DuePacket | None:
-        """Take the arrival of a packet; return the update that is due now."""
+        """Take the arrival of a packet; return the update that is due now.
+
+        Those that answer just those whose packets they apply are few objects, which come again.
+        """
         ...
 
     def closed(self, trainer: int, sent: Sequence[int]) -> list[DuePacket]:

@@ -233,11 +233,14 @@ def test_batches_of_a_loader_are_waits_for_the_reader(recorder):
 def test_a_server_counts_the_packets_that_wait(recorder):
     packet = Packet(0, (VarSpec("g", (2,), "float32"),), 8, (0,))
     log = PacketLog(Hello(3, True, "", (packet, packet), (packet, packet)), (4, 5, 6), tables=False)
+    apply = log.applying(0, (0, 1, 2), [])
     for trainer, number in ((0, 0), (0, 1), (1, 0), (2, 0)):
-        log.arrived(trainer, number)
-    log.applied(0, (0, 1, 2), 0)
+        log.arrived[trainer][number] += 1
+        log.note_arrived(trainer, number, 1)
+    apply()
     log.forget(0)
-    log.arrived(1, 1)
+    log.arrived[1][1] += 1
+    log.note_arrived(1, 1, 1)
     assert counted(recorder.taken(), Count.UNAPPLIED) == [1, 2, 3, 4, 1, 1]
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hpcdist.errors import CommError
+from hpcdist.ps.async_shards import AsyncShards
 from hpcdist.ps.replies import Answers
 from hpcdist.ps.shards import DuePacket, SyncShards
 
@@ -127,3 +128,13 @@ def test_programs_in_turns_have_steps_of_their_own():
     assert [shards.steps_of(k) for k in (0, 1)] == [2, 2]
     assert shards.closed(1, [1, 1, 1]) == [due(2, (0,), True)]
     assert shards.closed(0, [1, 1, 2]) == [] and shards.finished
+
+
+@pytest.mark.parametrize("max_staleness", [None, 3])
+def test_what_answers_its_own_sender_comes_again_as_the_same_object(max_staleness):
+    shards = AsyncShards(2, 2, max_staleness)
+    first = [shards.arrived(k, p) for k in range(2) for p in range(2)]
+    again = [shards.arrived(k, p) for k in range(2) for p in range(2)]
+    assert first == [DuePacket(p, (k,), False, ((p, (k,)),)) for k in range(2) for p in range(2)]
+    assert all(one is other for one, other in zip(first, again, strict=True))
+    assert shards.staleness == [1, 1] and not shards.begun
