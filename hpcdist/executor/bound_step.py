@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from hpcdist.ops.by_torch import Kernels
 JOINED_AFTER = 8  # steps: then it pays to join their calls, which takes half a second
 PATIENCE = 64  # times as many steps, if they are long: joined calls save microseconds of each
 LONG_STEP_NS = 2_000_000
+_NAME = operator.attrgetter("name")
 Copy = Callable[[], Any]
 Run = Callable[[Mapping[str, Any], bool], "list[Any] | None"]
 
@@ -67,7 +69,21 @@ class BoundStep:
     whose details are recorded.
     """
 
-    __slots__ = ("__weakref__", "fed", "form", "is_current", "job", "origin", "requested", "run")
+    __slots__ = (
+        "__weakref__",
+        "_asked",
+        "_asked_ids",
+        "_names",
+        "_scope",
+        "_variables",
+        "fed",
+        "form",
+        "is_current",
+        "job",
+        "origin",
+        "requested",
+        "run",
+    )
 
     def __init__(
         self,
@@ -83,12 +99,31 @@ class BoundStep:
         """``fed`` is what the script feeds to ``origin``; ``number`` counts the Executor's runs."""
         self.job, self.form, self.origin = job, form, origin
         self.fed, self.requested = frozenset(fed), requested
+        self._scope: Scope | None = None
+        self._asked: list[Any] = []  # so that no other object has their ids
+        self._variables: list[Variable] = []
         self.is_current = _comparison(job, form, origin)
         self.run: Run = self._bound(executor, settled, number)
 
     def holds(self, form: Form, fed: Sequence[str]) -> bool:
         """Return whether these are steps of this form with these feeds, and nothing has changed."""
         return self.form is form and self.fed == set(fed) and self.is_current()
+
+    def asked_by(self, fetch_list: list[Any], scope: Scope) -> None:
+        """Keep the ``fetch_list`` of a step, so that `is_asked` knows it without reading it."""
+        self._asked, self._asked_ids = [*fetch_list], [*map(id, fetch_list)]
+        self._variables = [v for v in fetch_list if isinstance(v, Variable)]
+        self._names = [*map(_NAME, self._variables)]
+        self._scope = scope
+
+    def is_asked(self, program: object, fetch_list: list[Any], scope: Scope) -> bool:
+        """Return whether this is the step of a Program, of the same objects to be fetched."""
+        return (
+            self.origin is program
+            and self._scope is scope
+            and self._asked_ids == [*map(id, fetch_list)]
+            and self._names == [*map(_NAME, self._variables)]
+        )
 
     def _bound(self, executor: StepRunner, settled: control.Settled, number: Iterator[int]) -> Run:
         job, form, requested, is_current = self.job, self.form, self.requested, self.is_current
@@ -109,6 +144,7 @@ class BoundStep:
         ended = executor.observer.bound(trains, requested, plain=one_float)
         number_of = number.__next__
         known, runs = weakref.ref(executor), 0
+        acts, version = control.acts, self.origin.version
         join_at, since = JOINED_AFTER, monotonic_ns()
 
         def rest(feed: Mapping[str, Any], begin: int, return_numpy: bool) -> list[Any]:
@@ -120,7 +156,7 @@ class BoundStep:
         def run(feed: Mapping[str, Any], return_numpy: bool) -> list[Any] | None:
             nonlocal runs, join_at, calls, owners
             if admit is not None:
-                if not is_current():
+                if acts[0] is not job or self.origin.version != version:
                     return None
                 admit()
             with turn:  # another thread's step may have been under way
@@ -189,12 +225,12 @@ def _comparison(job: control.Control, form: Form, origin: Program) -> Callable[[
     scope, program = form.compiled.scope, form.compiled.program
     version, version_here, decisions = origin.version, program.version, job.decisions
     layout, sources = form.compiled.layout, Variable.sources_set
-    alone = scope.parent is None
+    alone, acts = scope.parent is None, control.acts
 
     def is_current() -> bool:
         return (
             origin.version == version
-            and control.acting() is job
+            and acts[0] is job
             and (scope.changes if alone else scope.layout) == layout
             and job.decisions == decisions
             and form.kept

@@ -168,6 +168,7 @@ class Control(NetworkOperators):
 _nobodys_turn: AbstractContextManager[object] = threading.RLock()
 _installed: Control | None = None
 _alone: Control | None = None  # acts where no job does, on operators of a few types
+acts: list[Control | None] = [None]  # what `acting` returns, for who has called that once
 _alone_types: Sequence[str] = ()
 
 
@@ -175,6 +176,7 @@ def install(control: Control | None) -> None:
     """Make ``control`` execute control operators in this process; None: nobody does."""
     global _installed
     _installed = control
+    acts[0] = _alone if control is None else control
     on_set(None if control is None else control.note_set)
 
 
@@ -188,12 +190,13 @@ def install_standalone(control: Control, types: Sequence[str]) -> None:
     """Register operators of these types for processes that train alone."""
     global _alone, _alone_types
     _alone, _alone_types = control, types
+    acts[0] = control if _installed is None else _installed
 
 
 def acting() -> Control | None:
     """Return the job's Control, or the one that acts in a process that trains alone."""
     late.load()
-    return _alone if _installed is None else _installed
+    return acts[0]
 
 
 def turn() -> AbstractContextManager[object]:

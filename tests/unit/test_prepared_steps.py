@@ -331,3 +331,31 @@ def test_a_step_in_the_place_of_a_program_that_was_dropped_is_of_the_new_one():
         del main, startup, loss
     assert found[0][0] == found[1][0]
     assert found[0][1:] != found[1][1:]
+
+
+def test_what_is_fetched_is_what_a_variable_is_called_now():
+    main, startup, loss, prediction = regression()
+    exe, scope = fluid.Executor(), Scope()
+    exe.run(startup, scope=scope)
+    for _ in range(WARM + 2):
+        (value,) = exe.run(main, feed=batch(), fetch_list=[loss], scope=scope)
+        assert value.shape == (1,)
+    loss.name = prediction.name
+    (value,) = exe.run(main, feed=batch(), fetch_list=[loss], scope=scope)
+    assert value.shape == (4, 1)
+
+
+def test_other_variables_and_scopes_in_turn_are_told_apart():
+    main, startup, loss, prediction = regression()
+    exe, scopes = fluid.Executor(), (Scope(), Scope())
+    for scope in scopes:
+        exe.run(startup, scope=scope)
+    shapes = {loss: (1,), prediction: (4, 1)}
+    for _ in range(WARM + 2):
+        values = []
+        for scope in scopes:
+            for asked in (loss, prediction):
+                (value,) = exe.run(main, feed=batch(), fetch_list=[asked], scope=scope)
+                assert value.shape == shapes[asked]
+                values.append(value.tobytes())
+        assert values[:2] == values[2:]
