@@ -293,8 +293,8 @@ _define("elementwise_min", _forward("minimum"), _grad_bind(_chosen_grad("less", 
 _define("elementwise_pow", _forward("power"), _grad_bind(_pow_grad))
 _define("elementwise_mod", _remainder)
 _define("elementwise_floordiv", _truncated_quotient)
-for _bits in ("bitwise_and", "bitwise_or", "bitwise_xor"):
-    _define(_bits, _forward(_bits))
+for _wholes in ("bitwise_and", "bitwise_or", "bitwise_xor", "gcd", "lcm"):
+    _define(_wholes, _forward(_wholes))
 
 
 def _comparison_bind(ufunc: str) -> Bind:

@@ -246,7 +246,7 @@ def _bytes(draw: Seeded) -> Case:
 
 WITHOUT_GRADIENT: dict[str, Callable[[Seeded], Case]] = {
     **dict.fromkeys(["elementwise_mod", "elementwise_floordiv"], _two_wholes),
-    **dict.fromkeys(["bitwise_and", "bitwise_or", "bitwise_xor"], _two_wholes),
+    **dict.fromkeys(["bitwise_and", "bitwise_or", "bitwise_xor", "gcd", "lcm"], _two_wholes),
     **dict.fromkeys(["less_than", "less_equal", "greater_than", "greater_equal"], _two),
     **dict.fromkeys(["equal", "not_equal"], _two),
     **dict.fromkeys(["logical_and", "logical_or", "logical_xor"], _two_truths),

@@ -76,6 +76,8 @@ DECLARED = declare.functions(
     bitwise_and(x, y)                           bitwise_and X=x Y=y
     bitwise_or(x, y)                            bitwise_or X=x Y=y
     bitwise_xor(x, y)                           bitwise_xor X=x Y=y
+    gcd(x, y)                                   gcd X=x Y=y
+    lcm(x, y)                                   lcm X=x Y=y
     floor_divide(x, y)                          elementwise_floordiv X=x Y=y
     equal(x, y)                                 equal X=x Y=y
     not_equal(x, y)                             not_equal X=x Y=y

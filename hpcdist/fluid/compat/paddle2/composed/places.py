@@ -10,7 +10,7 @@ from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import creation, declare
 from hpcdist.fluid.compat.paddle2.composed.arithmetic import cast
-from hpcdist.fluid.compat.paddle2.composed.selection import where
+from hpcdist.fluid.compat.paddle2.composed.selection import take_along_axis, where
 from hpcdist.fluid.compat.paddle2.composed.shapes import expand
 from hpcdist.fluid.compat.paddle2.declare import Ints, Variables, axis_of
 from hpcdist.fluid.compat.paddle2.scalars import scalar
@@ -66,6 +66,26 @@ def kthvalue(
     kinds, attrs = {"Out": x.dtype, "Indices": "int64"}, {"k": k, "axis": along, "keepdim": keepdim}
     out, places = LayerHelper("kthvalue", name).apply_all("kthvalue", {"X": x}, kinds, attrs)
     return out, places
+
+
+def mode(
+    x: Variable, axis: int = -1, keepdim: bool = False, name: str | None = None
+) -> tuple[Variable, Variable]:
+    """Return what there is most of along ``axis``, and its last place; of equals the least.
+
+    Each element is compared with every other one along the axis.
+    """
+    along = axis_of("paddle.mode", axis, len(x.shape))
+    ordered, order = layers.argsort(x, along)
+    ends = {"X": layers.unsqueeze(ordered, [along]), "Y": layers.unsqueeze(ordered, [along + 1])}
+    alike = cast(append("equal", ends, axis=-1), "int64")
+    counts = layers.reduce_sum(alike, along)
+    first = layers.unsqueeze(layers.argmax(counts, along), [along])
+    last = first + layers.reduce_max(counts, along, True) - 1
+    place = take_along_axis(order, last, along)
+    found = [take_along_axis(x, place, along), place]
+    value, index = found if keepdim else [layers.squeeze(one, [along]) for one in found]
+    return value, index
 
 
 def trapezoid(
