@@ -145,6 +145,8 @@ def _taken(x: Variable, indices: Variable) -> Variable:
     """Return elements along the last dimension; gradients flow to them."""
     if len(x.shape) == 2:
         return layers.index_sample(x, indices)
+    if len(x.shape) == 1:
+        return layers.gather(x, indices)
     if indices.shape.count(-1) > 1 or x.shape[-1] < 0:
         raise GraphError(
             f"paddle.topk: of {x.shape} one extent may be unknown, and not the one it is along"
