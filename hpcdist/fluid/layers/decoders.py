@@ -235,7 +235,8 @@ def dynamic_decode(
     Outputs are [N, steps, ...], with ``output_time_major`` [steps, N, ...]. As in Fluid there is
     one step more than ``max_step_num``. ``impute_finished``: states of sequences that have ended
     stay what they are. ``is_test``: no gradients are wanted. ``return_length``: also return how
-    many steps each sequence has.
+    many steps each sequence has. A decoder whose ``tracks_own_finished`` is True says itself which
+    sequences have ended, and how many steps they have: ``lengths`` of its states.
     """
     inputs, states, ended = decoder.initialize(inits)
     ended.stop_gradient = True
@@ -254,12 +255,15 @@ def dynamic_decode(
             else map_structure(lambda array: array_read(array, time), loop_state)
         )
         outputs, next_states, next_inputs, now = decoder.step(time, *current, **kwargs)
-        now = logical_or(now, ended)
-        longer = elementwise_add(lengths, cast(logical_not(ended), "int64"))
-        if impute_finished:
-            next_states = map_structure(
-                lambda old, new: _unless_ended(old, new, ended), current[1], next_states
-            )
+        if getattr(decoder, "tracks_own_finished", False):  # its sequences change their places
+            longer = next_states.lengths
+        else:
+            now = logical_or(now, ended)
+            longer = elementwise_add(lengths, cast(logical_not(ended), "int64"))
+            if impute_finished:
+                next_states = map_structure(
+                    lambda old, new: _unless_ended(old, new, ended), current[1], next_states
+                )
         arrays = map_structure(lambda x: _array_outside(x.dtype), outputs)
         map_structure(lambda x, array: array_write(x, time, array), outputs, arrays)
         increment(time, 1.0)

@@ -10,9 +10,11 @@ from hpcdist.fluid.compat.paddle2.nn.clip import (
     ClipGradByNorm,
     ClipGradByValue,
 )
+from hpcdist.fluid.compat.paddle2.nn.decode import BeamSearchDecoder, dynamic_decode
 from hpcdist.fluid.compat.paddle2.nn.layer import *  # noqa: F403
 
-__all__ = ["ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradByValue", "functional", "initializer"]
+__all__ = ["BeamSearchDecoder", "dynamic_decode", "functional", "initializer"]
+__all__ += ["ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradByValue"]
 __all__ += [name for name in vars(layer) if name[0].isupper()]
 
 if TYPE_CHECKING:
