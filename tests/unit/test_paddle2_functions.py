@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpcdist.compat import aspaddle
-from hpcdist.errors import HpcdistError
+from hpcdist.errors import GraphError, HpcdistError
 from tests.paddle_2_6 import functions
 
 EXPECTED = json.loads((Path(functions.__file__).parent / "expected.json").read_text())
@@ -70,6 +70,72 @@ def test_what_two_operands_make_is_called_as_the_call(paddle, name):
             feed={"x": np.ones((2, 3), "float32")}, fetch_list=["chosen"]
         )
         assert found.shape == (2, 3)
+
+
+def test_the_greatest_of_a_row_of_any_length_are_found(paddle):
+    with paddle.static.program_guard(paddle.static.Program()):
+        x = paddle.static.data("x", [None])
+        x.stop_gradient = False
+        values, places = paddle.topk(x, 2)
+        (gradient,) = paddle.static.gradients([values], [x])
+        found = paddle.static.Executor().run(
+            feed={"x": np.array([1, 5, 2, 4], "float32")}, fetch_list=[values, places, gradient]
+        )
+    for one, other in zip(found, [[5, 4], [1, 3], [0, 1, 0, 1]], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        ("D.AffineTransform(1.0, x)", "AffineTransform: loc"),
+        ("D.ExpTransform().forward(3)", "ExpTransform.forward: x"),
+        ("D.ReshapeTransform([3], [2])", "ReshapeTransform: expected shapes of as many elements"),
+        ("D.ReshapeTransform([2], [1, 2]).forward(x)", "expected events (2,), got the shape"),
+        ("D.SoftmaxTransform().forward(x[0, 0])", "an event has 1 dimensions, got the shape ()"),
+        ("D.StackTransform([D.ExpTransform()], 1).forward(x)", "expected 1 places along dimension"),
+        ("D.ChainTransform([])", "ChainTransform: transforms: expected one at least"),
+        ("D.ChainTransform([x])", "expected a list of transforms"),
+        ("D.Independent(D.Normal(x, x), 3)", "expected at most 2"),
+        ("D.TransformedDistribution(x, [])", "base: expected a distribution"),
+        ("D.SoftmaxTransform().forward_log_det_jacobian(x)", "SoftmaxTransform has no forward_log"),
+    ],
+)
+def test_wrong_transforms_are_refused_by_name(paddle, call, says):
+    with paddle.static.program_guard(paddle.static.Program()):
+        known = {"D": paddle.distribution, "x": paddle.static.data("x", [4, 3])}
+        with pytest.raises((GraphError, TypeError, NotImplementedError)) as caught:
+            eval(call, known)
+    assert says in str(caught.value) and len(str(caught.value).splitlines()) == 1
+
+
+def test_a_transform_of_ones_own_is_taken_back_and_drawn(paddle):
+    class Twice(paddle.distribution.Transform):
+        def _forward(self, x):
+            return x * 2
+
+        def _inverse(self, y):
+            return y / 2
+
+        def _inverse_log_det_jacobian(self, y):
+            return y * 0 - float(np.log(2))
+
+    with paddle.static.program_guard(paddle.static.Program()):
+        x = paddle.static.data("x", [4, 3])
+        made = Twice()(paddle.distribution.Normal(x, x * 0 + 1))
+        both = Twice()(paddle.distribution.ExpTransform())
+        wanted = [
+            made.log_prob(x),
+            paddle.distribution.Normal(x * 2, x * 0 + 2).log_prob(x),
+            both.inverse(both.forward(x)),
+            both.forward_log_det_jacobian(x),
+            made.sample([5]),
+        ]
+        found = paddle.static.Executor().run(feed={"x": ARRAYS["x"]}, fetch_list=wanted)
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
+    np.testing.assert_allclose(found[2], ARRAYS["x"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found[3], np.log(2) + 2 * ARRAYS["x"], rtol=1e-5)
+    assert found[4].shape == (5, 4, 3) and made.batch_shape == (4, 3)
 
 
 @pytest.mark.parametrize("rowvar", [True, False])

@@ -66,14 +66,8 @@ _INSTEAD: dict[str, tuple[str, ...]] = {
     "feed nodes and edges": (
         r"paddle\.(geometric\.(\w*sample\w*|reindex\w*)|incubate\.graph_(?!send))",
     ),
-    "use BeamSearchDecoder and dynamic_decode of paddle.fluid.layers": (
-        r"paddle\.nn\.(BeamSearchDecoder|dynamic_decode|decode)$",
-    ),
     "parameters stay float32: leave it out; decorate chooses operators by amp_lists": (
         r"paddle\.static\.amp\.",
-    ),
-    "write how values are transformed: a function of what another distribution draws": (
-        r"paddle\.distribution\.",
     ),
     "a value of a Program is not set in place: paddle.where, paddle.scatter and paddle.index_put "
     "return new ones": (r"paddle\.(static\.setitem|\w*_scatter|view\w*|as_strided|tolist)$",),

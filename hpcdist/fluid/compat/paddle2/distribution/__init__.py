@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcdist.base.errors import GraphError, GraphTypeError
+from hpcdist.fluid.compat.paddle2.distribution import transform
 from hpcdist.fluid.compat.paddle2.distribution.continuous import (
     Beta,
     Cauchy,
@@ -25,6 +26,11 @@ from hpcdist.fluid.compat.paddle2.distribution.discrete import (
 from hpcdist.fluid.compat.paddle2.distribution.distribution import (
     Distribution,
     ExponentialFamily,
+)
+from hpcdist.fluid.compat.paddle2.distribution.transform import *  # noqa: F403
+from hpcdist.fluid.compat.paddle2.distribution.transformed_distribution import (
+    Independent,
+    TransformedDistribution,
 )
 from hpcdist.graph.variable import Variable
 
@@ -78,13 +84,16 @@ __all__ = [
     "ExponentialFamily",
     "Geometric",
     "Gumbel",
+    "Independent",
     "Laplace",
     "LogNormal",
     "Multinomial",
     "Normal",
+    "TransformedDistribution",
     "Uniform",
     "kl_divergence",
     "register_kl",
+    *transform.__all__,
 ]
 
 if TYPE_CHECKING:

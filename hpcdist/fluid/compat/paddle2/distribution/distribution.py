@@ -119,6 +119,26 @@ def parameters(of: str, **given: Any) -> list[Variable]:
     return [creation.assign(np.array(one)) for one in alike]
 
 
+def name_of(of: object) -> str:
+    """Return what scripts call a class of this module."""
+    return f"{MODULE}.{type(of).__name__}"
+
+
+def sum_last(value: Variable, count: int) -> Variable:
+    """Return sums over the last ``count`` dimensions."""
+    if count < 1:
+        return value
+    return tensor.sum(value, list(range(-count, 0)))
+
+
+def some(where: str, count: Any) -> int:
+    """Return a number of dimensions, 1 at least."""
+    found: int = declare.KINDS["int"](where, count)
+    if found < 1:
+        raise GraphError(f"{where}: expected 1 at least, got {count!r}")
+    return found
+
+
 def broadcast(of: str, **given: Any) -> list[Variable]:
     """Return parameters, of which numbers are made Variables, in their common shape."""
     made = [v if isinstance(v, Variable) else parameters(of, **{k: v})[0] for k, v in given.items()]
