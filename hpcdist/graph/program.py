@@ -66,6 +66,7 @@ class Program:
         self.main: Program | None = None  # the Program that this one, a startup, initializes
         self.mains: list[Program] = []  # all such, in the order of minimize
         self.memory_saving: MemorySaving | None = None
+        self._appending_grad_times = 0  # backward passes appended; scripts of Fluid read it
         self.on_trainer: Program | None = None  # what a trainer runs in place of this Program
         self._trains = (-1, False)  # version, whether it trains
         self._kept: dict[object, tuple[int, Any]] = {}  # by ProgramCache: version, value
@@ -210,6 +211,7 @@ class Program:
         new.for_test = for_test or self.for_test
         new.pipeline = None if for_test else self.pipeline
         new._startup = None if for_test else self._startup
+        new._appending_grad_times = 0 if for_test else self._appending_grad_times
         new.blocks = [Block(new, b.idx, b.parent_idx) for b in self.blocks]
         dropped = OpRole.BACKWARD | OpRole.OPTIMIZE | OpRole.RPC | OpRole.DIST | OpRole.LR_SCHED
         for old_block, block in zip(self.blocks, new.blocks):

@@ -78,7 +78,7 @@ def test_what_does_not_run_at_once_is_refused():
     with pytest.raises(AssertionError, match=r"call it inside fluid\.dygraph\.guard"):
         dygraph.to_variable(np.ones(1))
     with pytest.raises(MissingNameError, match="what has parameters is a Program"):
-        dygraph.Linear  # noqa: B018
+        dygraph.Linear(2, 3)
     with dygraph.guard():
         x = variable([[1.0, 2.0]])
         with pytest.raises(GraphError, match="layers with parameters"):

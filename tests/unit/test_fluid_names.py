@@ -11,6 +11,7 @@ import pytest
 import hpcdist as fluid
 import hpcdist.fleet  # a submodule is a name of the package once it is imported
 from hpcdist.compat import aspaddle, fluid_names, refused_names
+from hpcdist.compat.importable import Refused
 from hpcdist.errors import GraphError, MissingModuleError, MissingNameError
 
 OF = r"of (?:Fluid 1\.8\.5|Paddle 2\.6\.2)"  # names outside fluid are Paddle 2's
@@ -32,11 +33,15 @@ def test_every_name_is_there_or_refused_with_what_to_use_instead(module):
         return
     refused = []
     for name in sorted(fluid_names.table()[module]):
+        found = None
         try:
-            getattr(held, name)
+            if isinstance(found := getattr(held, name), Refused):
+                found()
         except MissingNameError as error:
             assert re.search(rf"fluid\..*{OF}|{name} {OF}", str(error))
             assert len(str(error).partition("is not in hpcdist: ")[2]) > 20, error
+            if found is not None:
+                continue
             refused.append(name)
             with pytest.raises(MissingModuleError, match=re.escape(str(error))):
                 exec(f"from {module} import {name}", {})
@@ -159,7 +164,7 @@ def test_names_are_found_where_fluid_has_them(name):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("fluid.dygraph.Linear", "dygraph.Linear of Fluid 1.8.5.*what has parameters is a Program"),
+        ("fluid.dygraph.Linear(2, 3)", "dygraph.Linear of Fluid 1.8.5.*parameters is a Program"),
         ("fluid.contrib.slim.Compressor", "compressing models is not part"),
         (
             "from paddle.fluid.contrib.slim.core.compressor import Context",
@@ -175,6 +180,21 @@ def test_names_are_found_where_fluid_has_them(name):
 def test_what_is_refused_says_what_to_use(source, message):
     with pytest.raises((AttributeError, ImportError), match=message):
         exec(source, {"fluid": fluid})
+
+
+def test_names_of_the_imperative_mode_are_refused_when_they_are_used():
+    from paddle.fluid.dygraph.nn import Linear
+    from paddle.fluid.dygraph.parallel import DataParallel
+
+    class Net(fluid.dygraph.Layer):
+        pass
+
+    assert not isinstance(fluid.data, (DataParallel, Net))
+    for used in (Net, Linear, lambda: DataParallel.forward):
+        with pytest.raises(MissingNameError, match=r"dygraph\..*build one with fluid.layers"):
+            used()
+    with pytest.raises(ImportError, match="cannot import name 'Linea'"):
+        from paddle.fluid.dygraph.nn import Linea  # noqa: F401
 
 
 def test_hasattr_and_guarded_imports_tell_what_is_there():
@@ -209,6 +229,17 @@ def test_roles_of_operators_have_fluids_names():
     assert updates[0].attr(var_key)[1] == updates[0].attr(var_key)[0] + fluid.core.kGradVarSuffix()
     losses = [op for op in ops if int(op.attr(key)) & int(maker.OpRole.Loss)]
     assert [op.type for op in losses] == ["mean", "fill_constant"]
+
+
+def test_programs_tell_how_often_a_backward_pass_was_appended():
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = fluid.layers.create_parameter([2], "float32")
+        program, loss = fluid.default_main_program(), fluid.layers.mean(fluid.layers.square(x))
+        assert program._appending_grad_times == 0
+        (gradient,) = fluid.gradients([loss], [x])
+        fluid.optimizer.SGD(0.1).minimize(fluid.layers.mean(gradient))
+    assert program._appending_grad_times == program.clone()._appending_grad_times == 2
+    assert program.clone(for_test=True)._appending_grad_times == 0
 
 
 def test_blocks_are_printed_and_drawn(tmp_path, capsys):

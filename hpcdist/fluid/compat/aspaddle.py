@@ -50,6 +50,7 @@ ELSEWHERE = {
     },
     "paddle.distributed.fleet": "hpcdist.fluid.fleet",
     "paddle.distributed.entry_attr": PADDLE2 + ".entry_attr",
+    "paddle.utils.plot": "hpcdist.fluid.compat.plot",
     "paddle.tensor.random": PADDLE2 + ".tensor",
     **{
         f"paddle.distributed.fleet.{name}": module

@@ -6,6 +6,7 @@ import importlib
 
 from hpcdist.base.errors import MissingModuleError
 from hpcdist.fluid.compat import aspaddle, fluid_names
+from hpcdist.fluid.compat.importable import Refused
 
 
 def refused() -> dict[str, tuple[int, list[str]]]:
@@ -19,9 +20,13 @@ def refused() -> dict[str, tuple[int, list[str]]]:
             namespace = None
         refused_by_module[module] = (
             len(names),
-            sorted(name for name in names if not hasattr(namespace, name)),
+            sorted(name for name in names if _is_refused(namespace, name)),
         )
     return refused_by_module
+
+
+def _is_refused(namespace: object, name: str) -> bool:
+    return not hasattr(namespace, name) or isinstance(getattr(namespace, name), Refused)
 
 
 if __name__ == "__main__":

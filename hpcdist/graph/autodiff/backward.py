@@ -252,6 +252,7 @@ def _append(
     renamed = rename_existing(block, starts, steps)
     for step in steps:
         step.unmask()
+    program_of(block)._appending_grad_times += 1
     context: dict[str, Any] = {}
     for index, step in enumerate([*starts, *steps]):
         begins = index < len(starts) and not sources  # the loss's own gradient

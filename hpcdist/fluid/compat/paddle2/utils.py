@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 from hpcdist.base.errors import LaunchError
 from hpcdist.fluid.compat.install_check import run_check
+from hpcdist.fluid.compat.plot import Ploter
 from hpcdist.graph import names as unique_name
 
-__all__ = ["deprecated", "require_version", "run_check", "try_import", "unique_name"]
+__all__ = ["Ploter", "deprecated", "require_version", "run_check", "try_import", "unique_name"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 VERSION = (2, 6, 2)

@@ -1,0 +1,37 @@
+"""Names that can be imported, though whoever uses them is told what to use instead.
+
+Scripts of Fluid import names of its imperative mode that their static graph never uses, or define
+classes of both. So such a name is found; a call of it, or of a class derived from it, is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcdist.base.errors import MissingNameError
+
+PACKAGE = "hpcdist.dygraph"  # Fluid's names in here, and below
+
+
+class Refused(type):
+    """The class of such names: they can be derived from and compared with, not called."""
+
+    _refusal: str
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise MissingNameError(cls._refusal)
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise MissingNameError(cls._refusal)
+
+
+def stand_in(module: str, name: str, refusal: str) -> Refused:
+    """Return what is found under a name of Fluid's; calls of it raise MissingNameError."""
+    return Refused(name, (), {"__module__": module, "__doc__": refusal, "_refusal": refusal})
+
+
+def may_be_imported(module: str) -> bool:
+    """Return whether missing names of this module are found, and refused only when used."""
+    return module == PACKAGE or module.startswith(f"{PACKAGE}.")
