@@ -21,6 +21,7 @@ _LINES = """
     axis=-1                     bitwise_and bitwise_or bitwise_xor
     axis=[]                     flip roll
     trainable_statistics=False  batch_norm
+    interp_method='bicubic'     bicubic_interp
     interp_method='bilinear'    bilinear_interp
     interp_method='nearest'     nearest_interp
     interp_method='trilinear'   trilinear_interp

@@ -179,7 +179,8 @@ def test_variables_in_place_of_other_numbers_are_refused_by_name(name):
 # The slots of Fluid 1.8.5's operators that hold what is also an attribute, or decide a shape.
 FLUIDS = """
 adam Beta1Tensor Beta2Tensor | batch_norm MomentumTensor | clip Min Max
-affine_grid OutputShape | bilinear_interp OutSize SizeTensor Scale | concat AxisTensor
+affine_grid OutputShape | bicubic_interp OutSize SizeTensor Scale
+bilinear_interp OutSize SizeTensor Scale | concat AxisTensor
 crop Offsets | crop_tensor Shape Offsets ShapeTensor OffsetsTensor
 dropout Seed | expand ExpandTimes expand_times_tensor
 fill_constant ShapeTensor ShapeTensorList ValueTensor

@@ -19,7 +19,7 @@ __all__ = [
     "resize_trilinear",
 ]
 
-_KINDS = {"BILINEAR": "bilinear", "NEAREST": "nearest", "TRILINEAR": "trilinear"}
+_KINDS = {kind.upper(): kind for kind in ("bilinear", "nearest", "bicubic", "trilinear")}
 
 
 def image_resize(
@@ -35,7 +35,7 @@ def image_resize(
 ) -> Variable:
     """Resize images to ``out_shape`` (rows, columns), else by ``scale``.
 
-    resample: BILINEAR, NEAREST, or TRILINEAR of volumes. align_corners: corners stay corners;
+    resample: BILINEAR, NEAREST, BICUBIC, or TRILINEAR of volumes. align_corners: corners stay corners;
     without it, align_mode 0 lets the centers of pixels, 1 their beginnings lie on each other.
     ``actual_shape`` goes before the others. There may be Variables in all of them.
 

@@ -1,6 +1,7 @@
-"""Images of another size: nearest_interp, bilinear_interp, trilinear_interp.
+"""Images of another size: nearest_interp, bilinear_interp, trilinear_interp, bicubic_interp.
 
-Along each axis every result is a mean of two neighbours; the axes are done one after the other.
+Along each axis every result is a mean of one, two or four neighbours; the axes are done one after
+the other.
 """
 
 from __future__ import annotations
@@ -31,28 +32,60 @@ _ATTRS = {
 
 @dataclass(frozen=True)
 class _Taps:
-    """Along one axis: result i is (1 - weight[i]) x[low[i]] + weight[i] x[high[i]]."""
+    """Along one axis: result i is the mean of x[places[k][i]] by `weights`.
 
-    low: np.ndarray
-    high: np.ndarray
-    weight: np.ndarray
+    ``after``: how far its source lies behind one of them, for each result.
+    """
+
+    places: Sequence[np.ndarray]
+    after: np.ndarray
+
+    def weights(self, dtype: str) -> Sequence[np.ndarray]:
+        """Return the weights of each of the places."""
+        t = self.after.astype(dtype)
+        if len(self.places) < 4:
+            return [1 - t, t]
+        return [_far(t + 1), _near(t), _near(1 - t), _far(2 - t)]
 
 
-def _taps(extent: int, size: int, linear: bool, align_corners: bool, align_mode: int) -> _Taps:
+def _near(d: np.ndarray) -> np.ndarray:
+    """Return cubic weights of what is up to 1 away, as Fluid: with a slope of -0.75 at 1."""
+    return (1.25 * d - 2.25) * d * d + 1
+
+
+def _far(d: np.ndarray) -> np.ndarray:
+    """Return cubic weights of what is between 1 and 2 away."""
+    return ((-0.75 * d + 3.75) * d - 6) * d + 3
+
+
+def mixed(parts: Sequence[Any], weights: Sequence[Any]) -> Any:
+    """Return the mean of what is at the places of `_Taps`; of arrays or tensors."""
+    if len(parts) == 1:
+        return parts[0]
+    if len(parts) == 2:
+        return parts[0] + weights[1] * (parts[1] - parts[0])
+    products = [part * weight for part, weight in zip(parts, weights)]
+    return sum(products[1:], products[0])
+
+
+def _taps(extent: int, size: int, kind: str, align_corners: bool, align_mode: int) -> _Taps:
     # In float32, as Fluid: where a source lies decides between neighbours.
     ratio = np.float32(0)
     if size > 1:
         ratio = np.float32(extent - 1) / (size - 1) if align_corners else np.float32(extent) / size
     places = np.arange(size, dtype=np.float32)
-    if not linear:
+    if kind == "nearest":
         low = (ratio * places + np.float32(0.5 * align_corners)).astype(np.int64)
-        low = np.minimum(low, extent - 1)
-        return _Taps(low, low, np.zeros(size, np.float32))
+        return _Taps([np.minimum(low, extent - 1)], np.zeros(size, np.float32))
+    if kind == "cubic":
+        source = ratio * places if align_corners else float(ratio) * (np.arange(size) + 0.5) - 0.5
+        low = np.floor(source).astype(np.int64)
+        return _Taps([np.clip(low + k, 0, extent - 1) for k in range(-1, 3)], source - low)
     centers = align_mode == 0 and not align_corners
     source = ratio * (places + np.float32(0.5)) - np.float32(0.5) if centers else ratio * places
     source = np.maximum(source, 0)
     low = np.minimum(source.astype(np.int64), extent - 1)
-    return _Taps(low, np.minimum(low + 1, extent - 1), (source - low).astype(np.float32))
+    return _Taps([low, np.minimum(low + 1, extent - 1)], (source - low).astype(np.float32))
 
 
 def _spatial(rank: int, data_layout: str) -> list[int]:
@@ -96,31 +129,27 @@ def _infer(
     return Meta(tuple(shape), x.dtype)
 
 
-def interpolation(small, large, linear: bool, data_layout: str, **how) -> list[tuple[int, _Taps]]:
+def interpolation(small, large, kind: str, data_layout: str, **how) -> list[tuple[int, _Taps]]:
     """Return (axis, taps) of every axis along which something happens."""
     axes = _spatial(len(small.shape), data_layout)
     keep = ("align_corners", "align_mode")
     facts = {key: how[key] for key in keep}
-    return [(a, _taps(small.shape[a], large.shape[a], linear, **facts)) for a in axes]
+    return [(a, _taps(small.shape[a], large.shape[a], kind, **facts)) for a in axes]
 
 
-def _column(xp: ArrayModule, taps: _Taps, axis: int, like) -> Array:
+def _columns(xp: ArrayModule, taps: _Taps, axis: int, like) -> list[Array]:
     shape = [1] * like.ndim
     shape[axis] = -1
-    return xp.asarray(taps.weight.astype(like.dtype.name)).reshape(shape)
+    return [xp.asarray(weight).reshape(shape) for weight in taps.weights(like.dtype.name)]
 
 
-def _resize(linear: bool) -> Any:
+def _resize(kind: str) -> Any:
     def kernel(xp: ArrayModule, x, out, data_layout: str, **how) -> None:
         # Weights are fractions: bytes become float32, and are cut to whole numbers at the end.
-        value = x.astype("float32") if linear and x.dtype.kind in "iu" else x
-        for axis, taps in interpolation(x, out, linear, data_layout, **how):
-            low = xp.take(value, xp.asarray(taps.low), axis=axis)
-            if linear:
-                weight = _column(xp, taps, axis, value)
-                high = xp.take(value, xp.asarray(taps.high), axis=axis)
-                low = low + weight * (high - low)
-            value = low
+        value = x.astype("float32") if kind == "linear" and x.dtype.kind in "iu" else x
+        for axis, taps in interpolation(x, out, kind, data_layout, **how):
+            weights = _columns(xp, taps, axis, value) if kind != "nearest" else ()
+            value = mixed([xp.take(value, xp.asarray(p), axis=axis) for p in taps.places], weights)
         out[...] = value
 
     return kernel
@@ -138,30 +167,37 @@ def _collected(xp: ArrayModule, value, places: np.ndarray, extent: int, axis: in
     return xp.moveaxis(summed, 0, axis)
 
 
-def _resize_grad(linear: bool) -> Any:
+def _resize_grad(kind: str) -> Any:
     def kernel(xp: ArrayModule, x, dout, dx, data_layout: str, **how) -> None:
         value = dout
-        for axis, taps in reversed(interpolation(x, dout, linear, data_layout, **how)):
-            extent = x.shape[axis]
-            if linear:
-                weight = _column(xp, taps, axis, value)
-                high = _collected(xp, value * weight, taps.high, extent, axis)
-                value = high + _collected(xp, value * (1 - weight), taps.low, extent, axis)
-            else:
-                value = _collected(xp, value, taps.low, extent, axis)
+        for axis, taps in reversed(interpolation(x, dout, kind, data_layout, **how)):
+            weights = _columns(xp, taps, axis, value) if kind != "nearest" else ()
+            shares = [value * weight for weight in weights] or [value]
+            parts = [
+                _collected(xp, share, places, x.shape[axis], axis)
+                for share, places in zip(shares, taps.places)
+            ]
+            value = sum(parts[1:], parts[0])
         dx[...] = value
 
     return kernel
 
 
-def _rule(rank: int) -> Any:
-    return lambda x, **facts: _infer(rank, x, **facts)
+def _rule(rank: int, kind: str) -> Any:
+    def infer(x: Meta, **facts: Any) -> Meta:
+        if kind == "cubic" and x.dtype not in ("float32", "float64"):
+            # Results overshoot what is around them, so bytes would begin again at the other end.
+            raise GraphError(f"bicubic_interp: X must be float32 or float64, got {x.dtype}")
+        return _infer(rank, x, **facts)
+
+    return infer
 
 
-for _type, _rank, _linear in (
-    ("nearest_interp", 4, False),
-    ("bilinear_interp", 4, True),
-    ("trilinear_interp", 5, True),
+for _type, _rank, _kind in (
+    ("nearest_interp", 4, "nearest"),
+    ("bilinear_interp", 4, "linear"),
+    ("bicubic_interp", 4, "cubic"),
+    ("trilinear_interp", 5, "linear"),
 ):
     define_with_grad(
         _type,
@@ -170,7 +206,7 @@ for _type, _rank, _linear in (
         rows=by_row("X"),
         attrs=_ATTRS,
         given={"size": Given("OutSize", "SizeTensor"), "scale": Given("Scale")},
-        infer=_rule(_rank),
-        kernel=_resize(_linear),
-        grad_kernel=_resize_grad(_linear),
+        infer=_rule(_rank, _kind),
+        kernel=_resize(_kind),
+        grad_kernel=_resize_grad(_kind),
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hpcdist.ops.convolution.conv import correlation, transposed
 from hpcdist.ops.convolution.correlate_torch import Convolution, is_alike, padding_after
-from hpcdist.ops.convolution.interpolate import interpolation
+from hpcdist.ops.convolution.interpolate import interpolation, mixed
 from hpcdist.ops.convolution.windows import lay_windows
 from hpcdist.ops.torch_forms import by_autograd, form
 from hpcdist.ops.torch_forms.layouts import back, first
@@ -136,24 +138,27 @@ def max_pool2d_with_index_grad(torch, x, index, dout, **_):
 
 
 # -- another size ----------------------------------------------------------------------------------
-def _resized(linear):
+def _resized(kind):
     def form_function(torch, x, data_layout, outs, **how):
-        of_bytes, kind = linear and not x.dtype.is_floating_point, x.dtype
+        of_bytes, dtype = kind == "linear" and not x.dtype.is_floating_point, x.dtype
         x = x.to(torch.float32) if of_bytes else x
-        for axis, taps in interpolation(x, outs[0], linear, data_layout, **how):
-            low = torch.index_select(x, axis, torch.tensor(taps.low, device=x.device))
-            if linear:
-                shape = [-1 if i == axis else 1 for i in range(x.ndim)]
-                weight = torch.tensor(taps.weight, dtype=x.dtype, device=x.device).reshape(shape)
-                high = torch.index_select(x, axis, torch.tensor(taps.high, device=x.device))
-                low = low + weight * (high - low)
-            x = low
-        return x.to(kind) if of_bytes else x
+        for axis, taps in interpolation(x, outs[0], kind, data_layout, **how):
+            here = partial(torch.tensor, device=x.device)
+            shape = [-1 if i == axis else 1 for i in range(x.ndim)]
+            weights = taps.weights(str(x.dtype).removeprefix("torch.")) if kind != "nearest" else ()
+            parts = [torch.index_select(x, axis, here(places)) for places in taps.places]
+            x = mixed(parts, [here(weight).reshape(shape) for weight in weights])
+        return x.to(dtype) if of_bytes else x
 
     return form_function
 
 
-for _type, _linear in (("nearest_interp", False), ("bilinear_interp", True)):
-    form(_type, family="images", outs=True)(_resized(_linear))
-form("trilinear_interp", family="images", outs=True)(_resized(True))
-by_autograd("nearest_interp", "bilinear_interp", "trilinear_interp")
+_KINDS = {
+    "nearest_interp": "nearest",
+    "bilinear_interp": "linear",
+    "bicubic_interp": "cubic",
+    "trilinear_interp": "linear",
+}
+for _type, _kind in _KINDS.items():
+    form(_type, family="images", outs=True)(_resized(_kind))
+by_autograd(*_KINDS)

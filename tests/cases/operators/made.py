@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.ops import Case, Draw, case
 
 
-@case("nearest_interp", "bilinear_interp")
+@case("nearest_interp", "bilinear_interp", "bicubic_interp")
 def _resized(draw: Draw) -> Case:
     layout = draw.of("NCHW", "NHWC")
     attrs = {

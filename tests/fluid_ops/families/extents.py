@@ -104,6 +104,9 @@ CASES = [
     ),
     ("layers.resize_bilinear(x, out_shape=[5, n])", IMAGE),
     ("layers.resize_bilinear(x, scale=e)", {"x": "f 2 3 4 6", "e": "e 1.5"}),
+    ("layers.interpolate(x, out_shape=[n, 3], resample='BICUBIC')", IMAGE),
+    ("layers.interpolate(x, out_shape=s, resample='BICUBIC')", {"x": "f 2 3 4 6", "s": "n 3 7"}),
+    ("layers.interpolate(x, scale=e, resample='BICUBIC')", {"x": "f 2 3 4 6", "e": "e 1.5"}),
     (
         "layers.resize_nearest(x, out_shape=[2, 2], actual_shape=s)",
         {"x": "f 2 3 4 6", "s": "n 3 7"},

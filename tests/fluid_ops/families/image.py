@@ -24,6 +24,16 @@ CASES = [
         {"x": "f 2 2 3 4 3"},
         {"s": [[6, 2, 4], [2, 8, 5]], "c": [True, False], "m": [0, 1], "f": ["NCDHW", "NDHWC"]},
     ),
+    (
+        "layers.interpolate(x, {s}, {k}, resample='BICUBIC', align_corners={c}, data_format={f})",
+        IMAGE,
+        {
+            "s": [*SIZES, None],
+            "k": [2.0],
+            "c": [True, False],
+            "f": ["NCHW", "NHWC"],
+        },
+    ),
     ("layers.image_resize_short(x, {n})", IMAGE, {"n": [2, 8]}),
     (
         "layers.range({a}, {b}, {s}, {d})",

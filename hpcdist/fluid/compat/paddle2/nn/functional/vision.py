@@ -131,8 +131,13 @@ def fold(
 
 
 # -- other sizes -----------------------------------------------------------------------------------
-_RESAMPLED = {"nearest": "NEAREST", "bilinear": "BILINEAR", "trilinear": "TRILINEAR"}
-_FORMATS = {"nearest": "NCHW", "bilinear": "NCHW", "linear": "NCW", "trilinear": "NCDHW"}
+_FORMATS = {
+    "nearest": "NCHW",
+    "bilinear": "NCHW",
+    "bicubic": "NCHW",
+    "linear": "NCW",
+    "trilinear": "NCDHW",
+}
 
 
 def interpolate(
@@ -147,13 +152,13 @@ def interpolate(
 ) -> Variable:
     """Resize rows, images or volumes to ``size``, else by ``scale_factor`` (one, or one for each).
 
-    mode: nearest, bilinear, linear of rows, trilinear of volumes.
+    mode: nearest, bilinear, bicubic, linear of rows, trilinear of volumes.
     """
     where = f"{_MODULE}.interpolate"
     if mode.lower() not in _FORMATS:
         raise GraphError(
             f"{where}: mode: expected one of {[*_FORMATS]}, got {mode!r}: 'area' is "
-            "adaptive_avg_pool2d; 'bicubic' is not here"
+            "adaptive_avg_pool2d"
         )
     mode = mode.lower()
     if (size is None) == (scale_factor is None):
@@ -177,7 +182,7 @@ def interpolate(
         rows = layers.unsqueeze(x, [2])
         return layers.squeeze(layers.image_resize(rows, [1, *size], name=name, **how), [2])
     return layers.image_resize(
-        x, size, None, name, _RESAMPLED[mode], data_format=data_format, **how
+        x, size, None, name, mode.upper(), data_format=data_format, **how
     )
 
 
