@@ -121,3 +121,20 @@ def test_slopes_flow_back_through_an_lstms_cells(width, used, layer):
             bias.set(there, fluid.CPUPlace())
             losses.append(float(exe.run(tested, feed=feed, fetch_list=[loss])[0][0]))
         assert slopes[0, gate * width] == pytest.approx((losses[0] - losses[1]) / 0.04, rel=0.02)
+
+
+@pytest.mark.parametrize("origin_mode", [False, True])
+def test_a_fused_unit_computes_as_the_layers_it_stands_for(origin_mode):
+    x = ragged(3)
+    fed = layers.fc(x, 12, bias_attr=False)
+    hidden = layers.dynamic_gru(fed, 4, bias_attr=False, origin_mode=origin_mode)
+    block = fluid.default_main_program().global_block()
+    fused = block.create_var("fused", dtype="float32")
+    inputs = {"X": [x], "WeightX": ["fc_0.w_0"], "WeightH": ["gru_0.w_0"]}
+    block.append_op("fusion_gru", inputs, {"Hidden": [fused]}, {"origin_mode": origin_mode})
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    rows = np.random.default_rng(3).normal(size=(9, 3)).astype("float32")
+    feed = {"x": fluid.create_lod_tensor(rows, [[2, 0, 4, 3]])}
+    one, other = exe.run(feed=feed, fetch_list=[hidden, fused])
+    np.testing.assert_allclose(one, other, 1e-5, 1e-6)

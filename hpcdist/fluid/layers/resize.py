@@ -35,8 +35,9 @@ def image_resize(
 ) -> Variable:
     """Resize images to ``out_shape`` (rows, columns), else by ``scale``.
 
-    resample: BILINEAR, NEAREST, BICUBIC, or TRILINEAR of volumes. align_corners: corners stay corners;
-    without it, align_mode 0 lets the centers of pixels, 1 their beginnings lie on each other.
+    resample: BILINEAR, NEAREST, BICUBIC, or TRILINEAR of volumes.
+    align_corners: corners stay corners; without it, align_mode 0 lets the centers of pixels, 1
+    their beginnings lie on each other.
     ``actual_shape`` goes before the others. There may be Variables in all of them.
 
     Examples:

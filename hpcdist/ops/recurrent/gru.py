@@ -28,7 +28,7 @@ from hpcdist.ops.scratch import scratch
 from hpcdist.ops.sequence.pool_softmax_conv import rowwise, sequences_of
 from hpcdist.ops.types import Array, ArrayModule, Call, Lods, Metas, Operands
 
-_ATTRS = {
+GRU = {
     "is_reverse": False,
     "gate_activation": "sigmoid",
     "activation": "tanh",
@@ -50,7 +50,8 @@ def _check(type: str, x: Meta, first, weight: Meta, bias, rows: int) -> int:
     return width
 
 
-def _infer(x: Meta, h0, weight: Meta, bias, **attrs) -> Metas:
+def gru_infer(x: Meta, h0, weight: Meta, bias, **attrs) -> Metas:
+    """Shape rule of ``gru``."""
     sequences = sequences_of(x, "gru", "Input").sequences
     width = _check("gru", x, h0, weight, bias, sequences)
     kind_of(attrs["gate_activation"], "gru")
@@ -168,7 +169,8 @@ def _bound(
     return run_on_host(xp, partial(loop, steps, kinds, origin_mode), inputs, outputs)
 
 
-def _bind(xp: ArrayModule, *operands, **attrs) -> Call:
+def gru_bind(xp: ArrayModule, *operands, **attrs) -> Call:
+    """Bind ``gru``; an absent operand, and gates that nobody reads, are None."""
     return _bound(_forward, xp, operands[:4], operands[4:], **attrs)
 
 
@@ -183,9 +185,9 @@ define_with_grad(
     "Input, H0?, Weight, Bias? -> Hidden, BatchGate, BatchResetHiddenPrev, BatchHidden",
     _GRAD,
     rows=rows_of_steps("Hidden"),
-    attrs=_ATTRS,
-    infer=_infer,
-    bind=_bind,
+    attrs=GRU,
+    infer=gru_infer,
+    bind=gru_bind,
     lods=("Input",),
     grad_infer=lambda *metas, **_: like_forward(*metas[:4]),
     grad_bind=_grad_bind,

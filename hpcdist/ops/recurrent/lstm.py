@@ -29,14 +29,14 @@ from hpcdist.ops.scratch import scratch
 from hpcdist.ops.sequence.pool_softmax_conv import rowwise, sequences_of
 from hpcdist.ops.types import Array, ArrayModule, Call, Lods, Metas, Operands
 
-_ATTRS = {
+LSTM = {
     "use_peepholes": True,
     "is_reverse": False,
     "gate_activation": "sigmoid",
     "cell_activation": "tanh",
     "candidate_activation": "tanh",
 }
-_PROJECTED = {**_ATTRS, "proj_activation": "tanh", "cell_clip": 0.0, "proj_clip": 0.0}
+_PROJECTED = {**LSTM, "proj_activation": "tanh", "cell_clip": 0.0, "proj_clip": 0.0}
 
 
 # -- shapes ----------------------------------------------------------------------------------------
@@ -59,7 +59,8 @@ def _check(
         kind_of(attrs.get(f"{name}_activation", "identity"), type)
 
 
-def _infer(x: Meta, h0, c0, weight: Meta, bias: Meta, **attrs) -> Metas:
+def lstm_infer(x: Meta, h0, c0, weight: Meta, bias: Meta, **attrs) -> Metas:
+    """Shape rule of ``lstm``."""
     width = weight.shape[0]
     _check("lstm", x, h0, c0, weight, width, width, bias, **attrs)
     hidden = Meta((x.shape[0], width), x.dtype, lod=x.lod)
@@ -182,9 +183,10 @@ def _bound(loop, xp: ArrayModule, inputs: Operands, outputs: Operands, lods: Lod
     return run_on_host(xp, partial(loop, steps, attrs), inputs, outputs)
 
 
-def _bind(
+def lstm_bind(
     xp: ArrayModule, x, h0, c0, weight, bias, hidden, cell, gates, active, lods: Lods, **attrs
 ) -> Call:
+    """Bind ``lstm``; an absent operand, and gates that nobody reads, are None."""
     ins, outs = (x, h0, c0, weight, None, bias), (hidden, cell, None, gates, active)
     return _bound(_forward, xp, ins, outs, lods, attrs)
 
@@ -212,9 +214,9 @@ define_with_grad(
     f"Input, H0?, C0?, Weight, Bias -> Hidden, Cell, {_SAVED}",
     _GRAD,
     rows=rows_of_steps("Hidden", "Cell"),
-    attrs=_ATTRS,
-    infer=_infer,
-    bind=_bind,
+    attrs=LSTM,
+    infer=lstm_infer,
+    bind=lstm_bind,
     lods=("Input",),
     grad_infer=lambda *metas, **_: like_forward(*metas[:5]),
     grad_bind=_grad_bind,

@@ -33,21 +33,21 @@ def kind_of(name: str, op_type: str) -> int:
     return _NAMES.index(name)
 
 
-def rows_of_steps(*results: str) -> Any:
-    """Treatment of a recurrent operator: ``results`` have the rows of Input.
+def rows_of_steps(*results: str, of: str = "Input") -> Any:
+    """Treatment of a recurrent operator: ``results`` have the rows of the slot ``of``.
 
     Initial states have one row for each sequence; the others are by step, so nothing to be joined.
     """
 
     def treat(op: Applied) -> dict[str, OfRows]:
-        (x,) = op.inputs["Input"]
+        (x,) = op.inputs[of]
         expect_ragged(x)
         for slot, operands in op.inputs.items():
             for operand in operands:
                 first = slot in ("H0", "C0")
                 if first and (operand.of != OfRows(How.ROWS) or x.lod_level > 1):
                     raise MixesRows(f"{operand.name!r} is {operand.of.how.value}")
-                if not first and slot != "Input" and operand.of.how is not How.SAME:
+                if not first and slot != of and operand.of.how is not How.SAME:
                     raise MixesRows(f"{operand.name!r} depends on the batch")
         return dict.fromkeys(results, x.of)
 

@@ -218,6 +218,36 @@ def _windows(draw: Seeded) -> Case:
     return Case({**case.inputs, "Bias": draw.floats((case.inputs["Filter"].shape[1],))}, case.attrs)
 
 
+def _fed(draw: Seeded, kind: str, layer: str = "") -> Case:
+    """A recurrent operator whose Input is a product, or rows of a table."""
+    case = CASES[kind](draw)
+    inputs = dict(case.inputs)
+    fed, inner = inputs.pop("Input"), inputs.pop("Weight")
+    lengths, width = fed.recursive_sequence_lengths()[0], fed.shape()[1]
+    if layer == "fused_embedding_fc_lstm":
+        ids = draw.ragged(lengths, (1,))
+        ids.set(draw.rng.integers(0, 5, (sum(lengths), 1)))
+        inputs |= {"Ids": ids, "Embeddings": draw.floats((5, width))}
+    else:
+        inputs |= {"X": draw.ragged(lengths, (3,)), "WeightX": draw.floats((3, width))}
+    return Case({**inputs, "WeightH": inner}, case.attrs)
+
+
+def _attended(draw: Seeded) -> Case:
+    lengths, width = draw.lengths(), draw.int(1, 3)
+    inputs = {
+        "X": draw.ragged(lengths, (3,)),
+        "C0": draw.floats((len(lengths), width)),
+        "AttentionWeight": draw.floats((3 + width, 1)),
+        "LSTMWeight": draw.floats((width + 3, 4 * width)),
+        "LSTMBias": draw.floats((1, 4 * width)),
+    }
+    if draw.bool():
+        inputs["H0"] = draw.floats((len(lengths), width))
+        inputs["AttentionScalar"] = draw.floats((1, 1))
+    return Case(inputs)
+
+
 def _channels(draw: Seeded) -> Case:
     return Case({"X": draw.floats(draw.shape(2, 4))}, {"bit_length": draw.int(2, 8)})
 
@@ -279,6 +309,10 @@ WITHOUT_GRADIENT: dict[str, Callable[[Seeded], Case]] = {
     "fusion_seqpool_concat": _pools,
     "fusion_seqpool_cvm_concat": _pools_of_clicks,
     "fusion_seqconv_eltadd_relu": _windows,
+    "fusion_gru": lambda draw: _fed(draw, "gru"),
+    "fusion_lstm": lambda draw: _fed(draw, "lstm"),
+    "fused_embedding_fc_lstm": lambda draw: _fed(draw, "lstm", "fused_embedding_fc_lstm"),
+    "attention_lstm": _attended,
     "fake_channel_wise_quantize_abs_max": _channels,
     **dict.fromkeys(["fake_dequantize_max_abs", "dequantize_abs_max"], _steps),
     "fake_channel_wise_dequantize_max_abs": _rows_of_steps,

@@ -181,9 +181,7 @@ def interpolate(
             raise GraphError(f"{where}: size: numbers for mode 'linear', got a Variable")
         rows = layers.unsqueeze(x, [2])
         return layers.squeeze(layers.image_resize(rows, [1, *size], name=name, **how), [2])
-    return layers.image_resize(
-        x, size, None, name, mode.upper(), data_format=data_format, **how
-    )
+    return layers.image_resize(x, size, None, name, mode.upper(), data_format=data_format, **how)
 
 
 def _scaled(where: str, x: Variable, scale: Any) -> list[int]:
