@@ -12,7 +12,7 @@ from typing import Any
 from hpcdist.base.errors import GraphError
 from hpcdist.base.nearest import did_you_mean
 from hpcdist.graph.lod import Lod
-from hpcdist.graph.names import EMPTY
+from hpcdist.graph.names import EMPTY, GRAD_SUFFIX
 from hpcdist.graph.rows import Treatment
 
 Call = Callable[[], object]  # what a step calls; nobody reads what it returns
@@ -253,15 +253,28 @@ def _load() -> None:
 def check_read(definition: OpDef, inputs: Mapping[str, Sequence[str]]) -> None:
     """Raise GraphError for a filled slot that the operator does not read: it would be ignored.
 
-    Fluid has some that are not here, most of which replace an attribute by a value.
+    Fluid has some that are not here, most of which replace an attribute by a value. A gradient may
+    be given all that its operator reads and gives, whatever of it the formula needs.
     """
     read = [slot.name for slot in definition.inputs]
+    known = {*read, *_of_forward(definition.type)}
     for slot, names in inputs.items():
-        if slot not in read and any(name != EMPTY for name in names):
+        if slot not in known and any(name != EMPTY for name in names):
             raise GraphError(
                 f"operator {definition.type} does not read slot {slot!r}, given {list(names)}: it "
                 f"reads {', '.join(read) or 'nothing'}{did_you_mean(slot, read)}"
             )
+
+
+def _of_forward(type: str) -> set[str]:
+    """Return the slots that Fluid gives a gradient: its operator's, and those of gradients."""
+    forward = type.removesuffix("_grad")
+    if forward == type or not is_defined(forward):
+        return set()
+    outputs = [slot.name for slot in operators[forward].outputs]
+    return {slot.name for slot in operators[forward].inputs}.union(
+        outputs, (name + GRAD_SUFFIX for name in outputs)
+    )
 
 
 def default_attrs(type: str) -> Mapping[str, Any]:

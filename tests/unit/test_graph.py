@@ -296,6 +296,20 @@ def test_a_filled_slot_that_an_operator_does_not_read_is_refused(programs, type)
     assert not block.ops
 
 
+def test_a_gradient_may_be_given_all_slots_of_its_operator(programs):
+    block = programs[0].global_block()
+    for name in ("x", "out", "out@GRAD", "other"):
+        block.create_var(name, shape=[3], dtype="float32", is_data=True)
+    given = {"X": ["x"], "Out": ["out"], "Out@GRAD": ["out@GRAD"]}
+    block.append_op("relu_grad", given, {"X@GRAD": block.create_var("x@GRAD")})
+    values = {"x": [-9, 9, 9], "out": [0, 1, 2], "out@GRAD": [1, 2, 3]}
+    feed = {name: np.array(value, "float32") for name, value in values.items()}
+    (found,) = fluid.Executor().run(programs[0], feed=feed, fetch_list=["x@GRAD"])
+    assert found.tolist() == [0, 2, 3]
+    with pytest.raises(GraphError, match="relu_grad does not read slot 'Other'"):
+        block.append_op("relu_grad", {**given, "Other": ["other"]}, {"X@GRAD": ["x@GRAD"]})
+
+
 def test_stored_operators_read_all_their_slots(programs):
     block = programs[0].global_block()
     x = fluid.data("x", [3])
