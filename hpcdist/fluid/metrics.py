@@ -194,6 +194,8 @@ class Accuracy(MetricBase):
 class Auc(MetricBase):
     """The area under the curve, from counts by score as `layers.auc` keeps them.
 
+    ``counts``: of positives and of negatives, int64 [2, num_thresholds + 1].
+
     Examples:
         >>> auc = fluid.metrics.Auc("auc")
         >>> auc.update(np.array([[0.9, 0.1], [0.2, 0.8]]), np.array([[0], [1]]))
@@ -213,8 +215,7 @@ class Auc(MetricBase):
 
     def reset(self) -> None:
         """Forget all batches."""
-        self._stat_pos = np.zeros(self._num_thresholds + 1, np.int64)
-        self._stat_neg = np.zeros(self._num_thresholds + 1, np.int64)
+        self.counts = np.zeros((2, self._num_thresholds + 1), np.int64)
 
     def update(self, preds: Any, labels: Any) -> None:
         """Add probabilities [n, 2] of both classes and labels, 0 or not."""
@@ -222,17 +223,20 @@ class Auc(MetricBase):
         at = (scores[: len(truth), 1] * self._num_thresholds).astype(np.int64)
         if at.size and not (at.min() >= 0 and at.max() <= self._num_thresholds):
             raise FeedError(f"Auc: probabilities must be within 0..1, got {scores[:, 1].tolist()}")
-        for counts, of_class in ((self._stat_pos, truth != 0), (self._stat_neg, truth == 0)):
+        for counts, of_class in zip(self.counts, (truth != 0, truth == 0)):
             counts += np.bincount(at[of_class.reshape(-1)], minlength=len(counts))
 
     @property
-    def counts(self) -> np.ndarray:
-        """The counts of positives and of negatives by score, int64 [2, num_thresholds + 1]."""
-        return np.stack([self._stat_pos, self._stat_neg])
+    def _stat_pos(self) -> list[int]:
+        return self.counts[0].tolist()
+
+    @property
+    def _stat_neg(self) -> list[int]:
+        return self.counts[1].tolist()
 
     def eval(self) -> float:
         """Return the area, 0 while one class is missing."""
-        return area(self._stat_pos, self._stat_neg, self._curve)
+        return area(*self.counts, self._curve)
 
 
 class ChunkEvaluator(MetricBase):

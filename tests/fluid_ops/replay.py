@@ -108,7 +108,7 @@ def built(fluid, expression, inputs, rng):
             """
             block = main.current_block()
             out = block.create_var(name=fluid.unique_name.generate("made"), dtype=dtype)
-            slots = {name: [held] for name, held in inputs.items()}
+            slots = {n: held if isinstance(held, list) else [held] for n, held in inputs.items()}
             outputs = {slot: [out]}
             for other, _, held in (text.partition("=") for text in more):
                 new = None if held else block.create_var(name=fluid.unique_name.generate("made"))

@@ -51,7 +51,8 @@ FLUIDS = re.findall(
     _origin_program _parameters_on_pservers _prepend_op _prune _prune_with_input _ps_endpoint
     _remove_op _remove_var _rename_input _rename_output _rename_var _reset _role_maker _rollback
     _set_attr _set_checkpoints _set_dims _set_eager_deletion_mode _set_error_clip _set_float_element
-    _set_server_config _trainers_endpoints _type _use_hierarchical_allreduce _var_recursive
+    _set_server_config _stat_neg _stat_pos _trainers_endpoints _type _use_hierarchical_allreduce
+    _var_recursive
     """,
 )
 FOREIGN = re.findall(

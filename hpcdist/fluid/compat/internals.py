@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hpcdist.graph.dtypes import DTypeLike, canonical
 from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.program import Program
+from hpcdist.ps.slicing import Shaped, slice_variables
 
 
 def _as_lodtensor(data: Any, place: Any, dtype: DTypeLike | None = None) -> LoDTensor:
@@ -25,6 +27,13 @@ def _as_lodtensor(data: Any, place: Any, dtype: DTypeLike | None = None) -> LoDT
             raise FeedError(f"_as_lodtensor: expected an element type for the number {data!r}")
         data = np.array([data]).astype(canonical(dtype))
     return LoDTensor(np.array(data))
+
+
+def slice_variable(var_list: Iterable[Shaped], slice_count: int, min_block_size: int) -> list[str]:
+    """Return the blocks that variables are cut into for ``slice_count`` servers, as
+    "NAME:INDEX:ELEMENTS"."""
+    cut = slice_variables(var_list, slice_count, min_block_size)
+    return [f"{block.variable}:{block.index}:{block.size}" for block in cut]
 
 
 def _get_stop_gradients_(program: Program) -> dict[int, set[str]]:

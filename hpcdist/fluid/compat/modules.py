@@ -130,7 +130,7 @@ SOURCES = {
     "hpcdist.parallel_executor": (FACADE,),
     "hpcdist.reader": (f"{_DOOR}.io", f"{_DOOR}.data_loader"),
     "hpcdist.trainer_desc": (FACADE,),
-    "hpcdist.transpiler.distribute_transpiler": ("hpcdist.transpiler",),
+    "hpcdist.transpiler.distribute_transpiler": ("hpcdist.transpiler", f"{_COMPAT}.internals"),
     "hpcdist.transpiler.memory_optimization_transpiler": ("hpcdist.transpiler",),
 }
 

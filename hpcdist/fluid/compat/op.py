@@ -21,7 +21,14 @@ from hpcdist.graph.operator import Slots, as_names
 from hpcdist.graph.program import Program
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 
-__all__ = ["Operator", "OperatorFactory", "SingleOperator"]
+__all__ = [
+    "CondOp",
+    "DynamicRecurrentOp",
+    "Operator",
+    "OperatorFactory",
+    "RecurrentOp",
+    "SingleOperator",
+]
 
 # What gives each row once: in a Program the rows that became free are zeros, here they are gone.
 MERGING = ("merge_selected_rows", "clip_by_norm", "sum")
@@ -206,4 +213,23 @@ def _taken(slot: VarProto, arguments: dict[str, Any]) -> list[str]:
     return names
 
 
+class UnmadeOperator:
+    """A kind of operator that Fluid has a name for, and none of: calling it is an error there, too.
+
+    GraphError says what there is instead.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        raise GraphError(
+            f"fluid.op.{self._name}: there is no such operator, in Fluid 1.8.5 neither: use "
+            "StaticRNN, DynamicRNN, While, cond or case of fluid.layers"
+        )
+
+
 Operator = OperatorFactory()
+RecurrentOp = UnmadeOperator("RecurrentOp")
+DynamicRecurrentOp = UnmadeOperator("DynamicRecurrentOp")
+CondOp = UnmadeOperator("CondOp")

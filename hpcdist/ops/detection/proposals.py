@@ -118,7 +118,7 @@ def _proposals_infer(
 
 define(
     "generate_proposals",
-    "Scores, BboxDeltas, ImInfo, Anchors, Variances -> RpnRois, RpnRoiProbs, RpnRoisLod",
+    "Scores, BboxDeltas, ImInfo, Anchors, Variances -> RpnRois, RpnRoiProbs, RpnRoisLod?",
     rows=not_on_rows,
     attrs={
         "pre_nms_topN": 6000,

@@ -85,7 +85,7 @@ def _search_infer(pre_ids: Meta, pre_scores: Meta, ids, scores: Meta, **_) -> Me
 
 define(
     "beam_search",
-    "pre_ids, pre_scores, ids?, scores -> selected_ids, selected_scores, parent_idx",
+    "pre_ids, pre_scores, ids?, scores -> selected_ids, selected_scores, parent_idx?",
     rows=in_loops,
     attrs={"level": 0, "beam_size": 1, "end_id": 0, "is_accumulated": True},
     infer=_search_infer,

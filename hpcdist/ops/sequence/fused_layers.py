@@ -6,14 +6,14 @@ As in Fluid they have no gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta, define
-from hpcdist.graph.rows import by_row
-from hpcdist.graph.sequence_rows import by_row_of_sequence, by_sequence
+from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, by_row
+from hpcdist.graph.sequence_rows import by_row_of_sequence, by_sequence, expect_ragged
 from hpcdist.ops.common import in_sequence
 from hpcdist.ops.loss.pair_loss import with_click_rate
 from hpcdist.ops.sequence.pool_softmax_conv import (
@@ -23,6 +23,7 @@ from hpcdist.ops.sequence.pool_softmax_conv import (
     pool_bind,
     sequences_of,
 )
+from hpcdist.ops.sequence.regroup import owners
 from hpcdist.ops.types import Array, ArrayModule, Call, Lods, Metas, Operands
 
 
@@ -214,5 +215,73 @@ define(
     attrs=CONV,
     infer=_conv_relu_infer,
     bind=_conv_relu_bind,
+    lods=("X",),
+)
+
+
+# -- a full layer of sequences and of what is said once for each -----------------------------------
+_ACTIVATE: Mapping[str, Callable[[ArrayModule, Any], Any]] = {
+    "identity": lambda xp, out: out,
+    "sigmoid": lambda xp, out: 1 / (1 + xp.exp(-out)),
+    "tanh": lambda xp, out: xp.tanh(out),
+    "relu": lambda xp, out: xp.maximum(out, 0),
+}
+
+
+def _expanded_infer(xs: Sequence[Meta], w: Meta, bias: Meta | None, fc_activation: str) -> Metas:
+    type = "fusion_seqexpand_concat_fc"
+    if len(xs) < 2 or any(len(x.shape) != 2 for x in xs):
+        raise GraphError(f"{type}: expected two matrices or more, got {[x.shape for x in xs]}")
+    lod = sequences_of(xs[0], type, "the first X")
+    for x in xs[1:]:
+        if lod.known and x.shape[0] != lod.sequences:
+            raise GraphError(
+                f"{type}: {x.shape[0]} rows for {lod.sequences} sequences of the first X"
+            )
+    width = sum(x.shape[1] for x in xs)
+    if w.shape[0] != width or (bias is not None and bias.size != w.shape[1]):
+        told = "none" if bias is None else bias.shape
+        raise GraphError(f"{type}: rows of {width} numbers, weights {w.shape}, biases {told}")
+    if fc_activation not in _ACTIVATE:
+        raise GraphError(
+            f"{type}: fc_activation must be one of {[*_ACTIVATE]}, got {fc_activation!r}"
+        )
+    return Meta((xs[0].shape[0], w.shape[1]), xs[0].dtype, lod=xs[0].lod), Meta((0,), xs[0].dtype)
+
+
+def _expanded_bind(
+    xp: ArrayModule, xs: Operands, w, bias, out, rows, lods: Lods, fc_activation: str
+) -> Call:
+    owner = xp.asarray(owners(lods[0][0]))
+    first, *others = xs
+    split = first.shape[1]
+
+    def run() -> None:
+        each = xp.concatenate(others, axis=1) @ w[split:]
+        total = first @ w[:split] + each[owner]
+        if bias is not None:
+            total = total + bias.reshape(-1)
+        out[...] = _ACTIVATE[fc_activation](xp, total)
+
+    return run
+
+
+def _of_all(op: Applied) -> OfRows:
+    """Rows of the first X; the others have one for each of its sequences."""
+    first, *others = op.inputs["X"]
+    expect_ragged(first, nested=False)
+    for operand in others:
+        if operand.of.how not in (How.ROWS, How.RAGGED):
+            raise MixesRows(f"{operand.name!r} is {operand.of.how.value}")
+    return first.of
+
+
+define(
+    "fusion_seqexpand_concat_fc",
+    "X*, FCWeight, FCBias? -> Out, FCOut?",
+    rows=_of_all,
+    attrs={"fc_activation": "identity"},
+    infer=_expanded_infer,
+    bind=_expanded_bind,
     lods=("X",),
 )

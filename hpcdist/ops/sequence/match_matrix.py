@@ -19,7 +19,7 @@ from hpcdist.graph.sequence_rows import grouped
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.host_loops import run_on_host
 from hpcdist.ops.sequence.pool_softmax_conv import sequences_of
-from hpcdist.ops.types import Array, ArrayModule, Attrs, Call, Operands
+from hpcdist.ops.types import Array, ArrayModule, Attrs, Call, Metas, Operands
 
 
 def _pairs(type: str, **sides: Meta) -> list[Lod]:
@@ -204,7 +204,7 @@ def _strided(lods: Sequence[Lod], strides: Sequence[int]) -> list[Lod]:
     ]
 
 
-def _conv_infer(x: Meta, row: Meta, col: Meta, w: Meta, **how: int) -> Meta:
+def _conv_infer(x: Meta, row: Meta, col: Meta, w: Meta, **how: int) -> Metas:
     sequences_of(x, "var_conv_2d", "X")
     lods = _strided(_pairs("var_conv_2d", ROW=row, COLUMN=col), (how["StrideH"], how["StrideW"]))
     taps = how["InputChannel"] * how["KernelH"] * how["KernelW"]
@@ -212,8 +212,8 @@ def _conv_infer(x: Meta, row: Meta, col: Meta, w: Meta, **how: int) -> Meta:
         raise GraphError(
             f"var_conv_2d: weights must be {(how['OutputChannel'], taps)}, got {w.shape}"
         )
-    out = _matrices(lods, how["OutputChannel"])
-    return Meta((out.rows, 1), x.dtype, lod=out)
+    out, windows = _matrices(lods, how["OutputChannel"]), _matrices(lods, taps)
+    return Meta((out.rows, 1), x.dtype, lod=out), Meta((windows.rows, 1), x.dtype, lod=windows)
 
 
 def _windows(plane, how: dict[str, int]) -> Array:
@@ -233,15 +233,17 @@ def _padded(size: Sequence[int], how: dict[str, int], dtype) -> tuple[Array, Arr
 
 def _convolved(lods, how: dict[str, int], inputs: Operands, outputs: Operands) -> None:
     x, w = inputs
-    (out,) = outputs
+    out, windows = outputs
     left = _strided(lods[1:3], (how["StrideH"], how["StrideW"]))
-    places = _spans(_matrices(left, how["OutputChannel"]))
-    for (plane, _), (where,) in zip(_planes(x, lods[1:3], how["InputChannel"]), places):
+    places = _spans(_matrices(left, how["OutputChannel"]), _matrices(left, w.shape[1]))
+    for (plane, _), (where, there) in zip(_planes(x, lods[1:3], how["InputChannel"]), places):
         if plane.size:
             padded, inside = _padded(plane.shape, how, x.dtype)
             inside[...] = plane
-            taps = _windows(padded, how).transpose(0, 3, 4, 1, 2)
-            out[where, 0] = (w @ taps.reshape(w.shape[1], -1)).reshape(-1)
+            taps = _windows(padded, how).transpose(0, 3, 4, 1, 2).reshape(w.shape[1], -1)
+            out[where, 0] = (w @ taps).reshape(-1)
+            if windows is not None:
+                windows[there, 0] = taps.reshape(-1)
 
 
 def _convolved_grad(lods, how: dict[str, int], inputs: Operands, outputs: Operands) -> None:
@@ -281,7 +283,7 @@ def _conv_bind(loop, xp: ArrayModule, x, row, col, *rest, lods, **how) -> Call:
 
 define_with_grad(
     "var_conv_2d",
-    "X, ROW, COLUMN, W -> Out",
+    "X, ROW, COLUMN, W -> Out, Col?",
     "X, ROW, COLUMN, W, Out@GRAD -> X@GRAD?, W@GRAD?",
     rows=_of_pairs,
     attrs=_CONV,

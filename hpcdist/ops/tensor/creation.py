@@ -14,7 +14,7 @@ from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Given, Meta, define
 from hpcdist.graph.rows import Applied, How, OfRows, by_row, constant, not_on_rows
 from hpcdist.graph.sequence_rows import by_row_of_sequence
-from hpcdist.ops.common import define_with_grad, open_shape, same
+from hpcdist.ops.common import define_with_grad, fits, open_shape, same
 from hpcdist.ops.random.counter import Draw, Draws, SameDraws, filler, key_of, part_of
 from hpcdist.ops.random.samplers import MOST, copied, integers, integers_below
 from hpcdist.ops.random.seeded import jump, start_of, uniform
@@ -324,31 +324,63 @@ define(
 )
 
 
-def _mean_iou(xp: ArrayModule, predicted, truth, mean, wrong, correct, num_classes: int) -> None:
-    """Mean over the classes that occur of |found and true| / |found or true|."""
+def _mean_iou(
+    xp: ArrayModule,
+    predicted,
+    truth,
+    wrongs: Operands,
+    corrects: Operands,
+    means: Operands,
+    mean,
+    wrong,
+    correct,
+    num_classes: int,
+) -> None:
+    """Mean over the classes that occur of |found and true| / |found or true|.
+
+    Counts of other batches are added to those of this one, and so are their means.
+    """
     predicted, truth = predicted.reshape(-1), truth.reshape(-1)
     hit = predicted == truth
     hits = xp.bincount(truth[hit], minlength=num_classes)
     missed = xp.bincount(truth[~hit], minlength=num_classes)
     missed = missed + xp.bincount(predicted[~hit], minlength=num_classes)
+    hits, missed = sum(corrects, hits), sum(wrongs, missed)
     either = hits + missed
     present = either > 0
     mean[...] = (hits / xp.maximum(either, 1)).sum() / max(int(present.sum()), 1)
+    mean[...] = sum(means, mean)
     if wrong is not None:
         wrong[...] = missed
     if correct is not None:
         correct[...] = hits
 
 
+def _mean_iou_infer(
+    predicted: Meta,
+    truth: Meta,
+    wrongs: Sequence[Meta],
+    corrects: Sequence[Meta],
+    means: Sequence[Meta],
+    num_classes: int,
+) -> Metas:
+    of_classes = Meta((num_classes,), "int32")
+    for slot, metas, expected in (
+        ("InWrongs", wrongs, of_classes.shape),
+        ("InCorrects", corrects, of_classes.shape),
+        ("InMeanIou", means, (1,)),
+    ):
+        for meta in metas:
+            if not fits(meta.shape, expected):
+                raise GraphError(f"mean_iou: {slot} must be {list(expected)}, got {meta.shape}")
+    return Meta((1,), "float32"), of_classes, of_classes
+
+
 define(
     "mean_iou",
-    "Predictions, Labels -> OutMeanIou, OutWrong, OutCorrect",
+    "Predictions, Labels, InWrongs*, InCorrects*, InMeanIou* -> OutMeanIou, OutWrong, OutCorrect",
     rows=not_on_rows,
     attrs={"num_classes": 2},
-    infer=lambda predicted, truth, num_classes: (
-        Meta((1,), "float32"),
-        Meta((num_classes,), "int32"),
-        Meta((num_classes,), "int32"),
-    ),
+    infer=_mean_iou_infer,
     kernel=_mean_iou,
 )

@@ -248,6 +248,13 @@ def _attended(draw: Seeded) -> Case:
     return Case(inputs)
 
 
+def _said_once(draw: Seeded) -> Case:
+    lengths = draw.lengths()
+    xs = [draw.ragged(lengths, (3,)), draw.ragged([1] * len(lengths), (2,))]
+    inputs = {"X": xs, "FCWeight": draw.floats((5, 4)), "FCBias": draw.floats((1, 4))}
+    return Case(inputs, {"fc_activation": draw.of("identity", "relu", "sigmoid", "tanh")})
+
+
 def _channels(draw: Seeded) -> Case:
     return Case({"X": draw.floats(draw.shape(2, 4))}, {"bit_length": draw.int(2, 8)})
 
@@ -313,6 +320,7 @@ WITHOUT_GRADIENT: dict[str, Callable[[Seeded], Case]] = {
     "fusion_lstm": lambda draw: _fed(draw, "lstm"),
     "fused_embedding_fc_lstm": lambda draw: _fed(draw, "lstm", "fused_embedding_fc_lstm"),
     "attention_lstm": _attended,
+    "fusion_seqexpand_concat_fc": _said_once,
     "fake_channel_wise_quantize_abs_max": _channels,
     **dict.fromkeys(["fake_dequantize_max_abs", "dequantize_abs_max"], _steps),
     "fake_channel_wise_dequantize_max_abs": _rows_of_steps,

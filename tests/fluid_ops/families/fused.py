@@ -80,4 +80,27 @@ CASES = [
             ", 'H0': h, 'AttentionBias': d, 'AttentionScalar': s, 'AttentionScalarBias': t",
         )
     ),
+    *(
+        (
+            _without_gradient(
+                "op('fusion_seqexpand_concat_fc', {'X': [x, y, z], 'FCWeight': w%s}, "
+                "{'fc_activation': {a}}, more=['FCOut'])" % bias
+            ),
+            {
+                "x": "f 6 3 lod 3 1 2",
+                "y": "f 3 2 lod 1 1 1",
+                "z": "f 3 4 lod 1 1 1",
+                "w": "f 9 5",
+                "b": "f 1 5",
+            },
+            {"a": ["identity", "relu", "sigmoid", "tanh"]},
+        )
+        for bias in ("", ", 'FCBias': b")
+    ),
+    (
+        "[op('mean_iou', {'Predictions': i, 'Labels': j, 'InWrongs': [k, l], 'InCorrects': [m], "
+        "'InMeanIou': [u]}, {'num_classes': 4}, slot='OutMeanIou', more=['OutWrong', 'OutCorrect'"
+        "])] + [fluid.default_main_program().global_block().var('made_%d' % n) for n in (1, 2)]",
+        {"i": "j4 9", "j": "j4 9", "k": "j5 4", "l": "j5 4", "m": "j5 4", "u": "u 1"},
+    ),
 ]
