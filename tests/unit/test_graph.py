@@ -280,7 +280,6 @@ def test_unknown_operators_variables_and_dtypes_are_refused(programs):
 UNREAD = {  # what Fluid's operators read, and these do not
     "conv2d": ("Input", "ResidualData"),
     "im2sequence": ("X", "Y"),
-    "mean_iou": ("Predictions", "InWrongs"),
     "mine_hard_examples": ("ClsLoss", "LocLoss"),
     "relu": ("X", "x"),
 }

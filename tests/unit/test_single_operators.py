@@ -419,8 +419,8 @@ def test_a_kind_of_operator_that_fluid_cannot_make_says_so(Operator):
 
 
 def test_the_windows_of_matrices_can_be_read():
-    x = fluid.data("x", [None, 1], lod_level=1)
-    row, column = (fluid.data(n, [None, 1], lod_level=1) for n in ("row", "column"))
+    names = ("matrix", "row", "column")
+    x, row, column = (fluid.data(name, [None, 1], lod_level=1) for name in names)
     block = fluid.default_main_program().global_block()
     for name, shape in (("w", [1, 4]), ("out", None), ("windows", None)):
         block.create_var(name, shape=shape, dtype="float32", is_data=name == "w")
@@ -429,7 +429,7 @@ def test_the_windows_of_matrices_can_be_read():
     block.append_op("var_conv_2d", inputs, {"Out": ["out"], "Col": ["windows"]}, attrs)
     ragged = fluid.create_lod_tensor
     feed = {
-        "x": ragged(np.arange(1, 5, dtype="float32")[:, None], [[4]]),
+        "matrix": ragged(np.arange(1, 5, dtype="float32")[:, None], [[4]]),
         **{n: ragged(np.zeros((2, 1), "float32"), [[2]]) for n in ("row", "column")},
         "w": np.array([[1, 10, 100, 1000]], "float32"),
     }
