@@ -33,7 +33,10 @@ def _mapping(feed: object) -> Mapping[str, Any]:
 
 
 def divided(feed: object, parallel: DataParallel) -> dict[str, Any]:
-    """Return the feeds of all devices together, by the names of their variables."""
+    """Return the feeds of all devices together, by the names of their variables.
+
+    What devices share, such as a learning rate, is fed whole.
+    """
     devices = parallel.devices
     if isinstance(feed, (list, tuple)):
         if len(feed) != devices:
@@ -41,12 +44,16 @@ def divided(feed: object, parallel: DataParallel) -> dict[str, Any]:
                 f"feed: expected a list of {devices} dicts, one for each device, got {len(feed)}"
             )
         parts = [_mapping(part) for part in feed]
+        _check_shared(parts, parallel)
         return {parallel.names(n)[d]: v for d, part in enumerate(parts) for n, v in part.items()}
     mapping = _mapping(feed)
     if devices == 1:
         return dict(mapping)
-    fed = {}
+    fed: dict[str, Any] = {}
     for name, value in mapping.items():
+        if name not in parallel.of:
+            fed[name] = value
+            continue
         tensor = value if isinstance(value, LoDTensor) else LoDTensor(value)
         rows = samples(value)
         if rows < devices:
@@ -58,6 +65,16 @@ def divided(feed: object, parallel: DataParallel) -> dict[str, Any]:
             part = tensor.part(begin, end)
             fed[name_there] = part.value if part.sequences is None else part
     return fed
+
+
+def _check_shared(parts: Sequence[Mapping[str, Any]], parallel: DataParallel) -> None:
+    for name in dict.fromkeys(n for part in parts for n in part if n not in parallel.of):
+        first, *others = (np.asarray(part[name]) for part in parts if name in part)
+        if not all(np.array_equal(first, other) for other in others):
+            raise FeedError(
+                f"feed {name!r}: all {parallel.devices} devices share it, and are fed different "
+                "values; feed one value"
+            )
 
 
 def joined(values: Sequence[Any]) -> Any:

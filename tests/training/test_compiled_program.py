@@ -176,6 +176,30 @@ def test_values_of_each_device_apart(ready):
     assert first.shape == second.shape == (3, 1)
 
 
+def test_what_devices_share_is_fed_whole(monkeypatch):
+    monkeypatch.setenv("CPU_NUM", "2")
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+        rate = layers.create_global_var([1], 1.0, "float32", persistable=True, name="rate")
+        loss = layers.mean(layers.fc(fluid.data("x", [None, 3]), 1, bias_attr=False))
+        fluid.optimizer.SGD(rate).minimize(loss)
+        main = fluid.default_main_program()
+        exe = fluid.Executor(fluid.CPUPlace())
+        compiled = fluid.CompiledProgram(main).with_data_parallel(loss.name)
+        with fluid.scope_guard(fluid.Scope()):
+            exe.run(fluid.default_startup_program())
+            weights = fluid.global_scope().find_var("fc_0.w_0").get_tensor()
+            before = np.array(weights)
+            x, quarter = np.ones((2, 3), np.float32), np.array([0.25], np.float32)
+            exe.run(compiled, feed={"x": x, "rate": quarter})
+            np.testing.assert_allclose(np.array(weights), before - 0.25, 1e-5)
+            halves = [{"x": x[:1], "rate": quarter}, {"x": x[1:], "rate": quarter}]
+            exe.run(compiled, feed=halves)
+            np.testing.assert_allclose(np.array(weights), before - 0.5, 1e-5)
+            halves[1]["rate"] = 2 * quarter
+            with pytest.raises(ValueError, match="'rate': all 2 devices share it"):
+                exe.run(compiled, feed=halves)
+
+
 @pytest.mark.parametrize(
     ("feed", "words"),
     [
