@@ -6,8 +6,10 @@ from __future__ import annotations
 import math
 
 from hpcdist.base import optimizers as rules
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
+from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.types import ArrayModule
 
@@ -21,12 +23,20 @@ def _squared_norm(xp: ArrayModule, x, out) -> None:
     out[...] = math.fsum(float(xp.dot(part, part)) for part in parts)
 
 
-define(
+def _squared_norm_grad(xp: ArrayModule, x, dout, dx) -> None:
+    if isinstance(x, SelectedRows):
+        raise GraphError("squared_l2_norm: no gradient of the norm of a sparse gradient")
+    xp.multiply(x, dout * 2, out=dx)
+
+
+define_with_grad(
     "squared_l2_norm",
     "X -> Out",
+    "X, Out@GRAD -> X@GRAD",
     rows=not_on_rows,
     infer=lambda x: Meta((1,), x.dtype),
     kernel=_squared_norm,
+    grad_kernel=_squared_norm_grad,
 )
 
 

@@ -61,7 +61,7 @@ def _squared_l2_distance(draw: Draw) -> Case:
     return Case({"X": draw.floats((rows, *rest)), "Y": y}, targets=["Out"])
 
 
-@case("l1_norm")
+@case("l1_norm", "squared_l2_norm")
 def _l1_norm(draw: Draw) -> Case:
     return Case({"X": draw.floats(draw.shape(), avoid=[0])})
 

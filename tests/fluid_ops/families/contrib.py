@@ -82,5 +82,6 @@ CASES = [
         )
     ),
     ("op('rnn_memory_helper', {'X': x}, {})", {"x": "f 3 4"}),
+    ("op('squared_l2_norm', {'X': x}, {})", {"x": "f 3 4"}),
     ("op('seed', {}, {'seed': 123}, 'int32')", {}),
 ]
