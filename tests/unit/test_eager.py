@@ -87,3 +87,12 @@ def test_what_does_not_run_at_once_is_refused():
             layers.cond(layers.fill_constant([1], "bool", True), lambda: x, lambda: x)
     with pytest.raises(MissingNameError, match="imperative"):
         layers.fill_constant([1], "float32", 1.0).numpy()
+
+
+def test_whole_numbers_get_whole_slopes_of_a_power():
+    with fluid.dygraph.guard():
+        x, y = (fluid.dygraph.to_variable(np.array(v)) for v in ([1, 3, 6], [1, 2, 1]))
+        x.stop_gradient = y.stop_gradient = False
+        (x**y).backward()
+        assert x.gradient().tolist() == [1, 6, 1]
+        assert y.gradient().tolist() == [0, 9, 10]  # 0, 9.89 and 10.75

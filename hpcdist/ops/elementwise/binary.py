@@ -196,7 +196,8 @@ def _pow_grad(xp: ArrayModule, x, y, dout) -> tuple[Write, Write]:
 
     def to_y(target) -> Call:
         def run() -> None:
-            xp.multiply(dout, xp.log(x) * xp.power(x, y), out=target)
+            slope = xp.log(x) * xp.power(x, y)  # a fraction, which whole numbers cut as in Fluid
+            xp.multiply(dout, slope, out=target, casting="unsafe")
 
         return run
 
