@@ -10,63 +10,16 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hpcdist.base import text_tables
 from hpcdist.checkpoint.fluid_files import as_varint
 
 # Of each message: number -> (name, what it is, whether it comes many times).
 TABLES: dict[str, dict[int, tuple[str, str, bool]]] = {
-    "program": {1: ("blocks", "block", True)},
-    "block": {
-        1: ("idx", "int", False),
-        2: ("parent_idx", "int", False),
-        3: ("vars", "var", True),
-        4: ("ops", "op", True),
-    },
-    "var": {
-        1: ("name", "text", False),
-        2: ("type", "type", False),
-        3: ("persistable", "int", False),
-        4: ("need_check_feed", "int", False),
-    },
-    "type": {
-        1: ("type", "int", False),
-        2: ("selected_rows", "tensor", False),
-        3: ("lod_tensor", "lod_tensor", False),
-    },
-    "lod_tensor": {1: ("tensor", "tensor", False), 2: ("lod_level", "int", False)},
-    "tensor": {1: ("data_type", "int", False), 2: ("dims", "int", True)},
-    "op": {
-        1: ("inputs", "slot", True),
-        2: ("outputs", "slot", True),
-        3: ("type", "text", False),
-        4: ("attrs", "attr", True),
-    },
-    "slot": {1: ("parameter", "text", False), 2: ("arguments", "text", True)},
-    "attr": {
-        1: ("name", "text", False),
-        2: ("type", "int", False),
-        3: ("i", "int", False),
-        4: ("f", "float", False),
-        5: ("s", "text", False),
-        6: ("ints", "int", True),
-        7: ("floats", "float", True),
-        8: ("strings", "text", True),
-        10: ("b", "int", False),
-        11: ("bools", "int", True),
-        12: ("block_idx", "int", False),
-        13: ("l", "int", False),
-        14: ("blocks_idx", "int", True),
-        15: ("longs", "int", True),
-        16: ("doubles", "double", True),
-        19: ("d", "double", False),
-        20: ("scalar", "scalar", False),
-        21: ("scalars", "scalar", True),
-    },
-    "scalar": {
-        1: ("type", "int", False),
-        2: ("b", "int", False),
-        3: ("i", "int", False),
-        4: ("r", "double", False),
-    },
+    message: {
+        int(number): (name, kind.rstrip("*"), kind.endswith("*"))
+        for number, name, kind in map(str.split, fields)
+    }
+    for message, fields in text_tables.sections(__package__, "messages.txt").items()
 }
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from importlib import resources
 from typing import Any
 
 import numpy as np
 
+from hpcdist.base import text_tables
 from hpcdist.base.errors import GraphAssertionError, GraphTypeError
 from hpcdist.base.keywords import defaults_of, names_arguments, parameters_of
 from hpcdist.graph.dtypes import canonical
@@ -135,10 +135,9 @@ def _check_argument(layer: str, argument: str, value: Any, types: tuple[str, ...
 @functools.cache
 def _table(name: str) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
     """Return the types that each layer takes, by argument."""
-    text = (resources.files(__package__) / name).read_text("utf-8")
     by_layer: dict[str, dict[str, tuple[str, ...]]] = {}
     types: tuple[str, ...] = ()
-    for line in text.splitlines():
+    for line in text_tables.lines(__package__, name):
         if not line.startswith(" "):
             types = tuple(line.split())
             continue

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpcdist.base import text_tables
 from hpcdist.base.errors import HpcdistError
 from hpcdist.fluid.compat.paddle2 import tensor
 from hpcdist.fluid.compat.paddle2.nn import functional
@@ -25,56 +26,6 @@ from hpcdist.graph.program import Program, program_guard
 from hpcdist.graph.registry import defined
 from hpcdist.graph.variable import Variable
 
-_LINES = """
-    arg_max                   paddle.argmax(X, axis / flatten, keepdims, dtype)
-    arg_min                   paddle.argmin(X, axis / flatten, keepdims, dtype)
-    allclose                  paddle.allclose(Input, Other, rtol, atol, equal_nan)
-    celu                      F.celu(X, alpha)
-    cross                     paddle.cross(X, Y, dim)
-    cumsum                    paddle.cumsum(X, axis / flatten, exclusive=False, reverse=False)
-    diag_v2                   paddle.diag(X, offset, padding_value)
-    dot                       paddle.dot(X, Y)
-    einsum                    paddle.einsum(equation, *Operands)
-    equal_all                 paddle.equal_all(X, Y)
-    expand_as_v2              paddle.expand_as(X, Y)
-    expand_v2                 paddle.expand(X, shape)
-    flip                      same(axis=dims)
-    flatten_contiguous_range  paddle.flatten(X, start_axis, stop_axis)
-    frobenius_norm            paddle.norm(X, 'fro', dim / reduce_all, keep_dim)
-    gather                    paddle.gather(X, Index, axis)
-    isfinite_v2               paddle.isfinite(X)
-    isinf_v2                  paddle.isinf(X)
-    isnan_v2                  paddle.isnan(X)
-    lerp                      paddle.lerp(X, Y, Weight)
-    log_softmax               F.log_softmax(X, axis)
-    logsumexp                 paddle.logsumexp(X, axis / reduce_all, keepdim)
-    masked_select             paddle.masked_select(X, Mask) -> Y
-    matmul_v2                 paddle.matmul(X, Y, trans_x, trans_y)
-    nll_loss                  F.nll_loss(X, Label, Weight, ignore_index, reduction)
-    p_norm                    paddle.norm(X, porder, axis / asvector, keepdim)
-    pad3d                     F.pad(X, paddings, mode, value, data_format)
-    prelu                     same(data_format='NCHW')
-    reduce_all                paddle.all(X, dim / reduce_all, keep_dim)
-    reduce_amax               paddle.amax(X, dim / reduce_all, keep_dim)
-    reduce_amin               paddle.amin(X, dim / reduce_all, keep_dim)
-    reduce_any                paddle.any(X, dim / reduce_all, keep_dim)
-    reduce_max                paddle.max(X, dim / reduce_all, keep_dim)
-    reduce_mean               paddle.mean(X, dim / reduce_all, keep_dim)
-    reduce_min                paddle.min(X, dim / reduce_all, keep_dim)
-    reduce_prod               paddle.prod(X, dim / reduce_all, keep_dim)
-    reduce_sum                paddle.sum(X, dim / reduce_all, out_dtype, keep_dim)
-    roll                      same(axis=dims)
-    relu6                     same(threshold=6.0)
-    silu                      F.silu(X)
-    softplus                  F.softplus(X, beta, threshold)
-    swish                     same(beta=1.0)
-    take_along_axis           paddle.take_along_axis(Input, Index, Axis) -> Result
-    tile                      paddle.tile(X, repeat_times)
-    trace                     same(axis1=dim1, axis2=dim2)
-    top_k_v2                  paddle.topk(X, k, axis, largest, sorted) -> Out Indices
-    unbind                    paddle.unbind(X, axis)
-    unique                    paddle.unique(X, False, True, True, axis, dtype) -> Out Index Counts
-"""
 # Operators that are the same here but for a result of shape [1], by its slot, which has [] there.
 RESULTS_OF_ONE = {
     "accuracy": "Accuracy", "auc": "AUC", "dist": "Out", "is_empty": "Out", "kldiv_loss": "Loss",
@@ -158,8 +109,10 @@ def _argument(node: ast.expr, inputs: Mapping[str, list[Variable]], attrs: Any) 
 @functools.cache
 def calls() -> Mapping[str, Call]:
     """Return the calls of the lines, by operator."""
-    lines = (line.split(maxsplit=1) for line in _LINES.strip().splitlines())
-    return {operator: Call.of(text) for operator, text in lines}
+    lines = text_tables.lines(__package__, "operators.txt")
+    return {
+        operator: Call.of(text) for operator, text in (line.split(maxsplit=1) for line in lines)
+    }
 
 
 def in_words_of_fluid(blocks: list[Data]) -> list[Data]:

@@ -1,7 +1,7 @@
 """Layers that call one function: activations, losses, pools, ... by their functions' signatures.
 
-``name: inputs`` declares a class whose constructor takes the function's other parameters, with
-their defaults, and whose ``forward`` takes the inputs.
+A line of ``functions.txt`` declares a class whose constructor takes the function's parameters
+behind the inputs, with their defaults, and whose ``forward`` takes the inputs.
 """
 
 from __future__ import annotations
@@ -10,95 +10,14 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from hpcdist.base import text_tables
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid.compat.paddle2 import declare
 from hpcdist.fluid.compat.paddle2.nn import functional
 from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer
 
-# Class: its function, if that is not the class's name in lower case; how many inputs it has.
-_LAYERS: dict[str, tuple[Any, ...]] = {
-    "CELU": ("celu", 1),
-    "ELU": ("elu", 1),
-    "GELU": ("gelu", 1),
-    "GLU": ("glu", 1),
-    "Hardshrink": ("hardshrink", 1),
-    "Hardsigmoid": ("hardsigmoid", 1),
-    "Hardswish": ("hardswish", 1),
-    "Hardtanh": ("hardtanh", 1),
-    "LeakyReLU": ("leaky_relu", 1),
-    "LogSigmoid": ("log_sigmoid", 1),
-    "LogSoftmax": ("log_softmax", 1),
-    "Maxout": ("maxout", 1),
-    "Mish": ("mish", 1),
-    "RReLU": ("rrelu", 1),
-    "ReLU": ("relu", 1),
-    "ReLU6": ("relu6", 1),
-    "SELU": ("selu", 1),
-    "Sigmoid": ("sigmoid", 1),
-    "Silu": ("silu", 1),
-    "Softmax": ("softmax", 1),
-    "Softplus": ("softplus", 1),
-    "Softshrink": ("softshrink", 1),
-    "Softsign": ("softsign", 1),
-    "Swish": ("swish", 1),
-    "Tanh": ("tanh", 1),
-    "Tanhshrink": ("tanhshrink", 1),
-    "ThresholdedReLU": ("thresholded_relu", 1),
-    "AdaptiveAvgPool1D": ("adaptive_avg_pool1d", 1),
-    "AdaptiveAvgPool2D": ("adaptive_avg_pool2d", 1),
-    "AdaptiveAvgPool3D": ("adaptive_avg_pool3d", 1),
-    "AdaptiveMaxPool3D": ("adaptive_max_pool3d", 1),
-    "AdaptiveMaxPool1D": ("adaptive_max_pool1d", 1),
-    "AdaptiveMaxPool2D": ("adaptive_max_pool2d", 1),
-    "AvgPool1D": ("avg_pool1d", 1),
-    "AvgPool2D": ("avg_pool2d", 1),
-    "AvgPool3D": ("avg_pool3d", 1),
-    "MaxPool1D": ("max_pool1d", 1),
-    "MaxPool2D": ("max_pool2d", 1),
-    "MaxPool3D": ("max_pool3d", 1),
-    "MaxUnPool1D": ("max_unpool1d", 2),
-    "MaxUnPool2D": ("max_unpool2d", 2),
-    "MaxUnPool3D": ("max_unpool3d", 2),
-    "LocalResponseNorm": ("local_response_norm", 1),
-    "PixelShuffle": ("pixel_shuffle", 1),
-    "PixelUnshuffle": ("pixel_unshuffle", 1),
-    "Upsample": ("upsample", 1),
-    "ChannelShuffle": ("channel_shuffle", 1),
-    "Unfold": ("unfold", 1, ("kernel_sizes", "dilations", "paddings", "strides", "name")),
-    "Fold": (
-        "fold",
-        1,
-        ("output_sizes", "kernel_sizes", "dilations", "paddings", "strides", "name"),
-    ),
-    "BCELoss": ("binary_cross_entropy", 2),
-    "BCEWithLogitsLoss": ("binary_cross_entropy_with_logits", 2),
-    "CTCLoss": ("ctc_loss", 4),
-    "CosineEmbeddingLoss": ("cosine_embedding_loss", 3),
-    "CosineSimilarity": ("cosine_similarity", 2),
-    "CrossEntropyLoss": ("cross_entropy", 2),
-    "GaussianNLLLoss": ("gaussian_nll_loss", 3),
-    "HingeEmbeddingLoss": ("hinge_embedding_loss", 2),
-    "KLDivLoss": ("kl_div", 2),
-    "L1Loss": ("l1_loss", 2),
-    "MSELoss": ("mse_loss", 2),
-    "MarginRankingLoss": ("margin_ranking_loss", 3),
-    "MultiLabelSoftMarginLoss": ("multi_label_soft_margin_loss", 2),
-    "MultiMarginLoss": ("multi_margin_loss", 2),
-    "NLLLoss": ("nll_loss", 2),
-    "PairwiseDistance": ("pairwise_distance", 2),
-    "PoissonNLLLoss": ("poisson_nll_loss", 2),
-    "SmoothL1Loss": ("smooth_l1_loss", 2),
-    "SoftMarginLoss": ("soft_margin_loss", 2),
-    "TripletMarginLoss": ("triplet_margin_loss", 3),
-    "TripletMarginWithDistanceLoss": ("triplet_margin_with_distance_loss", 3),
-}
-_WITHOUT = (
-    "dtype",
-    "training",
-    "weight_grad",
-    "slope",
-    "offset",
-)  # what a function takes, but not the class
+# What a function takes, but not the class.
+_WITHOUT = ("dtype", "training", "weight_grad", "slope", "offset")
 
 
 class FunctionLayer(Layer):
@@ -150,7 +69,13 @@ def _layer(name: str, function: str, inputs: int, order: Sequence[str] = ()) -> 
     )
 
 
-globals().update({name: _layer(name, *facts) for name, facts in _LAYERS.items()})
+_LAYERS = {
+    name: _layer(name, function, int(inputs), order)
+    for name, function, inputs, *order in map(
+        str.split, text_tables.lines(__package__, "functions.txt")
+    )
+}
+globals().update(_LAYERS)
 
 
 class PReLU(Layer):
