@@ -1,4 +1,4 @@
-"""How functions of Paddle 2 are declared: one line each, with what it appends.
+"""How functions of Paddle 2 are declared: a line of ``functions.txt`` each, with what it appends.
 
     squeeze(x, axis: ints = None)    squeeze2  X=x axes=axis
 
@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base import text_tables
 from hpcdist.base.errors import GraphAssertionError, GraphError, GraphTypeError
 from hpcdist.fluid.compat import paddle2_names
 from hpcdist.fluid.compat.paddle2.scalars import scalar
@@ -268,11 +269,10 @@ def function(module: str, declaration: Declaration) -> Function:
     return call
 
 
-def functions(module: str, table: str) -> dict[str, Function]:
-    """Return the functions that a table declares, one on each line; ``#`` begins a comment."""
-    lines = (line.partition("#")[0].strip() for line in table.splitlines())
-    declared = [Declaration.of(line) for line in lines if line]
-    return {one.name: function(module, one) for one in declared}
+def functions(module: str, section: str | None = None) -> dict[str, Function]:
+    """Return the functions that a section of ``functions.txt`` declares, that of the module."""
+    lines = text_tables.sections(__package__, "functions.txt")[section or module]
+    return {one.name: function(module, one) for one in map(Declaration.of, lines)}
 
 
 # -- functions that are composed -------------------------------------------------------------------

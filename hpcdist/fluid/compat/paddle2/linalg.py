@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - a table has one line for each function
 """``paddle.linalg``: products and norms, what torch computes of matrices, statistics of rows."""
 
 from __future__ import annotations
@@ -15,18 +14,7 @@ from hpcdist.fluid.compat.paddle2.scalars import scalar
 from hpcdist.fluid.layers.helper import append
 from hpcdist.graph.variable import Variable
 
-DECLARED = declare.functions(
-    "paddle.linalg",
-    """
-    inv(x)                                      inverse Input=x
-    cholesky(x, upper: bool = False)            cholesky X=x upper=upper
-    slogdet(x)                                  slogdeterminant Input=x
-    solve(x, y)                                 solve X=x Y=y
-    triangular_solve(x, y, upper: bool = True, transpose: bool = False, unitriangular: bool = False)   triangular_solve X=x Y=y upper=upper transpose=transpose unitriangular=unitriangular
-    cholesky_solve(x, y, upper: bool = False)   cholesky_solve X=x Y=y upper=upper
-    matrix_power(x, n: int)                     matrix_power X=x n=n
-    """,
-)
+DECLARED = declare.functions("paddle.linalg")
 globals().update(DECLARED, matmul=_matmul, norm=norm)
 
 

@@ -1,7 +1,5 @@
 """Activations."""
 
-# ruff: noqa: E501 - a table has one line for each function
-
 from __future__ import annotations
 
 from typing import Any
@@ -14,31 +12,7 @@ from hpcdist.graph.variable import Variable
 
 _MODULE = "paddle.nn.functional"
 
-DECLARED = declare.functions(
-    _MODULE,
-    """
-    relu(x)                                     relu X=x
-    relu6(x)                                    relu6 X=x
-    tanh(x)                                     tanh X=x
-    sigmoid(x)                                  sigmoid X=x
-    log_sigmoid(x)                              logsigmoid X=x as log_sigmoid
-    elu(x, alpha: float = 1.0)                  elu X=x alpha=alpha
-    selu(x, scale: float = 1.0507009873554805, alpha: float = 1.6732632423543772)   selu X=x scale=scale alpha=alpha
-    gelu(x, approximate: bool = False)          gelu X=x approximate=approximate
-    hardshrink(x, threshold: float = 0.5)       hard_shrink X=x threshold=threshold
-    hardtanh(x, min: float = -1.0, max: float = 1.0)   brelu X=x t_min=min t_max=max as hardtanh
-    hardsigmoid(x, slope: float = 0.1666667, offset: float = 0.5)   hard_sigmoid X=x slope=slope offset=offset as hardsigmoid
-    hardswish(x)                                hard_swish X=x threshold=6.0 scale=6.0 offset=3.0 as hardswish
-    softshrink(x, threshold: float = 0.5)       softshrink X=x lambda=threshold
-    softsign(x)                                 softsign X=x
-    swish(x)                                    swish X=x beta=1.0
-    silu(x)                                     swish X=x beta=1.0 as silu
-    mish(x)                                     mish X=x
-    tanhshrink(x)                               tanh_shrink X=x
-    thresholded_relu(x, threshold: float = 1.0) thresholded_relu X=x threshold=threshold
-    maxout(x, groups: int, axis: int = 1)       maxout X=x groups=groups axis=axis
-    """,
-)
+DECLARED = declare.functions(_MODULE, "activations")
 globals().update(DECLARED)
 
 

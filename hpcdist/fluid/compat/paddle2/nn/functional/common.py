@@ -17,9 +17,7 @@ from hpcdist.graph.variable import Variable
 from hpcdist.ops.embedding.lookup import NO_PADDING
 
 _MODULE = "paddle.nn.functional"
-DECLARED = declare.functions(
-    _MODULE, "gather_tree(ids, parents)    gather_tree Ids=ids Parents=parents"
-) | {"diag_embed": tensor.DECLARED["diag_embed"]}
+DECLARED = declare.functions(_MODULE, "common") | {"diag_embed": tensor.DECLARED["diag_embed"]}
 globals().update(DECLARED)
 
 

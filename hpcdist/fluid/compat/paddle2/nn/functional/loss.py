@@ -15,12 +15,7 @@ from hpcdist.fluid.layers.helper import LayerHelper, append
 from hpcdist.graph.variable import Variable
 
 _MODULE = "paddle.nn.functional"
-DECLARED = declare.functions(
-    _MODULE,
-    """
-    log_loss(input, label, epsilon: float = 0.0001)   log_loss Predicted=input Labels=label epsilon=epsilon
-    """,  # noqa: E501
-)
+DECLARED = declare.functions(_MODULE, "losses")
 globals().update(DECLARED)
 
 
