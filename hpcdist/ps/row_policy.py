@@ -57,22 +57,12 @@ class ClickScore:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if not _is_finite(value):
-                raise TableError(
-                    f"ClickScore: {field.name}: expected a finite number, got {value!r}"
-                )
+            if not _is_finite(getattr(self, field.name)):
+                raise _unfit(self, field.name, "a finite number")
         if not 0 <= self.show_click_decay_rate <= 1:
-            raise TableError(
-                "ClickScore: show_click_decay_rate: expected a number from 0 to 1, got "
-                f"{self.show_click_decay_rate!r}"
-            )
-
+            raise _unfit(self, "show_click_decay_rate", "a number from 0 to 1")
         if self.delete_after_unseen_days < 0:
-            raise TableError(
-                "ClickScore: delete_after_unseen_days: expected 0 or more, got "
-                f"{self.delete_after_unseen_days!r}"
-            )
+            raise _unfit(self, "delete_after_unseen_days", "0 or more")
 
     def of(self, show: Array, click: Array) -> Array:
         """Return the scores of rows: float32 [n], from shows and clicks float32 [n]."""
@@ -159,18 +149,15 @@ class RowPolicy:
         for name in _WHOLE_NUMBERS:
             value, least = getattr(self, name), int(name in ("admit_after", "waiting_ids"))
             if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-                raise TableError(
-                    f"RowPolicy: {name}: expected a whole number, {least} or more, got {value!r}"
-                )
+                raise _unfit(self, name, f"a whole number, {least} or more")
         p = self.admit_probability
         if isinstance(p, bool) or not isinstance(p, Real) or not 0 < p <= 1:
-            raise TableError(
-                f"RowPolicy: admit_probability: expected a number above 0, at most 1, got {p!r}"
-            )
-        self._one_of("until_admitted", ("initial", "zeros"))
-        self._one_of("keep", ("", "recent", "frequent", "score"))
+            raise _unfit(self, "admit_probability", "a number above 0, at most 1")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise _unfit(self, name, f"one of {choices}")
         if self.score is not None and not isinstance(self.score, ClickScore):
-            raise TableError(f"RowPolicy: score: expected a ClickScore, got {self.score!r}")
+            raise _unfit(self, "score", "a ClickScore")
         self._check_shows()
         self._check_moves()
         self._check_together()
@@ -180,19 +167,16 @@ class RowPolicy:
             return
         names = self.shows if isinstance(self.shows, (tuple, list)) else ()
         if len(names) != 2 or not all(isinstance(name, str) and name for name in names):
-            raise TableError(
-                "RowPolicy: shows: expected the names of two variables, of shows and clicks, got "
-                f"{self.shows!r}"
-            )
+            raise _unfit(self, "shows", "the names of two variables, of shows and clicks")
         object.__setattr__(self, "shows", tuple(names))
 
     def _check_moves(self) -> None:
         if not isinstance(self.row_wise, bool):
-            raise TableError(f"RowPolicy: row_wise: expected True or False, got {self.row_wise!r}")
+            raise _unfit(self, "row_wise", "True or False")
         for name in ("clip_norm", "widen_at"):
             value = getattr(self, name)
             if not _is_finite(value) or value < 0:
-                raise TableError(f"RowPolicy: {name}: expected a number, 0 or more, got {value!r}")
+                raise _unfit(self, name, "a number, 0 or more")
         bounds = self.weight_bounds
         if bounds is None:
             return
@@ -202,16 +186,8 @@ class RowPolicy:
             and all(map(_is_finite, bounds))
             and bounds[0] < bounds[1]
         ):
-            raise TableError(
-                f"RowPolicy: weight_bounds: expected two numbers, the least first, got {bounds!r}"
-            )
+            raise _unfit(self, "weight_bounds", "two numbers, the least first")
         object.__setattr__(self, "weight_bounds", tuple(map(float, bounds)))
-
-    def _one_of(self, name: str, choices: tuple[str, ...]) -> None:
-        if getattr(self, name) not in choices:
-            raise TableError(
-                f"RowPolicy: {name}: expected one of {choices}, got {getattr(self, name)!r}"
-            )
 
     def _check_together(self) -> None:
         RowStorage(self.rows, self.state, self.rounding)
@@ -244,7 +220,7 @@ class RowPolicy:
 
     def _check_disk(self) -> None:
         if not isinstance(self.disk, str):
-            raise TableError(f"RowPolicy: disk: expected a directory's name, got {self.disk!r}")
+            raise _unfit(self, "disk", "a directory's name")
         if bool(self.disk) != bool(self.memory_rows or self.memory_bytes):
             raise TableError(
                 "RowPolicy: disk= names the directory for rows that memory_rows= or memory_bytes= "
@@ -331,6 +307,11 @@ class RowPolicy:
             raise TableError(f"malformed policy of rows: {error}") from None
 
 
+def _unfit(policy: Any, name: str, expected: str) -> TableError:
+    of, value = type(policy).__name__, getattr(policy, name)
+    return TableError(f"{of}: {name}: expected {expected}, got {value!r}")
+
+
 def _is_finite(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -343,6 +324,10 @@ _WHOLE_NUMBERS = (
     *("admit_after", "waiting_ids", "sketch_bytes", "expire_steps", "expire_days"),
     *("shrink_every", "budget_rows", "budget_bytes", "parts", "memory_rows", "memory_bytes"),
 )
+_CHOICES = {
+    "until_admitted": ("initial", "zeros"),
+    "keep": ("", "recent", "frequent", "score"),
+}
 
 
 def quotas_of(bound: int, parts: int) -> Array:
