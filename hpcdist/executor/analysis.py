@@ -199,7 +199,7 @@ def concrete_metas(
 
 def _inferred(op: Operator, inputs: Mapping[str, Sequence[Meta]]) -> dict[str, list[Meta]]:
     try:
-        return infer_outputs(op.type, inputs, op.attrs)
+        return infer_outputs(op.type, inputs, op.attrs, in_step=True)
     except GraphError as error:
         raise GraphError(f"{op.place} {op}: {error}") from None
     except HpcdistError:

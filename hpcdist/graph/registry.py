@@ -304,12 +304,16 @@ def declared_attrs(definition: OpDef, attrs: Mapping[str, Any]) -> dict[str, Any
 
 
 def known_attrs(
-    definition: OpDef, attrs: Mapping[str, Any], inputs: Mapping[str, Sequence[Meta]]
+    definition: OpDef,
+    attrs: Mapping[str, Any],
+    inputs: Mapping[str, Sequence[Meta]],
+    in_step: bool = False,
 ) -> dict[str, Any]:
     """Return the declared attributes, those that are given as values with the values' numbers.
 
     None stands in place of a number that is not known; of a list given as one value with an
-    attribute beside it, this says what all but the first are until then.
+    attribute beside it, this says what all but the first are until then. While a Program is built,
+    it stands for listed values, too; ``in_step`` only these count.
     """
     known = declared_attrs(definition, attrs)
     for name, places in definition.given.items():
@@ -317,6 +321,8 @@ def known_attrs(
         slot = places.holder(inputs)
         if not slot:
             known.setdefault(name, None)
+        elif slot == places.listed and in_step:
+            known[name] = [meta.numbers[0] if meta.numbers else None for meta in inputs[slot]]
         elif slot == places.listed:
             own = itertools.zip_longest(known.get(name) or (), attrs.get("infer_flags", ()))
             sure = [

@@ -25,12 +25,16 @@ def infer_outputs(
     type: str,
     inputs: Mapping[str, Sequence[Meta]],
     attrs: Mapping[str, Any],
+    in_step: bool = False,
 ) -> dict[str, list[Meta]]:
-    """Apply an operator's shape rule; {} if it has none. Shapes that do not fit: GraphError."""
+    """Apply an operator's shape rule; {} if it has none. Shapes that do not fit: GraphError.
+
+    ``in_step``: no attribute stands for values that give it, see `known_attrs`.
+    """
     definition = lookup(type)
     if definition.infer is None:
         return {}
-    known = known_attrs(definition, attrs, inputs)
+    known = known_attrs(definition, attrs, inputs, in_step)
     result = definition.infer(*arguments(definition.operands, inputs), **known)
     per_slot = result if isinstance(result, tuple) else (result,)
     outputs = {

@@ -157,6 +157,36 @@ def test_images_take_the_size_that_is_computed_from_shapes():
     np.testing.assert_array_equal(found[1], wanted)
 
 
+BESIDE: dict[str, Any] = {  # slots, and what the attribute says of two values beside it
+    "reshape2": ("X", "ShapeTensor", {"shape": [9, 2]}, (9, 2)),
+    "expand": ("X", "expand_times_tensor", {"expand_times": [9, 2]}, (54, 6)),
+    "slice": (
+        "Input",
+        "EndsTensorList",
+        {"axes": [0, 1], "starts": [0, 0], "ends": [9, 2]},
+        (6, 2),
+    ),
+    "crop_tensor": ("X", "ShapeTensor", {"shape": [6, 2], "offsets": [0, 0]}, (6, 2)),
+}
+
+
+@pytest.mark.parametrize("type", BESIDE)
+def test_an_attribute_does_not_stand_for_the_values_that_give_it(type):
+    """Fluid takes the values; reshape2 took the attribute, without a word."""
+    operand, slot, attrs, shape = BESIDE[type]
+    block = fluid.default_main_program().global_block()
+    fed = [layers.data(name, [1], dtype="int32", append_batch_size=False) for name in "ab"]
+    inputs = {operand: layers.data("x", [6, 3], append_batch_size=False), slot: fed}
+    out = block.create_var("out", dtype="float32")
+    block.append_op(type, inputs, {"Out": out}, attrs)
+    numbers = attrs.get("ends") or next(iter(attrs.values()))
+    said = [np.array([number], np.int32) for number in numbers]
+    (value,) = run(out, a=said[0], b=said[1])
+    assert value.shape == out.shape == shape
+    with pytest.raises(GraphError, match=rf"op #0 {type}.*'out' is .* now, but was declared as"):
+        run(out, a=said[0] // 3, b=said[1] * 3 if type == "reshape2" else said[1] // 2)
+
+
 NUMBERS: dict[str, Any] = {
     "split: num_or_sections": lambda x, k: layers.split(x, k, 1),
     "reduce_sum: dim": lambda x, k: layers.reduce_sum(x, k),
