@@ -139,6 +139,12 @@ def area(net: Net, h: Variable) -> list[Variable]:
     return [layers.auc(_chances(net, h), net.input("label"))[0]]
 
 
+def by_norm_of_all(pairs: Any) -> Any:
+    """Divide gradients by their common norm."""
+    norm = layers.sqrt(layers.sums([layers.reduce_sum(layers.square(g)) for _, g in pairs]))
+    return [(p, layers.elementwise_div(g, layers.scale(norm, 1.0, 1.0))) for p, g in pairs]
+
+
 def moving_average() -> Any:
     """Keep moving averages of the parameters."""
     average = fluid.optimizer.ExponentialMovingAverage(0.7)

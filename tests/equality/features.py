@@ -22,6 +22,7 @@ from tests.equality.network import Net, Update
 
 T = TypeVar("T")
 Choice = Mapping[str, str]  # the level of every feature, by name
+Pairs = list[tuple[Variable, Variable]]  # parameters and their gradients
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,15 @@ STRATEGY: Feature[Callable[[Any, Net], Any] | None] = Feature(
         "recompute": lambda o, net: blocks.recomputing(o, net),
         "bfloat16": lambda o, net: fluid.contrib.mixed_precision.bf16.decorate_bf16(o),
         "float16": lambda o, net: fluid.contrib.mixed_precision.decorate(o, init_loss_scaling=64.0),
+    },
+)
+PROCESSED: Feature[Callable[[Pairs], Pairs] | None] = Feature(
+    "processed gradients",  # between `backward` and `apply_gradients`
+    {
+        "none": None,
+        "scaled": lambda pairs: [(p, layers.scale(g, 0.5)) for p, g in pairs],
+        "cut": lambda pairs: [(p, layers.clip(g, -0.02, 0.02)) for p, g in pairs],
+        "by the norm of all": blocks.by_norm_of_all,
     },
 )
 DTYPE: Feature[str] = Feature("dtype", {"float32": "float32", "float64": "float64"})
@@ -296,6 +306,7 @@ FEATURES: list[Feature[Any]] = [
     SCHEDULE,
     AVERAGE,
     STRATEGY,
+    PROCESSED,
     DTYPE,
     MINIMIZE,
     PROGRAMS,
@@ -346,6 +357,13 @@ IMPOSSIBLE = [
     Impossible(
         {"strategy": ["Lookahead"], "minimize": ["parts"]},
         "Lookahead's minimize takes no list of parameters",
+    ),
+    Impossible(
+        {
+            "strategy": ["merged gradients", "Lookahead"],
+            "processed gradients": ["scaled", "cut", "by the norm of all"],
+        },
+        "these wrappers have `minimize` only",
     ),
 ]
 

@@ -106,8 +106,12 @@ def _build(choice: f.Choice, startup: Program, trunk: str) -> Trained:
 
         def minimize(value: Variable, **only: Any) -> None:
             chosen = f.OPTIMIZER.of(choice)(update)
-            wrap = f.STRATEGY.of(choice)
-            (wrap(chosen, net) if wrap else chosen).minimize(value, **only)
+            wrap, process = f.STRATEGY.of(choice), f.PROCESSED.of(choice)
+            optimizer = wrap(chosen, net) if wrap else chosen
+            if process is None:
+                optimizer.minimize(value, **only)
+            else:
+                optimizer.apply_gradients(process(optimizer.backward(value, **only)))
 
         MINIMIZE[f.MINIMIZE.of(choice)](minimize, main, loss, second, apart)
         make_average = f.AVERAGE.of(choice)
