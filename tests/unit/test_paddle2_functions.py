@@ -85,6 +85,16 @@ def test_the_greatest_of_a_row_of_any_length_are_found(paddle):
         np.testing.assert_array_equal(one, other)
 
 
+def test_expand_as_hands_gradients_back_where_a_batch_is_open(paddle):  # 0 in 2.6.2
+    with paddle.static.program_guard(paddle.static.Program()):
+        x, y = (paddle.static.data(name, [-1, n, 3]) for name, n in (("x", 1), ("y", 4)))
+        x.stop_gradient = False
+        wanted = paddle.static.gradients([paddle.sum(paddle.expand_as(x, y) * y)], [x])
+        feed = {"x": ARRAYS["x3"][:, :1, :3], "y": np.swapaxes(ARRAYS["x3"], 1, 2)}
+        (found,) = paddle.static.Executor().run(feed=feed, fetch_list=wanted)
+    np.testing.assert_allclose(found, feed["y"].sum(1, keepdims=True), rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
