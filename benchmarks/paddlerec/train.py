@@ -94,6 +94,7 @@ def start(program, values_path, first):
     with np.load(values_path) as values:
         # Paddle's recurrent layers keep a packed copy of their parameters: gru_0.w_0, ...
         packed = re.compile(r"(gru|lstm|simple_rnn)_\d+\.w_0")
+        tensors = {name: t for name, t in tensors.items() if not packed.fullmatch(name)}
         kept = {name for name in values.files if not packed.fullmatch(name)}
         if kept != set(tensors):
             missing, more = kept - set(tensors), set(tensors) - kept
