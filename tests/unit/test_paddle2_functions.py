@@ -95,6 +95,19 @@ def test_expand_as_hands_gradients_back_where_a_batch_is_open(paddle):  # 0 in 2
     np.testing.assert_allclose(found, feed["y"].sum(1, keepdims=True), rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["bitwise_and", "bitwise_or", "bitwise_xor", "gcd", "lcm"])
+def test_what_takes_integers_refuses_floats_when_it_is_called(paddle, name):
+    with paddle.static.program_guard(paddle.static.Program()):
+        x = paddle.static.data("x", [2])
+        with pytest.raises(GraphError, match=f"paddle.{name}: .*expected integers, got float32"):
+            getattr(paddle, name)(x, x)
+
+
+def test_what_is_no_decoder_is_not_decoded(paddle):
+    with pytest.raises(TypeError, match="dynamic_decode: decoder: expected a Decoder, got 3"):
+        paddle.nn.dynamic_decode(3)
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [

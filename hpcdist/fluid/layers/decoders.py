@@ -238,6 +238,8 @@ def dynamic_decode(
     many steps each sequence has. A decoder whose ``tracks_own_finished`` is True says itself which
     sequences have ended, and how many steps they have: ``lengths`` of its states.
     """
+    if not (hasattr(decoder, "initialize") and hasattr(decoder, "step")):
+        raise GraphTypeError(f"dynamic_decode: decoder: expected a Decoder, got {decoder!r:.80}")
     inputs, states, ended = decoder.initialize(inits)
     ended.stop_gradient = True
     time = fill_constant([1], "int64", 0)

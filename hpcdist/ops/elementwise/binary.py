@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from hpcdist.base.errors import GraphError
+from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Treatment, broadcast, by_element, linear, product, quotient
 from hpcdist.ops.algebra import second_derivatives
@@ -294,8 +295,17 @@ _define("elementwise_min", _forward("minimum"), _grad_bind(_chosen_grad("less", 
 _define("elementwise_pow", _forward("power"), _grad_bind(_pow_grad))
 _define("elementwise_mod", _remainder)
 _define("elementwise_floordiv", _truncated_quotient)
+
+
+def _infer_wholes(x: Meta, y: Meta, axis: int) -> Meta:
+    for value in (x, y):
+        if is_float(value.dtype):
+            raise GraphError(f"expected integers, got {value.dtype}: cast makes them")
+    return _infer(x, y, axis)
+
+
 for _wholes in ("bitwise_and", "bitwise_or", "bitwise_xor", "gcd", "lcm"):
-    _define(_wholes, _forward(_wholes))
+    _define(_wholes, _forward(_wholes), infer=_infer_wholes)
 
 
 def _comparison_bind(ufunc: str) -> Bind:
