@@ -48,9 +48,15 @@ _guard = _modules.NameGuard(sys.modules[__name__], __name__)
 
 @cache
 def _load() -> ModuleType:
-    """Import the public names, and make them attributes of this package."""
+    """Import the public names, and make them attributes of this package.
+
+    A name that a script has set by then (``fluid.CUDAPlace = ...``) stays as it is.
+    """
     facade = importlib.import_module(f"{__name__}.fluid.facade")
-    globals().update({name: getattr(facade, name) for name in facade.__all__})
+    for name in facade.__all__:
+        # What imports have set: packages of these names, some of which the facade has others for.
+        if globals().get(name) is sys.modules.get(f"{__name__}.{name}"):
+            globals()[name] = getattr(facade, name)
     return facade
 
 

@@ -59,3 +59,20 @@ def test_a_torch_that_is_too_old_is_no_attribute(monkeypatch: pytest.MonkeyPatch
         _ = hpcdist.torch
     with pytest.raises(LaunchError, match="found 2"):
         importlib.import_module("hpcdist.torch")
+
+
+SET_FIRST = """
+import hpcdist as fluid
+
+def place(number):
+    return fluid.CPUPlace()
+
+fluid.CUDAPlace = place
+fluid.Executor(fluid.CUDAPlace(0))
+assert fluid.CUDAPlace is place
+print(fluid.layers.__name__, fluid.io.__name__)
+"""
+
+
+def test_a_name_that_a_script_sets_first_stays() -> None:
+    assert run("-c", SET_FIRST).split() == ["hpcdist.fluid.layers", "hpcdist.fluid.io"]
