@@ -16,6 +16,7 @@ RENAMED = {"diag": ("diag_v2", {"Diagonal": "X"})}
 # What 2.6.2 does not have, has no kernel of, or takes other variables for.
 _MISSING = """
     center_loss conv_shift cos_sim drawn_leaky_relu expand_as filter_by_instag flatten
+    fused_embedding_fc_lstm gcd lcm
     gaussian_random_batch_size_like isfinite lod_reset_by_values log_gamma_quantile
     lookup_saved_rows lstm_unit lstmp margin_rank_loss mean_iou one_hot pad2d pad_constant_like
     poisson_quantile prroi_pool random_crop recurrent rnn_memory_helper
