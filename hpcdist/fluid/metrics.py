@@ -236,7 +236,8 @@ class Auc(MetricBase):
 
     def eval(self) -> float:
         """Return the area, 0 while one class is missing."""
-        return area(*self.counts, self._curve)
+        positives, negatives = self.counts
+        return area(positives, negatives, self._curve)
 
 
 class ChunkEvaluator(MetricBase):
