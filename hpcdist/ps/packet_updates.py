@@ -55,7 +55,7 @@ class PacketUpdates:
         self._carried_out.clear()
 
     def taker(self, trainer: int, packet: int) -> Callable[[], bool]:
-        """Return what is called when a trainer's packet has come: it carries out what is due by it.
+        """Bind the call for a trainer's packet that has come: it carries out the updates due by it.
 
         It returns whether anything was.
         """

@@ -42,7 +42,8 @@ def test_the_check_sees_imports_of_test_modules(source, imports):
 FLUIDS = re.findall(
     r"\w+",
     """
-    _accumulators _all_reduce _alloc_float _alloc_int _append_grad_suffix_ _as_lodtensor
+    _accumulators _all_reduce _alloc_float _alloc_int _append_grad_suffix_ _appending_grad_times
+    _as_lodtensor
     _barrier_worker _block_attr_id _blocks_attr_ids _check_input_array _clone_variable _create_block
     _decay_step_counter _distributed_lookup_table _dtype _endpoints _fetch_var _get_accumulator
     _get_dims _get_float_element _get_stop_gradients_ _global_learning_rate

@@ -13,7 +13,7 @@ from hpcdist.base.errors import MissingNameError
 PACKAGE = "hpcdist.dygraph"  # Fluid's names in here, and below
 
 
-class Refused(type):
+class OnlyImported(type):
     """The class of such names: they can be derived from and compared with, not called."""
 
     _refusal: str
@@ -27,9 +27,9 @@ class Refused(type):
         raise MissingNameError(cls._refusal)
 
 
-def stand_in(module: str, name: str, refusal: str) -> Refused:
-    """Return what is found under a name of Fluid's; calls of it raise MissingNameError."""
-    return Refused(name, (), {"__module__": module, "__doc__": refusal, "_refusal": refusal})
+def stand_in(module: str, name: str, refusal: str) -> OnlyImported:
+    """Make the class that is found under a name of Fluid's; its calls raise MissingNameError."""
+    return OnlyImported(name, (), {"__module__": module, "__doc__": refusal, "_refusal": refusal})
 
 
 def may_be_imported(module: str) -> bool:

@@ -23,5 +23,5 @@ def _hints(product: str) -> list[tuple[re.Pattern[str], str]]:
 
 
 def instead(product: str, name: str) -> str | None:
-    """Return what to use instead of a name of `FLUID` or `PADDLE`; None: nothing is known."""
+    """Return the advice for a name of `FLUID` or `PADDLE` that is missing; None: there is none."""
     return next((hint for names, hint in _hints(product) if names.match(name)), None)

@@ -6,10 +6,10 @@ environment neither is needed and nothing is drawn. Of a job, rank 0 draws.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from hpcdist.base.errors import HpcdistError
+from hpcdist.base.setting import environment
 from hpcdist.comm.process_manager import launched_rank
 
 
@@ -44,7 +44,7 @@ class Ploter:
 
     def plot(self, path: str | None = None) -> None:
         """Draw all curves that have points, into a file, or without ``path`` into the notebook."""
-        if os.environ.get("DISABLE_PLOT") == "True" or launched_rank():
+        if environment(None).get("DISABLE_PLOT") == "True" or launched_rank():
             return
         try:
             import matplotlib.pyplot as plt

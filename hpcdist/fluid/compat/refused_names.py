@@ -6,7 +6,7 @@ import importlib
 
 from hpcdist.base.errors import MissingModuleError
 from hpcdist.fluid.compat import aspaddle, fluid_names
-from hpcdist.fluid.compat.importable import Refused
+from hpcdist.fluid.compat.importable import OnlyImported
 
 
 def refused() -> dict[str, tuple[int, list[str]]]:
@@ -26,7 +26,7 @@ def refused() -> dict[str, tuple[int, list[str]]]:
 
 
 def _is_refused(namespace: object, name: str) -> bool:
-    return not hasattr(namespace, name) or isinstance(getattr(namespace, name), Refused)
+    return not hasattr(namespace, name) or isinstance(getattr(namespace, name), OnlyImported)
 
 
 if __name__ == "__main__":

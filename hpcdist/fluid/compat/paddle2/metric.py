@@ -36,7 +36,7 @@ class Metric(ABC):
         """Return the name of the metric."""
 
     def compute(self, *args: Any) -> Any:
-        """Return what `update` takes of a model's results; here all of them."""
+        """Choose the results of a model that `update` takes; here all of them."""
         return args
 
 

@@ -71,7 +71,7 @@ def kthvalue(
 def mode(
     x: Variable, axis: int = -1, keepdim: bool = False, name: str | None = None
 ) -> tuple[Variable, Variable]:
-    """Return what there is most of along ``axis``, and its last place; of equals the least.
+    """Return the commonest element along ``axis``, and its last place; of equals the least.
 
     Each element is compared with every other one along the axis.
     """

@@ -120,7 +120,7 @@ def parameters(of: str, **given: Any) -> list[Variable]:
 
 
 def name_of(of: object) -> str:
-    """Return what scripts call a class of this module."""
+    """Return the name that scripts have for a class of this module."""
     return f"{MODULE}.{type(of).__name__}"
 
 

@@ -56,11 +56,11 @@ class Transform:
         return ChainTransform([self, input]) if chained else self.forward(input)
 
     def forward(self, x: Variable) -> Variable:
-        """Return what the transform makes of ``x``."""
+        """Apply the transform to ``x``."""
         return self._forward(self._checked("forward: x", x, self._ranks[0]))
 
     def inverse(self, y: Variable) -> Any:
-        """Return what gives ``y``."""
+        """Return the value that the transform makes ``y`` of."""
         return self._inverse(self._checked("inverse: y", y, self._ranks[1]))
 
     def forward_log_det_jacobian(self, x: Variable) -> Variable:
