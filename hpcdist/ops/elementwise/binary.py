@@ -104,7 +104,7 @@ def _remainder(xp: ArrayModule, x, y, out, axis: int) -> Call:
     x, y = operand_views(x, y, axis)
     if x.dtype.kind in "iu":
         return functools.partial(xp.fmod, x, y, out=out)
-    wide = xp.empty(out.shape, xp.float64)  # the sum rounds what is small beside y, as Fluid's
+    wide = xp.empty(out.shape, "float64")  # the sum rounds what is small beside y, as Fluid's
     return in_sequence(
         functools.partial(xp.fmod, x, y, out=wide),
         functools.partial(xp.add, wide, y, out=wide),

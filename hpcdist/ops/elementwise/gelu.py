@@ -38,7 +38,7 @@ _NEAR = 1e-4
 
 def erf(xp: ArrayModule, x) -> Array:
     """Return the error function of each element, in float64: float32 loses digits near 0."""
-    x = x.astype(xp.float64)
+    x = x.astype("float64")
     t = xp.minimum(xp.absolute(x), _FAR)
     u = ((t - _MIDDLE) / (t + _MIDDLE) + 1) * (2 / (_S_FAR + 1)) - 1
     later, last = xp.zeros_like(u), xp.zeros_like(u)  # Clenshaw's recurrence

@@ -44,7 +44,7 @@ def _convolved(draw: Draw) -> Case:
         "StrideH": draw.int(1, 2),
     }
     inputs = {**_matrices(draw, 2), "W": draw.floats((3, 4 * attrs["KernelH"]))}
-    return Case(inputs, attrs, wrt=["X", "W"])
+    return Case(inputs, attrs, wrt=["X", "W"], targets=["Out"])
 
 
 @case("tree_conv")
