@@ -8,9 +8,15 @@ import numpy as np
 
 from hpcdist.base.errors import TableError
 from hpcdist.comm.base import Array
-from hpcdist.ps.admission import admitted, by_chance, counted
+from hpcdist.ps.admission import (
+    admitted,
+    by_chance,
+    check_shows,
+    chosen_looks,
+    counted,
+    looks_of,
+)
 from hpcdist.ps.batch import owners_of
-from hpcdist.ps.looks import check_shows, chosen_looks, looks_of
 from hpcdist.ps.mapped_memory import PAGE_BYTES, lasting
 from hpcdist.ps.repeats import merged, single
 from hpcdist.ps.row_moves import NO_TURNS

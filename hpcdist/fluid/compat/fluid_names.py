@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from hpcdist.base import text_tables
-from hpcdist.fluid.compat import instead as _instead
 
 ROOT = "paddle"
 FLUID = "paddle.fluid"
@@ -58,8 +57,10 @@ def is_known(module: str, name: str) -> bool:
 
 def instead(name: str) -> str:
     """Return the replacement for a name of Fluid's, given in full."""
+    from hpcdist.fluid.compat import instead as advice  # for whoever asks for what is not there
+
     below = name.removeprefix(f"{ROOT}.")
-    found = _instead.instead(_instead.FLUID, below)
+    found = advice.instead(advice.FLUID, below)
     return found or "see docs/differences.md, and dir() of the module for what is there"
 
 

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.errors import MissingModuleError, MissingNameError
-from hpcdist.fluid.compat import fluid_names, importable
+from hpcdist.fluid.compat import fluid_names
 from hpcdist.fluid.compat.fluid_names import FLUID, ROOT
 
 if TYPE_CHECKING:  # `import hpcdist` imports this module, and little else
@@ -316,6 +316,8 @@ class NameGuard:
                 value = _submodule(inner)
                 if value is not None:
                     return value
+        # Loaded only for whoever asks for what is not there.
+        importable = importlib.import_module(f"{_COMPAT}.importable")
         refusal = _refusal(self.names, name, dir(self._module))
         home = next((m for m in self.names if importable.may_be_imported(m)), None)
         if home is None or not _holder([home], name):

@@ -174,7 +174,7 @@ def _teacher_student(xp: ArrayModule, x, label, **_: float) -> Array:
     label: -2 no click, -1 click, both without a teacher; z no click, 1 + z click.
     """
     # softplus(x) in two parts: x - x of a click is 0 without rounding what is far smaller.
-    above, rest = xp.maximum(x, 0), xp.log1p(xp.exp(-xp.abs(x)))
+    above, rest = xp.clip(x, 0, None), xp.log1p(xp.exp(-xp.abs(x)))
     click = ((label >= -1) & (label < 0)) | (label >= 1)
     value = xp.where(label < 1, label, label - 1)
     return above - x * click + rest + xp.where(label >= 0, above - x * value + rest, 0)
