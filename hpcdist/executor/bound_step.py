@@ -110,7 +110,12 @@ class BoundStep:
         return self.form is form and self.fed == set(fed) and self.is_current()
 
     def asked_by(self, fetch_list: list[Any], scope: Scope) -> None:
-        """Keep the ``fetch_list`` of a step, so that `is_asked` knows it without reading it."""
+        """Keep the ``fetch_list`` of a step, so that `is_asked` knows it without reading it.
+
+        One with lists in it is read each time: these may change and be the same objects.
+        """
+        if not all(isinstance(one, (str, Variable)) for one in fetch_list):
+            return
         self._asked, self._asked_ids = [*fetch_list], [*map(id, fetch_list)]
         self._variables = [v for v in fetch_list if isinstance(v, Variable)]
         self._names = [*map(_NAME, self._variables)]

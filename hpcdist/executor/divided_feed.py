@@ -68,8 +68,8 @@ def divided(feed: object, parallel: DataParallel) -> dict[str, Any]:
 
 
 def _check_shared(parts: Sequence[Mapping[str, Any]], parallel: DataParallel) -> None:
-    block = parallel.program.global_block()
-    read = {n for op in block.ops for n in op.input_arg_names}
+    blocks = parallel.program.blocks
+    read = {n for block in blocks for op in block.ops for n in op.input_arg_names}
     for name in sorted(read.intersection(set().union(*parts)) - parallel.of.keys()):
         first, *others = (np.asarray(part[name]) for part in parts if name in part)
         if not all(np.array_equal(first, other) for other in others):

@@ -359,3 +359,14 @@ def test_other_variables_and_scopes_in_turn_are_told_apart():
                 assert value.shape == shapes[asked]
                 values.append(value.tobytes())
         assert values[:2] == values[2:]
+
+
+def test_a_list_within_the_list_of_what_is_fetched_may_change():
+    main, startup, loss, prediction = regression()
+    exe, scope, inner = fluid.Executor(), Scope(), [loss]
+    exe.run(startup, scope=scope)
+    for shape, asked in (((1,), loss), ((4, 1), prediction)):
+        inner[0] = asked
+        for _ in range(WARM + 2):
+            (value,) = exe.run(main, feed=batch(), fetch_list=[inner], scope=scope)
+            assert value.shape == shape

@@ -6,6 +6,7 @@ classes of both. So such a name is found; a call of it, or of a class derived fr
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from hpcdist.base.errors import MissingNameError
@@ -27,11 +28,12 @@ class OnlyImported(type):
         raise MissingNameError(cls._refusal)
 
 
-def stand_in(module: str, name: str, refusal: str) -> OnlyImported:
-    """Make the class that is found under a name of Fluid's; its calls raise MissingNameError."""
-    return OnlyImported(name, (), {"__module__": module, "__doc__": refusal, "_refusal": refusal})
+def stand_in(modules: Iterable[str], name: str, refusal: str) -> OnlyImported:
+    """Make the class that is found under a name that Fluid has in one of these modules.
 
-
-def may_be_imported(module: str) -> bool:
-    """Return whether missing names of this module are found, and refused only when used."""
-    return module == PACKAGE or module.startswith(f"{PACKAGE}.")
+    Its calls raise MissingNameError; so does this for a name that only modules elsewhere have.
+    """
+    home = next((m for m in modules if m == PACKAGE or m.startswith(f"{PACKAGE}.")), None)
+    if home is None:
+        raise MissingNameError(refusal)
+    return OnlyImported(name, (), {"__module__": home, "__doc__": refusal, "_refusal": refusal})

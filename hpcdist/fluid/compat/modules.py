@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hpcdist.base.errors import MissingModuleError, MissingNameError
+from hpcdist.base.errors import MissingModuleError
 from hpcdist.fluid.compat import fluid_names
 from hpcdist.fluid.compat.fluid_names import FLUID, ROOT
 
@@ -317,12 +317,10 @@ class NameGuard:
                 if value is not None:
                     return value
         # Loaded only for whoever asks for what is not there.
-        importable = importlib.import_module(f"{_COMPAT}.importable")
+        stand_in = importlib.import_module(f"{_COMPAT}.importable").stand_in
+        held = [module for module in self.names if _holder([module], name)]
         refusal = _refusal(self.names, name, dir(self._module))
-        home = next((m for m in self.names if importable.may_be_imported(m)), None)
-        if home is None or not _holder([home], name):
-            raise MissingNameError(refusal)
-        found = vars(self._module)[name] = importable.stand_in(home, name, refusal)
+        found = vars(self._module)[name] = stand_in(held, name, refusal)
         return found
 
     def elsewhere(self, name: str) -> Any:
