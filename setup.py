@@ -37,12 +37,7 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=find_packages(include=["hpcdist", "hpcdist.*"]),
-    package_data={
-        "hpcdist": ["py.typed"],
-        "hpcdist.fluid.compat": ["fluid_names.txt", "paddle2_names.txt"],
-        "hpcdist.fluid.layers": ["argument_types.txt", "element_types.txt"],
-        "hpcdist.launch": ["job_report.html", "job_report.js"],
-    },
+    package_data={"": ["py.typed", "*.txt", "*.html", "*.js"]},
     entry_points={
         "console_scripts": [
             "hpcdist = hpcdist.__main__:main",

@@ -1,6 +1,7 @@
 """Recipes in packaging/ name what setup.py needs; the script of the ReFrame test trains."""
 
 import ast
+import fnmatch
 import importlib.metadata
 import re
 import subprocess
@@ -18,6 +19,25 @@ NEEDED = {
     for requirement in importlib.metadata.requires("hpcdist") or []
     if "extra" not in requirement and (match := re.match(r"([\w-]+)>=([\d.]+)", requirement))
 }
+
+
+def test_wheels_hold_every_file_of_the_package():
+    """An editable install, as the tests have it, reads the checkout: it misses nothing."""
+    (call,) = (
+        n for n in ast.walk(ast.parse((ROOT / "setup.py").read_text("utf-8"))) if _is_setup(n)
+    )
+    (data,) = (k.value for k in call.keywords if k.arg == "package_data")
+    ((package, patterns),) = ast.literal_eval(data).items()
+    assert package == ""  # of all packages
+    files = [f for f in (ROOT / "hpcdist").rglob("*.*") if f.suffix not in (".py", ".pyc")]
+    assert files
+    for file in files:
+        assert any(fnmatch.fnmatch(file.name, pattern) for pattern in patterns), file
+        assert (file.parent / "__init__.py").exists(), f"{file}: its folder is no package"
+
+
+def _is_setup(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and getattr(node.func, "id", "") == "setup"
 
 
 def test_spack_names_all_dependencies():
