@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hpcdist import runtime
 from hpcdist.executor import control
+from hpcdist.ops.communication.exchange import EXCHANGES
 from hpcdist.ops.normalization.sync_batch_norm import OPS
 from hpcdist.runtime.job.job import Job
 from hpcdist.runtime.job.program_job import ProgramJob
@@ -15,5 +16,5 @@ def _install(job: Job | None) -> None:
     control.install(None if job is None else ProgramJob(job))
 
 
-control.install_standalone(Standalone(), (*TABLE_OPS, *OPS))
+control.install_standalone(Standalone(), (*TABLE_OPS, *OPS, *EXCHANGES))
 runtime.follow(_install)

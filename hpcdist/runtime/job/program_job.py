@@ -30,6 +30,7 @@ from hpcdist.ps.table import TableStatistics
 from hpcdist.runtime.batches.global_moments import bind_moments, is_synchronized
 from hpcdist.runtime.batches.shared_batches import Batches
 from hpcdist.runtime.job.batch_steps import BatchSteps
+from hpcdist.runtime.job.exchanges import bind_exchange, exchanges, refuse_in_shared
 from hpcdist.runtime.job.job import Job
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.job.links import Links
@@ -204,6 +205,7 @@ class ProgramJob(Control):
         trainers = len(self.cluster.trainers)
         if trainers + len(self.cluster.servers) > 1:
             refuse_missed_rows(mains)
+            refuse_in_shared(mains)
         by_stages = isinstance(link, PipelineLink)
         shared = mains
         if not by_stages:
@@ -308,6 +310,13 @@ class ProgramJob(Control):
             )
         exchange = self._batches.exchange
         calls = {id(op): bind_moments(op, binding, exchange) for op in ops if is_synchronized(op)}
+        calls |= {
+            id(op): bind_exchange(
+                op, binding, self.everyones, self.role.index, len(self.cluster.trainers)
+            )
+            for op in ops
+            if exchanges(op)
+        }
         others = [op for op in ops if id(op) not in calls]
         linked = self._link.bind(others, binding) if others else []
         bound = iter(self._batches.bind(others, linked, binding))

@@ -14,6 +14,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.registry import Call
 from hpcdist.runtime.batches.global_moments import bind_moments, is_synchronized
+from hpcdist.runtime.job.exchanges import bind_exchange, exchanges
 from hpcdist.runtime.tables.pull_push import LocalTables, bind_local
 from hpcdist.transpiler.grad_allreduce import RING_OPS
 from hpcdist.transpiler.group import group_of
@@ -45,6 +46,11 @@ class Standalone(control.Control):
         for op in ops:
             control.required(op)
         calls = {id(op): bind_moments(op, binding, None) for op in ops if is_synchronized(op)}
+        calls |= {
+            id(op): bind_exchange(op, binding, lambda data, _: [data], 0, 1)
+            for op in ops
+            if exchanges(op)
+        }
         steps = [op for op in ops if id(op) not in calls]
         calls |= bind_local(steps, binding, 0, 1, LocalTables)
         return [calls[id(op)] for op in ops]

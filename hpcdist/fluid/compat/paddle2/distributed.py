@@ -1,6 +1,19 @@
 """``paddle.distributed``: who this process is among the trainers, and files that they read."""
 
 from hpcdist.base import settings
+from hpcdist.fluid.compat.paddle2 import collectives
+from hpcdist.fluid.compat.paddle2.collectives import (  # noqa: F401 - names of this module
+    ReduceOp,
+    all_gather,
+    all_reduce,
+    alltoall,
+    barrier,
+    broadcast,
+    reduce,
+    reduce_scatter,
+    scatter,
+    wait,
+)
 from hpcdist.fluid.compat.paddle2.entry_attr import (
     CountFilterEntry,
     ProbabilityEntry,
@@ -20,6 +33,7 @@ __all__ = [
     "init_parallel_env",
     "is_available",
     "is_initialized",
+    *collectives.__all__,
 ]
 
 
