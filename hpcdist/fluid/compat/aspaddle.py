@@ -12,7 +12,7 @@ from types import ModuleType
 
 from hpcdist.base import settings
 from hpcdist.base.errors import LaunchError, MissingModuleError, MissingNameError
-from hpcdist.fluid.compat import fluid_names, modules, old_numpy, paddle2_names, version
+from hpcdist.fluid.compat import fluid_names, modules, old_names, paddle2_names, version
 from hpcdist.fluid.compat.advice import Teller
 from hpcdist.fluid.compat.fluid_names import FLUID, ROOT
 
@@ -74,7 +74,7 @@ ELSEWHERE = {
     "paddle.incubate.distributed.fleet.fleet_util": "hpcdist.fluid.fleet.fleet_util",
 }
 
-_undone: list[Callable[[], None]] = []  # what takes back what `install` has changed in numpy
+_undone: list[Callable[[], None]] = []  # what takes back what `install` has changed
 
 
 class _Package(ModuleType):
@@ -153,7 +153,7 @@ def install() -> None:
     from hpcdist.fluid.io import selection  # with all layers: other scripts need none
 
     selection.save_as("fluid")  # scripts look for the file of a variable before they load it
-    _undone.append(old_numpy.install())
+    _undone.append(old_names.install())
 
 
 def uninstall() -> None:

@@ -18,20 +18,19 @@ from hpcdist.base.fetched import FETCHED, as_fetched
 NAMES = ("array", "asarray")
 
 
-class _Converting:
-    """One of numpy's functions; whoever looks it up in a table, as numba does, finds numpy's."""
+class StandIn:
+    """One of numpy's functions, called by ``call`` before its arguments.
 
-    def __init__(self, original: Callable[..., Any]) -> None:
-        self._original = original
+    Whoever looks it up in a table, as numba does, finds numpy's.
+    """
+
+    def __init__(self, original: Callable[..., Any], call: Callable[..., Any]) -> None:
+        self._original, self._call = original, call
         self.__name__, self.__doc__ = original.__name__, original.__doc__
         self.__module__, self.__wrapped__ = original.__module__, original
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        made = self._original(*args, **kwargs)
-        given = args[0] if args else None
-        if type(given) is list and len(given) == 1:
-            given = given[0]
-        return as_fetched(made) if type(given) in FETCHED else made
+        return self._call(self._original, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)
@@ -44,6 +43,14 @@ class _Converting:
 
     def __repr__(self) -> str:
         return repr(self._original)
+
+
+def _made(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    made = original(*args, **kwargs)
+    given = args[0] if args else None
+    if type(given) is list and len(given) == 1:
+        given = given[0]
+    return as_fetched(made) if type(given) in FETCHED else made
 
 
 def converts() -> bool:
@@ -61,13 +68,13 @@ def install() -> None:
         return
     for name in NAMES:
         original = getattr(np, name)
-        if not isinstance(original, _Converting):
-            setattr(np, name, _Converting(original))
+        if not isinstance(original, StandIn):
+            setattr(np, name, StandIn(original, _made))
 
 
 def uninstall() -> None:
     """Give NumPy its functions back."""
     for name in NAMES:
         found = getattr(np, name)
-        if isinstance(found, _Converting):
+        if isinstance(found, StandIn):
             setattr(np, name, found.__wrapped__)
