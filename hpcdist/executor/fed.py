@@ -12,6 +12,7 @@ import numpy as np
 from hpcdist.base.errors import FeedError
 from hpcdist.base.warned import warn
 from hpcdist.executor.analysis import lengths_read, reads
+from hpcdist.executor.fed_dtypes import of_other_dtypes
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.program import Program
@@ -88,21 +89,26 @@ def fed_metas(
 
     ``lods``: the sequences of values that have some. Of lengths the numbers are noted, too.
     """
-    metas = {n: _fed_meta(program, n, value, lods.get(n)) for n, value in values.items()}
+    others = of_other_dtypes(program, values)
+    metas = {
+        n: _fed_meta(program, n, value, lods.get(n), n in others) for n, value in values.items()
+    }
     for name in lengths_read(program.global_block(), values):
         lengths = Lod.of_lengths([values[name].reshape(-1)])
         metas[name] = replace(metas[name], lengths=lengths)
     return metas
 
 
-def _fed_meta(program: Program, name: str, value: np.ndarray, lod: Lod | None) -> Meta:
+def _fed_meta(
+    program: Program, name: str, value: np.ndarray, lod: Lod | None, any_dtype: bool
+) -> Meta:
     """Check one fed array against its variable; FeedError says what fits."""
     var = program.global_block().vars[name]
     if lod is not None and lod.rows != len(value):
         raise FeedError(
             f"feed {name!r}: its sequences have {lod.rows} rows together, got {len(value)} rows"
         )
-    if value.dtype.name != var.dtype:
+    if value.dtype.name != var.dtype and not any_dtype:
         raise FeedError(
             f"feed {name!r}: expected {_declared_as(var)}, "
             f"got {value.dtype.name}{list(value.shape)}; convert it with .astype({var.dtype!r})"
@@ -116,7 +122,7 @@ def _fed_meta(program: Program, name: str, value: np.ndarray, lod: Lod | None) -
         raise FeedError(
             f"feed {name!r}: expected {_declared_as(var)}, got shape {list(value.shape)}"
         )
-    return Meta(value.shape, var.dtype, lod=lod)
+    return Meta(value.shape, value.dtype.name, lod=lod)
 
 
 def _declared_as(var: Variable) -> str:

@@ -72,8 +72,11 @@ class _Random(Initializer):
         facts |= {"seed": int(seed), "stream": var.name}
         return block.prepend_op(type, {}, {"Out": var}, {**facts, **attrs})
 
-    def _uniform(self, var: Variable, block: Block, low: float, high: float) -> Operator:
-        return self._prepend("uniform_random", var, block, min=float(low), max=float(high))
+    def _uniform(
+        self, var: Variable, block: Block, low: float, high: float, **diagonal: float
+    ) -> Operator:
+        bounds = {"min": float(low), "max": float(high)}
+        return self._prepend("uniform_random", var, block, **bounds, **diagonal)
 
     def _normal(self, var: Variable, block: Block, mean: float, std: float) -> Operator:
         return self._prepend("gaussian_random", var, block, mean=float(mean), std=float(std))
@@ -107,16 +110,19 @@ class UniformInitializer(_Random):
         super().__init__(seed)
         if high < low:
             raise GraphError(f"Uniform: low {low} is above high {high}")
-        if diag_num:
-            raise GraphError(
-                f"Uniform: diag_num is {diag_num}, but no element is set apart here: "
-                "NumpyArrayInitializer takes any values"
-            )
         self.low, self.high = low, high
+        self._diagonal = (
+            {"diag_num": diag_num, "diag_step": diag_step, "diag_val": float(diag_val)}
+            if diag_num
+            else {}
+        )
 
     def __call__(self, var: Variable, block: Block) -> Operator:
-        """Prepend ``uniform_random``."""
-        return self._uniform(var, block, self.low, self.high)
+        """Prepend ``uniform_random``.
+
+        GraphError if the diagonal has elements that the variable has not.
+        """
+        return self._uniform(var, block, self.low, self.high, **self._diagonal)
 
 
 class NormalInitializer(_Random):

@@ -37,7 +37,7 @@ _LINES = """
     use_softmax=True            softmax_with_cross_entropy
     axis1=0                     trace
     axis2=1                     trace
-    diag_num=0                  uniform_random uniform_random_batch_size_like
+    diag_num=0                  uniform_random_batch_size_like
     iou_aware=False             yolo_box
 """
 _OF: dict[str, dict[str, tuple[Any, ...]]] = {}

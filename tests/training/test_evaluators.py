@@ -156,6 +156,33 @@ def test_trainers_of_a_script_that_feeds_its_own_take_batches_in_turn(monkeypatc
     assert list(reader()) == ["b", "d"]
 
 
-def test_uniform_has_no_diagonal():
-    with pytest.raises(GraphError, match="diag_num is 2.*NumpyArrayInitializer"):
-        fluid.initializer.Uniform(diag_num=2)
+@pytest.mark.parametrize("seed", [0, 7])
+def test_uniform_may_have_a_diagonal(seed):
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup):
+        diagonal = fluid.initializer.Uniform(-0.5, 0.5, seed, diag_num=3, diag_step=4, diag_val=2.0)
+        made = [
+            fluid.layers.create_parameter([4, 4], "float32", f"w{i}", default_initializer=of)
+            for i, of in enumerate((diagonal, fluid.initializer.Uniform(-0.5, 0.5, seed)))
+        ]
+    exe = fluid.Executor(fluid.CPUPlace())
+    exe.run(startup)
+    found, plain = exe.run(main, fetch_list=made)
+    np.fill_diagonal(plain[:3, :3], 2.0)
+    if seed:
+        np.testing.assert_array_equal(found, plain)
+    assert found[[0, 1, 2], [0, 1, 2]].tolist() == [2, 2, 2] and (found == 2).sum() == 3
+
+
+def test_slices_of_a_diagonal_are_its_parts():
+    whole, parts = fluid.Program(), fluid.Program()
+    facts = {"seed": 5, "dtype": "float32", "diag_num": 4, "diag_step": 3, "diag_val": 2.0}
+    names = [("whole", whole, [4, 3], 0), ("a", parts, [1, 3], 0), ("b", parts, [3, 3], 3)]
+    for name, program, shape, offset in names:
+        block = program.global_block()
+        attrs = {**facts, "shape": shape, "offset": offset, "full_size": 12}
+        block.append_op("uniform_random", {}, {"Out": block.create_var(name)}, attrs)
+    exe = fluid.Executor(fluid.CPUPlace())
+    (complete,) = exe.run(whole, fetch_list=["whole"])
+    np.testing.assert_array_equal(np.concatenate(exe.run(parts, fetch_list=["a", "b"])), complete)
+    assert (complete == 2).sum() == 3

@@ -117,6 +117,37 @@ def test_a_feed_that_does_not_fit_is_refused(ready, feed, message):
         exe.run(main, feed=feed, fetch_list=["loss"], scope=scope)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "int64", "bool"])
+def test_layers_data_alone_are_computed_in_the_type_that_is_fed(dtype):
+    """As in Fluid, where no other value decides the type; runs of other types may follow."""
+    with fluid.program_guard(Program(), Program()):
+        x, y = layers.data("x", [2]), layers.data("y", [2])
+        turned = layers.roll(layers.concat([x, y], axis=1), shifts=1, dims=1)
+        exe = Executor()
+        for of in (dtype, "float32"):
+            fed = {"x": np.array([[1, 0]], of), "y": np.array([[0, 1]], of)}
+            (found,) = exe.run(feed=fed, fetch_list=[turned])
+            assert found.dtype == of and found.tolist() == [[1, 1, 0, 0]]
+
+
+def test_another_type_beside_other_values_is_refused():
+    """Also of `fluid.data`, and where the types of what is fed differ from one another."""
+    two = np.ones((1, 2))
+    with fluid.program_guard(Program(), Program()):
+        x, y, z = layers.data("x", [2]), layers.data("y", [2]), fluid.data("z", [None, 2])
+        beside = layers.concat([x, layers.fill_constant([1, 2], "float32", 1)])
+        cases = [
+            ({"x": two}, beside),
+            ({"x": two, "y": two.astype("float32")}, layers.concat([x, y])),
+            ({"x": two, "y": two.astype("int64")}, layers.concat([x, y])),
+            ({"z": two}, layers.roll(z, shifts=1)),
+        ]
+        for fed, fetched in cases:
+            program = fluid.default_main_program()._prune([fetched])
+            with pytest.raises(FeedError, match="convert it with .astype"):
+                Executor().run(program, feed=fed, fetch_list=[fetched])
+
+
 def test_layers_data_may_be_fed_the_very_shape_that_it_was_given():
     """Without the batch that it puts before it; other numbers of dimensions are mistakes."""
     with fluid.program_guard(Program(), Program()):

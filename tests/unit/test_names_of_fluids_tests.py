@@ -29,6 +29,8 @@ def test_private_names_that_fluids_tests_call():
     assert np.array(fluid.executor._as_lodtensor(2, None, "float32")).tolist() == [2.0]
     with pytest.raises(FeedError, match="expected an array or a LoDTensor"):
         fluid.executor._as_lodtensor([1.0], fluid.CPUPlace())
+    with pytest.raises(AssertionError, match="expected an element type"):
+        fluid.executor._as_lodtensor(1, fluid.CPUPlace())
     check = fluid.reader.GeneratorLoader._check_input_array
     assert check([np.ones(2), np.ones(2)]).shape == (2, 2)
     with pytest.raises(TypeError, match="parts of shapes"):

@@ -13,7 +13,7 @@ from hpcdist.graph import Program
 X = np.arange(16, dtype=np.float32).reshape(4, 4)
 ASKED = [
     ("matmul", ("X", "Y"), {"head_number": 2}, {"head_number": 1}),
-    ("uniform_random", (), {"diag_num": 3, "shape": [4, 4]}, {"diag_num": 0, "shape": [4, 4]}),
+    ("uniform_random_batch_size_like", ("Input",), {"diag_num": 3}, {"diag_num": 0}),
     ("reduce_sum", ("X",), {"out_dtype": 6}, {"out_dtype": -1}),
     ("bilinear_interp", ("X",), {"interp_method": "nearest"}, {"interp_method": "bilinear"}),
     ("conv2d_transpose", ("Input", "Filter"), {"output_padding": [1, 1]}, {"output_padding": []}),

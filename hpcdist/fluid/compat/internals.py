@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.base.errors import FeedError
+from hpcdist.base.errors import FeedError, GraphAssertionError
 from hpcdist.graph.dtypes import DTypeLike, canonical
 from hpcdist.graph.lod_tensor import LoDTensor
 from hpcdist.graph.names import grad_name
@@ -24,7 +24,9 @@ def _as_lodtensor(data: Any, place: Any, dtype: DTypeLike | None = None) -> LoDT
         raise FeedError(f"_as_lodtensor: expected an array or a LoDTensor, got {data!r:.80}")
     if np.isscalar(data):
         if dtype is None:
-            raise FeedError(f"_as_lodtensor: expected an element type for the number {data!r}")
+            raise GraphAssertionError(
+                f"_as_lodtensor: expected an element type for the number {data!r}"
+            )
         data = np.array([data]).astype(canonical(dtype))
     return LoDTensor(np.array(data))
 

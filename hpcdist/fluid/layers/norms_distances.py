@@ -9,7 +9,7 @@ from hpcdist.base.errors import GraphTypeError
 from hpcdist.fluid.layers.helper import LayerHelper, append, into
 from hpcdist.fluid.layers.math import elementwise_add, elementwise_mul, reduce_sum, reduction, scale
 from hpcdist.fluid.layers.param_attr import ParamLike
-from hpcdist.graph.dtypes import DTypeLike, is_float
+from hpcdist.graph.dtypes import DTypeLike, canonical, is_float
 from hpcdist.graph.variable import Variable
 from hpcdist.ops.algebra.products import NO_DIM
 
@@ -255,7 +255,7 @@ def log_softmax(
     """
     helper = LayerHelper("log_softmax", name)
     if dtype is not None:
-        facts = {"in_dtype": input.dtype, "out_dtype": str(dtype)}
+        facts = {"in_dtype": input.dtype, "out_dtype": canonical(dtype)}
         input = helper.apply("cast", {"X": input}, facts, dtype=dtype)
     elif not is_float(input.dtype):
         raise GraphTypeError(

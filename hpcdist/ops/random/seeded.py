@@ -61,8 +61,8 @@ def _bind(
 ) -> Call:
     if not (seed or stream or full_size):
         return _bind_unseeded(draw, out, None, state, a)
-    state_of_stream = start_of(seed or job_seed(stream))
-    return partial(_fill, out, partial(draw, state_of_stream, int(offset), **a))
+    drawn = partial(draw, start_of(seed or job_seed(stream)), int(offset), **a)
+    return partial(_fill, out, partial(_with_diagonal, drawn, int(offset), a))
 
 
 def _bind_unseeded(draw: Callable[..., np.ndarray], out, rows, draws: Draws, attrs) -> Call:
@@ -72,7 +72,11 @@ def _bind_unseeded(draw: Callable[..., np.ndarray], out, rows, draws: Draws, att
     words = filler(np, part_of(out, rows, None), key_of(0, draws.name), draws)
     if draw is uniform:
         low, high = np.float32(attrs["min"]), np.float32(attrs["max"])
-        return partial(_fill, out, lambda size, into: seeded_kernels.uniform_of(words(), low, high))
+
+        def between(size: int, into: object) -> np.ndarray:
+            return seeded_kernels.uniform_of(words(), low, high)
+
+        return partial(_fill, out, partial(_with_diagonal, between, 0, attrs))
     bound = 2.0 if draw is truncated_normal else np.inf
     mean, std = attrs["mean"], attrs["std"]
 
@@ -89,6 +93,17 @@ def _bind_like(
         return _bind_unseeded(draw, out, rows, state, a)
     part, start = part_of(out, rows, None), start_of(seed)
     return partial(_fill, out, lambda size, into: draw(start, part.skipped(), size, into=into, **a))
+
+
+def _with_diagonal(
+    draw: Callable[..., np.ndarray], offset: int, attrs: Attrs, size: int, into: object
+) -> np.ndarray:
+    """Draw, and set elements 0, step + 1, 2 (step + 1), ... of the complete variable apart."""
+    values = draw(size, into=into)
+    if number := attrs.get("diag_num", 0):
+        places = np.arange(number) * (attrs["diag_step"] + 1) - offset
+        values[places[(places >= 0) & (places < size)]] = attrs["diag_val"]
+    return values
 
 
 def _fill(out, drawn: Callable[..., np.ndarray]) -> None:
@@ -143,6 +158,7 @@ _SHAPED = {"shape": (1,), "dtype": "float32", "seed": 0}
 _LIKE = {**_SHAPED, "input_dim_idx": 0, "output_dim_idx": 0}
 _OF_STREAM = {"stream": "", "offset": 0, "full_size": 0}
 _UNIFORM = {"min": -1.0, "max": 1.0}
+_DIAGONAL = {"diag_num": 0, "diag_step": 0, "diag_val": 1.0}
 _NORMAL = {"mean": 0.0, "std": 1.0}
 
 
@@ -170,7 +186,7 @@ def _define_like(type: str, draw: Callable[..., np.ndarray], attrs: Attrs) -> No
 
 _BY_VALUES = "ShapeTensor?, ShapeTensorList* -> Out"
 _GIVEN = {"shape": Given("ShapeTensor", "ShapeTensorList")}
-_define("uniform_random", uniform, _UNIFORM, _BY_VALUES, given=_GIVEN)
+_define("uniform_random", uniform, {**_UNIFORM, **_DIAGONAL}, _BY_VALUES, given=_GIVEN)
 _define("gaussian_random", normal, _NORMAL, _BY_VALUES, given=_GIVEN)
 _define("truncated_gaussian_random", truncated_normal, _NORMAL)
 _define_like("uniform_random_batch_size_like", uniform, _UNIFORM)

@@ -74,6 +74,8 @@ def _scatter_nd_add_infer(x: Meta, index: Meta, updates: Meta) -> Meta:
     read = _gather_nd_infer(x, index)
     if not fits(read.shape, updates.shape):
         raise GraphError(f"updates must be of shape {read.shape}, got {updates.shape}")
+    if updates.dtype != x.dtype:
+        raise GraphError(f"updates must be of {x.dtype}, as what they go to, got {updates.dtype}")
     return Meta(x.shape, x.dtype)
 
 

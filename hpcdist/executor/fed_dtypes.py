@@ -1,0 +1,36 @@
+"""Data of another element type than declared, where nothing else decides the type.
+
+Fluid computes what `layers.data` declares in the type of what is fed. An operator takes values of
+one type: so this works where operators read only what was fed so, or comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from hpcdist.executor.analysis import reads, writes
+from hpcdist.graph.program import Program
+
+
+def of_other_dtypes(program: Program, values: Mapping[str, np.ndarray]) -> set[str]:
+    """Return the names fed with a type that takes the place of the declared one."""
+    variables = program.global_block().vars
+    others = {name for name, value in values.items() if value.dtype.name != variables[name].dtype}
+    alike = len({values[name].dtype for name in others}) == 1
+    free = not any(variables[name].checks_feed for name in others)
+    return others if alike and free and _decide_alone(program, others) else set()
+
+
+def _decide_alone(program: Program, fed: Collection[str]) -> bool:
+    """Return whether no operator reads what comes of ``fed`` beside anything else."""
+    made = set(fed)
+    for op in program.global_block().ops:
+        read = set(reads(op))
+        if not read & made:
+            continue
+        if not read <= made or "sub_block" in op.attrs:
+            return False
+        made.update(writes(op))
+    return True
