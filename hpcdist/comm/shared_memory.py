@@ -116,7 +116,8 @@ class HostBarrier(Reduction):
         return True
 
     def wait(self) -> None:
-        self._wait()
+        if not self._met():
+            self._wait()
         self._end()
 
     def _met(self) -> bool:

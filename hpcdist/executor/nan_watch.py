@@ -38,6 +38,10 @@ class NanWatch:
 
     def look(self, names: Sequence[str], values: Sequence[Any]) -> None:
         """Warn of a NaN, or raise NotFiniteError if `--on-nan end` asks for it."""
+        if len(values) == 1 and type(values[0]) is np.ndarray and values[0].size == 1:
+            number = values[0].item()  # a loss: as quick as can be
+            if number == number:
+                return
         for name, value in zip(names, values):
             if _has_nan(_array(value)):
                 self.watching = False
@@ -117,7 +121,5 @@ def _array(value: object) -> Any:
 def _has_nan(array: Any) -> bool:
     if array.dtype.kind != "f":
         return False
-    if array.size == 1:  # a loss: as quick as can be
-        return bool((value := array.item()) != value)
     with np.errstate(all="ignore"):  # a sum of infinities may be NaN as well
         return bool(np.isnan(array.sum()) and np.isnan(array).any())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -156,7 +156,7 @@ class Batches:
             if self._area_counts:
                 self._counting_of(program).gather(scope)
             return feed
-        why_whole = self._joined_of(shared, fetches).why_whole if self._trainers.size > 1 else ""
+        why_whole = self._why_whole(shared, fetches)
         if why_whole and self._local:
             raise FeedError(f"trainers feed rows of their own, but {why_whole}: fetch it elsewhere")
         membership = self._membership
@@ -183,13 +183,40 @@ class Batches:
         self._rounds.note_batch(part.division, scope)
         return rows
 
-    def changes(self, program: Program) -> bool:
-        """Return whether `cut` does anything before the steps of a Program."""
-        return bool(self._area_counts) or self._shared.get(program) is not None
+    def cutter(
+        self, program: Program, scope: Scope, fetches: Sequence[str]
+    ) -> Callable[[Feed], Feed] | None:
+        """Return `cut` of what is fed, for many steps; None if it would do nothing.
+
+        Of batches like the one before no more is done than to cut them.
+        """
+        shared = self._shared.get(program)
+        if shared is None and not self._area_counts:
+            return None
+        if shared is None or self._membership.settles:
+            return lambda feed: self.cut(program, feed, scope, fetches)
+        check, rounds, batched = self._check, self._rounds, shared.rows.batched
+        why_whole = self._why_whole(shared, fetches)
+
+        def cut(feed: Feed) -> Feed:
+            part, rows = shared.last, None
+            if part is not None and part.why_whole == why_whole:
+                rows = part.rows(feed, batched)
+            if part is None or rows is None:
+                return self.cut(program, feed, scope, fetches)
+            check.begin(feed, part.total)
+            rounds.note_batch(part.division, scope)
+            return rows
+
+        return cut
 
     def adds_up(self, program: Program) -> bool:
         """Return whether a Program that every trainer runs whole continues counts of them all."""
         return bool(self._area_counts) and self._counting_of(program).handing_back() is not None
+
+    def _why_whole(self, shared: SharedFacts, fetches: Sequence[str]) -> str:
+        """Say why these values cannot be combined from parts of a batch; empty if they can."""
+        return self._joined_of(shared, fetches).why_whole if self._trainers.size > 1 else ""
 
     def note_set(self, variables: Sequence[ScopeVariable]) -> None:
         """Note what the script has set by hand: the next step compares it, too."""

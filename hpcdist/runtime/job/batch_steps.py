@@ -166,11 +166,9 @@ class BatchSteps:
             if self._changed.some:
                 self._take_changed(substitute, scope)
 
-        def rows(feed: Feed) -> Feed:
-            return batches.cut(program, feed, scope, fetches)
-
-        divides = batches.changes(program)
-        return Settled(substitute, here, join, begin=begin, feed=rows if divides else None)
+        return Settled(
+            substitute, here, join, begin=begin, feed=batches.cutter(program, scope, fetches)
+        )
 
     def _note_run(self, program: Program, substitute: Program, scope: Scope) -> None:
         """Where servers have the parameters: notice what changes them here only."""
