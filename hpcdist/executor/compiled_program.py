@@ -119,6 +119,11 @@ class CompiledProgram:
             hint = did_you_mean(loss, variables, most=3)
             raise PlanError(f"loss_name: the program has no variable {loss!r}{hint}")
 
+    @property
+    def _program(self) -> Program:
+        """The Program, under the name by which scripts of Fluid take it."""
+        return self.program
+
     def _has_backward(self) -> bool:
         return any(op.role & OpRole.BACKWARD for op in self.program.global_block().ops)
 
@@ -157,8 +162,11 @@ class CompiledProgram:
             feed = parts_read(self.program, feed, devices)
             self._check_complete(len(feed), devices)
             devices = len(feed)
-        elif isinstance(feed, Mapping) and not self._has_backward():
-            devices = used(min(map(samples, feed.values()), default=0), devices)
+        elif feed and not self._has_backward():  # the last batches of an evaluation
+            if isinstance(feed, Mapping):
+                devices = used(min(map(samples, feed.values())), devices)
+            else:
+                devices = min(len(feed), devices)
         with control.turn():
             parallel = self._on(devices)
             for first, copies in parallel.copied.items():

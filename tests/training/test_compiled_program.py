@@ -172,6 +172,24 @@ def test_what_devices_share_is_fed_whole(monkeypatch):
                 exe.run(compiled, feed=halves)
 
 
+def test_the_last_feeds_of_an_evaluation_may_be_fewer_than_devices(monkeypatch):
+    monkeypatch.setenv("CPU_NUM", "4")
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = fluid.data("x", [None, 3])
+        positive = layers.relu(x)
+        compiled = fluid.CompiledProgram(fluid.default_main_program()).with_data_parallel()
+        assert compiled._program is fluid.default_main_program()
+        exe = fluid.Executor(fluid.CPUPlace())
+        rows = np.arange(-6, 6, dtype=np.float32).reshape(4, 3)
+        for number in (1, 3, 4):
+            feeds = [{"x": rows[i : i + 1]} for i in range(number)]
+            for feed in (feeds, {"x": rows[:number]}):
+                (found,) = exe.run(compiled, feed=feed, fetch_list=[positive])
+                np.testing.assert_array_equal(found, np.maximum(rows[:number], 0))
+        with pytest.raises(ValueError, match="expected a list of 4 dicts"):
+            exe.run(compiled, feed=[{"x": rows}] * 5, fetch_list=[positive])
+
+
 @pytest.mark.parametrize(
     ("feed", "words"),
     [
