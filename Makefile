@@ -6,7 +6,7 @@
 # make test-torch   the tests of PyTorch over MPI, in an environment that gets torch too
 # make guard    race this checkout against fixed earlier commits: a minute or two
 # make equality   Programs in which every three features meet, by one process and by jobs: hours; goes on
-#               where it was ended, with what is in equality.jsonl
+#               from what is recorded, and from equality.jsonl
 # make equality-slice   other such Programs each day, for a minute
 # make format   rewrite the source as the linter wants it
 # make site     the documentation as a site, in build/site, with warnings as errors

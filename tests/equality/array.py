@@ -1,9 +1,9 @@
 """The covering array: Programs in which all levels meet, first in pairs, then three at a time.
 
 ``python -m tests.equality.array`` trains them all, each by one process and by a job, and appends
-what came of each to a file, a line of JSON each. If it is ended it goes on from that file, first
-with what was not equal. Of what is refused, or differs, it finds the levels that are to blame:
-Programs that follow do not have these together, so that no refusal hides the other levels.
+what came of each to a file, a line of JSON each. It goes on from what is recorded and from that
+file, first with what was not equal. Of what is refused, or differs, it finds the levels that are to
+blame: Programs that follow do not have these together, so that no refusal hides the other levels.
 ``--slice --minutes 1`` trains for a minute Programs of an array of this day, and tries whether
 some of what is recorded as refused still is.
 """
@@ -11,12 +11,11 @@ some of what is recorded as refused still is.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import product
@@ -26,8 +25,8 @@ from types import MappingProxyType
 from tests.equality.covering import Covering
 from tests.equality.features import FEATURES, IMPOSSIBLE, Choice, possible
 from tests.equality.jobs import BY_ONE, EQUAL, REFUSED, Outcome, compare, refuses
+from tests.equality.runs import REFUSALS, Levels, Run, read, recorded, unusual, whole
 
-RECORDED = Path(__file__).with_name("refused.jsonl")
 RESULTS = Path("equality.jsonl")
 BAD_EXIT = 1
 OF_A_JOB = ("mode", "trainers")  # on which it depends whether a job refuses
@@ -35,31 +34,8 @@ COSTLY = ("kernels", "save", "batches", "evaluation", "late", "metric")  # and s
 TRIED_AGAIN = 3  # refusals, in a slice
 OF_A_SLICE = 7  # levels that are not the usual ones, in a Program of a slice
 
-Levels = Mapping[str, str]
 Key = frozenset[tuple[str, str]]
 NONE: Levels = MappingProxyType({})
-
-
-@dataclass(frozen=True)
-class Run:
-    """A Program that was trained: its levels that are not the usual ones, and what came of it."""
-
-    levels: Levels = field(hash=False)
-    outcome: Outcome
-
-    @staticmethod
-    def parse(line: str) -> Run:
-        levels, kind, off, why = json.loads(line)
-        return Run(levels, Outcome(kind, off, why))
-
-    def __str__(self) -> str:
-        outcome = self.outcome
-        off = outcome.off if outcome.off == float("inf") else float(f"{outcome.off:.1e}")
-        return json.dumps([self.levels, outcome.kind, off, outcome.why])
-
-    @property
-    def bad(self) -> bool:
-        return self.outcome.kind not in (EQUAL, REFUSED)
 
 
 @dataclass
@@ -193,38 +169,26 @@ def _key(levels: Levels) -> Key:
     return frozenset(levels.items())
 
 
-def whole(levels: Levels) -> dict[str, str]:
-    """Return the level of every feature."""
-    return {feature.name: levels.get(feature.name, feature.usual) for feature in FEATURES}
-
-
-def unusual(choice: Choice) -> dict[str, str]:
-    """Return the levels that are not the usual ones."""
-    usual = {feature.name: feature.usual for feature in FEATURES}
-    return {name: level for name, level in choice.items() if level != usual[name]}
-
-
 def holds(choice: Choice, levels: Levels) -> bool:
     return all(whole(choice)[name] == level for name, level in levels.items())
 
 
-def read(path: Path) -> Array:
-    """Return the runs of a file: what it names and is no longer declared is left out."""
-    array, declared = Array(), {feature.name: feature.levels for feature in FEATURES}
-    for line in path.read_text().splitlines() if path.exists() else []:
-        run = Run.parse(line)
-        if all(level in declared.get(name, ()) for name, level in run.levels.items()):
-            array.add(run)
+def array_of(runs: Iterable[Run]) -> Array:
+    """Return the array of which these have been run, the last of the same levels."""
+    array = Array()
+    for run in runs:
+        array.add(run)
     return array
 
 
 def run_slice(seed: str, end: float) -> Iterator[Run]:
     """Train Programs of an array of this seed until a time; some that are refused are the first."""
-    order, known = random.Random(seed), read(RECORDED).refusals
+    order = random.Random(seed)
+    known = [run.levels for run in read(REFUSALS)]
     for levels in order.sample(known, min(len(known), TRIED_AGAIN)):
         run = Run(levels, compare(levels))
         if run.outcome.kind == EQUAL:
-            run = Run(levels, Outcome("NO LONGER REFUSED", why=f"as {RECORDED.name} says"))
+            run = Run(levels, Outcome("NO LONGER REFUSED", why=f"as {REFUSALS.name} says"))
         yield run
     left = covering(3, order, known)
     while time.monotonic() < end and (choice := left.row()) is not None:
@@ -258,8 +222,8 @@ def main() -> int:
     if given.slice:
         print(f"a slice of the Programs of seed {given.seed}", flush=True)
         return report(run_slice(given.seed, end), end, lambda run: None)
-    array = read(given.to)
-    print(f"{given.to} has {len(array.runs)} runs", flush=True)
+    array = array_of([*recorded(), *read(given.to)])
+    print(f"{len(array.runs)} runs are recorded, or in {given.to}", flush=True)
     with given.to.open("a") as file:
         for ways in range(1, given.ways + 1):
             runs = array.run_all(ways, random.Random("array"))

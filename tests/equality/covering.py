@@ -42,8 +42,8 @@ class Covering:
                 self._view(*axes)[numbers] = False
 
     def cover(self, row: Mapping[str, str]) -> None:
-        """Note that these levels have met."""
-        numbers = [self._number[level] for level in row.items()]
+        """Note that these levels have met; one that is not among the features' met nothing."""
+        numbers = [self._number[level] for level in row.items() if level in self._number]
         self.open[np.ix_(*[numbers] * self._ways)] = False
 
     @property

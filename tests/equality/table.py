@@ -1,25 +1,25 @@
 """What is equal, refused or untried of each feature in each mode: from runs to docs/equality.md.
 
-``python -m tests.equality.table`` takes the runs of equality.jsonl, records what they amount to in
-``equal.json`` and ``refused.jsonl``, and writes the tables of docs/equality.md from these two.
+``python -m tests.equality.table`` adds the runs of equality.jsonl to those that are recorded
+(``equal.txt`` and ``refused.jsonl``), and writes the tables of docs/equality.md from these two.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.equality import features as f
-from tests.equality.array import OF_A_JOB, RECORDED, RESULTS, Array, Levels, Run, read, whole
+from tests.equality.array import OF_A_JOB, RESULTS, array_of
 from tests.equality.jobs import BY_ONE, EQUAL, HALF, OPERATOR, REFUSED
+from tests.equality.runs import Levels, Run, read, record, recorded, whole
 
-EQUALS = Path(__file__).with_name("equal.json")
 PAGE = Path(__file__).parents[2] / "docs/equality.md"
 BEGIN, END = "<!-- made by python -m tests.equality.table -->\n", "<!-- end of what is made -->\n"
+WAYS = 3  # levels that are to meet
 UNTRIED, REFUSAL, NOTHING = "untried", "refused", "—"
 
 Cell = tuple[str, str, str]  # a feature, its level, a mode
@@ -30,7 +30,6 @@ class Equals:
     """How many equal Programs had a level in a mode, and how far the worst value was off."""
 
     programs: int = 0
-    left: int = 0  # triples of levels that have not met
     cells: dict[Cell, tuple[int, float]] = field(default_factory=dict)
 
     def add(self, run: Run) -> None:
@@ -42,23 +41,6 @@ class Equals:
             if row["strategy"] not in HALF or counted == row["strategy"]:
                 worst = max(worst, off)
             self.cells[cell] = known + 1, worst
-
-    def dump(self) -> str:
-        """Return it as JSON, a line for each level of a feature."""
-        lines: dict[tuple[str, str], dict[str, list[float]]] = {}
-        for (name, level, mode), (count, off) in sorted(self.cells.items()):
-            lines.setdefault((name, level), {})[mode] = [count, off]
-        rows = [json.dumps([*key, modes]) for key, modes in lines.items()]
-        return "\n".join([json.dumps([self.programs, self.left]), *rows]) + "\n"
-
-    @staticmethod
-    def parse(text: str) -> Equals:
-        (programs, left), *rows = map(json.loads, text.splitlines())
-        return Equals(
-            programs,
-            left,
-            {(n, v, mode): (c, off) for n, v, at in rows for mode, (c, off) in at.items()},
-        )
 
 
 def tables(equals: Equals, refused: Sequence[Run]) -> str:
@@ -127,29 +109,26 @@ def written(page: str, made: str) -> str:
     return f"{before}{BEGIN}{made}{END}{rest.partition(END)[2]}"
 
 
-def recorded() -> str:
-    """Return the tables of what is recorded."""
-    return tables(Equals.parse(EQUALS.read_text()), list(read(RECORDED).runs.values()))
-
-
-def record(array: Array) -> None:
-    """Write what the runs of `make equality` amount to."""
-    equals = Equals(left=array.left(3))
+def made_of(runs: Iterable[Run]) -> str:
+    """Return what the page says of these runs."""
+    array, equals = array_of(runs), Equals()
     for run in array.runs.values():
         if run.outcome.kind == EQUAL:
             equals.add(run)
-    EQUALS.write_text(equals.dump())
-    refused = sorted(str(run) for run in array.runs.values() if run.outcome.kind == REFUSED)
-    RECORDED.write_text("".join(f"{run}\n" for run in refused))
+    refused = [run for run in array.runs.values() if run.outcome.kind == REFUSED]
+    left, all_of_them = array.left(WAYS), array_of(refused).left(WAYS)
+    return (
+        f"{equals.programs:,} Programs were equal. Of {all_of_them:,} triples of levels that can "
+        f"meet and are not refused, {left:,} have not met in any.\n\n{tables(equals, refused)}"
+    )
 
 
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    asked.add_argument("--of", type=Path, default=RESULTS, help="the runs")
-    array = read(asked.parse_args().of)
-    if array.runs:
-        record(array)
-    PAGE.write_text(written(PAGE.read_text(), recorded()))
+    asked.add_argument("--of", type=Path, default=RESULTS, help="the runs that are added")
+    array = array_of([*recorded(), *read(asked.parse_args().of)])
+    record(array.runs.values())
+    PAGE.write_text(written(PAGE.read_text(), made_of(recorded())))
     if wrong := [run for run in array.runs.values() if run.bad]:
         sys.exit("not equal, and not in the tables:\n" + "\n".join(map(str, wrong)))
 

@@ -10,11 +10,12 @@ import pytest
 
 from hpcdist import layers
 from tests.equality import array, features, jobs
-from tests.equality.array import Array, Run, needed, read, unusual, whole
+from tests.equality.array import Array, array_of, needed
 from tests.equality.covering import Covering
 from tests.equality.features import FEATURES, HIDDEN, Feature, possible
 from tests.equality.jobs import DIFFERENT, EQUAL, REFUSED, Outcome, compare
 from tests.equality.programs import build
+from tests.equality.runs import Run, read, unusual, whole
 
 
 def rows_of(left: Covering) -> list[dict[str, str]]:
@@ -103,7 +104,7 @@ def test_it_goes_on_where_it_was_ended_first_with_what_was_wrong(tmp_path):
             print(run, file=out, flush=True)
             if run.bad:
                 break
-    again = read(file)
+    again = array_of(read(file))
     assert again.runs == first.runs and again.refusals == first.refusals
     vars(again).update(judged({"clip": "by norm"}, {"clip": "none", "mode": "none"}, calls))
     calls.clear()
@@ -118,7 +119,7 @@ def test_a_level_that_is_no_longer_declared_is_left_out(tmp_path):
     file = tmp_path / "runs.jsonl"
     runs = [Run({"optimizer": name}, Outcome(EQUAL, 1e-7)) for name in ("SGD", "Forgotten")]
     file.write_text("".join(f"{run}\n" for run in runs))
-    assert [run.levels for run in read(file).runs.values()] == [{"optimizer": "SGD"}]
+    assert [run.levels for run in read(file)] == [{"optimizer": "SGD"}]
 
 
 def test_a_new_feature_enters_by_one_line(monkeypatch):
@@ -141,7 +142,7 @@ def test_a_slice_is_of_its_seed_and_tries_refusals_again(tmp_path, monkeypatch):
     (tmp_path / "refused.jsonl").write_text(
         "".join(f"{Run(levels, Outcome(REFUSED, why='why'))}\n" for levels in (refused, stale))
     )
-    monkeypatch.setattr(array, "RECORDED", tmp_path / "refused.jsonl")
+    monkeypatch.setattr(array, "REFUSALS", tmp_path / "refused.jsonl")
     monkeypatch.setattr(array, "compare", judged(refused, {"mode": "none"}, [])["trained"])
 
     def some(seed):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.equality import features as f
-from tests.equality import table
-from tests.equality.array import Array, Run
+from tests.equality import runs
 from tests.equality.jobs import EQUAL, REFUSED, Outcome
-from tests.equality.table import BEGIN, END, PAGE, Equals, record, recorded, tables, written
+from tests.equality.runs import Run, record, recorded, unusual
+from tests.equality.table import BEGIN, END, PAGE, Equals, made_of, tables, written
 
 AGAIN = "run python -m tests.equality.table"
 
@@ -16,7 +18,7 @@ AGAIN = "run python -m tests.equality.table"
 def test_the_page_has_the_tables_of_what_is_recorded():
     page = PAGE.read_text()
     assert BEGIN in page and END in page
-    assert written(page, recorded()) == page, AGAIN
+    assert written(page, made_of(recorded())) == page, AGAIN
 
 
 RUNS = [
@@ -33,17 +35,21 @@ RUNS = [
 ]
 
 
+def as_set(some: list[Run]):
+    return {(frozenset(run.levels.items()), run.outcome) for run in some}
+
+
 def cells(made: str, first: str) -> list[str]:
     line = next(line for line in made.splitlines() if line.startswith(f"| {first} |"))
     return line.strip("| ").split(" | ")[1:]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def made():
     equals = Equals()
     for run in RUNS[:3]:
         equals.add(run)
-    return tables(Equals.parse(equals.dump()), RUNS[3:])
+    return tables(equals, RUNS[3:])
 
 
 @pytest.mark.parametrize(
@@ -74,14 +80,23 @@ def test_what_is_refused_together_is_listed_with_its_reason(made):
 
 
 def test_what_is_recorded_can_be_read_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "EQUALS", tmp_path / "equal.json")
-    monkeypatch.setattr(table, "RECORDED", tmp_path / "refused.jsonl")
-    array = Array()
-    for run in RUNS:
-        array.add(run)
-    record(array)
+    monkeypatch.setattr(runs, "EQUALS", tmp_path / "equal.txt")
+    monkeypatch.setattr(runs, "REFUSALS", tmp_path / "refused.jsonl")
+    assert recorded() == []
+    record(RUNS)
+    again = recorded()
+    assert as_set(again) == as_set(RUNS)
     equals = Equals()
     for run in RUNS[:3]:
         equals.add(run)
-    assert recorded() == tables(equals, RUNS[3:])
-    assert Equals.parse((tmp_path / "equal.json").read_text()).left == array.left(3) > 0
+    assert tables(equals, again[3:]) in made_of(again)
+    assert "3 Programs were equal" in made_of(again)
+
+
+def test_a_program_had_the_usual_level_of_a_newer_feature_and_none_that_is_gone():
+    optimizers = [*runs.DECLARED["optimizer"], "Forgotten"]
+    levels = [("optimizer", optimizers), ("servers", ["2", "1"])]
+    text = f"{json.dumps(levels)}\nba 2.0e-07\naa 0.0e+00\n{runs.LETTERS[len(optimizers) - 1]}a 0\n"
+    found = list(runs.equal_runs(text))
+    assert [run.levels for run in found] == [unusual({"optimizer": optimizers[1]}), {}]
+    assert [run.outcome.off for run in found] == [2e-7, 0.0]
