@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpcdist import layers
-from tests.equality import array, features, jobs
+from tests.equality import array, features, jobs, runs
 from tests.equality.array import Array, array_of, needed
 from tests.equality.covering import Covering
 from tests.equality.features import FEATURES, HIDDEN, Feature, possible
@@ -117,8 +117,8 @@ def test_it_goes_on_where_it_was_ended_first_with_what_was_wrong(tmp_path):
 
 def test_a_level_that_is_no_longer_declared_is_left_out(tmp_path):
     file = tmp_path / "runs.jsonl"
-    runs = [Run({"optimizer": name}, Outcome(EQUAL, 1e-7)) for name in ("SGD", "Forgotten")]
-    file.write_text("".join(f"{run}\n" for run in runs))
+    trained = [Run({"optimizer": name}, Outcome(EQUAL, 1e-7)) for name in ("SGD", "Forgotten")]
+    file.write_text("".join(f"{run}\n" for run in trained))
     assert [run.levels for run in read(file)] == [{"optimizer": "SGD"}]
 
 
@@ -126,7 +126,8 @@ def test_a_new_feature_enters_by_one_line(monkeypatch):
     """It is built, trained by a job, and meets every level of all other features."""
     new = Feature("new", {"none": lambda h, net: h, "sine": lambda h, net: layers.sin(h)})
     monkeypatch.setattr(features, "HIDDEN", [*HIDDEN, new])
-    monkeypatch.setattr(array, "FEATURES", [*FEATURES, new])
+    for module in (array, runs):
+        monkeypatch.setattr(module, "FEATURES", [*FEATURES, new])
     types = [op.type for op in build({"new": "sine"}).trained[0].main.global_block().ops]
     assert "sin" in types
     assert compare({"new": "sine"}).kind == EQUAL
