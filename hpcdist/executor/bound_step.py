@@ -268,5 +268,10 @@ def _handed_out(array: Any) -> Copy:
 def handed_out(results: Sequence[Any], return_numpy: bool) -> list[Any]:
     """Return fetched values as `Executor.run` hands them out."""
     if return_numpy:
-        return [as_fetched(v.value if isinstance(v, LoDTensor) else v) for v in results]
+        return [
+            handed_out(v, True)  # what an array of a loop holds
+            if type(v) is list
+            else as_fetched(v.value if isinstance(v, LoDTensor) else v)
+            for v in results
+        ]
     return [LoDTensor(v) if isinstance(v, np.ndarray) else v for v in results]

@@ -80,7 +80,9 @@ def _check_shared(parts: Sequence[Mapping[str, Any]], parallel: DataParallel) ->
 
 
 def joined(values: Sequence[Any]) -> Any:
-    """Return the values of all devices as one: arrays, or tensors with their sequences."""
+    """Return the values of all devices as one: arrays, tensors with their sequences, or lists."""
+    if isinstance(values[0], list):
+        return [joined(parts) for parts in zip(*values, strict=True)]
     return concatenated(values) if isinstance(values[0], LoDTensor) else np.concatenate(values)
 
 

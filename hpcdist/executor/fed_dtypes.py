@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from hpcdist.executor.analysis import reads, writes
+from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.program import Program
 
 
@@ -20,17 +21,22 @@ def of_other_dtypes(program: Program, values: Mapping[str, np.ndarray]) -> set[s
     others = {name for name, value in values.items() if value.dtype.name != variables[name].dtype}
     alike = len({values[name].dtype for name in others}) == 1
     free = not any(variables[name].checks_feed for name in others)
-    return others if alike and free and _decide_alone(program, others) else set()
+    return others if alike and free and _decide_alone(program, values, others) else set()
 
 
-def _decide_alone(program: Program, fed: Collection[str]) -> bool:
-    """Return whether no operator reads what comes of ``fed`` beside anything else."""
-    made = set(fed)
+def _decide_alone(program: Program, values: Mapping[str, np.ndarray], fed: Collection[str]) -> bool:
+    """Return whether no operator reads what comes of ``fed`` beside anything else.
+
+    Where floats take the place of floats, integers, such as places to gather from, may be beside.
+    """
+    variables, made = program.global_block().vars, set(fed)
+    floats = all(is_float(variables[n].dtype) and values[n].dtype.kind == "f" for n in fed)
     for op in program.global_block().ops:
         read = set(reads(op))
         if not read & made:
             continue
-        if not read <= made or "sub_block" in op.attrs:
+        beside = {n for n in read - made if not floats or is_float(variables[n].dtype)}
+        if beside or "sub_block" in op.attrs:
             return False
         made.update(writes(op))
     return True

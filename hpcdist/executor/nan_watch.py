@@ -43,7 +43,8 @@ class NanWatch:
             if number == number:
                 return
         for name, value in zip(names, values):
-            if _has_nan(_array(value)):
+            parts = value if isinstance(value, list) else [value]  # what an array of a loop holds
+            if any(_has_nan(_array(part)) for part in parts):
                 self.watching = False
                 tell(f"{_where()}: fetched {name!r} holds NaN")
                 return

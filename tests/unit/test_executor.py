@@ -130,6 +130,14 @@ def test_layers_data_alone_are_computed_in_the_type_that_is_fed(dtype):
             assert found.dtype == of and found.tolist() == [[1, 1, 0, 0]]
 
 
+def test_floats_of_another_width_may_be_beside_integers():
+    with fluid.program_guard(Program(), Program()):
+        x, places = layers.data("x", [2]), layers.data("places", [1], dtype="int64")
+        fed = {"x": np.array([[1.5, 2], [3, 4]]), "places": np.array([[1]])}
+        (found,) = Executor().run(feed=fed, fetch_list=[layers.gather(x, places)])
+        assert found.dtype == np.float64 and found.tolist() == [[3, 4]]
+
+
 def test_another_type_beside_other_values_is_refused():
     """Also of `fluid.data`, and where the types of what is fed differ from one another."""
     two = np.ones((1, 2))

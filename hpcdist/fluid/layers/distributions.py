@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,20 @@ from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.fluid.layers.activation import exp, log
 from hpcdist.fluid.layers.control_flow import less_than
 from hpcdist.fluid.layers.math import (
+    elementwise_add,
+    elementwise_mul,
     elementwise_pow,
     matmul,
     reduce_max,
     reduce_prod,
     reduce_sum,
 )
-from hpcdist.fluid.layers.random import gaussian_random, uniform_random
+from hpcdist.fluid.layers.random import (
+    gaussian_random,
+    gaussian_random_batch_size_like,
+    uniform_random,
+    uniform_random_batch_size_like,
+)
 from hpcdist.fluid.layers.tensor import assign, cast, reshape
 from hpcdist.graph.variable import Variable
 
@@ -73,14 +81,29 @@ class Distribution:
         raise NotImplementedError
 
 
-def _drawn(draw: Any, shape: list[int], like: Variable, numbers: bool) -> tuple[Variable, Any]:
-    """Draw for a shape before that of the parameters; return also what gives the final shape."""
-    if -1 in like.shape:
-        raise GraphError("sample: the shape of the distribution's parameters must be known")
-    drawn = draw([*shape, *like.shape])
+def _drawn(
+    draw: Any, draw_like: Any, shape: list[int], parameters: list[Variable], numbers: bool
+) -> tuple[Variable, Any]:
+    """Draw for a shape before that of the parameters; return also what gives the final shape.
+
+    Parameters of a batch, whose rows only the step knows, are drawn for with ``draw_like``.
+    """
+    like = max(parameters, key=lambda one: (len(one.shape), -1 in one.shape))
+    rows, *others = like.shape
+    if -1 in others:
+        raise GraphError(f"sample: of parameters of {like.shape} only the first extent may be -1")
+    if rows == -1:
+        drawn = draw_like(like, [*shape, 1, *others], output_dim_idx=len(shape))
+    else:
+        drawn = draw([*shape, *like.shape])
     return drawn, (lambda drawn_flat: reshape(drawn_flat, shape)) if numbers else (
         lambda drawn_flat: drawn_flat
     )
+
+
+def _moved(drawn: Variable, scale: Variable, start: Variable) -> Variable:
+    """Return drawn values in the range of parameters, which are aligned with their last extents."""
+    return elementwise_add(elementwise_mul(drawn, scale), start)
 
 
 class Uniform(Distribution):
@@ -96,11 +119,10 @@ class Uniform(Distribution):
         Returns float32 [*shape, *shape of the parameters].
         """
 
-        def draw(full: list[int]) -> Variable:
-            return uniform_random(full, min=0.0, max=1.0, seed=seed)
-
-        drawn, shaped = _drawn(draw, shape, self.low, self._numbers)
-        return shaped(drawn * (self.high - self.low) + self.low)
+        of = {"min": 0.0, "max": 1.0, "seed": seed}
+        draws = partial(uniform_random, **of), partial(uniform_random_batch_size_like, **of)
+        drawn, shaped = _drawn(*draws, shape, [self.low, self.high], self._numbers)
+        return shaped(_moved(drawn, self.high - self.low, self.low))
 
     def log_prob(self, value: Variable) -> Variable:
         """Return -log(high - low) between both, else -inf."""
@@ -127,11 +149,10 @@ class Normal(Distribution):
         Returns float32 [*shape, *shape of the parameters].
         """
 
-        def draw(full: list[int]) -> Variable:
-            return gaussian_random(full, seed=seed)
-
-        drawn, shaped = _drawn(draw, shape, self.loc, self._numbers)
-        return shaped(drawn * self.scale + self.loc)
+        of = {"seed": seed}
+        draws = partial(gaussian_random, **of), partial(gaussian_random_batch_size_like, **of)
+        drawn, shaped = _drawn(*draws, shape, [self.loc, self.scale], self._numbers)
+        return shaped(_moved(drawn, self.scale, self.loc))
 
     def entropy(self) -> Variable:
         """Return (1 + log(2 pi)) / 2 + log(scale)."""

@@ -20,10 +20,11 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import attrs_of, lookup
 from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows, Operand
-from hpcdist.graph.values import RANK_TABLE
+from hpcdist.graph.values import ARRAY, RANK_TABLE
 from hpcdist.runtime.batches.scatter import batched_names, is_loss_gradient, losses, weight_dtypes
 
 _IN_ROWS = {How.ROWS, How.RAGGED, How.PADDED}
+_OF_ARRAY = OfRows(How.MIXED, why="an array of several values")
 _GRADIENT = OfRows(How.GRADIENT)
 _LOCAL_STEPS = OfRows(How.MIXED, why="it depends on each trainer's own longest sequence")
 
@@ -342,22 +343,17 @@ class SharedProgram:
 
     def why_whole_for(self, names: Sequence[str]) -> str:
         """Say why trainers must compute whole batches where these are fetched; empty if not."""
-        of_names = ((name, self._of(name)) for name in names)
-        reasons = (
-            f"{n!r}, which is fetched, is {_described(of)}" for n, of in of_names if _is_mixed(of)
-        )
+        mixed = ((name, of) for name in names if _is_mixed(of := self._of(name)))
+        reasons = (f"{name!r}, which is fetched, is {_described(of)}" for name, of in mixed)
         return self.why_whole or next(reasons, "")
 
     def of_rows(self, name: str) -> OfRows:
-        """Return how trainers' values of a variable are joined, if `why_whole_for` is done.
-
-        FeedError if they cannot be.
-        """
+        """Return how trainers' values are joined once `why_whole_for` is obeyed, or FeedError."""
         of = self._of(name)
         # A trainer's gradients of whole batches are the job's where trainers sum them.
         here = self.why_whole and not self._averaged_away
         if _is_mixed(of) or (here and _from_gradient(of)):
-            return OfRows(How.MIXED)
+            return SAME if of is _OF_ARRAY else OfRows(How.MIXED)  # each trainer has a whole one
         if _from_gradient(of):
             fetch = "train without servers, or fetch" if self.why_whole else "fetch"
             raise FeedError(
@@ -375,7 +371,10 @@ class SharedProgram:
         return [name for name, of in ofs.items() if of.how is not How.SAME]
 
     def _of(self, name: str) -> OfRows:
-        return self._rows.of(name) if name in self._program.global_block().vars else SAME
+        var = self._program.global_block().vars.get(name)
+        of = SAME if var is None else self._rows.of(name)
+        several = var is not None and var.type == ARRAY and of is not SAME
+        return _OF_ARRAY if several and not _from_gradient(of) else of
 
 
 _ELSE = "change it, or call DistributeTranspiler.transpile in the script and divide the data there"
