@@ -119,7 +119,7 @@ class Uniform(Distribution):
         Returns float32 [*shape, *shape of the parameters].
         """
 
-        of = {"min": 0.0, "max": 1.0, "seed": seed}
+        of: dict[str, Any] = {"min": 0.0, "max": 1.0, "seed": seed}
         draws = partial(uniform_random, **of), partial(uniform_random_batch_size_like, **of)
         drawn, shaped = _drawn(*draws, shape, [self.low, self.high], self._numbers)
         return shaped(_moved(drawn, self.high - self.low, self.low))
@@ -149,7 +149,7 @@ class Normal(Distribution):
         Returns float32 [*shape, *shape of the parameters].
         """
 
-        of = {"seed": seed}
+        of: dict[str, Any] = {"seed": seed}
         draws = partial(gaussian_random, **of), partial(gaussian_random_batch_size_like, **of)
         drawn, shaped = _drawn(*draws, shape, [self.loc, self.scale], self._numbers)
         return shaped(_moved(drawn, self.scale, self.loc))
