@@ -280,7 +280,8 @@ HIDDEN: list[Feature[Layer]] = [
         "normalization",
         {
             "none": lambda h, net: h,
-            "batch": lambda h, net: layers.batch_norm(h, epsilon=0.1, act="tanh"),
+            # Of its tanh: of a bias right in front the gradient would be nothing but rounding.
+            "batch": lambda h, net: layers.batch_norm(layers.tanh(h), epsilon=0.1, act="tanh"),
             "layer": lambda h, net: layers.layer_norm(h, epsilon=0.1),
             "data": lambda h, net: layers.data_norm(h, epsilon=0.1),
         },
