@@ -20,90 +20,39 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any
-
-import numpy as np
 
 from hpcdist.base import text_tables
 from hpcdist.base.errors import GraphAssertionError, GraphError, GraphTypeError
 from hpcdist.fluid.compat import paddle2_names
+from hpcdist.fluid.compat.paddle2.kinds import (  # noqa: F401 - annotations of what is declared
+    KINDS,
+    Count,
+    Counts,
+    Extents,
+    Fraction,
+    Function,
+    Ints,
+    Kind,
+    Natural,
+    Positive,
+    Probability,
+    Reduction,
+    Sizes,
+    Unsigned,
+    kind_of,
+    refusal,
+)
 from hpcdist.fluid.compat.paddle2.scalars import scalar
 from hpcdist.fluid.compat.public_names import public
 from hpcdist.fluid.layers.helper import LayerHelper
-from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.variable import Variable
 
-Function = Callable[..., Any]
-Check = tuple[Callable[[str, Any], Any], bool]
+Check = tuple[Kind, bool]
 
 _SHAPE_OF_X = "XShape"  # an output that gradients read, wherever an operator has it
 _LINE = re.compile(r"(\w+)\((.*)\)\s+(\w+)\s*(.*?)(?:\s*->\s*([\w \[\]]+?))?(?:\s+as (\w+))?$")
-
-
-# -- kinds of parameters that are attributes -----------------------------------------------------
-def _refuse(where: str, expected: str, value: Any) -> GraphTypeError:
-    return GraphTypeError(f"{where}: expected {expected}, got {value!r:.120}")
-
-
-def _int(where: str, value: Any) -> int:
-    if isinstance(value, Integral) and not isinstance(value, bool):
-        return int(value)
-    raise _refuse(where, "an integer", value)
-
-
-def _float(where: str, value: Any) -> float:
-    if isinstance(value, Real) and not isinstance(value, bool):
-        return float(value)
-    raise _refuse(where, "a number", value)
-
-
-def _bool(where: str, value: Any) -> bool:
-    if isinstance(value, (bool, np.bool_)):
-        return bool(value)
-    raise _refuse(where, "True or False", value)
-
-
-def _str(where: str, value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    raise _refuse(where, "a string", value)
-
-
-def _sizes(where: str, value: Any) -> int | list[int]:
-    """Return one size for all axes as it is: how many axes there are, the layer knows."""
-    found = _ints(where, value)
-    return found[0] if len(found) == 1 else found
-
-
-def _ints(where: str, value: Any) -> list[int]:
-    many = value if isinstance(value, (list, tuple)) else [value]
-    if all(isinstance(one, Integral) and not isinstance(one, bool) for one in many):
-        return [int(one) for one in many]
-    raise _refuse(where, "an integer or a list of integers", value)
-
-
-def _extents(where: str, value: Any) -> Any:
-    """Take integers that may be given as Variables: one, a list, or a Variable of them all."""
-    if isinstance(value, Variable):
-        return value
-    many = value if isinstance(value, (list, tuple)) else [value]
-    for one in many:
-        if not isinstance(one, (Integral, Variable)) or isinstance(one, bool):
-            raise _refuse(where, "integers or Variables of them", value)
-    return [one if isinstance(one, Variable) else int(one) for one in many]
-
-
-def _extent(where: str, value: Any) -> Any:
-    return value if isinstance(value, Variable) else _int(where, value)
-
-
-def _dtype(where: str, value: Any) -> str:
-    try:
-        return canonical(value)
-    except (GraphError, TypeError, ValueError) as error:
-        raise _refuse(where, "an element type such as 'float32'", value) from error
 
 
 def axis_of(where: str, axis: int, rank: int) -> int:
@@ -111,18 +60,6 @@ def axis_of(where: str, axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise GraphError(f"{where}: axis {axis} is outside a value of {rank} dimensions")
     return axis % rank
-
-
-KINDS: Mapping[str, Callable[[str, Any], Any]] = {
-    "int": _int,
-    "float": _float,
-    "bool": _bool,
-    "str": _str,
-    "ints": _ints,
-    "extent": _extent,
-    "extents": _extents,
-    "dtype": _dtype,
-}
 
 
 # -- declarations --------------------------------------------------------------------------------
@@ -172,6 +109,8 @@ class Declaration:
             elif value is not None:
                 kind = self.kinds.get(parameter)
                 attrs[target] = KINDS[kind](label, value) if kind else value
+        if self.type.startswith("elementwise_"):
+            of_one_type(where, {self.given[slot]: inputs[slot] for slot in ("X", "Y")})
         helper = LayerHelper(self.key, arguments.get("name"))
         outputs = {
             slot.name: self._new(helper)
@@ -216,15 +155,25 @@ def operand(label: str, value: Any) -> Variable:
     """Return the operand for a slot of one Variable."""
     if isinstance(value, Variable):
         return value
-    raise _refuse(label, "a Variable (paddle.full or paddle.assign make one of numbers)", value)
+    raise refusal(label, "a Variable (paddle.full or paddle.assign make one of numbers)", value)
 
 
 def operands(label: str, value: Any) -> list[Variable]:
     """Return the operands for a slot of several Variables."""
     many = list(value) if isinstance(value, (list, tuple)) else [value]
     if many and all(isinstance(one, Variable) for one in many):
+        of_one_type(label, {one.name: one for one in many})
         return many
-    raise _refuse(label, "a Variable or a list of them", value)
+    raise refusal(label, "a Variable or a list of them", value)
+
+
+def of_one_type(where: str, given: Mapping[str, Variable]) -> None:
+    """Refuse operands of several element types: GraphTypeError."""
+    if len({value.dtype for value in given.values()}) > 1:
+        shown = ", ".join(f"{name} of {value.dtype}" for name, value in given.items())
+        raise GraphTypeError(
+            f"{where}: expected one element type, got {shown}: convert with paddle.cast"
+        )
 
 
 def bound(where: str, signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -276,11 +225,11 @@ def functions(module: str, section: str | None = None) -> dict[str, Function]:
 
 
 # -- functions that are composed -------------------------------------------------------------------
-def composed(module: str) -> Callable[[Function], Function]:
+def composed(module: str, alike: Sequence[str] = ()) -> Callable[[Function], Function]:
     """Give a function that appends several operators the checks of those that are declared.
 
     Annotations say what is checked: ``Variable``, ``Variables``, and the kinds of `KINDS`, each
-    with ``| None`` where None may be given.
+    with ``| None`` where None may be given. Operands that are ``alike`` have one element type.
     """
 
     def decorate(body: Function) -> Function:
@@ -291,6 +240,7 @@ def composed(module: str) -> Callable[[Function], Function]:
         def call(*args: Any, **kwargs: Any) -> Any:
             arguments = bound(where, signature, args, kwargs)
             check(where, checks, arguments)
+            of_one_type(where, {name: arguments[name] for name in alike})
             with named(where):
                 return body(**arguments)
 
@@ -302,9 +252,6 @@ def composed(module: str) -> Callable[[Function], Function]:
 
 
 Variables = list[Variable]
-Ints = Any  # an integer or several; a function that is checked gets a list
-Sizes = Any  # likewise, of windows
-Extents = Any  # likewise, also Variables of integers
 _OPERANDS: Mapping[str, Callable[[str, Any], Any]] = {"Variable": operand, "Variables": operands}
 
 
@@ -317,13 +264,38 @@ def check(where: str, checks: Mapping[str, Check], arguments: dict[str, Any]) ->
 
 def checks_of(signature: inspect.Signature) -> dict[str, Check]:
     """Return by parameter how an argument is checked, and whether None may be given."""
-    known = {**KINDS, **_OPERANDS, "Extents": _extents, "Ints": _ints, "Sizes": _sizes}
     found = {}
     for name, parameter in signature.parameters.items():
-        kind, _, rest = str(parameter.annotation).partition(" | ")
-        if kind in known and rest in ("", "None"):
-            found[name] = known[kind], rest == "None" or parameter.default is None
+        annotation, _, rest = str(parameter.annotation).partition(" | ")
+        kind = _OPERANDS.get(annotation) or kind_of(annotation)
+        if kind is not None and rest in ("", "None"):
+            found[name] = kind, rest == "None" or parameter.default is None
     return found
+
+
+def checked(init: Function, module: str) -> Function:
+    """Return a constructor that checks its arguments; errors name the class that is made."""
+    signature = inspect.signature(init)
+    checks = checks_of(signature)
+    if any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values()):
+        return init
+
+    @functools.wraps(init)
+    def checked_init(self: Any, *args: Any, **kwargs: Any) -> None:
+        where = f"{module}.{type(self).__name__}"
+        arguments = bound(where, signature, (self, *args), kwargs)
+        check(where, checks, arguments)
+        init(**arguments)
+
+    return checked_init
+
+
+def check_constructors(module: str, namespace: Mapping[str, Any]) -> None:
+    """Let the public classes of a module check what they are made with, by annotations."""
+    for name in public(namespace):
+        made = namespace[name]
+        if inspect.isclass(made) and inspect.isfunction(vars(made).get("__init__")):
+            made.__init__ = checked(made.__init__, module)  # type: ignore[method-assign]
 
 
 def in_place(module: str, namespace: Mapping[str, Any]) -> dict[str, Any]:
@@ -339,14 +311,16 @@ def offered(
     namespace: dict[str, Any],
     declared: Collection[str] = (),
     unchecked: Collection[str] = (),
+    alike: Mapping[str, Sequence[str]] | None = None,
 ) -> list[str]:
     """Return a module's public names for its ``__all__``; its functions become `composed`.
 
-    declared: names from elsewhere; unchecked: functions that look at their arguments themselves.
+    declared: names from elsewhere; unchecked: functions that look at their arguments themselves;
+    alike: by function, operands of one element type.
     """
-    names, decorate = public(namespace), composed(module)
+    names = public(namespace)
     for name in set(names) - {*unchecked}:
         body = namespace[name]
         if inspect.isfunction(body) and not hasattr(body, "__checks__"):
-            namespace[name] = decorate(body)
+            namespace[name] = composed(module, (alike or {}).get(name, ()))(body)
     return sorted({*names, *declared})

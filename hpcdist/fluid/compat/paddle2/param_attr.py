@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from hpcdist.fluid.compat.paddle2 import declare
+from hpcdist.fluid.compat.paddle2.kinds import Function
 from hpcdist.fluid.layers import param_attr as fluid
+from hpcdist.fluid.regularizer import WeightDecayRegularizer
+
+
+def _check_penalty(where: str, value: Any) -> None:
+    if not isinstance(value, (WeightDecayRegularizer, type(None))):
+        raise declare.refusal(where, "paddle.regularizer.L1Decay or L2Decay", value)
 
 
 class ParamAttr(fluid.ParamAttr):
@@ -14,7 +21,7 @@ class ParamAttr(fluid.ParamAttr):
     def __init__(
         self,
         name: str | None = None,
-        initializer: Any = None,
+        initializer: Function | None = None,
         learning_rate: float = 1.0,
         regularizer: Any = None,
         trainable: bool = True,
@@ -23,7 +30,8 @@ class ParamAttr(fluid.ParamAttr):
     ) -> None:
         facts = initializer, learning_rate, regularizer, trainable, do_model_average
         super().__init__(name, *facts)
-        self.need_clip = declare.KINDS["bool"]("paddle.ParamAttr: need_clip", need_clip)
+        self.need_clip = need_clip
+        _check_penalty(f"paddle.{type(self).__name__}: regularizer", regularizer)
 
 
 class WeightNormParamAttr(fluid.WeightNormParamAttr):
@@ -33,7 +41,7 @@ class WeightNormParamAttr(fluid.WeightNormParamAttr):
         self,
         dim: int | None = None,
         name: str | None = None,
-        initializer: Any = None,
+        initializer: Function | None = None,
         learning_rate: float = 1.0,
         regularizer: Any = None,
         trainable: bool = True,
@@ -42,4 +50,8 @@ class WeightNormParamAttr(fluid.WeightNormParamAttr):
     ) -> None:
         facts = initializer, learning_rate, regularizer, trainable, do_model_average
         super().__init__(dim, name, *facts)
-        self.need_clip = declare.KINDS["bool"]("paddle.WeightNormParamAttr: need_clip", need_clip)
+        self.need_clip = need_clip
+        _check_penalty(f"paddle.{type(self).__name__}: regularizer", regularizer)
+
+
+declare.check_constructors("paddle", globals())

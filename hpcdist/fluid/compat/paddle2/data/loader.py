@@ -10,20 +10,27 @@ import copy
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Number
 from typing import Any
 
 import numpy as np
 
-from hpcdist.base.checks import integer
 from hpcdist.base.errors import DataError, GraphTypeError
+from hpcdist.fluid.compat.paddle2 import declare
 from hpcdist.fluid.compat.paddle2.data.samplers import BatchSampler
 from hpcdist.fluid.compat.paddle2.data.sets import IterableDataset
+from hpcdist.fluid.compat.paddle2.kinds import (
+    Count,
+    Function,
+    Iterated,
+    Natural,
+    Samples,
+    Unsigned,
+)
 from hpcdist.fluid.data_loader import DataLoader as FluidLoader
 
-_ERRORS = (GraphTypeError, DataError)
 _AHEAD = 2  # batches that a worker has ready
 
 
@@ -80,28 +87,30 @@ class DataLoader:
 
     def __init__(
         self,
-        dataset: Any,
-        feed_list: Any = None,
+        dataset: Samples,
+        feed_list: Iterated | None = None,
         places: Any = None,
         return_list: bool = True,
-        batch_sampler: Any = None,
-        batch_size: int | None = 1,
+        batch_sampler: Iterated | None = None,
+        batch_size: Count | None = 1,
         shuffle: bool = False,
         drop_last: bool = False,
-        collate_fn: Callable[[Sequence[Any]], Any] | None = None,
-        num_workers: int = 0,
+        collate_fn: Function | None = None,
+        num_workers: Natural = 0,
         use_buffer_reader: bool = True,
-        prefetch_factor: int = 2,
+        prefetch_factor: Count = 2,
         use_shared_memory: bool = True,
-        timeout: float = 0,
-        worker_init_fn: Callable[[int], Any] | None = None,
+        timeout: Unsigned = 0,
+        worker_init_fn: Function | None = None,
         persistent_workers: bool = False,
     ) -> None:
         self.dataset, self.feed_list, self.return_list = dataset, feed_list, return_list
-        self.num_workers = integer("DataLoader: num_workers", num_workers, 0, errors=_ERRORS)
+        self.num_workers = num_workers
         self.collate_fn = default_collate if collate_fn is None else collate_fn
         self.worker_init_fn, self.drop_last = worker_init_fn, drop_last
         self._iterable = isinstance(dataset, IterableDataset)
+        for one in feed_list or ():
+            declare.operand("paddle.io.DataLoader: feed_list", one)
         if not return_list and not feed_list:
             raise DataError("DataLoader: return_list=False needs a feed_list, whose names it gives")
         if batch_sampler is not None and (batch_size != 1 or shuffle or drop_last):
@@ -111,8 +120,6 @@ class DataLoader:
         if self._iterable and (shuffle or batch_sampler is not None):
             raise DataError("DataLoader: an IterableDataset has its order: no shuffle, no sampler")
         self.batch_size = batch_size
-        if batch_size is not None:
-            self.batch_size = integer("DataLoader: batch_size", batch_size, 1, errors=_ERRORS)
         self.batch_sampler = batch_sampler
         if batch_sampler is None and batch_size is not None and not self._iterable:
             self.batch_sampler = BatchSampler(
@@ -196,6 +203,9 @@ class DataLoader:
             _put(ready, (None, None, True), stop)
         except BaseException as error:
             _put(ready, (None, error, False), stop)
+
+
+declare.check_constructors("paddle.io", globals())
 
 
 def _put(ready: queue.Queue[Any], item: Any, stop: threading.Event) -> bool:

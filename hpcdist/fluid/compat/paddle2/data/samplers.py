@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ import numpy as np
 from hpcdist.base import settings
 from hpcdist.base.checks import integer
 from hpcdist.base.errors import DataError, GraphTypeError
+from hpcdist.fluid.compat.paddle2 import declare
+from hpcdist.fluid.compat.paddle2.kinds import Count, Counted, Iterated
 
 _ERRORS = (GraphTypeError, DataError)
 
@@ -18,7 +20,7 @@ _ERRORS = (GraphTypeError, DataError)
 class Sampler:
     """Base of samplers."""
 
-    def __init__(self, data_source: Sized | None = None) -> None:
+    def __init__(self, data_source: Counted | None = None) -> None:
         self.data_source = data_source
 
     def __iter__(self) -> Iterator[Any]:
@@ -41,14 +43,20 @@ class RandomSampler(Sampler):
 
     def __init__(
         self,
-        data_source: Sized,
+        data_source: Counted,
         replacement: bool = False,
-        num_samples: int | None = None,
+        num_samples: Count | None = None,
         generator: Any = None,
     ) -> None:
         super().__init__(data_source)
         self.replacement, self.generator = replacement, generator
-        self.num_samples = len(data_source) if num_samples is None else num_samples
+        size = len(data_source)
+        self.num_samples = size if num_samples is None else num_samples
+        if self.num_samples > size and not replacement:
+            raise DataError(
+                f"paddle.io.RandomSampler: num_samples: expected at most {size} without "
+                f"replacement, got {num_samples}"
+            )
 
     def __iter__(self) -> Iterator[int]:
         assert self.data_source is not None
@@ -75,12 +83,30 @@ class SubsetRandomSampler(Sampler):
         return len(self.indices)
 
 
+def _weights(weights: Any) -> np.ndarray:
+    """Return weights as float64; GraphTypeError unless they are numbers from 0 on, one above."""
+    try:
+        found = np.asarray(weights, "float64")
+    except (TypeError, ValueError):
+        found = np.empty(0)
+    if found.ndim != 1 or not np.all(found >= 0) or not found.sum() > 0:
+        where = "paddle.io.WeightedRandomSampler: weights"
+        raise declare.refusal(where, "a list of numbers from 0 on, one of them above 0", weights)
+    return found
+
+
 class WeightedRandomSampler(Sampler):
     """Places drawn with probabilities in proportion to ``weights``."""
 
-    def __init__(self, weights: Any, num_samples: int, replacement: bool = True) -> None:
+    def __init__(self, weights: Any, num_samples: Count, replacement: bool = True) -> None:
         super().__init__()
-        self.weights = np.asarray(weights, "float64")
+        self.weights = _weights(weights)
+        possible = int(np.count_nonzero(self.weights))
+        if not replacement and num_samples > possible:
+            raise DataError(
+                f"paddle.io.WeightedRandomSampler: num_samples: expected at most {possible} "
+                f"without replacement, got {num_samples}"
+            )
         self.num_samples, self.replacement = num_samples, replacement
 
     def __iter__(self) -> Iterator[int]:
@@ -97,10 +123,10 @@ class BatchSampler(Sampler):
 
     def __init__(
         self,
-        dataset: Sized | None = None,
-        sampler: Iterable[int] | None = None,
+        dataset: Counted | None = None,
+        sampler: Iterated | None = None,
         shuffle: bool = False,
-        batch_size: int = 1,
+        batch_size: Count = 1,
         drop_last: bool = False,
     ) -> None:
         if (dataset is None) == (sampler is None):
@@ -110,7 +136,7 @@ class BatchSampler(Sampler):
             sampler = (RandomSampler if shuffle else SequenceSampler)(dataset)
         super().__init__(dataset)
         self.sampler = sampler
-        self.batch_size = integer("BatchSampler: batch_size", batch_size, 1, errors=_ERRORS)
+        self.batch_size = batch_size
         self.drop_last = drop_last
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -124,7 +150,7 @@ class BatchSampler(Sampler):
             yield batch
 
     def __len__(self) -> int:
-        places = len(self.sampler)  # type: ignore[arg-type]
+        places = len(self.sampler)
         return (places + (0 if self.drop_last else self.batch_size - 1)) // self.batch_size
 
 
@@ -137,8 +163,8 @@ class DistributedBatchSampler(BatchSampler):
 
     def __init__(
         self,
-        dataset: Sized,
-        batch_size: int,
+        dataset: Counted,
+        batch_size: Count,
         num_replicas: int | None = None,
         rank: int | None = None,
         shuffle: bool = False,
@@ -180,3 +206,6 @@ class DistributedBatchSampler(BatchSampler):
     def __len__(self) -> int:
         more = 0 if self.drop_last else self.batch_size - 1
         return (self.num_samples + more) // self.batch_size
+
+
+declare.check_constructors("paddle.io", globals())

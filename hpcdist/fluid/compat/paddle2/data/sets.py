@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from hpcdist.base.errors import DataError, GraphTypeError
+from hpcdist.fluid.compat.paddle2 import declare
+from hpcdist.fluid.compat.paddle2.kinds import Counted, DataSets, Iterated, Samples
 
 
 class Dataset:
@@ -40,7 +42,7 @@ class IterableDataset(Dataset):
 class TensorDataset(Dataset):
     """Rows of arrays of one length."""
 
-    def __init__(self, tensors: Sequence[Any]) -> None:
+    def __init__(self, tensors: Iterated) -> None:
         self.tensors = [np.asarray(tensor) for tensor in tensors]
         if len({len(tensor) for tensor in self.tensors}) != 1:
             raise DataError(
@@ -63,10 +65,8 @@ def _as_list(sample: Any) -> list[Any]:
 class ComposeDataset(Dataset):
     """The fields of several data sets, side by side."""
 
-    def __init__(self, datasets: Sequence[Dataset]) -> None:
+    def __init__(self, datasets: DataSets) -> None:
         self.datasets = list(datasets)
-        if not self.datasets:
-            raise DataError("ComposeDataset: expected at least one data set")
 
     def __getitem__(self, idx: int) -> tuple[Any, ...]:
         """Return the fields of sample ``idx`` of each."""
@@ -79,7 +79,7 @@ class ComposeDataset(Dataset):
 class ChainDataset(IterableDataset):
     """The samples of several iterable data sets, one set after the other."""
 
-    def __init__(self, datasets: Sequence[Iterable[Any]]) -> None:
+    def __init__(self, datasets: DataSets) -> None:
         self.datasets = list(datasets)
 
     def __iter__(self) -> Iterator[Any]:
@@ -89,7 +89,7 @@ class ChainDataset(IterableDataset):
 class ConcatDataset(Dataset):
     """The samples of several data sets, one set after the other."""
 
-    def __init__(self, datasets: Iterable[Dataset]) -> None:
+    def __init__(self, datasets: DataSets) -> None:
         self.datasets = list(datasets)
         self.cumulative_sizes = list(itertools.accumulate(len(d) for d in self.datasets))
 
@@ -108,7 +108,7 @@ class ConcatDataset(Dataset):
 class Subset(Dataset):
     """The samples of a data set at some places."""
 
-    def __init__(self, dataset: Dataset, indices: Sequence[int]) -> None:
+    def __init__(self, dataset: Samples, indices: Counted) -> None:
         self.dataset, self.indices = dataset, indices
 
     def __getitem__(self, idx: int) -> Any:
@@ -119,8 +119,14 @@ class Subset(Dataset):
         return len(self.indices)
 
 
+declare.check_constructors("paddle.io", globals())
+
+
 def random_split(dataset: Dataset, lengths: Sequence[int], generator: Any = None) -> list[Subset]:
     """Divide a data set into parts of these lengths, of samples in an order drawn by numpy."""
+    if not isinstance(lengths, (list, tuple)):
+        where = "paddle.io.random_split: lengths"
+        raise declare.refusal(where, "a list of integers", lengths)
     if sum(lengths) != len(dataset):
         raise DataError(f"random_split: lengths {list(lengths)} are not {len(dataset)} samples")
     order = np.random.permutation(sum(lengths)).tolist()

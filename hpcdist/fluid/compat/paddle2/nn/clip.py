@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from hpcdist.base.errors import GraphError
 from hpcdist.fluid import clip as fluid
+from hpcdist.fluid.compat.paddle2 import declare
+from hpcdist.fluid.compat.paddle2.kinds import Unsigned
 
 
 class ClipGradByValue(fluid.GradientClipByValue):
@@ -10,12 +13,16 @@ class ClipGradByValue(fluid.GradientClipByValue):
 
     def __init__(self, max: float, min: float | None = None) -> None:
         super().__init__(max, min)
+        if self.min > self.max:
+            raise GraphError(
+                f"paddle.nn.ClipGradByValue: expected min up to max, got {min} and {max}"
+            )
 
 
 class ClipGradByNorm(fluid.GradientClipByNorm):
     """Shrink each gradient to the norm ``clip_norm`` if it is longer."""
 
-    def __init__(self, clip_norm: float) -> None:
+    def __init__(self, clip_norm: Unsigned) -> None:
         super().__init__(clip_norm)
 
 
@@ -26,6 +33,9 @@ class ClipGradByGlobalNorm(fluid.GradientClipByGlobalNorm):
     """
 
     def __init__(
-        self, clip_norm: float, group_name: str = "default_group", auto_skip_clip: bool = False
+        self, clip_norm: Unsigned, group_name: str = "default_group", auto_skip_clip: bool = False
     ) -> None:
         super().__init__(clip_norm, group_name)
+
+
+declare.check_constructors("paddle.nn", globals())

@@ -10,6 +10,7 @@ import numpy as np
 from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.fluid import initializer as fluid
 from hpcdist.fluid.compat.paddle2 import declare
+from hpcdist.fluid.compat.paddle2.kinds import Positive, Unsigned
 from hpcdist.fluid.initializer import Bilinear, Initializer  # noqa: F401
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
@@ -47,13 +48,13 @@ def Constant(value: float = 0.0) -> Initializer:
     return fluid.Constant(value)
 
 
-def Normal(mean: float = 0.0, std: float = 1.0, name: str | None = None) -> Initializer:
+def Normal(mean: float = 0.0, std: Unsigned = 1.0, name: str | None = None) -> Initializer:
     """Draw from the normal distribution."""
     return fluid.Normal(mean, std)
 
 
 def TruncatedNormal(
-    mean: float = 0.0, std: float = 1.0, name: str | None = None, a: float = -2.0, b: float = 2.0
+    mean: float = 0.0, std: Unsigned = 1.0, name: str | None = None, a: float = -2.0, b: float = 2.0
 ) -> Initializer:
     """Draw from the normal distribution cut off at two standard deviations."""
     if (a, b) != (-2.0, 2.0):
@@ -69,8 +70,8 @@ def Uniform(low: float = -1.0, high: float = 1.0, name: str | None = None) -> In
 
 
 def XavierNormal(
-    fan_in: float | None = None,
-    fan_out: float | None = None,
+    fan_in: Positive | None = None,
+    fan_out: Positive | None = None,
     name: str | None = None,
     gain: float = 1.0,
 ) -> Initializer:
@@ -79,8 +80,8 @@ def XavierNormal(
 
 
 def XavierUniform(
-    fan_in: float | None = None,
-    fan_out: float | None = None,
+    fan_in: Positive | None = None,
+    fan_out: Positive | None = None,
     name: str | None = None,
     gain: float = 1.0,
 ) -> Initializer:
@@ -89,14 +90,14 @@ def XavierUniform(
 
 
 def KaimingNormal(
-    fan_in: float | None = None, negative_slope: float = 0.0, nonlinearity: str = "relu"
+    fan_in: Positive | None = None, negative_slope: float = 0.0, nonlinearity: str = "relu"
 ) -> Initializer:
     """Draw from the normal distribution with standard deviation gain / sqrt(fan_in)."""
     return Kaiming(False, fan_in, negative_slope, nonlinearity)
 
 
 def KaimingUniform(
-    fan_in: float | None = None, negative_slope: float = 0.0, nonlinearity: str = "relu"
+    fan_in: Positive | None = None, negative_slope: float = 0.0, nonlinearity: str = "relu"
 ) -> Initializer:
     """Draw evenly with standard deviation gain / sqrt(fan_in)."""
     return Kaiming(True, fan_in, negative_slope, nonlinearity)

@@ -6,6 +6,8 @@ trained; ``weight_decay`` is a regularizer, or the factor of L2.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from hpcdist.fluid.compat.paddle2.optimizer.scheduler import schedulers
 from hpcdist.fluid.optimizer import Optimizer
 from hpcdist.fluid.optimizer.kinds import UnbiasedLamb
 from hpcdist.fluid.optimizer.weight_decay import extend_with_decoupled_weight_decay
-from hpcdist.fluid.regularizer import L2Decay
+from hpcdist.fluid.regularizer import L2Decay, WeightDecayRegularizer
 from hpcdist.graph.program import Program, default_main_program, program_of
 from hpcdist.graph.variable import Variable
 
@@ -31,47 +33,56 @@ class _RatedAdadelta(fluid.AdadeltaOptimizer):
     type = "rated_adadelta"
 
 
-_COMMON = "parameters=None, weight_decay=None, grad_clip=None"
+_COMMON = "parameters: Parameters = None, weight_decay: Decay = None, grad_clip=None"
+_MOMENTS = "beta1: Fraction = 0.9, beta2: Fraction = 0.999"
 # Name: the class that is made, and the parameters of Paddle's.
 _OPTIMIZERS: dict[str, tuple[type[Optimizer], str]] = {
     "SGD": (fluid.SGDOptimizer, f"learning_rate=0.001, {_COMMON}, multi_precision=False"),
     "Momentum": (
         fluid.MomentumOptimizer,
         (
-            "learning_rate=0.001, momentum=0.9, parameters=None, use_nesterov=False, "
-            "weight_decay=None, grad_clip=None, multi_precision=False, rescale_grad=1.0, "
+            "learning_rate=0.001, momentum: float = 0.9, parameters: Parameters = None, "
+            "use_nesterov: bool = False, weight_decay: Decay = None, grad_clip=None, "
+            "multi_precision=False, rescale_grad=1.0, "
             "use_multi_tensor=False"
         ),
     ),
     "Adagrad": (
         fluid.AdagradOptimizer,
-        f"learning_rate, epsilon=1e-6, {_COMMON}, name=None, initial_accumulator_value=0.0",
+        (
+            f"learning_rate, epsilon: Unsigned = 1e-6, {_COMMON}, name: str = None, "
+            "initial_accumulator_value: Unsigned = 0.0"
+        ),
     ),
     "Adadelta": (
         _RatedAdadelta,
-        f"learning_rate=0.001, epsilon=1e-6, rho=0.95, {_COMMON}",
+        f"learning_rate=0.001, epsilon: Unsigned = 1e-6, rho: Probability = 0.95, {_COMMON}",
     ),
     "Adam": (
         fluid.AdamOptimizer,
         (
-            f"learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, {_COMMON}, "
-            "lazy_mode=False, multi_precision=False, use_multi_tensor=False"
+            f"learning_rate=0.001, {_MOMENTS}, epsilon: Unsigned = 1e-8, {_COMMON}, "
+            "lazy_mode: bool = False, multi_precision=False, use_multi_tensor=False"
         ),
     ),
     "Adamax": (
         fluid.AdamaxOptimizer,
-        f"learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, {_COMMON}",
+        f"learning_rate=0.001, {_MOMENTS}, epsilon: Unsigned = 1e-8, {_COMMON}",
     ),
     "RMSProp": (
         fluid.RMSPropOptimizer,
-        f"learning_rate, rho=0.95, epsilon=1e-6, momentum=0.0, centered=False, {_COMMON}",
+        (
+            "learning_rate, rho: Probability = 0.95, epsilon: Unsigned = 1e-6, "
+            f"momentum: Unsigned = 0.0, centered: bool = False, {_COMMON}"
+        ),
     ),
     "Lamb": (
         UnbiasedLamb,
         (
-            "learning_rate=0.001, lamb_weight_decay=0.01, beta1=0.9, beta2=0.999, epsilon=1e-6, "
-            "parameters=None, grad_clip=None, exclude_from_weight_decay_fn=None, "
-            "multi_precision=False, always_adapt=False"
+            f"learning_rate=0.001, lamb_weight_decay: float = 0.01, {_MOMENTS}, "
+            "epsilon: Unsigned = 1e-6, parameters: Parameters = None, grad_clip=None, "
+            "exclude_from_weight_decay_fn: Function = None, multi_precision=False, "
+            "always_adapt: bool = False"
         ),
     ),
 }
@@ -81,20 +92,39 @@ _FIXED = {"multi_precision": False, "rescale_grad": 1.0}
 _IGNORED = ("use_multi_tensor",)
 
 
+def _decay(where: str, value: Any) -> WeightDecayRegularizer:
+    if isinstance(value, WeightDecayRegularizer):
+        return value
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return L2Decay(float(value))
+    raise declare.refusal(where, "a factor, or paddle.regularizer.L1Decay or L2Decay", value)
+
+
+def _parameters(where: str, value: Any) -> list[Any]:
+    many = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    if all(isinstance(one, (Variable, str)) for one in many) and not isinstance(value, str):
+        return many
+    raise declare.refusal(where, "a list of parameters", value)
+
+
+_KINDS = {**declare.KINDS, "Decay": _decay, "Parameters": _parameters}
+
+
 def _optimizer(name: str, base: type[Optimizer], parameters: str) -> type[Optimizer]:
     """Return the class of a declaration."""
-    signature, _ = declare.parsed_parameters(parameters)
-    where = f"paddle.optimizer.{name}"
+    signature, kinds = declare.parsed_parameters(parameters)
+    checks = {
+        k: (_KINDS[kind], signature.parameters[k].default is None) for k, kind in kinds.items()
+    }
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        where = f"paddle.optimizer.{type(self).__name__}"
         given = declare.bound(where, signature, args, kwargs)
+        declare.check(where, checks, given)
         for key in [key for key in given if key in _FIXED]:
             if given.pop(key) != _FIXED[key]:
                 raise GraphError(f"{where}: {key} is {_FIXED[key]} here; see docs/paddle2.md")
         rate = given.pop("learning_rate")
-        decay = given.get("weight_decay")
-        if isinstance(decay, (int, float)) and not isinstance(decay, bool):
-            given["weight_decay"] = L2Decay(float(decay))
         chosen = {_FLUID.get(k, k): v for k, v in given.items() if k not in _IGNORED}
         scheduler = rate if isinstance(rate, lr.LRScheduler) else None
         base.__init__(self, rate if scheduler is None else scheduler(), **chosen)
@@ -220,15 +250,16 @@ class AdamW(extend_with_decoupled_weight_decay(_optimizer("Adam", *_OPTIMIZERS["
         multi_precision: bool = False,
         name: str | None = None,
     ) -> None:
+        if apply_decay_param_fun is not None:
+            where = "paddle.optimizer.AdamW: apply_decay_param_fun"
+            _KINDS["Function"](where, apply_decay_param_fun)
         if lr_ratio is not None:
             raise GraphTypeError(
                 "paddle.optimizer.AdamW: lr_ratio is None here: give parameters a rate of their "
                 "own by paddle.ParamAttr(learning_rate=...)"
             )
         super().__init__(
-            weight_decay=declare.KINDS["float"](
-                "paddle.optimizer.AdamW: weight_decay", weight_decay
-            ),
+            weight_decay=_KINDS["float"]("paddle.optimizer.AdamW: weight_decay", weight_decay),
             apply_decay_param_fun=apply_decay_param_fun,
             learning_rate=learning_rate,
             beta1=beta1,

@@ -8,22 +8,41 @@ rate.step()  # after an epoch, or a step
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from numbers import Real
+from typing import Any, Literal
 
 from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.fluid.compat.paddle2 import declare
+from hpcdist.fluid.compat.paddle2.kinds import bounded
 from hpcdist.fluid.compat.paddle2.optimizer.cycles import CyclicLR, OneCycleLR
 from hpcdist.fluid.compat.paddle2.optimizer.scheduler import LRScheduler
 from hpcdist.fluid.compat.public_names import public
 
-_KINDS = declare.KINDS
+_MODULE = "paddle.optimizer.lr"
+
+
+def _rising(where: str, value: Any) -> list[float]:
+    """Take a list of numbers, each above the one before."""
+    numbers = isinstance(value, (list, tuple)) and all(isinstance(one, Real) for one in value)
+    if numbers and all(a < b for a, b in itertools.pairwise(value)):
+        return list(value)
+    raise declare.refusal(where, "a list of rising numbers", value)
+
+
+_KINDS = {
+    **declare.KINDS,
+    "Rising": _rising,
+    "Share": bounded("a number above 0, up to 1", lambda x: 0 < x <= 1),
+    "Smaller": bounded("a number below 1", lambda x: x < 1),
+}
 
 # Name: parameters beside last_epoch and verbose; the rate of epoch n, by the scheduler s.
 _FORMULAS: dict[str, tuple[str, Callable[[Any, int], float]]] = {
     "NoamDecay": (
-        "d_model: float, warmup_steps: float, learning_rate: float = 1.0",
+        "d_model: Positive, warmup_steps: Positive, learning_rate: float = 1.0",
         lambda s, n: (
             s.base_lr * s.d_model**-0.5 * min(n**-0.5 if n else 1, n * s.warmup_steps**-1.5)
         ),
@@ -42,43 +61,43 @@ _FORMULAS: dict[str, tuple[str, Callable[[Any, int], float]]] = {
     ),
     "PolynomialDecay": (
         (
-            "learning_rate: float, decay_steps: int, end_lr: float = 0.0001, power: float = 1.0, "
-            "cycle: bool = False"
+            "learning_rate: float, decay_steps: Count, end_lr: float = 0.0001, "
+            "power: Positive = 1.0, cycle: bool = False"
         ),
         lambda s, n: _polynomial(s, n),
     ),
     "StepDecay": (
-        "learning_rate: float, step_size: int, gamma: float = 0.1",
+        "learning_rate: float, step_size: Count, gamma: Smaller = 0.1",
         lambda s, n: s.base_lr * s.gamma ** (n // s.step_size),
     ),
     "MultiStepDecay": (
-        "learning_rate: float, milestones: ints, gamma: float = 0.1",
+        "learning_rate: float, milestones: Rising, gamma: Smaller = 0.1",
         lambda s, n: s.base_lr * s.gamma ** sum(n >= milestone for milestone in s.milestones),
     ),
     "LambdaDecay": (
-        "learning_rate: float, lr_lambda",
+        "learning_rate: float, lr_lambda: Function",
         lambda s, n: s.base_lr * s.lr_lambda(n),
     ),
     "MultiplicativeDecay": (
-        "learning_rate: float, lr_lambda",
+        "learning_rate: float, lr_lambda: Function",
         lambda s, n: s.base_lr * math.prod(s.lr_lambda(k) for k in range(1, n + 1)),
     ),
     "CosineAnnealingDecay": (
-        "learning_rate: float, T_max: int, eta_min: float = 0",
+        "learning_rate: float, T_max: Count, eta_min: float = 0",
         lambda s, n: (
             s.eta_min + (s.base_lr - s.eta_min) * (1 + math.cos(math.pi * n / s.T_max)) / 2
         ),
     ),
     "CosineAnnealingWarmRestarts": (
-        "learning_rate: float, T_0: int, T_mult: int = 1, eta_min: float = 0",
+        "learning_rate: float, T_0: Count, T_mult: Count = 1, eta_min: float = 0",
         lambda s, n: (
             s.eta_min + (s.base_lr - s.eta_min) * (1 + math.cos(math.pi * _of_restart(s, n))) / 2
         ),
     ),
     "LinearLR": (
         (
-            "learning_rate: float, total_steps: int, start_factor: float = 0.3333333333333333, "
-            "end_factor: float = 1.0"
+            "learning_rate: float, total_steps: Count, start_factor: Share = 0.3333333333333333, "
+            "end_factor: Probability = 1.0"
         ),
         lambda s, n: (
             s.base_lr
@@ -102,11 +121,6 @@ def _polynomial(s: Any, n: int) -> float:
 
 def _of_restart(s: Any, n: int) -> float:
     """Return which part of the time between two restarts has passed."""
-    if s.T_0 < 1 or s.T_mult < 1:
-        raise GraphError(
-            "paddle.optimizer.lr.CosineAnnealingWarmRestarts: expected T_0 and T_mult from 1 on, "
-            f"got {s.T_0} and {s.T_mult}"
-        )
     length = s.T_0
     while n >= length:
         n -= length
@@ -123,8 +137,6 @@ def _scheduler(name: str, parameters: str, formula: Callable[[Any, int], float])
         given = declare.bound(where, signature, args, kwargs)
         for key, value in given.items():
             checked = _KINDS[kinds[key]](f"{where}: {key}", value) if key in kinds else value
-            if key == "lr_lambda" and not callable(value):
-                raise GraphTypeError(f"{where}: lr_lambda: expected a function, got {value!r}")
             if key not in ("learning_rate", "last_epoch", "verbose"):
                 setattr(self, key, checked)
         LRScheduler.__init__(self, given["learning_rate"], given["last_epoch"], given["verbose"])
@@ -147,17 +159,22 @@ class PiecewiseDecay(LRScheduler):
 
     def __init__(
         self,
-        boundaries: Sequence[int],
+        boundaries: Sequence[float],
         values: Sequence[float],
         last_epoch: int = -1,
         verbose: bool = False,
     ) -> None:
+        where = f"{_MODULE}.PiecewiseDecay"
+        boundaries = _rising(f"{where}: boundaries", boundaries)
+        if not isinstance(values, (list, tuple)):
+            raise declare.refusal(f"{where}: values", "a list of numbers", values)
+        self.values = [_KINDS["float"](f"{where}: values", value) for value in values]
         if not boundaries or len(values) <= len(boundaries):
             raise GraphError(
                 f"paddle.optimizer.lr.PiecewiseDecay: expected one value more than boundaries, got "
                 f"{len(boundaries)} boundaries and {len(values)} values"
             )
-        self.boundaries, self.values = list(boundaries), [float(v) for v in values]
+        self.boundaries = boundaries
         super().__init__(self.values[0], last_epoch, verbose)
 
     def get_lr(self) -> float:
@@ -171,7 +188,7 @@ class LinearWarmup(LRScheduler):
     def __init__(
         self,
         learning_rate: float | LRScheduler,
-        warmup_steps: int,
+        warmup_steps: float,
         start_lr: float,
         end_lr: float,
         last_epoch: int = -1,
@@ -208,22 +225,18 @@ class ReduceOnPlateau(LRScheduler):
     def __init__(
         self,
         learning_rate: float,
-        mode: str = "min",
+        mode: Literal["min", "max"] = "min",
         factor: float = 0.1,
         patience: int = 10,
         threshold: float = 1e-4,
-        threshold_mode: str = "rel",
+        threshold_mode: Literal["rel", "abs"] = "rel",
         cooldown: int = 0,
         min_lr: float = 0,
         epsilon: float = 1e-8,
         verbose: bool = False,
     ) -> None:
-        if mode not in ("min", "max") or threshold_mode not in ("rel", "abs") or factor >= 1.0:
-            raise GraphError(
-                f"paddle.optimizer.lr.ReduceOnPlateau: expected mode 'min' or 'max', "
-                f"threshold_mode 'rel' or 'abs' and a factor below 1, got {mode!r}, "
-                f"{threshold_mode!r} and {factor}"
-            )
+        if factor >= 1.0:
+            raise GraphError(f"{_MODULE}.ReduceOnPlateau: factor: expected below 1, got {factor}")
         self.mode, self.factor, self.patience = mode, factor, patience
         self.threshold, self.threshold_mode = threshold, threshold_mode
         self.cooldown, self.min_lr, self.epsilon = cooldown, min_lr, epsilon
@@ -242,7 +255,10 @@ class ReduceOnPlateau(LRScheduler):
         """Note a metric: a number, or an array of one."""
         if metrics is None:
             raise GraphTypeError("ReduceOnPlateau.step needs the metric that it watches")
-        value = float(metrics)
+        try:
+            value = float(metrics)
+        except (TypeError, ValueError) as error:
+            raise declare.refusal("ReduceOnPlateau.step: metrics", "a number", metrics) from error
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         if self.cooldown_counter > 0:
             self.cooldown_counter -= 1
@@ -263,5 +279,6 @@ class ReduceOnPlateau(LRScheduler):
         return value < best - margin if self.mode == "min" else value > best + margin
 
 
+declare.check_constructors(_MODULE, globals())
 _ELSEWHERE = {one.__name__ for one in (CyclicLR, LRScheduler, OneCycleLR)}
 __all__ = sorted({*_FORMULAS, *_ELSEWHERE, *public(globals())})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 from hpcdist.base.errors import GraphError
@@ -41,8 +42,10 @@ class LRScheduler:
         """Return the rate of ``last_epoch``; to be written by subclasses."""
         raise NotImplementedError(f"{type(self).__name__} has no get_lr")
 
-    def step(self, epoch: int | None = None) -> None:
+    def step(self, epoch: float | None = None) -> None:
         """Count one step, or go to ``epoch``."""
+        if not isinstance(epoch, (Real, type(None))):
+            raise declare.refusal(f"{type(self).__name__}.step: epoch", "a number", epoch)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         self.last_lr = float(self.get_lr())
         self._tell()
@@ -64,6 +67,8 @@ class LRScheduler:
 
     def set_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from what `state_dict` has returned."""
+        if not isinstance(state_dict, Mapping):
+            raise declare.refusal(f"{type(self).__name__}.set_state_dict", "a dict", state_dict)
         for key in self.state_keys():
             if key not in state_dict:
                 raise GraphError(f"{type(self).__name__}.set_state_dict: {key!r} is missing")

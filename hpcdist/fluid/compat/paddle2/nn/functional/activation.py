@@ -7,6 +7,7 @@ from typing import Any
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import composed, creation, declare, reductions
+from hpcdist.fluid.compat.paddle2.kinds import Positive
 from hpcdist.fluid.layers.helper import append
 from hpcdist.graph.variable import Variable
 
@@ -33,7 +34,7 @@ def log_softmax(
 
 
 def softplus(
-    x: Variable, beta: float = 1.0, threshold: float = 20.0, name: str | None = None
+    x: Variable, beta: Positive = 1.0, threshold: float = 20.0, name: str | None = None
 ) -> Variable:
     """Return log(1 + exp(beta x)) / beta; x itself where beta x is above the threshold."""
     if threshold != 20.0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import composed, declare, reductions
+from hpcdist.fluid.compat.paddle2.kinds import Reduction
 from hpcdist.fluid.compat.paddle2.reductions import reduced_losses
 from hpcdist.fluid.layers.helper import LayerHelper, present
 from hpcdist.graph.variable import Variable
@@ -16,7 +17,7 @@ def multi_margin_loss(
     p: int = 1,
     margin: float = 1.0,
     weight: Variable | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     name: str | None = None,
 ) -> Variable:
     """Return the mean over other classes of max(0, margin - score of the label + score)^p.

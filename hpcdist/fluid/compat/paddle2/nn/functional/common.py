@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import composed, declare, reductions, tensor
-from hpcdist.fluid.compat.paddle2.declare import Ints, Sizes
+from hpcdist.fluid.compat.paddle2.declare import Ints
+from hpcdist.fluid.compat.paddle2.kinds import Counts, Probability, Unsigned
 from hpcdist.fluid.layers import math_op
 from hpcdist.fluid.layers.embedding import looked_up
 from hpcdist.fluid.layers.helper import LayerHelper, append, present
@@ -58,10 +59,10 @@ def one_hot(x: Variable, num_classes: Any, name: str | None = None) -> Variable:
 
 def dropout(
     x: Variable,
-    p: float = 0.5,
+    p: Probability = 0.5,
     axis: Ints | None = None,
     training: bool = True,
-    mode: str = "upscale_in_train",
+    mode: Literal["upscale_in_train", "downscale_in_infer"] = "upscale_in_train",
     name: str | None = None,
 ) -> Variable:
     """Set elements to 0 with probability ``p``; by default the others become x / (1 - p).
@@ -69,10 +70,6 @@ def dropout(
     axis: dimensions along which elements are drawn; along the others they share their fate.
     """
     modes = {"downscale_in_infer": "downgrade_in_infer", "upscale_in_train": "upscale_in_train"}
-    if mode not in modes:
-        raise GraphError(f"{_MODULE}.dropout: mode: expected one of {list(modes)}, got {mode!r}")
-    if not 0.0 <= p <= 1.0:
-        raise GraphError(f"{_MODULE}.dropout: p must be within 0..1, got {p}")
     if not training:
         kept = 1.0 if mode == "upscale_in_train" else 1.0 - p
         return append("scale", {"X": x}, name, scale=kept)
@@ -91,7 +88,7 @@ def dropout(
 
 def dropout2d(
     x: Variable,
-    p: float = 0.5,
+    p: Probability = 0.5,
     training: bool = True,
     data_format: str = "NCHW",
     name: str | None = None,
@@ -102,7 +99,7 @@ def dropout2d(
 
 def dropout3d(
     x: Variable,
-    p: float = 0.5,
+    p: Probability = 0.5,
     training: bool = True,
     data_format: str = "NCDHW",
     name: str | None = None,
@@ -112,11 +109,9 @@ def dropout3d(
 
 
 def alpha_dropout(
-    x: Variable, p: float = 0.5, training: bool = True, name: str | None = None
+    x: Variable, p: Probability = 0.5, training: bool = True, name: str | None = None
 ) -> Variable:
     """Set elements to the least that SELU gives with probability ``p``; mean and variance stay."""
-    if not 0.0 <= p <= 1.0:
-        raise GraphError(f"{_MODULE}.alpha_dropout: p must be within 0..1, got {p}")
     if not training:
         return x
     if p == 1.0:
@@ -146,9 +141,9 @@ def batch_norm(
     weight: Variable | None = None,
     bias: Variable | None = None,
     training: bool = False,
-    momentum: float = 0.9,
-    epsilon: float = 1e-5,
-    data_format: str = "NCHW",
+    momentum: Probability = 0.9,
+    epsilon: Unsigned = 1e-5,
+    data_format: Literal["NC", "NCL", "NCHW", "NCDHW", "NLC", "NHWC", "NDHWC"] = "NCHW",
     use_global_stats: bool | None = None,
     name: str | None = None,
 ) -> Variable:
@@ -182,7 +177,7 @@ def layer_norm(
     normalized_shape: Ints,
     weight: Variable | None = None,
     bias: Variable | None = None,
-    epsilon: float = 1e-5,
+    epsilon: Unsigned = 1e-5,
     name: str | None = None,
 ) -> Variable:
     """Normalize over the last dimensions, which have ``normalized_shape``."""
@@ -205,8 +200,8 @@ def instance_norm(
     weight: Variable | None = None,
     bias: Variable | None = None,
     use_input_stats: bool = True,
-    momentum: float = 0.9,
-    eps: float = 1e-5,
+    momentum: Probability = 0.9,
+    eps: Unsigned = 1e-5,
     data_format: str = "NCHW",
     name: str | None = None,
 ) -> Variable:
@@ -225,14 +220,14 @@ def instance_norm(
 
 
 def normalize(
-    x: Variable, p: float = 2, axis: int = 1, epsilon: float = 1e-12, name: str | None = None
+    x: Variable, p: float = 2, axis: int = 1, epsilon: Unsigned = 1e-12, name: str | None = None
 ) -> Variable:
     """Return x over its p-norm along ``axis``, which counts as ``epsilon`` at least."""
     size = composed.norm(x, p, axis, True)
     return x / layers.elementwise_max(size, math_op.filled(size, epsilon))
 
 
-def cosine_similarity(x1: Variable, x2: Variable, axis: int = 1, eps: float = 1e-8) -> Variable:
+def cosine_similarity(x1: Variable, x2: Variable, axis: int = 1, eps: Unsigned = 1e-8) -> Variable:
     """Return x1 x2 / max(|x1| |x2|, eps), summed along ``axis``."""
     total = reductions.sum  # type: ignore[attr-defined]
     product = total(x1 * x2, axis)
@@ -245,7 +240,7 @@ def pairwise_distance(
     x: Variable,
     y: Variable,
     p: float = 2.0,
-    epsilon: float = 1e-6,
+    epsilon: Unsigned = 1e-6,
     keepdim: bool = False,
     name: str | None = None,
 ) -> Variable:
@@ -256,7 +251,7 @@ def pairwise_distance(
 def label_smooth(
     label: Variable,
     prior_dist: Variable | None = None,
-    epsilon: float = 0.1,
+    epsilon: Unsigned = 0.1,
     name: str | None = None,
 ) -> Variable:
     """Return (1 - epsilon) label + epsilon prior; the prior is uniform unless it is given."""
@@ -325,10 +320,10 @@ def bilinear(
 
 def unfold(
     x: Variable,
-    kernel_sizes: Sizes,
-    strides: Any = 1,
+    kernel_sizes: Counts,
+    strides: Counts = 1,
     paddings: Any = 0,
-    dilations: Any = 1,
+    dilations: Counts = 1,
     name: str | None = None,
 ) -> Variable:
     """Return the patches of images as columns."""
@@ -340,7 +335,7 @@ def scaled_dot_product_attention(
     key: Variable,
     value: Variable,
     attn_mask: Variable | None = None,
-    dropout_p: float = 0.0,
+    dropout_p: Probability = 0.0,
     is_causal: bool = False,
     training: bool = True,
     name: str | None = None,
@@ -360,4 +355,5 @@ def scaled_dot_product_attention(
     return layers.transpose(composed.matmul(shares, v), [0, 2, 1, 3])
 
 
-__all__ = declare.offered(_MODULE, globals(), DECLARED)
+_ALIKE = {"cosine_similarity": ("x1", "x2"), "pairwise_distance": ("x", "y")}
+__all__ = declare.offered(_MODULE, globals(), DECLARED, alike=_ALIKE)

@@ -6,6 +6,7 @@ import math
 
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import declare, reductions
+from hpcdist.fluid.compat.paddle2.kinds import Reduction, Unsigned
 from hpcdist.fluid.compat.paddle2.reductions import reduced_losses
 from hpcdist.fluid.compat.paddle2.tensor import DECLARED
 from hpcdist.graph.variable import Variable
@@ -15,7 +16,7 @@ def multi_label_soft_margin_loss(
     input: Variable,
     label: Variable,
     weight: Variable | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     name: str | None = None,
 ) -> Variable:
     """Return the mean over the labels 0 or 1 of each row of -log of their chances."""
@@ -30,8 +31,8 @@ def poisson_nll_loss(
     label: Variable,
     log_input: bool = True,
     full: bool = False,
-    epsilon: float = 1e-8,
-    reduction: str = "mean",
+    epsilon: Unsigned = 1e-8,
+    reduction: Reduction = "mean",
     name: str | None = None,
 ) -> Variable:
     """Return input - label log(input), input being exp(input) with log_input.
@@ -54,8 +55,8 @@ def gaussian_nll_loss(
     label: Variable,
     variance: Variable,
     full: bool = False,
-    epsilon: float = 1e-6,
-    reduction: str = "mean",
+    epsilon: Unsigned = 1e-6,
+    reduction: Reduction = "mean",
     name: str | None = None,
 ) -> Variable:
     """Return (log(variance) + (input - label)^2 / variance) / 2, variance being at least epsilon.
@@ -75,7 +76,7 @@ def ctc_loss(
     input_lengths: Variable,
     label_lengths: Variable,
     blank: int = 0,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     norm_by_times: bool = False,
 ) -> Variable:
     """Return the CTC loss of ``log_probs`` [longest, sequences, classes], before softmax.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import composed, declare, reductions
+from hpcdist.fluid.compat.paddle2.kinds import Positive, Probability, Reduction, Unsigned
 from hpcdist.fluid.compat.paddle2.nn.functional import common
 from hpcdist.fluid.compat.paddle2.reductions import reduced_losses
 from hpcdist.fluid.compat.paddle2.scalars import scalar
@@ -35,11 +36,11 @@ def cross_entropy(
     label: Variable,
     weight: Variable | None = None,
     ignore_index: int = -100,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     soft_label: bool = False,
     axis: int = -1,
     use_softmax: bool = True,
-    label_smoothing: float = 0.0,
+    label_smoothing: Probability = 0.0,
     name: str | None = None,
 ) -> Variable:
     """Return the cross entropy of ``input``: scores, or probabilities if use_softmax is False.
@@ -116,7 +117,7 @@ def binary_cross_entropy(
     input: Variable,
     label: Variable,
     weight: Variable | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     name: str | None = None,
 ) -> Variable:
     """Return -label log(input) - (1 - label) log(1 - input), for probabilities ``input``."""
@@ -131,7 +132,7 @@ def binary_cross_entropy_with_logits(
     logit: Variable,
     label: Variable,
     weight: Variable | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     pos_weight: Variable | None = None,
     name: str | None = None,
 ) -> Variable:
@@ -157,14 +158,14 @@ def square_error_cost(input: Variable, label: Variable) -> Variable:
 
 
 def mse_loss(
-    input: Variable, label: Variable, reduction: str = "mean", name: str | None = None
+    input: Variable, label: Variable, reduction: Reduction = "mean", name: str | None = None
 ) -> Variable:
     """Return the mean of (input - label)^2."""
     return reduced_losses("mse_loss", layers.square(input - label), reduction)
 
 
 def l1_loss(
-    input: Variable, label: Variable, reduction: str = "mean", name: str | None = None
+    input: Variable, label: Variable, reduction: Reduction = "mean", name: str | None = None
 ) -> Variable:
     """Return the mean of |input - label|."""
     return reduced_losses("l1_loss", layers.abs(input - label), reduction)
@@ -173,8 +174,8 @@ def l1_loss(
 def smooth_l1_loss(
     input: Variable,
     label: Variable,
-    reduction: str = "mean",
-    delta: float = 1.0,
+    reduction: Reduction = "mean",
+    delta: Positive = 1.0,
     name: str | None = None,
 ) -> Variable:
     """Return d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), for d = label - input."""
@@ -186,7 +187,7 @@ def nll_loss(
     label: Variable,
     weight: Variable | None = None,
     ignore_index: int = -100,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     name: str | None = None,
 ) -> Variable:
     """Return -input at the label, for logarithms of probabilities [n, classes]."""
@@ -204,14 +205,12 @@ def nll_loss(
 
 
 def kl_div(
-    input: Variable, label: Variable, reduction: str = "mean", name: str | None = None
+    input: Variable,
+    label: Variable,
+    reduction: Literal["mean", "batchmean", "sum", "none"] = "mean",
+    name: str | None = None,
 ) -> Variable:
     """Return label (log(label) - input), 0 where the label is not above 0."""
-    if reduction not in ("mean", "sum", "none", "batchmean"):
-        raise GraphError(
-            f"{_MODULE}.kl_div: reduction: expected 'mean', 'batchmean', 'sum' or 'none', got "
-            f"{reduction!r}"
-        )
     loss = append(
         "kldiv_loss", {"X": input, "Target": label}, name, slot="Loss", reduction=reduction
     )
@@ -223,7 +222,7 @@ def margin_ranking_loss(
     other: Variable,
     label: Variable,
     margin: float = 0.0,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     name: str | None = None,
 ) -> Variable:
     """Return max(0, margin - label (input - other))."""
@@ -235,7 +234,7 @@ def hinge_embedding_loss(
     input: Variable,
     label: Variable,
     margin: float = 1.0,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     name: str | None = None,
 ) -> Variable:
     """Return input where the label is 1, max(0, margin - input) where it is -1."""
@@ -250,7 +249,7 @@ def cosine_embedding_loss(
     input2: Variable,
     label: Variable,
     margin: float = 0,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     name: str | None = None,
 ) -> Variable:
     """Return 1 - cos where the label is 1, max(0, cos - margin) where it is -1."""
@@ -266,9 +265,9 @@ def triplet_margin_loss(
     negative: Variable,
     margin: float = 1.0,
     p: float = 2.0,
-    epsilon: float = 1e-6,
+    epsilon: Unsigned = 1e-6,
     swap: bool = False,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     name: str | None = None,
 ) -> Variable:
     """Return max(0, |input - positive| - |input - negative| + margin)."""
@@ -287,7 +286,7 @@ def triplet_margin_with_distance_loss(
     distance_function: Any = None,
     margin: float = 1.0,
     swap: bool = False,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     name: str | None = None,
 ) -> Variable:
     """The same, of distances by a function of two Variables."""
@@ -305,7 +304,7 @@ def triplet_margin_with_distance_loss(
 
 
 def soft_margin_loss(
-    input: Variable, label: Variable, reduction: str = "mean", name: str | None = None
+    input: Variable, label: Variable, reduction: Reduction = "mean", name: str | None = None
 ) -> Variable:
     """Return log(1 + exp(-label input))."""
     losses = layers.softplus(layers.scale(label.astype(input.dtype) * input, -1.0))
@@ -318,7 +317,7 @@ def sigmoid_focal_loss(
     normalizer: Variable | None = None,
     alpha: float = 0.25,
     gamma: float = 2.0,
-    reduction: str = "sum",
+    reduction: Reduction = "sum",
     name: str | None = None,
 ) -> Variable:
     """Return alpha_t (1 - p_t)^gamma times the cross entropy of sigmoid(logit)."""
@@ -333,7 +332,7 @@ def sigmoid_focal_loss(
 
 
 def dice_loss(
-    input: Variable, label: Variable, epsilon: float = 1e-5, name: str | None = None
+    input: Variable, label: Variable, epsilon: Unsigned = 1e-5, name: str | None = None
 ) -> Variable:
     """Return 1 - 2 |input label| / (|input| + |label|) by row, averaged."""
     one = common.one_hot(layers.squeeze(label, [-1]), input.shape[-1])
@@ -350,4 +349,7 @@ def npair_loss(
     return scalar(layers.npair_loss(anchor, positive, labels, l2_reg))
 
 
-__all__ = declare.offered(_MODULE, globals(), DECLARED)
+_PAIR = ("input", "label")
+_ALIKE = dict.fromkeys(("mse_loss", "l1_loss", "smooth_l1_loss", "kl_div", "log_loss"), _PAIR)
+_ALIKE["margin_ranking_loss"] = ("input", "other", "label")  # type: ignore[assignment]
+__all__ = declare.offered(_MODULE, globals(), DECLARED, alike=_ALIKE)

@@ -9,6 +9,7 @@ from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import declare
 from hpcdist.fluid.compat.paddle2.declare import Sizes
+from hpcdist.fluid.compat.paddle2.kinds import Counts
 from hpcdist.fluid.layers.helper import LayerHelper, named
 from hpcdist.graph.variable import Variable
 
@@ -20,7 +21,7 @@ def _pool(
     x: Variable,
     kind: str,
     size: Sizes,
-    stride: Sizes,
+    stride: Counts,
     padding: Any,
     **rest: Any,
 ) -> Variable:
@@ -40,8 +41,8 @@ def _no_mask(where: str, return_mask: bool) -> None:
 
 def max_pool2d(
     x: Variable,
-    kernel_size: Sizes,
-    stride: Sizes = None,
+    kernel_size: Counts,
+    stride: Counts = None,
     padding: Any = 0,
     return_mask: bool = False,
     ceil_mode: bool = False,
@@ -61,8 +62,8 @@ def max_pool2d(
 def _avg_pool(kind: str, pool: Callable[..., Variable], layout: str, doc: str):
     def avg_pool(
         x: Variable,
-        kernel_size: Sizes,
-        stride: Sizes = None,
+        kernel_size: Counts,
+        stride: Counts = None,
         padding: Any = 0,
         ceil_mode: bool = False,
         exclusive: bool = True,
@@ -84,8 +85,8 @@ avg_pool3d = _avg_pool("avg_pool3d", layers.pool3d, "NCDHW", _MEANS)
 
 def max_pool3d(
     x: Variable,
-    kernel_size: Sizes,
-    stride: Sizes = None,
+    kernel_size: Counts,
+    stride: Counts = None,
     padding: Any = 0,
     return_mask: bool = False,
     ceil_mode: bool = False,
@@ -100,7 +101,7 @@ def max_pool3d(
 
 
 def adaptive_avg_pool3d(
-    x: Variable, output_size: Sizes, data_format: str = "NCDHW", name: str | None = None
+    x: Variable, output_size: Counts, data_format: str = "NCDHW", name: str | None = None
 ) -> Variable:
     """Return means over as many windows of volumes as ``output_size`` says."""
     if data_format != "NCDHW":
@@ -109,7 +110,7 @@ def adaptive_avg_pool3d(
 
 
 def adaptive_max_pool3d(
-    x: Variable, output_size: Sizes, return_mask: bool = False, name: str | None = None
+    x: Variable, output_size: Counts, return_mask: bool = False, name: str | None = None
 ) -> Variable:
     """Return the greatest elements of as many windows of volumes as ``output_size`` says."""
     _no_mask("adaptive_max_pool3d", return_mask)
@@ -128,8 +129,8 @@ def _of_rows(pool: Any, x: Variable, sizes: Any, steps: Any, padding: Any, **res
 
 def max_pool1d(
     x: Variable,
-    kernel_size: Sizes,
-    stride: Sizes = None,
+    kernel_size: Counts,
+    stride: Counts = None,
     padding: Any = 0,
     return_mask: bool = False,
     ceil_mode: bool = False,
@@ -147,8 +148,8 @@ def max_pool1d(
 
 def avg_pool1d(
     x: Variable,
-    kernel_size: Sizes,
-    stride: Sizes = None,
+    kernel_size: Counts,
+    stride: Counts = None,
     padding: Any = 0,
     exclusive: bool = True,
     ceil_mode: bool = False,
@@ -160,14 +161,14 @@ def avg_pool1d(
 
 
 def adaptive_avg_pool2d(
-    x: Variable, output_size: Sizes, data_format: str = "NCHW", name: str | None = None
+    x: Variable, output_size: Counts, data_format: str = "NCHW", name: str | None = None
 ) -> Variable:
     """Return means over as many windows as ``output_size`` says."""
     return layers.adaptive_pool2d(x, output_size, "avg", name=name)
 
 
 def adaptive_max_pool2d(
-    x: Variable, output_size: Sizes, return_mask: bool = False, name: str | None = None
+    x: Variable, output_size: Counts, return_mask: bool = False, name: str | None = None
 ) -> Variable:
     """Return the greatest elements of as many windows as ``output_size`` says."""
     _no_mask("adaptive_max_pool2d", return_mask)
@@ -254,8 +255,8 @@ def _unpooled(
 def max_unpool2d(
     x: Variable,
     indices: Variable,
-    kernel_size: Sizes,
-    stride: Sizes = None,
+    kernel_size: Counts,
+    stride: Counts = None,
     padding: Any = 0,
     data_format: str = "NCHW",
     output_size: Any = None,
@@ -269,8 +270,8 @@ def max_unpool2d(
 def max_unpool3d(
     x: Variable,
     indices: Variable,
-    kernel_size: Sizes,
-    stride: Sizes = None,
+    kernel_size: Counts,
+    stride: Counts = None,
     padding: Any = 0,
     data_format: str = "NCDHW",
     output_size: Any = None,
@@ -284,8 +285,8 @@ def max_unpool3d(
 def max_unpool1d(
     x: Variable,
     indices: Variable,
-    kernel_size: Sizes,
-    stride: Sizes = None,
+    kernel_size: Counts,
+    stride: Counts = None,
     padding: Any = 0,
     data_format: str = "NCL",
     output_size: Any = None,

@@ -10,6 +10,7 @@ from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import declare
 from hpcdist.fluid.compat.paddle2.declare import Sizes
+from hpcdist.fluid.compat.paddle2.kinds import Count, Counts
 from hpcdist.fluid.layers.extents import as_extents
 from hpcdist.fluid.layers.helper import LayerHelper
 from hpcdist.graph.variable import Variable
@@ -25,7 +26,7 @@ def _channels_first(where: str, data_format: str) -> None:
 
 
 def pixel_shuffle(
-    x: Variable, upscale_factor: int, data_format: str = "NCHW", name: str | None = None
+    x: Variable, upscale_factor: Count, data_format: str = "NCHW", name: str | None = None
 ) -> Variable:
     """Make r x r pixels of every r^2 channels."""
     _channels_first("pixel_shuffle", data_format)
@@ -70,7 +71,7 @@ def pixel_unshuffle(
 
 def local_response_norm(
     x: Variable,
-    size: int,
+    size: Count,
     alpha: float = 1e-4,
     beta: float = 0.75,
     k: float = 1.0,
@@ -97,10 +98,10 @@ def _pair(value: Any) -> list[int]:
 def fold(
     x: Variable,
     output_sizes: Sizes,
-    kernel_sizes: Sizes,
-    strides: Any = 1,
+    kernel_sizes: Counts,
+    strides: Counts = 1,
     paddings: Any = 0,
-    dilations: Any = 1,
+    dilations: Counts = 1,
     name: str | None = None,
 ) -> Variable:
     """Add the columns of windows, [n, channels * window, windows], up to images: undo `unfold`."""

@@ -8,6 +8,8 @@ from typing import Any
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import composed
+from hpcdist.fluid.compat.paddle2.declare import operand
+from hpcdist.fluid.compat.paddle2.kinds import Count
 from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer
 from hpcdist.fluid.initializer import Constant, Uniform
 from hpcdist.graph.variable import Variable
@@ -61,8 +63,8 @@ class GatedCell(RNNCellBase):
 
     def __init__(
         self,
-        input_size: int,
-        hidden_size: int,
+        input_size: Count,
+        hidden_size: Count,
         weight_ih_attr: Any = None,
         weight_hh_attr: Any = None,
         bias_ih_attr: Any = None,
@@ -70,11 +72,6 @@ class GatedCell(RNNCellBase):
         name: str | None = None,
     ) -> None:
         super().__init__()
-        if hidden_size <= 0:
-            raise GraphError(
-                f"paddle.nn.{type(self).__name__}: hidden_size: expected at least 1, got "
-                f"{hidden_size}"
-            )
         self.input_size, self.hidden_size = input_size, hidden_size
         rows, limit = self.gates * hidden_size, 1.0 / math.sqrt(hidden_size)
         parts = (
@@ -100,6 +97,12 @@ class GatedCell(RNNCellBase):
 
     def _summed(self, inputs: Variable, hidden: Variable) -> tuple[Variable, Variable]:
         """Return the summands of the gates from the input and from the hidden state."""
+        name = f"paddle.nn.{type(self).__name__}"
+        given = (("inputs", inputs, self.input_size), ("states", hidden, self.hidden_size))
+        for label, value, width in given:
+            shape = operand(f"{name}: {label}", value).shape
+            if len(shape) < 2 or shape[-1] not in (-1, width):
+                raise GraphError(f"{name}: {label}: expected [batch, {width}], got {list(shape)}")
         of_input = composed.matmul(inputs, self.weight_ih, transpose_y=True)
         of_hidden = composed.matmul(hidden, self.weight_hh, transpose_y=True)
         return (
@@ -117,8 +120,8 @@ class SimpleRNNCell(GatedCell):
 
     def __init__(
         self,
-        input_size: int,
-        hidden_size: int,
+        input_size: Count,
+        hidden_size: Count,
         activation: str = "tanh",
         weight_ih_attr: Any = None,
         weight_hh_attr: Any = None,
@@ -174,7 +177,12 @@ class LSTMCell(GatedCell):
 
     def forward(self, inputs: Variable, states: Any = None) -> Any:
         """Append a step."""
-        hidden, cell = self.get_initial_states(inputs) if states is None else states
+        states = self.get_initial_states(inputs) if states is None else states
+        if not isinstance(states, (list, tuple)) or len(states) != 2:
+            raise GraphError(
+                f"paddle.nn.LSTMCell: states: expected (hidden, cell), got {states!r:.80}"
+            )
+        hidden, cell = states
         gates = layers.split(layers.elementwise_add(*self._summed(inputs, hidden)), 4, -1)
         enter, forget, leave = (layers.sigmoid(gates[k]) for k in (0, 1, 3))
         kept = layers.elementwise_mul(forget, cell)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid.compat.paddle2 import composed
 from hpcdist.fluid.compat.paddle2.declare import Ints
+from hpcdist.fluid.compat.paddle2.kinds import Probability
 from hpcdist.fluid.compat.paddle2.nn import functional
-from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer, number_from
+from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer, choose_layout, number_from
 from hpcdist.fluid.compat.public_names import public
+from hpcdist.graph.variable import Variable
 
 
 class Identity(Layer):
@@ -21,6 +24,14 @@ class Identity(Layer):
     def forward(self, input: Any) -> Any:
         """Return ``input``."""
         return input
+
+
+def activation_of(where: str, name: str) -> Callable[[Variable], Variable]:
+    """Return the activation of that name; GraphError if there is none."""
+    found = getattr(functional, name, None) if name in functional.__all__ else None
+    if found is None:
+        raise GraphError(f"{where}: no function of paddle.nn.functional is called {name!r}")
+    return found
 
 
 class Linear(Layer):
@@ -73,6 +84,7 @@ class Embedding(Layer):
             raise GraphError(
                 f"paddle.nn.Embedding: padding_idx {padding_idx} is outside a table of {rows} rows"
             )
+        self._num_embeddings, self._embedding_dim = rows, width  # which scripts read
         self._padding_idx, self._sparse, self._name = padding_idx, sparse, name
         self.weight = self.create_parameter([rows, width], weight_attr)
 
@@ -86,9 +98,9 @@ class Dropout(Layer):
 
     def __init__(
         self,
-        p: float = 0.5,
-        axis: Any = None,
-        mode: str = "upscale_in_train",
+        p: Probability = 0.5,
+        axis: Ints | None = None,
+        mode: Literal["upscale_in_train", "downscale_in_infer"] = "upscale_in_train",
         name: str | None = None,
     ) -> None:
         super().__init__()
@@ -102,7 +114,7 @@ class Dropout(Layer):
 class AlphaDropout(Layer):
     """Set elements to the least that SELU gives with probability ``p`` in training."""
 
-    def __init__(self, p: float = 0.5, name: str | None = None) -> None:
+    def __init__(self, p: Probability = 0.5, name: str | None = None) -> None:
         super().__init__()
         self.p, self.name = p, name
 
@@ -116,8 +128,11 @@ class Dropout2D(Layer):
 
     layout, function = "NCHW", "dropout2d"
 
-    def __init__(self, p: float = 0.5, data_format: str | None = None, name: Any = None) -> None:
+    def __init__(
+        self, p: Probability = 0.5, data_format: str | None = None, name: Any = None
+    ) -> None:
         super().__init__()
+        choose_layout(type(self).__name__, data_format, self.layout)
         self.p, self.data_format, self.name = p, data_format or self.layout, name
 
     def forward(self, input: Any) -> Any:
@@ -186,7 +201,7 @@ class Pad2D(Layer):
     def __init__(
         self,
         padding: Ints,
-        mode: str = "constant",
+        mode: Literal["constant", "reflect", "replicate", "circular"] = "constant",
         value: float = 0.0,
         data_format: str | None = None,
         name: str | None = None,

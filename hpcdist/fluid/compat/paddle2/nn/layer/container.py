@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from hpcdist.base.errors import GraphError
+from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer
 from hpcdist.graph.variable import Parameter
 
@@ -16,6 +16,7 @@ class _Listed(Layer):
     """Parts by place, kept under "0", "1", ...; ``kind`` says where."""
 
     kind = ""
+    parts: type = Layer
 
     @property
     def _parts(self) -> dict[str, Any]:
@@ -44,11 +45,21 @@ class _Listed(Layer):
 
     def append(self, sublayer: Any) -> Any:
         """Put a part at the end; return the list."""
+        if not isinstance(sublayer, self.parts):
+            raise GraphTypeError(
+                f"paddle.nn.{type(self).__name__}: expected a {self.parts.__name__}, got "
+                f"{sublayer!r:.80}"
+            )
         setattr(self, str(len(self)), sublayer)
         return self
 
     def extend(self, sublayers: Iterable[Any]) -> Any:
         """Put parts at the end; return the list."""
+        if not isinstance(sublayers, Iterable):
+            raise GraphTypeError(
+                f"paddle.nn.{type(self).__name__}: expected a list of {self.parts.__name__}, got "
+                f"{sublayers!r:.80}"
+            )
         for part in sublayers:
             self.append(part)
         return self
@@ -84,6 +95,7 @@ class ParameterList(_Listed):
     """Parameters by place."""
 
     kind = "_parameters"
+    parts = Parameter
 
     def __init__(self, parameters: Iterable[Parameter] | None = None) -> None:
         super().__init__()

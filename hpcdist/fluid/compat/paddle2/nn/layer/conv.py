@@ -6,10 +6,21 @@ import math
 from typing import Any
 
 from hpcdist.base.errors import GraphError
+from hpcdist.fluid.compat.paddle2.kinds import Count, Counts
 from hpcdist.fluid.compat.paddle2.nn import functional
-from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer, number_from
+from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer, choose_layout, number_from
 from hpcdist.fluid.compat.public_names import public
 from hpcdist.fluid.initializer import Normal
+
+
+def _extents(name: str, size: Any, axes: int) -> list[int]:
+    """Return the extents of a window: one number stands for all."""
+    found = list(size) if isinstance(size, (list, tuple)) else [size] * axes
+    if len(found) != axes:
+        raise GraphError(
+            f"paddle.nn.{name}: kernel_size: expected one number or {axes}, got {size}"
+        )
+    return found
 
 
 class _Convolution(Layer):
@@ -23,11 +34,11 @@ class _Convolution(Layer):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
+        kernel_size: Counts,
+        stride: Counts = 1,
         padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
+        dilation: Counts = 1,
+        groups: Count = 1,
         padding_mode: str = "zeros",
         weight_attr: Any = None,
         bias_attr: Any = None,
@@ -41,8 +52,8 @@ class _Convolution(Layer):
             raise GraphError(f"paddle.nn.{name}: {in_channels} channels are not of {groups} groups")
         if padding_mode != "zeros":
             raise GraphError(f"paddle.nn.{name}: padding_mode {padding_mode!r}: use F.pad before")
-        many = isinstance(kernel_size, (list, tuple))
-        size = list(kernel_size) if many else [kernel_size] * self.axes
+        choose_layout(name, data_format, self.layout)
+        size = _extents(name, kernel_size, self.axes)
         fan_in = in_channels // groups * math.prod(size)
         initial = self._initial(fan_in, in_channels * math.prod(size))
         shape = [out_channels, in_channels // groups, *size]
@@ -85,19 +96,19 @@ class Conv2DTranspose(Layer):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
+        kernel_size: Counts,
+        stride: Counts = 1,
         padding: Any = 0,
         output_padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
+        dilation: Counts = 1,
+        groups: Count = 1,
         weight_attr: Any = None,
         bias_attr: Any = None,
         data_format: str | None = None,
     ) -> None:
         super().__init__()
-        many = isinstance(kernel_size, (list, tuple))
-        size = list(kernel_size) if many else [kernel_size] * self.axes
+        choose_layout(type(self).__name__, data_format, self.layout)
+        size = _extents(type(self).__name__, kernel_size, self.axes)
         initial = self._initial(in_channels, size)
         shape = [in_channels, out_channels // groups, *size]
         self.weight = self.create_parameter(shape, weight_attr, default_initializer=initial)
@@ -124,12 +135,12 @@ class Conv1DTranspose(Conv2DTranspose):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
+        kernel_size: Counts,
+        stride: Counts = 1,
         padding: Any = 0,
         output_padding: Any = 0,
-        groups: int = 1,
-        dilation: Any = 1,
+        groups: Count = 1,
+        dilation: Counts = 1,
         weight_attr: Any = None,
         bias_attr: Any = None,
         data_format: str | None = None,

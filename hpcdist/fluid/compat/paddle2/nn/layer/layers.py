@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,6 +13,7 @@ from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.executor.scope import global_scope
 from hpcdist.fluid.compat.paddle2 import declare
 from hpcdist.fluid.compat.paddle2.creation import get_default_dtype
+from hpcdist.fluid.compat.paddle2.kinds import one_of
 from hpcdist.fluid.layers.helper import LayerHelper
 from hpcdist.graph import names
 from hpcdist.graph.dtypes import canonical
@@ -32,23 +31,6 @@ def snake_case(name: str) -> str:
 
 
 _PACKAGE = __name__.rpartition(".")[0] + "."
-
-
-def _checked(init: Hook) -> Hook:
-    """Return a constructor that checks its arguments; errors name the class that is made."""
-    signature = inspect.signature(init)
-    checks = declare.checks_of(signature)
-    if any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values()):
-        return init
-
-    @functools.wraps(init)
-    def checked(self: Layer, *args: Any, **kwargs: Any) -> None:
-        where = f"paddle.nn.{type(self).__name__}"
-        arguments = declare.bound(where, signature, (self, *args), kwargs)
-        declare.check(where, checks, arguments)
-        init(**arguments)
-
-    return checked
 
 
 class HookHandle:
@@ -75,7 +57,7 @@ class Layer:
     def __init_subclass__(cls) -> None:
         """Make layers of this package check their arguments by their annotations."""
         if cls.__module__.startswith(_PACKAGE) and "__init__" in vars(cls):
-            cls.__init__ = _checked(cls.__init__)  # type: ignore[method-assign]
+            cls.__init__ = declare.checked(cls.__init__, "paddle.nn")  # type: ignore[method-assign]
 
     def __init__(self, name_scope: str | None = None, dtype: Any = None) -> None:
         kept = self.__dict__
@@ -371,6 +353,14 @@ class Layer:
             return f"{type(self).__name__}({self.extra_repr()})"
         inside = "\n".join(parts).replace("\n", "\n  ")
         return f"{type(self).__name__}({self.extra_repr()}\n  {inside}\n)"
+
+
+def choose_layout(name: str, given: str | None, first: str) -> str:
+    """Return where channels are: ``first``, or the same with channels last; GraphError else."""
+    last = first[0] + first[2:] + "C"
+    return (
+        first if given is None else one_of((first, last))(f"paddle.nn.{name}: data_format", given)
+    )
 
 
 def number_from(where: str, value: Any, least: int = 1) -> int:

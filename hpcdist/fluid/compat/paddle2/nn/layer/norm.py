@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid.compat.paddle2 import declare
 from hpcdist.fluid.compat.paddle2.creation import get_default_dtype
 from hpcdist.fluid.compat.paddle2.declare import Ints
+from hpcdist.fluid.compat.paddle2.kinds import Count, Natural, Probability, Unsigned
 from hpcdist.fluid.compat.paddle2.nn import functional
+from hpcdist.fluid.compat.paddle2.nn.layer.common import activation_of
 from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer, number_from
 from hpcdist.fluid.compat.public_names import public
 from hpcdist.fluid.initializer import Constant, Normal
@@ -25,7 +27,7 @@ class LayerNorm(Layer):
     def __init__(
         self,
         normalized_shape: Any,
-        epsilon: float = 1e-5,
+        epsilon: Unsigned = 1e-5,
         weight_attr: Any = None,
         bias_attr: Any = None,
         name: str | None = None,
@@ -49,15 +51,20 @@ class GroupNorm(Layer):
 
     def __init__(
         self,
-        num_groups: int,
-        num_channels: int,
-        epsilon: float = 1e-5,
+        num_groups: Count,
+        num_channels: Count,
+        epsilon: Unsigned = 1e-5,
         weight_attr: Any = None,
         bias_attr: Any = None,
         data_format: str = "NCHW",
         name: str | None = None,
     ) -> None:
         super().__init__()
+        if num_channels % num_groups:
+            raise GraphError(
+                f"paddle.nn.GroupNorm: num_channels: expected a multiple of {num_groups} groups, "
+                f"got {num_channels}"
+            )
         self._facts = {"groups": num_groups, "epsilon": epsilon, "data_layout": data_format}
         size = [num_channels]
         self.weight = self.create_parameter(size, weight_attr, default_initializer=Constant(1.0))
@@ -76,11 +83,11 @@ class BatchNorm1D(Layer):
     def __init__(
         self,
         num_features: int,
-        momentum: float = 0.9,
-        epsilon: float = 1e-5,
+        momentum: Probability = 0.9,
+        epsilon: Unsigned = 1e-5,
         weight_attr: Any = None,
         bias_attr: Any = None,
-        data_format: str = "NCHW",
+        data_format: Literal["NC", "NCL", "NCHW", "NCDHW", "NLC", "NHWC", "NDHWC"] = "NCHW",
         use_global_stats: bool | None = None,
         name: str | None = None,
     ) -> None:
@@ -134,15 +141,15 @@ class BatchNorm(BatchNorm1D):
 
     def __init__(
         self,
-        num_channels: int,
+        num_channels: Count,
         act: str | None = None,
         is_test: bool = False,
-        momentum: float = 0.9,
-        epsilon: float = 1e-5,
+        momentum: Probability = 0.9,
+        epsilon: Unsigned = 1e-5,
         param_attr: Any = None,
         bias_attr: Any = None,
         dtype: str = "float32",
-        data_layout: str = "NCHW",
+        data_layout: Literal["NC", "NCL", "NCHW", "NCDHW", "NLC", "NHWC", "NDHWC"] = "NCHW",
         in_place: bool = False,
         moving_mean_name: str | None = None,
         moving_variance_name: str | None = None,
@@ -161,7 +168,7 @@ class BatchNorm(BatchNorm1D):
             data_layout,
             use_global_stats or None,
         )
-        self._act = act
+        self._act = None if act is None else activation_of("paddle.nn.BatchNorm: act", act)
         self.training = not is_test
 
     def _element_type(self) -> str:
@@ -173,7 +180,7 @@ class BatchNorm(BatchNorm1D):
     def forward(self, input: Any) -> Any:
         """Append the normalization and the activation."""
         out = super().forward(input)
-        return getattr(functional, self._act)(out) if self._act else out
+        return self._act(out) if self._act else out
 
 
 class InstanceNorm1D(Layer):
@@ -182,8 +189,8 @@ class InstanceNorm1D(Layer):
     def __init__(
         self,
         num_features: int,
-        epsilon: float = 1e-5,
-        momentum: float = 0.9,
+        epsilon: Unsigned = 1e-5,
+        momentum: Probability = 0.9,
         weight_attr: Any = None,
         bias_attr: Any = None,
         data_format: str = "NCHW",
@@ -220,8 +227,8 @@ class SpectralNorm(Layer):
         self,
         weight_shape: Ints,
         dim: int = 0,
-        power_iters: int = 1,
-        eps: float = 1e-12,
+        power_iters: Natural = 1,
+        eps: Unsigned = 1e-12,
         dtype: str = "float32",
     ) -> None:
         super().__init__(dtype=dtype)

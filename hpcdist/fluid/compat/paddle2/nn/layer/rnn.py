@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcdist.base.errors import GraphError
+from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.fluid import layers
+from hpcdist.fluid.compat.paddle2.declare import operand
+from hpcdist.fluid.compat.paddle2.kinds import Count, Probability
 from hpcdist.fluid.compat.paddle2.nn import functional
 from hpcdist.fluid.compat.paddle2.nn.layer.cells import (
     GatedCell,
@@ -32,12 +34,18 @@ __all__ = [
 ]
 
 
+def _cell(name: str, cell: Any) -> Any:
+    if callable(cell) and hasattr(cell, "get_initial_states"):
+        return cell
+    raise GraphTypeError(f"paddle.nn.{name}: expected a cell such as GRUCell, got {cell!r:.80}")
+
+
 class RNN(Layer):
     """A cell repeated along the steps; returns the outputs and the last states."""
 
     def __init__(self, cell: Any, is_reverse: bool = False, time_major: bool = False) -> None:
         super().__init__()
-        self.cell, self.is_reverse, self.time_major = cell, is_reverse, time_major
+        self.cell, self.is_reverse, self.time_major = _cell("RNN", cell), is_reverse, time_major
 
     def forward(
         self,
@@ -70,7 +78,8 @@ class BiRNN(Layer):
 
     def __init__(self, cell_fw: Any, cell_bw: Any, time_major: bool = False) -> None:
         super().__init__()
-        self.cell_fw, self.cell_bw, self.time_major = cell_fw, cell_bw, time_major
+        self.cell_fw, self.cell_bw = _cell("BiRNN", cell_fw), _cell("BiRNN", cell_bw)
+        self.time_major = time_major
 
     def forward(
         self,
@@ -104,12 +113,12 @@ class _Stacked(LayerList):
 
     def __init__(
         self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
+        input_size: Count,
+        hidden_size: Count,
+        num_layers: Count = 1,
         direction: str = "forward",
         time_major: bool = False,
-        dropout: float = 0.0,
+        dropout: Probability = 0.0,
         *attrs: Any,
         **options: Any,
     ) -> None:
@@ -119,7 +128,7 @@ class _Stacked(LayerList):
                 f"paddle.nn.{type(self).__name__}: direction: 'forward' or 'bidirect', got "
                 f"{direction!r}"
             )
-        self.dropout, self.time_major = dropout, time_major
+        self.dropout, self.time_major, self.input_size = dropout, time_major, input_size
         self.num_directions = 1 if direction == "forward" else 2
         width = input_size
         for _ in range(num_layers):
@@ -152,7 +161,16 @@ class _Stacked(LayerList):
         sequence_length: Variable | None = None,
     ) -> Any:
         """Append all loops; return the outputs of the last, and the last states of all."""
-        given = self._split(initial_states)
+        name = f"paddle.nn.{type(self).__name__}"
+        shape = operand(f"{name}: inputs", inputs).shape
+        if len(shape) != 3 or shape[-1] not in (-1, self.input_size):
+            order = "steps, batch" if self.time_major else "batch, steps"
+            raise GraphError(
+                f"{name}: inputs: expected [{order}, {self.input_size}], got {list(shape)}"
+            )
+        if sequence_length is not None:
+            operand(f"{name}: sequence_length", sequence_length)
+        given = self._split(name, initial_states)
         last: list[Any] = []
         for level, layer in enumerate(self):
             if level and self.dropout:
@@ -165,14 +183,18 @@ class _Stacked(LayerList):
             return inputs, layers.stack(last, 0)
         return inputs, tuple(layers.stack([state[k] for state in last], 0) for k in (0, 1))
 
-    def _split(self, initial_states: Any) -> list[Any]:
+    def _split(self, name: str, initial_states: Any) -> list[Any]:
         """Return the states by layer and direction; none if there are none."""
         if initial_states is None:
             return []
-        if self.states == 1:
-            one = initial_states[0] if isinstance(initial_states, (list, tuple)) else initial_states
-            return list(layers.unstack(one, 0))
-        return list(zip(*(layers.unstack(state, 0) for state in initial_states)))
+        many = initial_states if isinstance(initial_states, (list, tuple)) else [initial_states]
+        if len(many) != self.states or not all(isinstance(one, Variable) for one in many):
+            raise GraphTypeError(
+                f"{name}: initial_states: expected {self.states} Variable(s) [layers, batch, "
+                f"hidden], got {initial_states!r:.80}"
+            )
+        parts = [layers.unstack(state, 0) for state in many]
+        return list(parts[0]) if self.states == 1 else list(zip(*parts))
 
 
 class _Gated(_Stacked):
@@ -180,12 +202,12 @@ class _Gated(_Stacked):
 
     def __init__(
         self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
+        input_size: Count,
+        hidden_size: Count,
+        num_layers: Count = 1,
         direction: str = "forward",
         time_major: bool = False,
-        dropout: float = 0.0,
+        dropout: Probability = 0.0,
         weight_ih_attr: Any = None,
         weight_hh_attr: Any = None,
         bias_ih_attr: Any = None,
@@ -216,12 +238,12 @@ class SimpleRNN(_Stacked):
 
     def __init__(
         self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
+        input_size: Count,
+        hidden_size: Count,
+        num_layers: Count = 1,
         direction: str = "forward",
         time_major: bool = False,
-        dropout: float = 0.0,
+        dropout: Probability = 0.0,
         activation: str = "tanh",
         weight_ih_attr: Any = None,
         weight_hh_attr: Any = None,

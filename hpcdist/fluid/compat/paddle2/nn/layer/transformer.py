@@ -10,8 +10,9 @@ import numpy as np
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid import layers
 from hpcdist.fluid.compat.paddle2 import composed
+from hpcdist.fluid.compat.paddle2.kinds import Count, Probability
 from hpcdist.fluid.compat.paddle2.nn import functional
-from hpcdist.fluid.compat.paddle2.nn.layer.common import Dropout, Linear
+from hpcdist.fluid.compat.paddle2.nn.layer.common import Dropout, Linear, activation_of
 from hpcdist.fluid.compat.paddle2.nn.layer.container import LayerList
 from hpcdist.fluid.compat.paddle2.nn.layer.layers import Layer
 from hpcdist.fluid.compat.paddle2.nn.layer.norm import LayerNorm
@@ -34,7 +35,7 @@ class MultiHeadAttention(Layer):
         self,
         embed_dim: int,
         num_heads: int,
-        dropout: float = 0.0,
+        dropout: Probability = 0.0,
         kdim: int | None = None,
         vdim: int | None = None,
         need_weights: bool = False,
@@ -111,11 +112,11 @@ class _AttentionLayer(Layer):
         self,
         d_model: int,
         nhead: int,
-        dim_feedforward: int,
-        dropout: float = 0.1,
+        dim_feedforward: Count,
+        dropout: Probability = 0.1,
         activation: str = "relu",
-        attn_dropout: float | None = None,
-        act_dropout: float | None = None,
+        attn_dropout: Probability | None = None,
+        act_dropout: Probability | None = None,
         normalize_before: bool = False,
         weight_attr: Any = None,
         bias_attr: Any = None,
@@ -141,7 +142,8 @@ class _AttentionLayer(Layer):
             setattr(self, f"norm{k + 1}", LayerNorm(d_model))
         for k in range(count):
             setattr(self, f"dropout{k + 1}", Dropout(dropout))
-        self.activation = getattr(functional, activation)
+        where = f"paddle.nn.{type(self).__name__}: activation"
+        self.activation = activation_of(where, activation)
 
 
 class TransformerEncoderLayer(_AttentionLayer):
@@ -199,7 +201,7 @@ class TransformerEncoder(Layer):
     """Layers like ``encoder_layer``, one after the other, and ``norm`` at the end."""
 
     def __init__(
-        self, encoder_layer: TransformerEncoderLayer, num_layers: int, norm: Any = None
+        self, encoder_layer: TransformerEncoderLayer, num_layers: Count, norm: Any = None
     ) -> None:
         super().__init__()
         others = [type(encoder_layer)(**encoder_layer._config) for _ in range(num_layers - 1)]
@@ -217,7 +219,7 @@ class TransformerDecoder(Layer):
     """Layers like ``decoder_layer``, one after the other, and ``norm`` at the end."""
 
     def __init__(
-        self, decoder_layer: TransformerDecoderLayer, num_layers: int, norm: Any = None
+        self, decoder_layer: TransformerDecoderLayer, num_layers: Count, norm: Any = None
     ) -> None:
         super().__init__()
         others = [type(decoder_layer)(**decoder_layer._config) for _ in range(num_layers - 1)]
@@ -247,11 +249,11 @@ class Transformer(Layer):
         nhead: int = 8,
         num_encoder_layers: int = 6,
         num_decoder_layers: int = 6,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
+        dim_feedforward: Count = 2048,
+        dropout: Probability = 0.1,
         activation: str = "relu",
-        attn_dropout: float | None = None,
-        act_dropout: float | None = None,
+        attn_dropout: Probability | None = None,
+        act_dropout: Probability | None = None,
         normalize_before: bool = False,
         weight_attr: Any = None,
         bias_attr: Any = None,
