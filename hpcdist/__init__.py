@@ -5,10 +5,10 @@ The public names are those of `hpcdist.fluid.facade`: the first one that is used
 
 from __future__ import annotations
 
-import hpcdist.base.signals  # first: a warning waits while the rest is imported
+import hpcdist.base.hidden  # before what a file may hide
 
 # isort: split
-import hpcdist.base.hidden  # noqa: F401  # before what a file may hide
+import hpcdist.base.signals  # noqa: F401  # a warning waits while the rest is imported
 
 # isort: split
 import importlib

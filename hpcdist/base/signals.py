@@ -1,12 +1,14 @@
 """Blocks the signal that warns a job to stop soon, from the first import on.
 
-Nothing else may be imported here: until this module has run, the warning would end the process.
+Nothing that takes time may be imported here: until this module has run, the warning would end the
+process.
 """
 
 from __future__ import annotations
 
 import signal
-import sys
+
+from hpcdist.base.hidden import STARTS_SCRIPT
 
 WARNING = signal.SIGUSR1  # what `#SBATCH --signal=USR1@120` sends to every rank
 
@@ -25,7 +27,5 @@ def forget_children() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-# Python has this first argument while it imports the package of `python -m hpcdist`.
-STARTS_SCRIPT = sys.argv[:1] == ["-m"] and "hpcdist" in sys.orig_argv
 if STARTS_SCRIPT:
     hold_warning()

@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 import hpcdist
+from hpcdist.base.hidden import STANDARD
 from hpcdist.errors import LaunchError
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -37,6 +38,31 @@ def test_a_file_that_hides_a_module_of_pythons_is_named(words: tuple[str, ...], 
     said = f"random.py in {tmp_path} hides Python's random: give the file another name\n"
     assert done.returncode == 1
     assert done.stderr == f"hpcdist: {said}" if "-m" in words else done.stderr.endswith(said)
+
+
+def test_a_file_that_hides_what_is_imported_first_of_all_is_named(tmp_path) -> None:
+    (tmp_path / "enum.py").write_text("")  # signal imports it, and signals are held first
+    command = [sys.executable, "-m", "hpcdist", "--version"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr.startswith(f"hpcdist: enum.py in {tmp_path} hides Python's enum"), done
+
+
+# What Python itself has imported before this package, in one version or another.
+EARLY = {
+    *("collections", "contextlib", "functools", "importlib", "keyword", "ntpath", "operator"),
+    *("reprlib", "runpy", "warnings"),
+}
+
+
+def test_all_of_pythons_that_a_job_imports_are_looked_for() -> None:
+    code = (
+        "import sys; begun = set(sys.modules); import hpcdist.launch.main as _, hpcdist; "
+        "hpcdist.layers; print(*(m.partition('.')[0] for m in set(sys.modules) - begun))"
+    )
+    loaded = {name for name in run("-c", code).split() if not name.startswith("_")}
+    own = (loaded & sys.stdlib_module_names) - set(sys.builtin_module_names) - EARLY
+    assert {"json", "enum"} <= own
+    assert own <= set(STANDARD)
 
 
 @pytest.mark.parametrize("options", [(), ("-m", "hpcdist"), ("-m", "hpcdist", "--as-paddle")])
