@@ -46,10 +46,15 @@ version=$(basename "$wheel" | cut -d- -f2)
 
 cp packaging/reframe/src/train.py "$work/train.py"
 try() { # PYTHON MPI
-    local env=$work/$1-$2 mpirun=mpirun extra=
+    local env=$work/$1-$2 mpirun=mpirun extra='' of_debian
     "$(python_of "$1")" -m venv "$env"
     [ "$2" = system ] || { extra="[$2]"; mpirun=$env/bin/mpirun; }
     "$env/bin/python" -m pip install --quiet --no-compile "$wheel$extra"
+    of_debian=$(compgen -G '/usr/lib/*/libmpich.so.12' || true)
+    if [ "$2" = system ] && [ -n "$of_debian" ]; then # mpi4py looks for the name that MPICH itself gives
+        mkdir "$env/lib/mpich" && ln -s "$of_debian" "$env/lib/mpich/libmpi.so.12"
+        export LD_LIBRARY_PATH=$env/lib/mpich
+    fi
     # Not in the checkout, whose package Python would take.
     (
         cd "$work"
@@ -58,7 +63,7 @@ try() { # PYTHON MPI
         alone=$("$env/bin/python" -m hpcdist --quiet train.py | grep '^loss')
         job=$("$mpirun" -n 2 "$env/bin/python" -m hpcdist --quiet --pservers 1 train.py | grep '^loss')
         [ "$alone" = "$job" ] || { echo "release.sh: Python $1, $2: '$alone' alone, '$job' on 2 ranks" >&2; exit 1; }
-        library=$("$env/bin/python" -c 'from mpi4py import MPI; print(MPI.Get_library_version().splitlines()[0])')
+        library=$("$env/bin/python" -c 'from mpi4py import MPI; print(MPI.Get_library_version().strip("\0").splitlines()[0])')
         echo "Python $1, $2 (${library%%,*}): $told, $job on 1 and 2 ranks"
     )
     rm -rf "$env"

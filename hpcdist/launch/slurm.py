@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpcdist.base.setting import Integer
 from hpcdist.checkpoint.preemption import AGAIN
-from hpcdist.comm import mpi
+from hpcdist.comm import mpi_library
 from hpcdist.launch.command_line import Parser, argument
 from hpcdist.launch.options import add_script
 
@@ -309,7 +309,7 @@ def _parse(argv: Sequence[str]) -> tuple[BatchJob, str | None]:
         time=arguments.time,
         partition=arguments.partition,
         account=arguments.account,
-        mpi=arguments.mpi or ("" if arguments.env else pmi_of(mpi.library()[0])),
+        mpi=arguments.mpi or ("" if arguments.env else pmi_of(mpi_library.library()[0])),
         env=arguments.env if "/" in arguments.env or not arguments.env else f"./{arguments.env}",
         python="python" if arguments.env else shlex.quote(sys.executable),
         warning_s=arguments.warning,

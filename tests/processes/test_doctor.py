@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcdist.base import hdf5
-from hpcdist.comm.mpi import NO_LIBRARY
+from hpcdist.comm import mpi_library
 from hpcdist.errors import CheckpointError
 from hpcdist.launch.doctor import command, facts
 from hpcdist.launch.doctor.facts import RankState
@@ -87,11 +87,23 @@ def test_a_healthy_job_has_no_findings():
     assert len({finding.check for finding in found}) == 15
 
 
+def test_mpich_of_debian_gets_the_name_that_mpi4py_looks_for(tmp_path, monkeypatch):
+    library = tmp_path / "libmpich.so.12"
+    monkeypatch.setattr(mpi_library, "DEBIANS_MPICH", str(library))
+    assert mpi_library.no_library("why").splitlines() == [
+        "python cannot load an MPI library (why)",
+        mpi_library.NO_MPI,
+    ]
+    library.touch()
+    *_, command = mpi_library.no_library("why").splitlines()
+    assert f"ln -s {library} " in command and "pip install" not in command
+
+
 VERSIONS = state(0).versions
 TROUBLES = {
     "wrong mpirun": ({"every": {"launched": 8, "world": 1}}, "launcher", "ERROR", "world of one"),
     "no MPI": (
-        {"every": {"world": 1, "mpi": "", "mpi_problem": NO_LIBRARY.format(reason="no libmpi")}},
+        {"every": {"world": 1, "mpi": "", "mpi_problem": mpi_library.no_library("no libmpi")}},
         "launcher",
         "ERROR",
         "cannot load an MPI library (no libmpi)",
