@@ -1,6 +1,7 @@
-"""Spack: ``spack repo create hpc-local``; this file is packages/py_hpcdist/package.py there."""
+"""Spack 1: `spack repo create hpc-local`; this file is packages/py_hpcdist/package.py there."""
 
-from spack.package import PythonPackage, depends_on, license, maintainers, variant, version
+from spack.package import depends_on, license, maintainers, variant, version
+from spack_repo.builtin.build_systems.python import PythonPackage
 
 
 class PyHpcdist(PythonPackage):
@@ -20,7 +21,7 @@ class PyHpcdist(PythonPackage):
 
     depends_on("python@3.10:", type=("build", "run"))
     depends_on("py-setuptools@68:", type="build")
-    depends_on("py-setuptools-scm@10:", type="build")
+    depends_on("py-setuptools-scm@9:", type="build")
 
     depends_on("mpi", type=("build", "link", "run"))
     depends_on("py-mpi4py@4.1:", type=("build", "run"))
