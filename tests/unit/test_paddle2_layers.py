@@ -13,6 +13,7 @@ import pytest
 import hpcdist
 from hpcdist.compat import aspaddle
 from hpcdist.errors import GraphError
+from hpcdist.fluid.compat.paddle2 import tensor
 from tests.paddle_2_6 import optimizers, schedulers
 
 RATES = json.loads((Path(schedulers.__file__).parent / "rates.json").read_text())
@@ -291,3 +292,14 @@ def test_the_greatest_of_as_many_as_are_fed(paddle):
     wanted = [[[3, 2], [6, 5]], [[1, 2], [2, 0]], [[[2], [5]], [[8], [11]]], [[[2]] * 2] * 2]
     for one, other in zip(results, wanted, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_squeeze_leaves_dimensions_that_are_not_1():
+    with hpcdist.program_guard(hpcdist.Program(), hpcdist.Program()):
+        x, y = hpcdist.data("x", [4, 3, 1]), hpcdist.data("y", [2, 3])
+        wanted = [tensor.squeeze(x, [1, 2]), tensor.squeeze(y, 1), tensor.squeeze(x)]
+        assert [v.shape for v in wanted] == [(4, 3), (2, 3), (4, 3)]
+        feed = {"x": np.ones((4, 3, 1), "float32"), "y": np.ones((2, 3), "float32")}
+        main = hpcdist.default_main_program()
+        found = hpcdist.Executor(hpcdist.CPUPlace()).run(main, feed=feed, fetch_list=wanted)
+    assert [v.shape for v in found] == [(4, 3), (2, 3), (4, 3)]  # as in 2.6.2

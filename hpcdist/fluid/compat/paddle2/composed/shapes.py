@@ -39,6 +39,18 @@ def unbind(input: Variable, axis: int = 0) -> list[Variable]:
     return layers.unstack(input, axis)
 
 
+def squeeze(x: Variable, axis: Ints | None = None, name: str | None = None) -> Variable:
+    """Take dimensions of extent 1 away: those of ``axis``, or all. Others of ``axis`` stay."""
+    where = "paddle.squeeze: axis"
+    places = [axis_of(where, one, len(x.shape)) for one in axis or ()]
+    axes = [place for place in places if x.shape[place] in (1, -1)]
+    helper = LayerHelper("squeeze", name)
+    if places and not axes:
+        return helper.apply("assign", {"X": x}, dtype=x.dtype)
+    outputs = {"Out": x.dtype, "XShape": x.dtype}
+    return helper.apply_all("squeeze2", {"X": x}, outputs, {"axes": axes})[0]
+
+
 def flatten(
     x: Variable, start_axis: int = 0, stop_axis: int = -1, name: str | None = None
 ) -> Variable:
