@@ -67,5 +67,7 @@ def test_a_dynamic_rnn_shares_batches_of_sequences(trainers, servers):
 
 
 def test_what_pairs_samples_with_sorted_sequences_is_not_divided():
+    main, _, _ = build()
+    assert not SharedProgram(main, 2).why_whole
     main, _, _ = build(need_reorder=False)
     assert "need_reorder=True" in SharedProgram(main, 2).why_whole

@@ -393,3 +393,25 @@ def test_values_computed_together_must_have_equally_many_rows_of_each_sample():
     ):
         assert unlike(feed, shared.alike_in(feed)).startswith(named)
         assert bool(unlike(feed, shared.alike_in(feed))) is bool(named)
+
+
+def test_sequences_of_a_value_that_every_trainer_computes_whole_stay():
+    boxes = create_lod_tensor(np.arange(10, dtype="float32").reshape(5, 2), [[2, 0, 3]])
+    feed, ofs = {"x": np.zeros((3, 2))}, [OfRows(MIXED)]
+    divisions = [cut_feed(feed, frozenset({"x"}), k, 2, why_whole="rows mix")[1] for k in range(2)]
+    packed = [pack([boxes], ofs, division.share) for division in divisions]
+    for division in divisions:
+        (joined,) = unpack(packed, [boxes], ofs, division)
+        assert joined.lod() == [[0, 2, 2, 5]]
+        np.testing.assert_array_equal(np.asarray(joined), np.asarray(boxes))
+
+
+def test_rows_that_each_trainer_sorts_by_length_are_not_rows_of_the_batch():
+    words = layers.data("words", [3], lod_level=1)
+    table = layers.lod_rank_table(words)
+    steps = layers.lod_tensor_to_array(words, table)
+    back = layers.array_to_lod_tensor(steps, table)
+    first = layers.array_read(steps, layers.fill_constant([1], "int64", 0))
+    pooled = layers.sequence_pool(layers.reorder_lod_tensor_by_rank(words, table), "sum")
+    assert how_of(back) is How.RAGGED and how_of(layers.sequence_pool(back, "sum")) is ROWS
+    assert how_of(first) is how_of(layers.scale(first, 2.0)) is how_of(pooled) is MIXED

@@ -21,6 +21,7 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.registry import attrs_of, lookup
 from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows, Operand
 from hpcdist.graph.values import ARRAY, RANK_TABLE
+from hpcdist.runtime.batches.rank_order import SORTED, RankOrder, within_loop
 from hpcdist.runtime.batches.scatter import batched_names, is_loss_gradient, losses, weight_dtypes
 
 _IN_ROWS = {How.ROWS, How.RAGGED, How.PADDED}
@@ -50,6 +51,7 @@ class RowTreatment:
         self._before_loss = {id(op) for op in ops[:starts]}
         # That count steps of each trainer's own longest sequence.
         self._local_steps: set[str] = set()
+        self._by_rank = RankOrder()
         for _ in range(2):  # what is kept from step to step is read as the last step left it
             persistable = {
                 name: of for name, of in self._of.items() if self._block.is_persistable(name)
@@ -57,6 +59,7 @@ class RowTreatment:
             self._of = persistable | {name: self._of_data(name) for name in sorted(batched)}
             for op in self._block.ops:
                 self._follow(op)
+        self._of |= dict.fromkeys(self._by_rank.names, SORTED)
         self._of |= dict.fromkeys(self._local_steps, _LOCAL_STEPS)
         means = {of.sequences for of in self._of.values() if of.how is How.MEAN}
         self.counted = means - {""}
@@ -88,7 +91,7 @@ class RowTreatment:
             return
         results = self._results(op)
         if op.block is not self._block:
-            results = {name: _within_loop(op, of) for name, of in results.items()}
+            results = {name: within_loop(op, of) for name, of in results.items()}
         if op.type == "write_to_array":  # it leaves the other places as they were
             results = {n: self._beside(n, of) for n, of in results.items()}
         self._of.update(results)
@@ -128,6 +131,8 @@ class RowTreatment:
         if backward:  # what it reads of the forward pass is as the loss is, or tells shapes only
             self._backward.update(names)
             self._finished.update((op.attrs.get(ROLE_VAR_ATTR) or ())[1::2])
+        elif op.block is self._block and self._by_rank.met(op):
+            return dict.fromkeys(names, SORTED)
         read = self._backward & inputs.keys() if backward else inputs.keys()
         mixed = [inputs[name] for name in read if inputs[name].how is How.MIXED]
         treatment = lookup(op.type).rows
@@ -225,22 +230,6 @@ class RowTreatment:
                 return OfRows(How.MIXED, why=reason, of_gradient=True)
         self._finished.update(op.output_arg_names)
         return SAME if all(map(self._block.is_persistable, op.output_arg_names)) else _GRADIENT
-
-
-def _within_loop(op: Operator, of: OfRows) -> OfRows:
-    """A turn has some rows only, each trainer's in their own order: they must stay apart."""
-    definition = lookup(op.type)
-    if of.how in (How.SAME, How.MIXED):
-        return of
-    if op.type == "read_from_array" and of.how is How.ROWS:
-        reason = "rows of samples meet sequences by length: memory(init=..., need_reorder=True)"
-        return OfRows(How.MIXED, why=reason)
-    if op.type == "print":
-        return of
-    if of.how is not How.RAGGED or definition.lods or definition.state or op.type == "batch_norm":
-        reason = f"within a loop, operator {op.type!r} does not keep rows of sequences apart"
-        return OfRows(How.MIXED, why=reason)
-    return of
 
 
 def _undeclared(op: Operator) -> str:

@@ -102,7 +102,11 @@ def unpack(
             parts.append(reader.read(shape, local.dtype))
         weights = row_weights(of, division)
         counts = [weights[k] for k, _ in readers]
-        joined.append(_joined(parts, counts, of.how).astype(local.dtype, copy=False))
+        array = _joined(parts, counts, of.how).astype(local.dtype, copy=False)
+        if division.why_whole and isinstance(value, LoDTensor):  # all trainers have these
+            joined.append(LoDTensor(array, value.sequences))
+            continue
+        joined.append(array)
     return joined
 
 
