@@ -63,7 +63,8 @@ def of_trainer(peers: AnyPeers | None) -> AnyPeers:
     if peers is None:
         raise CheckpointError(
             "servers do not save or restore by themselves: call this on the trainers, which "
-            "involve the servers"
+            "involve the servers; a script that trains no Program needs none: start it without "
+            "--pservers"
         )
     return peers
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 from weakref import WeakSet
 
 from hpcdist.base.errors import GraphTypeError
@@ -52,6 +52,7 @@ class Program:
     _hierarchical_allreduce_inter_nranks = FluidField(0)
 
     _seed_of_all = 0  # the random_seed that Programs begin with
+    initialized: ClassVar[WeakSet[Program]] = WeakSet()  # by a startup: all that `minimize` knows
 
     def __init__(self) -> None:
         self.blocks: list[Block] = [Block(self, 0)]
@@ -85,6 +86,7 @@ class Program:
         self._startup = startup
         if startup is not None:
             startup.main = self
+            Program.initialized.add(self)
             if self not in startup.mains:
                 startup.mains.append(self)
 

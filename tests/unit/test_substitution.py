@@ -18,7 +18,7 @@ TRAINERS = Cluster((0, 1))
 
 
 def facts(cluster: Cluster, rank: int = 0, **known: bool) -> JobFacts:
-    defaults = {"sums_dense": False, "by_script": False, "has_trained": False}
+    defaults = {"sums_dense": False, "by_script": False, "has_trained": False, "minimizes": False}
     return JobFacts(cluster, cluster.role_of(rank), rank, **(defaults | known))
 
 
@@ -111,3 +111,46 @@ def test_a_pipeline_is_the_only_program_of_a_job_without_servers():
         substitution_of(main, facts(TRAINERS, has_trained=True))
     with pytest.raises(PlanError, match="cuts this program into stages, and the script transpiles"):
         substitution_of(transpiled(main, startup, 0), facts(TRAINERS))
+
+
+def by_hand(how: str) -> Program:
+    """Return a Program whose parameter something else than `minimize` moves."""
+    main = Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main, Program()):
+        loss = layers.mean(layers.fc(fluid.data("x", [None, 3]), 1, param_attr="w"))
+        pairs = fluid.backward.append_backward(loss)
+        if how == "gradients only":
+            return main
+        if how == "parsed":
+            fluid.optimizer.SGD(0.1).apply_gradients(pairs)
+            return Program.parse_from_string(main.desc.serialize_to_string())
+        for parameter, gradient in pairs:
+            layers.assign(parameter - 0.1 * gradient, parameter)
+        if how == "averaged":
+            fluid.optimizer.ExponentialMovingAverage(0.5).update()
+    return main
+
+
+@pytest.mark.parametrize("how", ["assigned", "averaged", "parsed"])
+def test_parameters_that_no_optimizer_moves_are_refused_on_several_trainers(how):
+    main = by_hand(how)
+    for cluster in (TRAINERS, WITH_SERVERS):
+        with pytest.raises(PlanError, match="changes .*w.* no optimizer has minimized it"):
+            substitution_of(main, facts(cluster, minimizes=True))
+    assert substitution_of(main, facts(Cluster((0,)))).program is main
+    assert substitution_of(main, facts(TRAINERS, by_script=True)).program is main
+    main = by_hand("gradients only")
+    assert substitution_of(main, facts(TRAINERS)).program is main
+
+
+def test_what_a_script_without_minimize_keeps_is_refused_with_servers():
+    main, startup = Program(), Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        total = layers.create_global_var([3], 0.0, "float32", persistable=True, name="total")
+        layers.assign(total + layers.reduce_sum(fluid.data("x", [None, 3]), dim=0), total)
+    for rank in (0, 2):
+        assert substitution_of(startup, facts(WITH_SERVERS, rank)).program is startup
+        with pytest.raises(PlanError, match="changes total in every step, .* without --pservers"):
+            substitution_of(main, facts(WITH_SERVERS, rank))
+        assert substitution_of(main, facts(WITH_SERVERS, rank, minimizes=True)).program is main
+    assert substitution_of(main, facts(TRAINERS)).program is main

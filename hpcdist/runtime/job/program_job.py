@@ -182,6 +182,7 @@ class ProgramJob(Control):
             sums_dense=bool(self.cluster.servers) and settings.DENSE.read() == "collective",
             by_script=self._batch_steps.by_script,
             has_trained=any(known.trains for known in self._substitutes),
+            minimizes=bool(Program.initialized),
         )
         substitution = substitution_of(program, facts)
         if substitution.by_script:

@@ -9,6 +9,7 @@ from hpcdist.base.errors import HpcdistError, PlanError
 from hpcdist.comm.cluster import PSERVER, Cluster, RankRole
 from hpcdist.graph.distribution import NOT_DISTRIBUTED
 from hpcdist.graph.program import Program
+from hpcdist.transpiler.by_hand import refuse_moved_by_hand, refuse_unserved_state
 from hpcdist.transpiler.group import Group
 from hpcdist.transpiler.hybrid import HybridGroup
 from hpcdist.transpiler.table_metadata import tables_looked_up
@@ -38,6 +39,7 @@ class JobFacts:
     sums_dense: bool  # whether servers of a plain script are to keep its tables only
     by_script: bool  # whether the script transpiles its Programs
     has_trained: bool  # whether the job has a Program that trains
+    minimizes: bool  # whether the script has minimized a Program
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ def substitution_of(program: Program, facts: JobFacts) -> Substitution:
         return Substitution(program, link, by_script=True)
     main = _main_of(program, facts.sums_dense)
     if by_script or main is None or not main.trains or main.startup is None:
+        if not by_script and program.main is None:
+            _check_not_minimized(program, facts)
         return Substitution(program, by_script=by_script)
     mains, link = [main], LinkKind.OF_ROLE
     if main.pipeline is not None and facts.cluster.size > 1:
@@ -88,6 +92,13 @@ def _main_of(program: Program, sums_dense: bool) -> Program | None:
         return program if program.trains else program.main
     with_tables = (main for main in program.mains if tables_looked_up(main))
     return next(with_tables, program.main)
+
+
+def _check_not_minimized(program: Program, facts: JobFacts) -> None:
+    """Refuse what each rank of a plain script would compute and keep by itself."""
+    if facts.cluster.servers and not facts.minimizes:
+        refuse_unserved_state(program)
+    refuse_moved_by_hand(program, len(facts.cluster.trainers))
 
 
 def _check_pipeline(facts: JobFacts) -> None:
