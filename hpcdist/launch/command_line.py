@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from hpcdist.base.nearest import did_you_mean
 from hpcdist.base.setting import ValueKind
+from hpcdist.base.version import version
 from hpcdist.comm.process_manager import launched_rank
 
 T = TypeVar("T")
@@ -23,8 +24,18 @@ class _Writes(Protocol):
     def write(self, text: str, /) -> object: ...
 
 
+class _Version(argparse.Action):
+    """Shows the version, which is looked up only then."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, *_: object, option_string: str | None = None
+    ) -> None:
+        parser._print_message(f"hpcdist {version()}\n", sys.stdout)
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
-    """A parser of one command.
+    """A parser of one command, which all tell the version.
 
     It prints on rank 0 only, since all ranks are given the same command line. An option that does
     not exist is refused before anything else is looked at, with the one that may be meant:
@@ -36,6 +47,15 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("formatter_class", _format)
         super().__init__(prog=f"{program()} {command}".rstrip(), **options)
         self._positionals.title = "arguments"
+        unset = argparse.SUPPRESS
+        self.add_argument(
+            "--version",
+            action=_Version,
+            nargs=0,
+            dest=unset,
+            default=unset,
+            help="show the version",
+        )
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         """Parse as argparse does, but look for unknown options first."""

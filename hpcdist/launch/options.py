@@ -10,7 +10,6 @@ from typing import Any
 
 from hpcdist.base import settings
 from hpcdist.base.setting import Setting, Word
-from hpcdist.base.version import version
 from hpcdist.fluid.compat import fluid_options
 from hpcdist.launch.command_line import Parser, argument
 from hpcdist.runtime.job.failure_policy import OnFailure
@@ -100,21 +99,7 @@ def options_only() -> argparse.ArgumentParser:
     return declared
 
 
-class _Version(argparse.Action):
-    """Shows the version, which is looked up only then."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, *_: object, option_string: str | None = None
-    ) -> None:
-        parser._print_message(f"hpcdist {version()}\n", sys.stdout)
-        parser.exit()
-
-
 def _add_options(declared: argparse.ArgumentParser) -> None:
-    unset = argparse.SUPPRESS
-    declared.add_argument(
-        "--version", action=_Version, nargs=0, dest=unset, default=unset, help="show the version"
-    )
     roles = declared.add_argument_group("roles of the ranks")
     _add(roles, settings.PSERVERS, "P", "number of ranks that are servers, the last P")
     _add(roles, settings.PSERVERS_PER_NODE, "K", "number of servers on each node, its last ranks")

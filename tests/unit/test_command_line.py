@@ -317,6 +317,13 @@ def test_a_directory_instead_of_a_script(files, named, tmp_path, monkeypatch, ca
     assert "did you mean" not in said
 
 
+@pytest.mark.parametrize("command", commands.COMMANDS)
+def test_each_command_tells_the_version(command, capsys):
+    with pytest.raises(SystemExit) as end:
+        main.main([command, "--version"])
+    assert not end.value.code and capsys.readouterr().out.startswith("hpcdist 1")
+
+
 def test_the_version(capsys):
     with pytest.raises(SystemExit) as caught:
         main.main(["--version"])
