@@ -62,12 +62,22 @@ def extents(shape: Iterable[Any]) -> tuple[int, ...]:
     """Return a shape's extents as ints; GraphTypeError for text, and for what is not whole."""
     listed = tuple(shape)
     for extent in listed:
-        if type(extent) is int:
-            continue
-        whole = not isinstance(extent, Real) or float(extent).is_integer()
-        if isinstance(extent, str) or not whole:
+        if not _stands_for_whole(extent):
             raise GraphTypeError(f"a shape has whole numbers, got {extent!r} in {[*listed]}")
     return tuple(map(int, listed))
+
+
+def whole(value: Any) -> int:
+    """Return a number of elements as an int: of 4.0 too; GraphTypeError for what is not whole."""
+    if not _stands_for_whole(value):
+        raise GraphTypeError(f"expected a whole number, got {value!r}: int() of it, or // for /")
+    return int(value)
+
+
+def _stands_for_whole(value: Any) -> bool:
+    if type(value) is int:
+        return True
+    return not isinstance(value, str) and (not isinstance(value, Real) or float(value).is_integer())
 
 
 def positive(name: str, value: Any, errors: Errors = PLAN) -> float:

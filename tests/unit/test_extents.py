@@ -265,3 +265,33 @@ def test_a_momentum_that_is_a_value_is_refused_where_ranks_share_moments():
     op.inputs["MomentumTensor"] = [x.name]
     with pytest.raises(GraphError, match="sync_batch_norm does not read slot 'MomentumTensor'"):
         synchronize_batch_norm(main.global_block())
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda x: layers.fill_constant([2.5, 3], "float32", 1.0),
+        lambda x: layers.zeros([2.5], "float32"),
+        lambda x: layers.reshape(x, [2.5, -1]),
+        lambda x: layers.expand(x, [1.5, 1]),
+        lambda x: layers.slice(x, axes=[0], starts=[0], ends=[2.5]),
+        lambda x: layers.topk(x, 2.5),
+        lambda x: layers.gaussian_random([2.5]),
+        lambda x: layers.one_hot(layers.cast(x, "int64"), 2.5),
+        lambda x: layers.fill_constant_batch_size_like(x, [1, 2.5], "float32", 0.0),
+    ],
+)
+def test_fractions_are_no_extents(build):
+    """Not cut to whole numbers: ``size / 2`` of an odd size is a mistake."""
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = fluid.data("x", [4, 1])
+        with pytest.raises(TypeError, match=r"expected a whole number, got [12]\.5: int\(\) of it"):
+            build(x)
+
+
+def test_whole_numbers_may_be_floats():
+    """As `size / 2` is in Python 3."""
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = fluid.data("x", [4, 6])
+        assert layers.reshape(x, [16 / 2, np.float64(3)]).shape == (8, 3)
+        assert layers.topk(x, 4 / 2)[0].shape == (4, 2)

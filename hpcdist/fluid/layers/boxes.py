@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hpcdist.base.checks import whole
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid.layers.helper import LayerHelper, append, append_all, declared, declared_attrs
 from hpcdist.fluid.layers.nn import softmax
@@ -83,7 +84,7 @@ def density_prior_box(
     """Return prior boxes of fixed sizes, ``densities[i]`` squared of size i over each cell."""
     if not densities or not fixed_sizes or not fixed_ratios or len(densities) != len(fixed_sizes):
         raise GraphError("density_prior_box: as many densities as fixed_sizes must be given")
-    densities = [int(d) for d in densities]
+    densities = [whole(d) for d in densities]
     fixed_sizes, fixed_ratios = _floats(fixed_sizes), _floats(fixed_ratios)
     step_w, step_h = steps
     return declared("density_prior_box", locals(), None, variances=variance)
@@ -168,7 +169,7 @@ def yolo_box(
     x: [n, anchors * (5 + classes), rows, columns]; img_size: int32 [n, 2] (height, width). Returns
     boxes [n, rows * columns * anchors, 4] and scores [n, rows * columns * anchors, classes].
     """
-    anchors = [int(a) for a in anchors]
+    anchors = [whole(a) for a in anchors]
     return declared("yolo_box", locals(), None)
 
 
@@ -190,7 +191,7 @@ def yolov3_loss(
 
     gt_box: [N, boxes, 4], center, width and height in parts of the image; 0 where there is none.
     """
-    anchors, anchor_mask = [int(a) for a in anchors], [int(a) for a in anchor_mask]
+    anchors, anchor_mask = [whole(a) for a in anchors], [whole(a) for a in anchor_mask]
     return declared("yolov3_loss", locals(), ("ObjectnessMask", "GTMatchMask"))[0]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hpcdist.base.checks import whole
 from hpcdist.fluid.initializer import ConstantInitializer
 from hpcdist.fluid.layers.extents import as_extents
 from hpcdist.fluid.layers.helper import LayerHelper, append
@@ -154,7 +155,7 @@ def fill_constant_batch_size_like(
         (-1, 4)
     """
     attrs = {
-        "shape": [int(d) for d in shape],
+        "shape": [whole(d) for d in shape],
         "dtype": canonical(dtype),
         "value": _number(value, dtype),
         "input_dim_idx": input_dim_idx,

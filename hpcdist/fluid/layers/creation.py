@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.checks import whole
 from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.fluid.layers.extents import as_extents, has_variables
 from hpcdist.fluid.layers.helper import LayerHelper, append, append_all, into
@@ -86,7 +87,7 @@ def linspace(start: Any, stop: Any, num: Any, dtype: DTypeLike) -> Variable:
         [array([0. , 0.5, 1. ], dtype=float32)]
     """
     if not has_variables([start, stop, num]):
-        return _constant(np.linspace(start, stop, int(num)), dtype)
+        return _constant(np.linspace(start, stop, whole(num)), dtype)
     kinds = {"Start": dtype, "Stop": dtype, "Num": "int32"}
     slots = {
         slot: value if isinstance(value, Variable) else fill_constant([1], kinds[slot], value)
@@ -261,7 +262,7 @@ def random_crop(x: Variable, shape: Sequence[int], seed: int | None = None) -> V
         >>> fluid.layers.random_crop(images, shape=[3, 28, 28]).shape
         (-1, 3, 28, 28)
     """
-    return append("random_crop", {"X": x}, shape=[int(d) for d in shape], startup_seed=seed or 0)
+    return append("random_crop", {"X": x}, shape=[whole(d) for d in shape], startup_seed=seed or 0)
 
 
 # -- of coordinates --------------------------------------------------------------------------------

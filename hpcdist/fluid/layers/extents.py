@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hpcdist.base.checks import whole
 from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.graph import names
 from hpcdist.graph.block import Block
@@ -47,7 +48,7 @@ def from_variables(
     kept: dict[str, Any] = {}
     for name, value in attrs.items():
         if not has_variables(value):
-            kept[name] = value
+            kept[name] = _known(value, definition.attrs.get(name), name in definition.given)
             continue
         places = definition.given.get(name, Given())
         several = isinstance(value, (list, tuple))
@@ -63,17 +64,24 @@ def from_variables(
             slot = places.listed or places.tensor
             slots[slot] = values if places.listed else _joined(block, values)
         if name in definition.attrs:
-            numbers = [places.mark if isinstance(one, Variable) else int(one) for one in of]
+            numbers = [places.mark if isinstance(one, Variable) else whole(one) for one in of]
             alone = [] if isinstance(default, (list, tuple)) else default
             kept[name] = numbers if several else alone
     return slots, kept
+
+
+def _known(value: Any, default: Any, is_number: bool) -> Any:
+    """Return an attribute that is known; of extents, bounds and the like, as whole numbers."""
+    if not is_number or value is None or isinstance(default, float):
+        return value
+    return [whole(one) for one in value] if isinstance(value, (list, tuple)) else whole(value)
 
 
 def as_extents(shape: Any) -> Any:
     """Return a shape as an attribute: a Variable, or a list of integers and Variables."""
     if isinstance(shape, Variable):
         return shape
-    return [d if isinstance(d, Variable) else int(d) for d in shape]
+    return [d if isinstance(d, Variable) else whole(d) for d in shape]
 
 
 def _checked(layer: str, name: str, one: Any, kinds: tuple[str, ...]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hpcdist.base.checks import whole
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid.layers.helper import LayerHelper, append, append_all, present
 from hpcdist.graph.variable import Variable
@@ -39,7 +40,11 @@ def similarity_focus(
     largest in other rows and columns; all planes have 1 where one of these has one.
     """
     return append(
-        "similarity_focus", {"X": input}, name, axis=axis, indexes=[int(index) for index in indexes]
+        "similarity_focus",
+        {"X": input},
+        name,
+        axis=axis,
+        indexes=[whole(index) for index in indexes],
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.checks import whole
 from hpcdist.base.errors import GraphError, GraphTypeError
 from hpcdist.fluid.layers.activation import apply
 from hpcdist.fluid.layers.extents import as_extents, refuse_variables
@@ -42,7 +43,7 @@ Ints = int | Sequence[int]
 def _ints(layer: str, argument: str, value: Any) -> list[int]:
     """Return integers, known when the Program is built, as a list."""
     refuse_variables(layer, argument, value)
-    return [int(v) for v in _listed(value)]
+    return [whole(v) for v in _listed(value)]
 
 
 def _listed(value: Any) -> list[Any]:
@@ -140,7 +141,7 @@ def _triangle(kind: str, input: Variable, diagonal: int, name: str | None) -> Va
         raise GraphTypeError(f"diagonal in {kind} must be a python Int, got {diagonal!r}")
     if len(input.shape) < 2:
         raise GraphError(f"input shape in {kind} must be at least 2-D, got {input.shape}")
-    return apply("tril_triu", input, name, diagonal=int(diagonal), lower=kind == "tril")
+    return apply("tril_triu", input, name, diagonal=whole(diagonal), lower=kind == "tril")
 
 
 def diag(diagonal: Variable | np.ndarray) -> Variable:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.checks import whole
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid.initializer import NumpyArrayInitializer
 from hpcdist.fluid.layers.embedding import looked_up
@@ -65,7 +66,7 @@ def nce(
         if custom_dist is None or len(custom_dist) != num_total_classes:
             raise GraphError("layers.nce: custom_dist needs a probability for every class")
         inputs |= _alias_tables(helper, custom_dist)
-    negatives = 10 if num_neg_samples is None else int(num_neg_samples)
+    negatives = 10 if num_neg_samples is None else whole(num_neg_samples)
     cost = helper.new_var(dtype)
     outputs = {
         "Cost": cost,
@@ -73,7 +74,7 @@ def nce(
         "SampleLabels": helper.new_var(label.dtype, stop_gradient=True),
     }
     attrs = {
-        "num_total_classes": int(num_total_classes),
+        "num_total_classes": whole(num_total_classes),
         "num_neg_samples": negatives,
         "seed": seed,
         "sampler": _SAMPLERS.index(sampler),

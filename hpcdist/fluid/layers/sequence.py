@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from hpcdist.base.checks import whole
 from hpcdist.base.errors import GraphError
 from hpcdist.fluid.layers.helper import LayerHelper, append, append_all
 from hpcdist.fluid.layers.param_attr import ParamLike
@@ -306,7 +307,7 @@ def lod_append(x: Variable, level: Any) -> Variable:
         return lod_reset(x, level)
     if not isinstance(level, Iterable):
         raise GraphError(f"lod_append: level must be offsets, or a Variable, got {level!r}")
-    attrs = {"target_lod": [int(offset) for offset in level], "append": True}
+    attrs = {"target_lod": [whole(offset) for offset in level], "append": True}
     return LayerHelper("lod_append").apply("lod_reset", {"X": x}, attrs, dtype=x.dtype)
 
 
