@@ -404,14 +404,3 @@ def test_sequences_of_a_value_that_every_trainer_computes_whole_stay():
         (joined,) = unpack(packed, [boxes], ofs, division)
         assert joined.lod() == [[0, 2, 2, 5]]
         np.testing.assert_array_equal(np.asarray(joined), np.asarray(boxes))
-
-
-def test_rows_that_each_trainer_sorts_by_length_are_not_rows_of_the_batch():
-    words = layers.data("words", [3], lod_level=1)
-    table = layers.lod_rank_table(words)
-    steps = layers.lod_tensor_to_array(words, table)
-    back = layers.array_to_lod_tensor(steps, table)
-    first = layers.array_read(steps, layers.fill_constant([1], "int64", 0))
-    pooled = layers.sequence_pool(layers.reorder_lod_tensor_by_rank(words, table), "sum")
-    assert how_of(back) is How.RAGGED and how_of(layers.sequence_pool(back, "sum")) is ROWS
-    assert how_of(first) is how_of(layers.scale(first, 2.0)) is how_of(pooled) is MIXED
