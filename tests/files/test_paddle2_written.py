@@ -125,7 +125,7 @@ def test_what_2_6_2_does_not_have_is_refused_by_name(paddle, expression, tmp_pat
 
 # Of training, and of jobs: no inference model has them.
 OF_JOBS = """
-    dgc distributed_lookup_table fake_init fused_elemwise_activation gen_nccl_id
+    barrier dgc distributed_lookup_table exchange fake_init fused_elemwise_activation gen_nccl_id
     hierarchical_sigmoid_path lars_momentum_of_norms local_sgd_interval lookup_sparse_table
     make_table merge_ids nce_classes no_rows pipeline_recv pipeline_send prefetch proximal_adagrad
     pull_sparse push_sparse rated_adadelta recv ref_by_trainer_id split_byref split_ids

@@ -25,6 +25,12 @@ def batch(step: int, trainer: int) -> dict[str, np.ndarray]:
     }
 
 
+def as_launched(role: Any, trainers: int, monkeypatch: Any) -> None:
+    """Let a rank find the variables that the launcher sets for a trainer of fleet."""
+    for name, value in environment.variables(Cluster(tuple(range(trainers))), role.index).items():
+        monkeypatch.setenv(name, value)
+
+
 def union(step: int, trainers: int) -> dict[str, np.ndarray]:
     """Return the batches of all trainers as one."""
     parts = [batch(step, trainer) for trainer in range(trainers)]

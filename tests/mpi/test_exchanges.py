@@ -11,8 +11,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist.fleet import DistributedStrategy, Fleet
 from hpcdist.fluid.compat.paddle2 import distributed as dist
-from tests.mpi.collective_jobs import batch, network, refused
-from tests.mpi.test_fleet_collective import as_launched
+from tests.mpi.collective_jobs import as_launched, batch, network, refused
 from tests.support.job import run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)

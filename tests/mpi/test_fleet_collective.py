@@ -12,10 +12,10 @@ import pytest
 import hpcdist as fluid
 from hpcdist.fleet import DistributedStrategy, Fleet, PaddleCloudRoleMaker
 from hpcdist.fleet import collective as older
-from hpcdist.launch import environment
 from tests.mpi.collective_jobs import (
     ROWS,
     STEPS,
+    as_launched,
     batch,
     check,
     momentum_clipped_with_decay,
@@ -26,13 +26,6 @@ from tests.mpi.collective_jobs import (
 from tests.support.job import alone, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
-
-
-def as_launched(role: Any, trainers: int, monkeypatch: Any) -> None:
-    from hpcdist.comm.cluster import Cluster
-
-    for name, value in environment.variables(Cluster(tuple(range(trainers))), role.index).items():
-        monkeypatch.setenv(name, value)
 
 
 @pytest.mark.parametrize("trainers", [2, 3, 4])

@@ -49,7 +49,8 @@ FLUIDS = re.findall(
     _get_dims _get_float_element _get_stop_gradients_ _global_learning_rate
     _hierarchical_allreduce_inter_nranks _insert_op _is_chief _is_distributed _is_initialized
     _loader _lr_schedule_guard _moment1_acc_str _mutable_data _nccl_comm_num _optimized_guard
-    _origin_program _parameters_on_pservers _prepend_op _prune _prune_with_input _ps_endpoint
+    _origin_program _parameters_on_pservers _prepend_op _program _prune _prune_with_input
+    _ps_endpoint
     _remove_op _remove_var _rename_input _rename_output _rename_var _reset _role_maker _rollback
     _set_attr _set_checkpoints _set_dims _set_eager_deletion_mode _set_error_clip _set_float_element
     _set_server_config _stat_neg _stat_pos _trainers_endpoints _type _use_hierarchical_allreduce

@@ -14,6 +14,7 @@ import numpy as np
 from hpcdist.base.errors import GraphError
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
+from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.common import Wanted
 
 Everyones = Sequence[np.ndarray]
@@ -26,7 +27,7 @@ REDUCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-class Exchange(NamedTuple):
+class ExchangeKind(NamedTuple):
     """One kind: ``rows(n, trainers)`` of a result, and what trainer ``me`` gets of everyone's."""
 
     rows: Callable[[int, int], int]
@@ -56,25 +57,25 @@ def _part(rows: int, trainers: int) -> int:
     return rows // trainers if rows >= 0 else -1
 
 
-KINDS: Mapping[str, Exchange] = {
-    "all_reduce": Exchange(_as_many, lambda values, me, root, op: _reduced(values, op)),
-    "reduce": Exchange(
+KINDS: Mapping[str, ExchangeKind] = {
+    "all_reduce": ExchangeKind(_as_many, lambda values, me, root, op: _reduced(values, op)),
+    "reduce": ExchangeKind(
         _as_many, lambda values, me, root, op: _reduced(values, op) if me == root else values[me]
     ),
-    "broadcast": Exchange(_as_many, lambda values, me, root, op: values[root]),
-    "all_gather": Exchange(
+    "broadcast": ExchangeKind(_as_many, lambda values, me, root, op: values[root]),
+    "all_gather": ExchangeKind(
         _more, lambda values, me, root, op: np.concatenate(np.atleast_1d(*values, values[me])[:-1])
     ),
-    "scatter": Exchange(
+    "scatter": ExchangeKind(
         _part, lambda values, me, root, op: np.split(values[root], len(values))[me]
     ),
-    "alltoall": Exchange(
+    "alltoall": ExchangeKind(
         lambda rows, trainers: _part(rows, trainers) * trainers if rows >= 0 else -1,
         lambda values, me, root, op: np.concatenate(
             [np.split(value, len(values))[me] for value in values]
         ),
     ),
-    "reduce_scatter": Exchange(
+    "reduce_scatter": ExchangeKind(
         _part, lambda values, me, root, op: np.split(_reduced(values, op), len(values))[me]
     ),
 }
@@ -99,15 +100,16 @@ def _no_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
 define(
     "exchange",
     "X -> Out",
+    rows=not_on_rows,
     attrs={"kind": "all_reduce", "op": "sum", "root": 0, "trainers": 1},
     infer=_infer,
     grad=_no_grad,
 )
-define("barrier", "->")
+define("barrier", "->", rows=not_on_rows)
 EXCHANGES = ("exchange", "barrier")
 
 
 def result_of(op: Operator, values: Everyones, me: int) -> np.ndarray:
-    """Return what trainer ``me`` gets of everyone's values, which are in trainer order."""
+    """Return the result of trainer ``me``, from everyone's values in trainer order."""
     reduction = REDUCTIONS[op.attrs["op"]]
     return KINDS[op.attrs["kind"]].result(values, me, op.attrs["root"], reduction)

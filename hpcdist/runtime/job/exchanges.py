@@ -61,7 +61,7 @@ def bind_exchange(op: Operator, binding: Binding, gather: Gather, me: int, train
 
 
 def everyones(op: Operator, own: np.ndarray, gather: Gather, trainers: int) -> Sequence[np.ndarray]:
-    """Return what each trainer gives to an exchange, in trainer order; CommError, see above."""
+    """Return the values that trainers give to an exchange, in their order; CommError, see above."""
     what = " ".join([op.attrs.get("kind", op.type), *op.input("X")])
     head = f"{what}: {own.dtype}{list(own.shape)}, {sorted(op.attrs.items())}".encode()
     came = gather(head + own.tobytes(), f"the other trainers' {what}")

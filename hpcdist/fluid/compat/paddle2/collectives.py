@@ -108,7 +108,7 @@ def alltoall(
 
 
 def barrier(group: Any = None) -> None:
-    """Let every step wait here until all trainers have come."""
+    """Wait here in every step until all trainers have come."""
     _no_group(group)
     default_main_program().current_block().append_op("barrier", {}, {})
 

@@ -291,7 +291,7 @@ def checked(init: Function, module: str) -> Function:
 
 
 def check_constructors(module: str, namespace: Mapping[str, Any]) -> None:
-    """Let the public classes of a module check what they are made with, by annotations."""
+    """Check what the public classes of a module are made with, by annotations."""
     for name in public(namespace):
         made = namespace[name]
         if inspect.isclass(made) and inspect.isfunction(vars(made).get("__init__")):
