@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,26 @@ def test_local_rows_make_the_step_of_one_process_on_all_of_them(trainers, server
         for got, wanted in zip(steps, expected, strict=True):
             for value, whole in zip(got, wanted, strict=True):
                 np.testing.assert_allclose(value, whole, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("trainers", "servers"), [(2, 0), (2, 1)])
+def test_that_each_trainer_evaluates_rows_of_its_own_is_said_once(trainers, servers, caplog):
+    caplog.set_level(logging.WARNING, "hpcdist")
+
+    def script(role: Any) -> list[str]:
+        main, startup, (loss, _) = network()
+        test = main.clone(for_test=True)
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        for step in range(2):
+            exe.run(main, feed=batch(step, 3), fetch_list=[loss])
+            assert len(caplog.messages) == (step and role.index == 0)
+            exe.run(test, feed=batch(role.index, 2), fetch_list=[loss.name])
+        return list(caplog.messages)
+
+    first, second = values(run_job(trainers, servers, script, local_feed=True))
+    assert len(first) == 1 and second == []
+    assert "what is fetched is of these alone" in first[0]
 
 
 @pytest.mark.parametrize(("trainers", "servers"), [(2, 0), (2, 1)])

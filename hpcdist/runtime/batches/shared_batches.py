@@ -86,6 +86,7 @@ class Batches:
         self._met: ProgramCache[SharedProgram] = ProgramCache()
         self._area_counts: frozenset[str] = frozenset()  # of `auc`: each trainer's own
         self._counting: ProgramCache[CountsOfAll] = ProgramCache()
+        self._told_own_rows = False
         self.joins = False  # whether every step counts the rows that each trainer has
 
     def share(self, program: Program, trainers: int, *, averaged_away: bool) -> Program:
@@ -153,6 +154,8 @@ class Batches:
         """
         shared = self._shared.get(program)
         if shared is None:
+            if feed and self._local:
+                self._tell_own_rows()
             if self._area_counts:
                 self._counting_of(program).gather(scope)
             return feed
@@ -288,6 +291,15 @@ class Batches:
                 "its rows count: %s. Fetched values are those of the whole batch",
                 "; ".join(seen),
             )
+
+    def _tell_own_rows(self) -> None:
+        if not self._told_own_rows and self._trainers.rank == 0 and self._trainers.size > 1:
+            logger.warning(
+                "with --feed local a program that does not train is computed by each trainer of "
+                "the rows that it feeds itself: what is fetched is of these alone. Feed it all "
+                "rows, or sum over trainers by fleet.metrics or fleet.util.all_reduce"
+            )
+        self._told_own_rows = True
 
     def _tell_whole(self, shared: SharedFacts, reason: str) -> None:
         if not shared.told_whole and self._trainers.rank == 0 and self._trainers.size > 1:
