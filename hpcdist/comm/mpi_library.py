@@ -22,23 +22,6 @@ mkdir -p {folder} && ln -s {library} {folder}/libmpi.so.12 && export LD_LIBRARY_
 DEBIANS_MPICH = "/usr/lib/*/libmpich.so.12"
 
 
-def loaded_library() -> str:
-    """Return the name and version of the MPI library that this process runs, or ""."""
-    module = sys.modules.get("mpi4py.MPI")
-    return "" if module is None else short_name(module.Get_library_version())
-
-
-def short_name(library: str) -> str:
-    """Return the first words of what an MPI library says of itself, without its details. Pure.
-
-    >>> short_name("Open MPI v5.0.11, package: Open MPI, ident: 5.0.11")
-    'Open MPI v5.0.11'
-    >>> short_name("MPICH Version:      4.3.1\\nMPICH ABI:   17:1:5")
-    'MPICH 4.3.1'
-    """
-    return " ".join(library.partition("\n")[0].partition(",")[0].replace(" Version:", "").split())
-
-
 def library() -> tuple[str, str]:
     """Return the name and version of the MPI library that python loads, or "" and why it cannot."""
     # In a separate process, because it does not start MPI: this one may still want to.

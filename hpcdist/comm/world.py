@@ -7,7 +7,6 @@ from functools import cache
 from hpcdist.base.errors import LaunchError
 from hpcdist.comm import ulfm
 from hpcdist.comm.mpi import MpiTransport, start
-from hpcdist.comm.mpi_library import no_library
 from hpcdist.comm.process_manager import dead_servers
 
 
@@ -25,6 +24,8 @@ def mpi_world() -> MpiTransport:
     try:
         comm, policy = start()
     except (ImportError, RuntimeError) as error:
+        from hpcdist.comm.mpi_library import no_library  # in a job that runs, a module less
+
         reason = f"{type(error).__name__}: {error}"
         raise LaunchError(no_library(reason)) from error
     if ulfm.offered(comm):

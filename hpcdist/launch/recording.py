@@ -24,7 +24,7 @@ from hpcdist.base.trace.files import RankOfJob, RankRecording
 from hpcdist.base.trace.position import here
 from hpcdist.base.trace.recorder import MIB, recorder
 from hpcdist.base.version import version
-from hpcdist.comm import mpi_library
+from hpcdist.comm import mpi
 from hpcdist.comm.clock_offset import ClockOffset, drift_between
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.progress import waiting_cause
@@ -203,7 +203,7 @@ def _of_process(script: str) -> dict[str, Any]:
     return {
         "script": printable(script),
         "command": printable(shlex.join(["python", *sys.orig_argv[1:]])),
-        "versions": ", ".join(filter(None, (*packages, mpi_library.loaded_library()))),
+        "versions": ", ".join(filter(None, (*packages, mpi.loaded_library()))),
         "began_ns": time.monotonic_ns(),
     }
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcdist.base.errors import LaunchError
-from hpcdist.comm import mpi_library
+from hpcdist.comm import mpi, mpi_library
 from hpcdist.comm.base import Transport
 from hpcdist.comm.clock_offset import ClockOffset, clock_offset
 from hpcdist.comm.process_manager import launched_rank, launched_size
@@ -135,7 +135,7 @@ def _state(transport: Transport | None, problem: str, directory: Path) -> RankSt
         launched=launched_size(),
         world=1 if transport is None else transport.size,
         versions=facts.versions(),
-        mpi=mpi_library.short_name(library),
+        mpi=mpi.short_name(library),
         mpi_problem=problem or (missing if transport is None else ""),
         concurrent=None if transport is None else transport.concurrent,
         cores=tuple(sorted(os.sched_getaffinity(0))),
