@@ -15,7 +15,6 @@ from pathlib import Path
 
 from hpcdist.base.setting import Integer
 from hpcdist.checkpoint.preemption import AGAIN
-from hpcdist.comm import mpi_library
 from hpcdist.launch.command_line import Parser, argument
 from hpcdist.launch.options import add_script
 
@@ -266,6 +265,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _parse(argv: Sequence[str]) -> tuple[BatchJob, str | None]:
+    from hpcdist.comm.mpi_library import library  # in a job that runs, a module less
+
     declared = parser()
     arguments = declared.parse_args(argv)
     server_options = [arguments.pservers, arguments.pservers_per_node, arguments.server_nodes]
@@ -309,7 +310,7 @@ def _parse(argv: Sequence[str]) -> tuple[BatchJob, str | None]:
         time=arguments.time,
         partition=arguments.partition,
         account=arguments.account,
-        mpi=arguments.mpi or ("" if arguments.env else pmi_of(mpi_library.library()[0])),
+        mpi=arguments.mpi or ("" if arguments.env else pmi_of(library()[0])),
         env=arguments.env if "/" in arguments.env or not arguments.env else f"./{arguments.env}",
         python="python" if arguments.env else shlex.quote(sys.executable),
         warning_s=arguments.warning,

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from hpcdist.comm import mpi_library
 from hpcdist.launch import options, slurm
 from hpcdist.launch.main import main
 from tests.scripts import read_script
@@ -151,7 +152,7 @@ def test_a_file_of_the_site_is_read_and_may_choose_its_mpi(tmp_path, monkeypatch
 def test_srun_starts_mpi_as_the_library_of_this_python_needs(
     capsys, monkeypatch, library, mpi, setting
 ):
-    monkeypatch.setattr(slurm.mpi_library, "library", lambda: (library, ""))
+    monkeypatch.setattr(mpi_library, "library", lambda: (library, ""))
     assert f"export SLURM_MPI_TYPE={mpi} {setting}" in written(capsys, "t.py")
     assert "SLURM_MPI_TYPE=pmi2" in written(capsys, "--mpi", "pmi2", "t.py")
 
