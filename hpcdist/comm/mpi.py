@@ -309,22 +309,6 @@ def _large(nbytes: int) -> MPI.Datatype:
     return MPI.Datatype.Create_struct([blocks, rest], ends, [block, MPI.BYTE]).Commit()
 
 
-@dataclass(frozen=True)
-class Awaited:
-    """Describes a wait for something of all ranks of a communicator: MPI does not say of whom."""
-
-    transport: MpiTransport
-    what: str
-    cause = Cause.BARRIER
-
-    def __call__(self) -> str:
-        return f"rank {self.transport.rank} waiting for {self.what}"
-
-    def missing_ranks(self) -> tuple[int, ...]:
-        """Return all other ranks: any of them may be what is waited for."""
-        return self.transport.peers_in_world()
-
-
 def loaded_library() -> str:
     """Return the name and version of the MPI library that this process runs, or ""."""
     module = sys.modules.get("mpi4py.MPI")
@@ -340,6 +324,22 @@ def short_name(library: str) -> str:
     'MPICH 4.3.1'
     """
     return " ".join(library.partition("\n")[0].partition(",")[0].replace(" Version:", "").split())
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """Describes a wait for something of all ranks of a communicator: MPI does not say of whom."""
+
+    transport: MpiTransport
+    what: str
+    cause = Cause.BARRIER
+
+    def __call__(self) -> str:
+        return f"rank {self.transport.rank} waiting for {self.what}"
+
+    def missing_ranks(self) -> tuple[int, ...]:
+        """Return all other ranks: any of them may be what is waited for."""
+        return self.transport.peers_in_world()
 
 
 def start() -> tuple[MPI.Comm, WaitPolicy]:

@@ -12,7 +12,7 @@ from hpcdist.errors import FeedError, PlanError
 from hpcdist.graph import registry
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.rows import How, OfRows
-from hpcdist.lod_tensor import LoDTensor, create_lod_tensor
+from hpcdist.lod_tensor import create_lod_tensor
 from hpcdist.runtime.batches.analysis import RowTreatment, SharedProgram
 from hpcdist.runtime.batches.gather import pack, unpack
 from hpcdist.runtime.batches.scatter import (
@@ -334,26 +334,6 @@ def test_values_padded_to_each_trainers_own_longest_sequence_are_fetched_of_whol
     assert shared.of_rows(value.name).how is MIXED
 
 
-@pytest.mark.parametrize("lengths", [[2, 0, 3, 1, 1], [0, 0], [4]])
-def test_sequences_are_cut_and_joined_again(lengths):
-    rows = np.arange(sum(lengths) * 2, dtype="float32").reshape(-1, 2)
-    whole = create_lod_tensor(rows, [lengths])
-    trainers, batched = 3, frozenset({"x", "y"})
-    feed = {"x": whole, "y": np.arange(len(lengths))}
-    cuts = [cut_feed(feed, batched, k, trainers) for k in range(trainers)]
-    for cut, _ in cuts:
-        assert cut["x"].samples == len(cut["y"])
-    ofs = [OfRows(RAGGED, "x"), OfRows(SUM)]
-    own = [[cut["x"], np.array([float(len(cut["x"]))])] for cut, _ in cuts]
-    packed = [pack(values, ofs, division.share) for values, (_, division) in zip(own, cuts)]
-    for values, (_, division) in zip(own, cuts):
-        joined, total = unpack(packed, values, ofs, division)
-        assert isinstance(joined, LoDTensor)
-        np.testing.assert_array_equal(joined, rows)
-        assert joined.recursive_sequence_lengths() == [lengths]
-        np.testing.assert_array_equal(total, [sum(lengths)])
-
-
 def test_a_mean_over_rows_of_sequences_counts_rows():
     x, y = layers.data("x", [4], lod_level=1), layers.data("y", [1])
     both = layers.sequence_pool(x, "sum") + y
@@ -393,14 +373,3 @@ def test_values_computed_together_must_have_equally_many_rows_of_each_sample():
     ):
         assert unlike(feed, shared.alike_in(feed)).startswith(named)
         assert bool(unlike(feed, shared.alike_in(feed))) is bool(named)
-
-
-def test_sequences_of_a_value_that_every_trainer_computes_whole_stay():
-    boxes = create_lod_tensor(np.arange(10, dtype="float32").reshape(5, 2), [[2, 0, 3]])
-    feed, ofs = {"x": np.zeros((3, 2))}, [OfRows(MIXED)]
-    divisions = [cut_feed(feed, frozenset({"x"}), k, 2, why_whole="rows mix")[1] for k in range(2)]
-    packed = [pack([boxes], ofs, division.share) for division in divisions]
-    for division in divisions:
-        (joined,) = unpack(packed, [boxes], ofs, division)
-        assert joined.lod() == [[0, 2, 2, 5]]
-        np.testing.assert_array_equal(np.asarray(joined), np.asarray(boxes))

@@ -64,7 +64,7 @@ KINDS: Mapping[str, ExchangeKind] = {
     ),
     "broadcast": ExchangeKind(_as_many, lambda values, me, root, op: values[root]),
     "all_gather": ExchangeKind(
-        _more, lambda values, me, root, op: np.concatenate(np.atleast_1d(*values, values[me])[:-1])
+        _more, lambda values, me, root, op: np.concatenate([np.atleast_1d(v) for v in values])
     ),
     "scatter": ExchangeKind(
         _part, lambda values, me, root, op: np.split(values[root], len(values))[me]
