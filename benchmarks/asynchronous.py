@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rounds import (
+    BARE,
     FROM_CHECKOUT,
     HERE,
     Contender,
@@ -34,9 +35,9 @@ from vs_fluid import LIMIT_S, MPI_ENVIRONMENT, SERVERS, TRAINERS, free_port, mpi
 SCRIPT = str(HERE / "train_async.py")
 CASE = "linreg"
 # Steps that take a few seconds here; (warm-up, timed).
-STEPS = {"fluid": (50, 500), "hpcdist": (2000, 20000), "bare mpi4py": (2000, 20000)}
+STEPS = {"fluid": (50, 500), "hpcdist": (2000, 20000), BARE: (2000, 20000)}
 SLOW_MS, SLOW_S = 5.0, 4.0  # trainer 1 sleeps in each step; the race takes so many seconds
-TARGETS = (Target("hpcdist", "fluid", 20.0), Target("hpcdist", "bare mpi4py", 0.2))
+TARGETS = (Target("hpcdist", "fluid", 20.0), Target("hpcdist", BARE, 0.2))
 SLOW_TARGETS = (Target("async", "sync", 2.0),)
 
 
@@ -79,7 +80,7 @@ def run_hpcdist(*options: str) -> dict[str, Any]:
 def run_bare(scale: float) -> dict[str, Any]:
     """Run the loop by hand on 4 ranks; its trainers are equally fast."""
     command = [mpirun(), "-n", str(SERVERS + TRAINERS), sys.executable, HERE / "bare_mpi.py"]
-    command += ["--asynchronous", *counts("bare mpi4py", scale)]
+    command += ["--asynchronous", *counts(BARE, scale)]
     result = run_child(command, MPI_ENVIRONMENT, LIMIT_S)
     return {"steps_per_s": TRAINERS * result["steps_per_s"]}
 
@@ -112,7 +113,7 @@ def main() -> None:
     contenders = [
         Contender("fluid", functools.partial(run_fluid, options.fluid_python, scale)),
         Contender("hpcdist", functools.partial(run_hpcdist, *counts("hpcdist", scale))),
-        Contender("bare mpi4py", functools.partial(run_bare, scale)),
+        Contender(BARE, functools.partial(run_bare, scale)),
     ]
     title = "asynchronous linear regression, both trainers"
     rows = [race(CASE, title, contenders, options.rounds, TARGETS)]

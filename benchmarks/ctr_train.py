@@ -21,6 +21,7 @@ else:
 SLOTS, NUMBERS, WIDTH, BATCH = 26, 13, 16, 512
 IDS = 40000  # per slot
 HIDDEN = (128, 64, 32)
+SEED = 7
 
 
 def table(ids, width, name, distributed):
@@ -110,7 +111,7 @@ def main():
     parser.add_argument("--parquet", help="a file that `written` has written: feed from it")
     parser.add_argument("--keep", action="store_true", help="read all of it before the first step")
     options = parser.parse_args()
-    fluid.default_startup_program().random_seed = 7
+    fluid.default_startup_program().random_seed = SEED
     loss = network(distributed=os.environ.get("BENCHMARK_API") != "fluid")
     exe = fluid.Executor(place(options.place))
     program, trainer = of_role(exe)

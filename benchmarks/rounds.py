@@ -25,6 +25,7 @@ ONE_THREAD = dict.fromkeys(
 )
 
 CONSOLE = Console(stderr=True)
+BARE = "bare mpi4py"  # the contender that does the same by hand: nothing can be expected beyond it
 LIMIT_S = 300.0  # of one measurement
 
 
@@ -200,6 +201,10 @@ def report(
         CONSOLE.print(
             f"{target.name} / {target.over}: {ratio:.3g} (target {target.least:g}: {reached})"
         )
+        if BARE in medians and target.over != BARE:
+            at_most = statistics.median(a / b for a, b in zip(speeds[BARE], speeds[target.over]))
+            ratios[f"{target.name}/{target.over}"]["at_most"] = at_most
+            CONSOLE.print(f"{BARE} / {target.over}: {at_most:.3g}, what can be reached by hand")
     return {"case": case, "steps_per_s": medians, "rounds": speeds, "ratios": ratios}
 
 

@@ -27,6 +27,7 @@ from typing import IO, Any
 
 from cases import CASES
 from rounds import (
+    BARE,
     FROM_CHECKOUT,
     HERE,
     Contender,
@@ -45,12 +46,12 @@ LIMIT_S = 300.0
 TOLERANCE = 1e-4  # float32 sums in different orders
 # Steps that take a few seconds here; (warm-up, timed).
 STEPS = {
-    "linreg": {"fluid": (50, 500), "hpcdist": (2000, 20000), "bare mpi4py": (2000, 20000)},
-    "mlp": {"fluid": (10, 40), "hpcdist": (10, 100), "bare mpi4py": (10, 100)},
+    "linreg": {"fluid": (50, 500), "hpcdist": (2000, 20000), BARE: (2000, 20000)},
+    "mlp": {"fluid": (10, 40), "hpcdist": (10, 100), BARE: (10, 100)},
 }
 TARGETS = {
-    "linreg": (Target("hpcdist", "fluid", 30.0), Target("hpcdist", "bare mpi4py", 0.7)),
-    "mlp": (Target("hpcdist", "fluid", 2.0), Target("hpcdist", "bare mpi4py", 0.7)),
+    "linreg": (Target("hpcdist", "fluid", 30.0), Target("hpcdist", BARE, 0.7)),
+    "mlp": (Target("hpcdist", "fluid", 2.0), Target("hpcdist", BARE, 0.7)),
 }
 # More ranks than cores must work, as root too (Open MPI 5, Open MPI 4, MPICH).
 MPI_ENVIRONMENT = {
@@ -84,7 +85,7 @@ def mpirun() -> str:
 def run_bare(case: str, scale: float) -> dict[str, Any]:
     """Run the loop by hand on 4 ranks."""
     command = [mpirun(), "-n", str(SERVERS + TRAINERS), sys.executable, HERE / "bare_mpi.py"]
-    return run_child(command + counts(case, "bare mpi4py", scale), MPI_ENVIRONMENT, LIMIT_S)
+    return run_child(command + counts(case, BARE, scale), MPI_ENVIRONMENT, LIMIT_S)
 
 
 def run_hpcdist(case: str, scale: float) -> dict[str, Any]:
@@ -197,7 +198,7 @@ def main() -> None:
                 "fluid", functools.partial(run_fluid, options.fluid_python, case, options.scale)
             ),
             Contender("hpcdist", functools.partial(run_hpcdist, case, options.scale)),
-            Contender("bare mpi4py", functools.partial(run_bare, case, options.scale)),
+            Contender(BARE, functools.partial(run_bare, case, options.scale)),
         ]
         title = CASES[case].title
         rows.append(race(case, title, contenders, options.rounds, TARGETS[case], TOLERANCE))
