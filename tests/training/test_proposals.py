@@ -293,3 +293,21 @@ def test_boxes_of_single_classes_are_chosen_as_boxes_that_all_classes_share() ->
         rows = np.array(found)[a:b]
         places = [np.flatnonzero((boxes[image] == row[2:]).all(1))[0] for row in rows]
         assert [*zip(rows[:, 0], places)] == sorted(zip(rows[:, 0], places))
+
+
+def test_images_without_a_box_are_answered_as_in_fluid() -> None:
+    """By one row [[-1]] in one sequence; of `multiclass_nms2` by no row in sequences of each."""
+    main = fluid.Program()
+    with fluid.program_guard(main, fluid.Program()), fluid.unique_name.guard():
+        given = fluid.data("boxes", [None, 5, 4]), fluid.data("scores", [None, 3, 5])
+        marked = fluid.layers.multiclass_nms(*given, 2.0, 4, 5)
+        empty = fluid.contrib.layers.multiclass_nms2(*given, 2.0, 4, 5, return_index=True)
+    ones = {"boxes": np.ones((3, 5, 4), "float32"), "scores": np.ones((3, 3, 5), "float32")}
+    mark, none, index = fluid.Executor().run(
+        main, feed=ones, fetch_list=[marked, *empty], return_numpy=False
+    )
+    assert np.array(mark).tolist() == [[-1.0]]
+    assert mark.recursive_sequence_lengths() == [[1]]
+    assert np.array(none).shape == (0, 6)
+    assert none.recursive_sequence_lengths() == [[0, 0, 0]]
+    assert index.recursive_sequence_lengths() == [[0, 0, 0]]

@@ -110,7 +110,7 @@ def _nms(
     keep_top_k: int,
     normalized: bool,
 ) -> tuple[Value, Value]:
-    """Rows (class, score, x1, y1, x2, y2) for each image, [[-1]] if there are none at all."""
+    """Rows (class, score, x1, y1, x2, y2) of each image, and the places of their boxes."""
     rows, index, lengths = [], [], []
     images = _images(boxes, scores)
     for own_boxes, own_scores, places in images:
@@ -129,13 +129,17 @@ def _nms(
         rows += [[c, own_scores[c, i], *own_boxes[c, i]] for c, i in detections]
         index += [places[c, i] for c, i in detections]
         lengths.append(len(detections))
-    dtype = boxes.array.dtype
-    if not rows:
-        lod = Lod.of_lengths([np.array([1] + [0] * (len(images) - 1))])
-        return Value(np.full((1, 1), -1, dtype), lod), Value(np.zeros((0, 1), np.int32))
     lod = Lod.of_lengths([np.array(lengths)])
     places = np.array(index, np.int32).reshape(-1, 1)
-    return Value(np.array(rows, dtype), lod), Value(places, lod)
+    return Value(np.array(rows, boxes.array.dtype).reshape(-1, 6), lod), Value(places, lod)
+
+
+def _nms_or_mark(boxes: Value, scores: Value, **options: Any) -> Value:
+    """Rows as of `_nms`; [[-1]], one sequence however many the images, if there are none at all."""
+    found, _ = _nms(boxes, scores, **options)
+    if len(found.array):
+        return found
+    return Value(np.full((1, 1), -1, boxes.array.dtype), Lod.of_lengths([np.array([1])]))
 
 
 def _nms_infer(boxes: Meta, scores: Meta) -> Meta:
@@ -167,7 +171,7 @@ define(
     rows=not_on_rows,
     attrs=NMS,
     infer=lambda boxes, scores, **_: _nms_infer(boxes, scores),
-    values=lambda boxes, scores, **options: _nms(boxes, scores, **options)[0],
+    values=_nms_or_mark,
 )
 define(
     "multiclass_nms2",
