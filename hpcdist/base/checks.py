@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
 from numbers import Integral, Real
 from pathlib import Path
@@ -45,6 +46,16 @@ def integer(
         expected = f"at least {least}" if below is None else f"{least}..{below - 1}"
         raise wrong_value(f"{name}: expected {expected}, got {value}")
     return number
+
+
+def path_given(name: str, value: Any) -> Path:
+    """Check the path of a file or a folder; GraphTypeError if it is none.
+
+    ``name`` is what errors call it.
+    """
+    if not isinstance(value, (str, os.PathLike)) or isinstance(os.fspath(value), bytes):
+        raise GraphTypeError(f"{name}: expected a path as text, got {value!r:.80}")
+    return Path(value)
 
 
 def is_whole(value: Any, least: int) -> bool:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.base.errors import CheckpointError, HpcdistError, NotFiniteError
+from hpcdist.base.checks import integer, path_given
+from hpcdist.base.errors import CheckpointError, GraphTypeError, HpcdistError, NotFiniteError
 from hpcdist.base.trace.events import EventKind
 from hpcdist.base.trace.recorder import recorder
 from hpcdist.checkpoint import lock
@@ -57,8 +58,8 @@ def save(
     """
     peers = kept.peers
     wait()
-    if step < 0:
-        raise CheckpointError(f"step: expected a number of at least 0, got {step}")
+    path_given("dirname", dirname)
+    step = integer("step", step, 0, errors=(GraphTypeError, CheckpointError))
     if single_file:
         check_possible(peers.group, asynchronous=asynchronous, compression=compression)
     note(dirname)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hpcdist.base.checks import path_given
 from hpcdist.base.keywords import name_arguments_in
 from hpcdist.base.trace.position import here
 from hpcdist.checkpoint.divided import Combined
@@ -53,7 +54,7 @@ def load_vars(
     in which nothing trains, every trainer loads all of it.
     """
     program = checked_program("main_program", main_program)
-    scope, directory = global_scope(), Path(dirname)
+    scope, directory = global_scope(), path_given("dirname", dirname)
     chosen = chosen_variables(program, vars, predicate)
     names = [var.name for var in chosen]
     index, servers = 0, 1

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcdist.base.checks import path_given
 from hpcdist.base.errors import CheckpointError, GraphError, GraphTypeError
 from hpcdist.base.keywords import name_arguments_in
 from hpcdist.base.temporary import temporary_folder
+from hpcdist.base.warned import warn
 from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
 from hpcdist.checkpoint.files import read_whole
 from hpcdist.checkpoint.layout import MANIFEST
@@ -82,8 +84,12 @@ def save_inference_model(
         raise GraphTypeError(f"target_vars: expected Variables, got {target_vars!r}")
     for name in feeds:
         program.global_block().var(name)
+    if any(op.type == "auc" for op in program.global_block().ops):  # in Fluid's words
+        warn(
+            "please ensure that you have set the auc states to zeros before saving inference model"
+        )
     model, names = pruned(program, feeds, targets)
-    model_path = Path(dirname) / (model_filename or MODEL)
+    model_path = path_given("dirname", dirname) / (model_filename or MODEL)
     params_name = params_filename or MANIFEST
     if model_path.name == params_name:
         raise CheckpointError(f"model_filename and params_filename are both {params_name!r}")
@@ -150,7 +156,7 @@ def load_inference_model(
             "load_inference_model: the model is given as bytes; dirname must be None then, "
             f"got {dirname!r}"
         )
-    path = Path(dirname) / (model_filename or MODEL)
+    path = path_given("dirname", dirname) / (model_filename or MODEL)
     if path.is_file() and not is_checkpoint(path):
         extra: Any = read_program(read_whole(path, MAX_MODEL), str(path), rewrite)
     else:

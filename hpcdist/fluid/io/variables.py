@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.checks import path_given
 from hpcdist.base.errors import CheckpointError
 from hpcdist.base.keywords import name_arguments_in
+from hpcdist.base.temporary import temporary_folder
 from hpcdist.base.warned import warn
 from hpcdist.checkpoint.checkpoint import is_checkpoint
 from hpcdist.checkpoint.fluid_files import write_tensors
@@ -69,7 +71,7 @@ def _say_what_is_partial(peers: ProgramPeers, program: Program, names: Iterable[
 
 def save_vars(
     executor: object,
-    dirname: str,
+    dirname: str | None,
     main_program: Program | CompiledProgram | None = None,
     vars: Sequence[Any] | None = None,
     predicate: Predicate | None = None,
@@ -78,17 +80,24 @@ def save_vars(
     format: str | None = None,
     compression: str | None = None,
     of_none: Collection[str] = (),
-) -> None:
+) -> bytes | None:
     """Save variables: ``vars`` (Variables or names), or those that ``predicate`` chooses.
 
     In HDF5: ``dirname/manifest.h5``, or ``dirname/filename``, with the data beside it. With
     ``format="fluid"``, the default under ``--as-paddle``, as Fluid does: a file for each variable,
     or all in ``filename``. ``format="pickle"``: arrays by name in ``filename``, as `save` writes,
-    those of ``of_none`` without dimensions. Of a job, trainer 0 saves, and takes from servers what
-    only they have; other trainers that call this return when the files are there. All ranks of a
-    pipeline must call it, for each keeps a stage only.
+    those of ``of_none`` without dimensions. Without ``dirname`` and ``filename`` nothing is
+    written: what Fluid's one file would hold is returned, for `load_inference_model`. Of a job,
+    trainer 0 saves, and takes from servers what only they have; other trainers that call this
+    return when the files are there. All ranks of a pipeline must call it, for each keeps a stage
+    only.
     """
     program = checked_program("main_program", main_program)
+    if dirname is None:
+        return _into_memory(executor, program, vars, predicate, filename, format, compression)
+    directory = path_given("dirname", dirname)
+    if filename is not None:
+        path_given("filename", filename)
     names = [v.name for v in chosen_variables(program, vars, predicate)]
     if not names:  # in Fluid's words
         warn(
@@ -115,10 +124,38 @@ def save_vars(
 
     def save() -> None:
         remote = _on_servers(peers, program)
-        target = Path(dirname), filename
+        target = directory, filename
         _save(peers, program, names, remote, *target, format, compression, of_none)
 
-    saved_by_first(peers, Path(dirname), filename, save)
+    saved_by_first(peers, directory, filename, save)
+    return None
+
+
+def _into_memory(
+    executor: object,
+    program: Program,
+    vars: Sequence[Any] | None,
+    predicate: Predicate | None,
+    filename: str | None,
+    format: str | None,
+    compression: str | None,
+) -> bytes:
+    """Return the bytes of one file in Fluid's format."""
+    if filename is not None or format not in (None, "fluid") or compression is not None:
+        raise CheckpointError(
+            "dirname is None, which asks for Fluid's bytes in memory: give neither filename nor "
+            f"compression, and no format but 'fluid'; got filename={filename!r}, "
+            f"format={format!r}, compression={compression!r}. Or give the dirname to save in"
+        )
+    peers = program_peers()
+    if peers.trainers > 1 or peers.servers:
+        raise CheckpointError(
+            "dirname is None, which asks for the bytes in memory: in a job only the first trainer "
+            "saves. Give a dirname, and read the file"
+        )
+    with temporary_folder() as directory:
+        save_vars(executor, str(directory), program, vars, predicate, "params", format="fluid")
+        return (directory / "params").read_bytes()
 
 
 def _save(
@@ -151,24 +188,24 @@ def _save(
 
 def save_params(
     executor: object,
-    dirname: str,
+    dirname: str | None,
     main_program: Program | CompiledProgram | None = None,
     filename: str | None = None,
     **how: Any,
-) -> None:
+) -> bytes | None:
     """Save the parameters of a Program; see `save_vars`."""
-    save_vars(executor, dirname, main_program, None, is_parameter, filename, **how)
+    return save_vars(executor, dirname, main_program, None, is_parameter, filename, **how)
 
 
 def save_persistables(
     executor: object,
-    dirname: str,
+    dirname: str | None,
     main_program: Program | CompiledProgram | None = None,
     filename: str | None = None,
     *,
     format: str | None = None,
     compression: str | None = None,
-) -> None:
+) -> bytes | None:
     """Save all that outlives a run: parameters, optimizer state, learning rates; see `save_vars`.
 
     Of a Program that trains with parameter servers, trainer 0 lets every server write its part.
@@ -185,25 +222,26 @@ def save_persistables(
     """
     program, peers = checked_program("main_program", main_program), program_peers()
     plan = served_plan(peers.program(program)) if peers.servers else None
-    if plan is None:
+    if plan is None or dirname is None:
         options: dict[str, Any] = {"format": format, "compression": compression}
-        save_vars(executor, dirname, program, None, is_persistable, filename, **options)
-        return
+        return save_vars(executor, dirname, program, None, is_persistable, filename, **options)
+    directory = path_given("dirname", dirname)
     format = checked_format(format, compression, [table.parameter for table in plan.tables])
     refuse_averages(peers, peers.program(program), global_scope())
     _say_what_is_partial(peers, program, [v.name for v in persistables(program)])
 
     def save() -> None:
         if format == "hdf5":
-            save_by_servers(peers, Path(dirname), filename or MANIFEST, program, compression)
+            save_by_servers(peers, directory, filename or MANIFEST, program, compression)
             return
         remote = _on_servers(peers, program)
         merged = merge_state(program)
         names_here = [v.name for v in persistables(peers.program(program)) if v.name not in merged]
         names = [n for n in names_here if global_scope().array_of(n) is not None] + list(remote)
-        _save(peers, program, names, remote, Path(dirname), filename, format, None)
+        _save(peers, program, names, remote, directory, filename, format, None)
 
-    saved_by_first(peers, Path(dirname), filename, save)
+    saved_by_first(peers, directory, filename, save)
+    return None
 
 
 def save_for_inference(
