@@ -35,8 +35,9 @@ def _decide_alone(program: Program, values: Mapping[str, np.ndarray], fed: Colle
         read = set(reads(op))
         if not read & made:
             continue
-        beside = {n for n in read - made if not floats or is_float(variables[n].dtype)}
-        if beside or "sub_block" in op.attrs:
+        if "sub_block" in op.attrs:  # it reads variables that are not of this block, too
+            return False
+        if any(not floats or is_float(variables[n].dtype) for n in read - made):
             return False
         made.update(writes(op))
     return True

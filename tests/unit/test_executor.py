@@ -144,11 +144,15 @@ def test_another_type_beside_other_values_is_refused():
     with fluid.program_guard(Program(), Program()):
         x, y, z = layers.data("x", [2]), layers.data("y", [2]), fluid.data("z", [None, 2])
         beside = layers.concat([x, layers.fill_constant([1, 2], "float32", 1)])
+        # What branches make in between is no variable of the block that is fed.
+        yes = layers.fill_constant([1], "bool", True)
+        chosen = layers.cond(yes, lambda: (x + y) * 2, lambda: x - y)
         cases = [
             ({"x": two}, beside),
             ({"x": two, "y": two.astype("float32")}, layers.concat([x, y])),
             ({"x": two, "y": two.astype("int64")}, layers.concat([x, y])),
             ({"z": two}, layers.roll(z, shifts=1)),
+            ({"x": two, "y": two}, chosen),
         ]
         for fed, fetched in cases:
             program = fluid.default_main_program()._prune([fetched])

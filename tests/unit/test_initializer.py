@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hpcdist as fluid
 from hpcdist import initializer as init
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.executor.executor import Executor
@@ -156,3 +157,22 @@ def test_moments() -> None:
         assert values.mean() == pytest.approx(mean, abs=0.02)
         assert values.std() == pytest.approx(std, rel=0.01)
     assert np.abs(values - 1).max() <= 4.0
+
+
+def test_half_precision_begins_with_the_values_of_an_array() -> None:
+    given = np.array([[0.5, -2.25, 3.0]], "float32")
+    startup, scope = fluid.Program(), fluid.Scope()
+    with (
+        fluid.program_guard(fluid.Program(), startup),
+        fluid.unique_name.guard(),
+        fluid.scope_guard(scope),
+    ):
+        made = fluid.layers.create_parameter(
+            [1, 3],
+            "float16",
+            default_initializer=fluid.initializer.NumpyArrayInitializer(given),
+        )
+        fluid.Executor().run(startup)
+        found = np.array(scope.find_var(made.name).get_tensor())
+    assert found.dtype == np.float16
+    np.testing.assert_array_equal(found, given.astype("float16"))

@@ -92,9 +92,10 @@ define(
 )
 
 # -- assign ----------------------------------------------------------------------------------------
-# Fluid has one attribute per element type it can hold in a Program.
+# Fluid has one attribute per element type it can hold in a Program; halves are held in single.
 VALUE_ATTRS = {
     "float32": "fp32_values",
+    "float16": "fp32_values",
     "int32": "int32_values",
     "int64": "int64_values",
     "bool": "bool_values",
