@@ -10,8 +10,8 @@ trainers on this machine, one script for both: fed, and from files by train_from
         'protobuf<3.21' 'numpy<2' setuptools
 
 Its synchronous workers may end with a segmentation fault: that column is then left out, as it is
-without --paddle-python. `bare_ctr.py`, the synchronous job by hand, shows what can be reached at
-most. Losses are not compared: asynchronous steps depend on who comes first.
+without --paddle-python. `bare_ctr.py`, the job by hand, shows what can be reached at most. Losses
+are not compared: asynchronous steps depend on who comes first.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def main() -> None:
             Contender("paddle", paddle),
             Contender("hpcdist", functools.partial(run_hpcdist, mode, options.scale)),
         ]
-        if mode == "sync":
+        if mode != "files":  # asynchronous steps have the same arithmetic and messages
             contenders.append(Contender(BARE, functools.partial(ctr.run_bare, options.scale)))
         title = f"wide and deep in Paddle 2's words, {mode}, 512 examples per step and trainer"
         target = [Target("hpcdist", "paddle", TARGETS[mode])]
