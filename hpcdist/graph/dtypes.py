@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hpcdist.base.element_types import CODES, NAMES
-from hpcdist.base.errors import GraphError
+from hpcdist.base.errors import GraphError, GraphTypeError, HpcdistError
 
 KNOWN = ("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64")
 
@@ -40,17 +40,18 @@ DTypeLike: TypeAlias = str | type | np.dtype[Any] | int  # a name, a type, Fluid
 def canonical(dtype: DTypeLike) -> str:
     """Return ``dtype`` (a name, a numpy type, Fluid's number) as one of ``KNOWN``.
 
-    GraphError for anything else.
+    GraphTypeError for what numpy does not know either, as in Fluid; GraphError for anything else.
     """
+    wrong: type[HpcdistError] = GraphError
     if isinstance(dtype, int):
         name = NAMES.get(dtype, str(dtype))
     else:
         try:
             name = str(np.dtype(dtype).name)
         except TypeError:
-            name = str(dtype)
+            name, wrong = str(dtype), GraphTypeError
     if name not in KNOWN:
-        raise GraphError(f"unknown dtype {dtype!r}: expected one of {', '.join(KNOWN)}")
+        raise wrong(f"unknown dtype {dtype!r}: expected one of {', '.join(KNOWN)}")
     return name
 
 

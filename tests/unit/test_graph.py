@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
-from hpcdist.errors import CheckpointError, GraphError
+from hpcdist.errors import CheckpointError, GraphError, GraphTypeError
 from hpcdist.fluid.compat.framework import Operator, Parameter, switch_main_program
 from hpcdist.fluid.io.program_data import from_data, to_data
 from hpcdist.graph import ROLE_VAR_ATTR, OpRole
@@ -272,8 +272,10 @@ def test_unknown_operators_variables_and_dtypes_are_refused(programs):
         block.append_op("teleport")
     with pytest.raises(GraphError, match=r"op #0 relu\(X=ghost\) -> Out=y: .*'ghost'"):
         block.append_op("relu", {"X": "ghost"}, {"Out": "y"})
-    with pytest.raises(GraphError, match="unknown dtype 'complex1000'"):
+    with pytest.raises(GraphTypeError, match="unknown dtype 'complex1000'"):
         block.create_var("v", dtype="complex1000")
+    with pytest.raises(GraphError, match="unknown dtype 'complex64'"):
+        block.create_var("v", dtype="complex64")
     assert not block.ops and not block.vars
 
 
