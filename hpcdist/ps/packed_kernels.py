@@ -136,11 +136,17 @@ def _reading(lanes, factors_at, size, head):
 
 def _writing(lanes, write_factors, size, head):
     """Make a loop that rounds rows; LANES float32 can be read from each number on."""
+    found = int(write_factors is not _write_nothing)
 
     def write(records, at, width, source, stride, keys, number):
         room = np.empty(LANES, np.float32)
+        factors, others = np.empty(len(records) * found), np.empty(len(records) * found)
+        # Before all else: each is a long chain, of which many are under way at once.
+        for i in range(len(factors)):
+            row = source + stride * i
+            factors[i], others[i] = write_factors(row, width, records[i] + at)
         for i in range(len(records)):
-            first, second = write_factors(source, width, records[i] + at)
+            first, second = (factors[i], others[i]) if found else (1.0, 1.0)
             place = records[i] + at + head
             for j in range(0, width - LANES + 1, LANES):
                 lanes(source + 4 * j, place + size * j, keys[i], uint32(number + j), first, second)

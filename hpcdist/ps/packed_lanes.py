@@ -267,10 +267,8 @@ def largest_size(typing: Any, source: Any, count: Any) -> Any:
         places = _Lanes(builder, ir.Constant(_WORDS, list(range(LANES))))
         count = _all(builder, builder.trunc(arguments[1], _INT32))
         found = places.if_("<", count, sizes, 0)
-        for distance in (8, 4, 2, 1):
-            order = ir.Constant(_WORDS, [(k + distance) % LANES for k in range(LANES)])
-            moved = builder.shuffle_vector(found.value, found.value, order)
-            found = found.if_(">", _Lanes(builder, moved), found, _Lanes(builder, moved))
-        return builder.extract_element(found.value, _INT32(0))
+        kind = ir.FunctionType(_INT32, [_WORDS])
+        name = "llvm.vector.reduce.umax.v16i32"
+        return builder.call(_declared(builder.module, kind, name), [found.value])
 
     return types.uint32(types.int64, types.int64), generate
