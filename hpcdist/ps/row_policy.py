@@ -210,6 +210,10 @@ class RowPolicy:
                 f"RowPolicy: sketch_bytes {self.sketch_bytes}: expected at least "
                 f"{64 * SKETCH_ROWS * self.parts_for(0)} for {self.parts_for(0)} parts"
             )
+        if self.waiting_ids != WAITING_IDS and (self.sketch_bytes or self.admit_after == 1):
+            raise TableError(
+                "RowPolicy: waiting_ids is for tables with admit_after above 1 and no sketch_bytes"
+            )
         self._check_disk()
         for name, bound in (("budget_rows", self.budget_rows), ("waiting_ids", self.waiting_ids)):
             if bound and self.parts_for(bound) > bound:

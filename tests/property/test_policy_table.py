@@ -54,6 +54,8 @@ SCORES = st.builds(
 def policies(draw: st.DrawFn) -> RowPolicy:
     """Draw a policy small enough to come into force; 6 parts, for 1, 2 and 3 servers."""
     admit_after = draw(st.sampled_from([1, 2, 3]))
+    sketch = draw(st.sampled_from([0, 6 * 4 * 4 * 16])) if admit_after > 1 else 0
+    waits = admit_after > 1 and not sketch
     score = draw(st.none() | SCORES)
     budget = draw(st.sampled_from([0, 6, 15, 30]))
     keeps = ["", "recent", "frequent", *(["score"] if score else [])]
@@ -61,8 +63,8 @@ def policies(draw: st.DrawFn) -> RowPolicy:
         admit_after=admit_after,
         admit_probability=draw(st.sampled_from([1.0, 0.6])),
         until_admitted=draw(st.sampled_from(["initial", "zeros"])),
-        waiting_ids=draw(st.sampled_from([12, 1000])),
-        sketch_bytes=draw(st.sampled_from([0, 6 * 4 * 4 * 16])) if admit_after > 1 else 0,
+        waiting_ids=draw(st.sampled_from([12, 1000])) if waits else RowPolicy().waiting_ids,
+        sketch_bytes=sketch,
         expire_steps=draw(st.sampled_from([0, 3])),
         expire_days=draw(st.sampled_from([0, 1])),
         shrink_every=draw(st.sampled_from([0, 5])),

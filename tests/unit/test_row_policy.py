@@ -40,6 +40,11 @@ from hpcdist.ps.table import RowInitializer, RowOptimizer
         (lambda: RowPolicy(weight_bounds=3), "weight_bounds: .*got 3"),
         (lambda: RowPolicy(sketch_bytes=1 << 20), "sketch_bytes is for tables with admit_after"),
         (lambda: RowPolicy(admit_after=2, sketch_bytes=99), "sketch_bytes 99: expected at least"),
+        (lambda: RowPolicy(waiting_ids=99), "waiting_ids is for tables with admit_after"),
+        (
+            lambda: RowPolicy(admit_after=2, waiting_ids=99, sketch_bytes=1 << 20),
+            "waiting_ids is for tables with admit_after above 1 and no sketch_bytes",
+        ),
         (lambda: ClickScore(click_coeff=math.inf), "click_coeff: expected a finite number"),
         (lambda: ClickScore(show_click_decay_rate=1.1), "show_click_decay_rate: .*from 0 to 1"),
         (lambda: RowPolicy.from_plain({"admit_after": "2"}), "malformed policy of rows"),
