@@ -9,6 +9,7 @@ from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, OfRows, by_row, each_row, of_matrices
 from hpcdist.ops.common import define_with_grad, fits, resolve_axis, same
+from hpcdist.ops.shape_patterns import shaped
 from hpcdist.ops.types import ArrayModule, DeviceArray
 
 
@@ -232,7 +233,7 @@ define_with_grad(
     "X, Y, Weight, Bias? -> Out",
     "X, Y, Weight, Bias?, Out@GRAD -> X@GRAD?, Y@GRAD?, Weight@GRAD?, Bias@GRAD?",
     rows=by_row("X", "Y"),
-    infer=_bilinear_infer,
+    infer=shaped("X: n i; Y: n j", _bilinear_infer),
     kernel=_bilinear,
     grad_kernel=_bilinear_grad,
 )
@@ -261,7 +262,10 @@ define_with_grad(
     "X, Y -> Out",
     "X, Y, Out@GRAD -> X@GRAD?, Y@GRAD?",
     rows=by_row(),
-    infer=lambda x, y: Meta((x.shape[0], x.shape[1], y.shape[1]), x.dtype),
+    infer=shaped(
+        "X: n c h w; Y: n d h w",
+        lambda x, y: Meta((x.shape[0], x.shape[1], y.shape[1]), x.dtype),
+    ),
     kernel=_fsp,
     grad_kernel=_fsp_grad,
 )

@@ -15,6 +15,7 @@ from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.formulas import sigmoid
+from hpcdist.ops.shape_patterns import shaped
 from hpcdist.ops.types import ArrayModule, DeviceArray, Metas
 
 
@@ -40,7 +41,9 @@ define(
     "X, Y -> Out",
     rows=not_on_rows,
     attrs={"box_normalized": True},
-    infer=lambda x, y, box_normalized: Meta((x.shape[0], y.shape[0]), x.dtype),
+    infer=shaped(
+        "X: n 4; Y: m 4", lambda x, y, box_normalized: Meta((x.shape[0], y.shape[0]), x.dtype)
+    ),
     kernel=_iou,
 )
 

@@ -9,6 +9,7 @@ from hpcdist.base.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, MixesRows, OfRows
 from hpcdist.ops.by_torch import define_by_torch
+from hpcdist.ops.common import fits
 from hpcdist.ops.convolution.volumes import sampled
 from hpcdist.ops.types import Array, Lods
 
@@ -162,6 +163,8 @@ def _bin(i: int, first: float, size: float, extent: int) -> tuple[int, int]:
 
 def infer_bins(x: Meta, rois: Meta, pooled_height: int, pooled_width: int, **_) -> Meta:
     """Return [regions, channels, pooled_height, pooled_width], with the sequences of rois."""
+    if not fits(rois.shape, (-1, 4)):
+        raise GraphError(f"regions must be [regions, 4], got {rois.shape}")
     return Meta((rois.shape[0], x.shape[1], pooled_height, pooled_width), x.dtype, lod=rois.lod)
 
 

@@ -18,6 +18,7 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import define_with_grad, same
 from hpcdist.ops.formulas import sigmoid
+from hpcdist.ops.shape_patterns import shaped
 from hpcdist.ops.types import Array, ArrayModule, Metas
 
 _NOTHING = 1e-6
@@ -193,13 +194,11 @@ def _infer(
     **_,
 ) -> Metas:
     channels = len(anchor_mask) * (5 + class_num)
-    if len(x.shape) != 4 or x.shape[1] != channels:
+    if x.shape[1] != channels:
         raise GraphError(
             f"{len(anchor_mask)} anchors and {class_num} classes need {channels} channels, got "
             f"shape {x.shape}"
         )
-    if len(boxes.shape) != 3 or boxes.shape[2] != 4:
-        raise GraphError(f"true boxes must be [images, boxes, 4], got {boxes.shape}")
     objectness = Meta((x.shape[0], len(anchor_mask), *x.shape[2:]), x.dtype)
     return Meta(x.shape[:1], x.dtype), objectness, Meta(boxes.shape[:2], "int32")
 
@@ -218,7 +217,7 @@ define_with_grad(
         "use_label_smooth": True,
         "scale_x_y": 1.0,
     },
-    infer=_infer,
+    infer=shaped("X: n channels h w; GTBox: n boxes 4; GTLabel: n boxes; GTScore: n boxes", _infer),
     kernel=_loss,
     grad_kernel=_loss_grad,
     grad_infer=lambda x, *_, **__: same(x),

@@ -11,6 +11,7 @@ from hpcdist.graph.rows import by_element, by_row, of_matrices
 from hpcdist.ops.common import define_with_grad, fits, in_sequence, same
 from hpcdist.ops.formulas import define_by_formulas
 from hpcdist.ops.loss.labels import put_where
+from hpcdist.ops.shape_patterns import shaped
 from hpcdist.ops.types import Array, ArrayModule, Call, Metas
 
 
@@ -248,7 +249,7 @@ define_with_grad(
     "Out@GRAD -> X@GRAD",
     rows=by_row("X", apart=of_matrices),
     attrs={"epsilon": 0.0},
-    infer=same,
+    infer=shaped("X: ... classes; PriorDist: 1 classes", lambda x, *_, **__: same(x)),
     kernel=_label_smooth,
     grad_infer=same,
     grad_kernel=lambda xp, dout, dx, epsilon: xp.multiply(dout, 1 - epsilon, out=dx),

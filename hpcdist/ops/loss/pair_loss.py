@@ -20,6 +20,7 @@ from hpcdist.graph.rows import (
 from hpcdist.ops.common import define_with_grad, put_along, same
 from hpcdist.ops.embedding.run_kernels import add_at
 from hpcdist.ops.formulas import define_by_formulas, sigmoid, softplus
+from hpcdist.ops.shape_patterns import shaped
 from hpcdist.ops.types import Array, ArrayModule, DeviceArray, Operands
 
 
@@ -82,7 +83,7 @@ define_by_formulas(
     _rank_loss,
     _rank_loss_grad,
     rows=by_element(),
-    infer=lambda label, left, right: same(left),
+    infer=shaped("Label: ...; Left: ...; Right: ...", lambda label, left, right: same(left)),
 )
 
 
@@ -107,7 +108,9 @@ define_by_formulas(
     _margin_rank_loss_grad,
     rows=by_element(),
     attrs={"margin": 0.0},
-    infer=lambda x1, x2, label, margin: (same(x1), same(x1)),
+    infer=shaped(
+        "X1: ...; X2: ...; Label: ...", lambda x1, x2, label, margin: (same(x1), same(x1))
+    ),
     grad_infer=lambda label, activated, dout, margin: (same(dout), same(dout)),
 )
 
@@ -275,7 +278,7 @@ define_by_formulas(
     _kldiv_grad,
     rows=_kldiv_rows,
     attrs={"reduction": "mean"},
-    infer=_kldiv_infer,
+    infer=shaped("X: ...; Target: ...", _kldiv_infer),
 )
 
 
@@ -310,7 +313,7 @@ define_with_grad(
     "X, Label, FgNum, Out@GRAD -> X@GRAD",
     rows=by_row("X", "Label"),
     attrs={"gamma": 2.0, "alpha": 0.25},
-    infer=lambda x, label, count, **_: same(x),
+    infer=shaped("X: n classes; Label: n 1; FgNum: 1", lambda x, *_, **__: same(x)),
     kernel=_focal,
     grad_kernel=_focal_grad,
 )

@@ -9,8 +9,9 @@ from hpcdist.graph.names import EMPTY, grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import Applied, MixesRows, OfRows, by_row, each_row
-from hpcdist.ops.common import Wanted, define_with_grad, same
+from hpcdist.ops.common import Wanted, define_with_grad, fits, same
 from hpcdist.ops.formulas import define_by_formulas
+from hpcdist.ops.shape_patterns import shaped
 from hpcdist.ops.types import Array, ArrayModule, DeviceArray, Metas
 
 
@@ -215,6 +216,15 @@ def _affine_channel_grad(
     )
 
 
+def _affine_infer(x: Meta, scale: Meta, bias: Meta, data_layout: str) -> Meta:
+    channels = x.shape[1 if data_layout == "NCHW" else -1]
+    if not fits([channels], scale.shape):
+        raise GraphError(
+            f"affine_channel: {channels} channels need so many scales, got {scale.shape}"
+        )
+    return same(x)
+
+
 define_by_formulas(
     "affine_channel",
     "X, Scale, Bias -> Out",
@@ -224,7 +234,7 @@ define_by_formulas(
     grad_wanted=True,
     rows=by_row("X"),
     attrs={"data_layout": "NCHW"},
-    infer=lambda x, scale, bias, data_layout: same(x),
+    infer=shaped("X: ...; Scale: channels; Bias: channels", _affine_infer),
     grad_infer=lambda x, scale, dout, data_layout: (same(x), same(scale), same(scale)),
 )
 

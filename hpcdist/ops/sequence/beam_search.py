@@ -14,6 +14,7 @@ from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows
 from hpcdist.graph.sequence_rows import grouped
 from hpcdist.graph.values import Value
+from hpcdist.ops.shape_patterns import shaped
 from hpcdist.ops.tensor.tensor_array import in_loops
 from hpcdist.ops.types import ArrayModule, Metas
 
@@ -155,7 +156,7 @@ define(
     "gather_tree",
     "Ids, Parents -> Out",
     rows=in_loops,
-    infer=lambda ids, parents: Meta(ids.shape, ids.dtype),
+    infer=shaped("Ids: t n b; Parents: t n b", lambda ids, parents: Meta(ids.shape, ids.dtype)),
     kernel=_gather_tree,
 )
 

@@ -21,6 +21,7 @@ from hpcdist.ops.common import (
 )
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.loss.labels import range_check, take
+from hpcdist.ops.shape_patterns import shaped
 from hpcdist.ops.tensor.copies import copies
 from hpcdist.ops.types import ArrayModule, Call, DeviceArray, Operands
 
@@ -148,8 +149,6 @@ define(
 
 # -- stack -----------------------------------------------------------------------------------------
 def _stack_infer(xs: Sequence[Meta], axis: int, num: int = 0) -> Meta:
-    if any(len(x.shape) != len(xs[0].shape) for x in xs):
-        raise GraphError(f"cannot stack shapes {[x.shape for x in xs]}: they must be equal")
     shape = list(xs[0].shape)
     shape.insert(resolve_axis(axis, len(shape) + 1), len(xs))
     return Meta(tuple(shape), xs[0].dtype)
@@ -186,7 +185,7 @@ define_with_grad(
     "Y@GRAD -> X@GRAD*",
     rows=by_row(apart=off_rows("axis", more_dims=1), totals=moved),
     attrs={"axis": 0},
-    infer=_stack_infer,
+    infer=shaped("X: ...", _stack_infer),
     bind=_join_bind,
     folds=True,
     grad_infer=_part_infer,

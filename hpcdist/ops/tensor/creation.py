@@ -18,6 +18,7 @@ from hpcdist.ops.common import define_with_grad, fits, open_shape, same
 from hpcdist.ops.random.counter import Draw, Draws, SameDraws, filler, key_of, part_of
 from hpcdist.ops.random.samplers import MOST, copied, integers, integers_below
 from hpcdist.ops.random.seeded import jump, start_of, uniform
+from hpcdist.ops.shape_patterns import shaped
 from hpcdist.ops.types import Array, ArrayModule, Call, DeviceArray, Metas, Operands
 
 
@@ -166,7 +167,7 @@ define(
     "X, Rows? -> Out",  # Rows: which of a shared batch are here, see `random.counter.BatchPart`
     rows=by_row("X"),
     attrs={"min": 0.0, "max": 1.0, "seed": 0},
-    infer=lambda x, rows, **_: Meta(x.shape[:1], "int64"),
+    infer=shaped("X: n classes", lambda x, rows, **_: Meta(x.shape[:1], "int64")),
     bind=_sampling_id_bind,
     state=Draws,
 )

@@ -18,6 +18,7 @@ from hpcdist.graph.rows import (
 )
 from hpcdist.ops.common import define_with_grad, fits, put_along, resolve_axis
 from hpcdist.ops.embedding.run_kernels import add_at
+from hpcdist.ops.shape_patterns import shaped
 from hpcdist.ops.types import ArrayModule, DeviceArray
 
 
@@ -110,6 +111,8 @@ def _scatter_infer(x: Meta, ids: Meta, updates: Meta, overwrite: bool) -> Meta:
     _expect_integers(ids, "Ids")
     if len(updates.shape) != len(x.shape) or updates.shape[1:] != x.shape[1:]:
         raise GraphError(f"rows of updates {updates.shape} do not fit those of {x.shape}")
+    if updates.shape[0] not in (ids.size, -1) and ids.size != -1:
+        raise GraphError(f"{ids.size} ids, but {updates.shape[0]} rows of updates")
     return Meta(x.shape, x.dtype)
 
 
@@ -228,7 +231,7 @@ define_with_grad(
     "Ids, X* -> Out",
     "Ids, X*, Out@GRAD -> X@GRAD*",
     rows=by_row(),
-    infer=lambda ids, xs: Meta(xs[0].shape, xs[0].dtype),
+    infer=shaped("Ids: n 1; X: n ...", lambda ids, xs: Meta(xs[0].shape, xs[0].dtype)),
     kernel=_multiplex,
     grad_kernel=_multiplex_grad,
 )

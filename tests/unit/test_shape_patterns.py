@@ -1,0 +1,88 @@
+"""Shapes that inputs of an operator must have beside one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from hpcdist.base.errors import GraphError
+from hpcdist.graph.registry import Meta
+from hpcdist.ops.shape_patterns import shaped
+
+
+def _meta(*shape: int) -> Meta:
+    return Meta(shape, "float32")
+
+
+CHECKED = shaped("X: n c ...; Label: n 1; Rows*: c ...", lambda *_: "inferred")
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        (_meta(4, 3, 2), _meta(4, 1), [_meta(3, 2), _meta(3, 2)]),
+        (_meta(4, 3), _meta(4, 1), [_meta(3)]),
+        (_meta(-1, 3, 2), _meta(4, 1), [_meta(3, -1)]),
+        (_meta(4, 3, 2), None, []),
+        (_meta(4, 3, 2),),
+    ],
+)
+def test_shapes_that_fit_are_inferred_from(shapes: Any) -> None:
+    assert CHECKED(*shapes) == "inferred"
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        (_meta(4), _meta(4, 1)),
+        (_meta(4, 3, 2), _meta(5, 1)),
+        (_meta(4, 3, 2), _meta(4, 2)),
+        (_meta(4, 3, 2), _meta(4)),
+        (_meta(4, 3, 2), None, [_meta(3, 2), _meta(3, 1)]),
+        (_meta(4, 3, 2), None, [_meta(3)]),
+        (_meta(-1, 3), _meta(4, 1), [_meta(2)]),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(shapes: Any) -> None:
+    with pytest.raises(GraphError, match=r"expected shapes X \[n, c, \.\.\.\], Label \[n, 1\]"):
+        CHECKED(*shapes)
+
+
+layers = fluid.layers
+LAYERS: dict[str, tuple[Callable[..., Any], tuple[list[int], ...]]] = {
+    "kldiv_loss": (layers.kldiv_loss, ([4, 2], [4, 1])),
+    "rank_loss": (layers.rank_loss, ([4, 1], [4, 2], [4, 1])),
+    "margin_rank_loss": (layers.margin_rank_loss, ([4, 1], [4, 2], [4, 1])),
+    "stack": (lambda a, b: layers.stack([a, b]), ([4, 3], [4, 2])),
+    "bilinear": (lambda a, b: layers.bilinear_tensor_product(a, b, 3), ([4, 3], [5, 2])),
+    "fsp_matrix": (layers.fsp_matrix, ([2, 3, 4, 4], [2, 3, 5, 4])),
+    "label_smooth": (layers.label_smooth, ([4, 9], [1, 8])),
+    "iou_similarity": (layers.iou_similarity, ([4, 4], [4, 3])),
+    "affine_channel": (layers.affine_channel, ([2, 3, 4, 4], [4], [4])),
+    "prroi_pool": (layers.prroi_pool, ([2, 3, 4, 4], [3, 5])),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers_do_not_broadcast_what_fluid_refuses(layer: str) -> None:
+    build, shapes = LAYERS[layer]
+    with (
+        fluid.program_guard(fluid.Program(), fluid.Program()),
+        pytest.raises(GraphError, match="expected|need|must be"),
+    ):
+        build(*(fluid.data(f"x{i}", shape) for i, shape in enumerate(shapes)))
+
+
+def test_shapes_that_only_a_step_knows_are_checked_in_the_step() -> None:
+    main = fluid.Program()
+    with fluid.program_guard(main, fluid.Program()):
+        loss = layers.kldiv_loss(
+            fluid.data("x", [None, None]), fluid.data("target", [None, None]), "sum"
+        )
+    feed = {"x": np.ones((3, 2), "float32"), "target": np.ones((3, 1), "float32")}
+    with pytest.raises(GraphError, match="expected one shape, got X .3, 2., Target .3, 1."):
+        fluid.Executor().run(main, feed=feed, fetch_list=[loss])
