@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
@@ -93,6 +94,7 @@ class TablePublisher:
         self._dense = dense
         if dense is not None and peers_here().trainer == 0:
             dense.prepare()
+        atexit.register(self._left_open)
 
     def is_due(self, step: int) -> bool:
         """Return whether `after_step` publishes after this step."""
@@ -157,6 +159,7 @@ class TablePublisher:
 
     def close(self, step: int | None = None) -> None:
         """Publish what has changed since the last version, and wait for it. Collective."""
+        atexit.unregister(self._left_open)
         self.wait()
         self._steps = self._steps if step is None else step
         if self._published_at != self._steps:
@@ -166,6 +169,20 @@ class TablePublisher:
             self._rows.close()
 
     # -- trainer 0 --
+
+    def _left_open(self) -> None:
+        """Let the version that is being written end, and say what is in none, as nobody closed."""
+        if self._last is None and not self._background.busy:
+            return
+        self._background.result()
+        if self._last is not None and self._last.step != self._steps:
+            logger.warning(
+                "%s: the script ends with step %d, but the newest version is of step %d: close() "
+                "publishes the rest",
+                self._directory,
+                self._steps,
+                self._last.step,
+            )
 
     def _next_order(self, base: bool) -> dict[str, Any] | None:
         """Return the order of the next version; None while one is being written, or none can be."""
