@@ -171,7 +171,7 @@ class TablePublisher:
     # -- trainer 0 --
 
     def _left_open(self) -> None:
-        """Let the version that is being written end, and say what is in none, as nobody closed."""
+        """Wait for the version that is being written, and warn of steps that are in none."""
         if self._last is None and not self._background.busy:
             return
         self._background.result()
