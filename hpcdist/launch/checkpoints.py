@@ -26,8 +26,8 @@ from hpcdist.launch.words import counted
 DESCRIPTION = """\
 Show the contents of checkpoints, or verify that they are complete.
 
-  python -m hpcdist checkpoint inspect ckpt/          all checkpoints of a directory
-  python -m hpcdist checkpoint verify ckpt/step-100   every byte of one
+  python -m hpcdist checkpoint inspect ckpt/         all of a directory
+  python -m hpcdist checkpoint verify ckpt/step-100  every byte of one
 
 PATH is a directory of checkpoints, one checkpoint (its directory or its manifest), or one part.
 inspect checks everything except the data; verify compares every byte with its checksum. The exit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -14,7 +15,8 @@ from hpcdist.base.version import version
 from hpcdist.comm.process_manager import launched_rank
 
 T = TypeVar("T")
-WIDTH = 100  # columns of help
+SCREEN = 24, 80  # lines and columns that help has at first
+WIDTH = 100  # columns of the help that tells all
 # Options of the programs that start the processes of a job, which stand before ours.
 _OF_MPIRUN = ("-n", "-np", "-c", "-N", "--np", "--ntasks", "--nodes", "--host", "--hostfile")
 _OF_TORCHRUN = ("--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port")
@@ -34,6 +36,27 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+class _HelpAll(argparse.Action):
+    """Shows what every option does, however many there are."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, *_: object, option_string: str | None = None
+    ) -> None:
+        parser._print_message(argparse.ArgumentParser.format_help(parser), sys.stdout)
+        parser.exit()
+
+
+class _Format(argparse.RawDescriptionHelpFormatter):
+    """Keeps lines of examples, which are indented, as they are, and fills paragraphs."""
+
+    def __init__(self, prog: str, width: int = WIDTH) -> None:
+        super().__init__(prog, max_help_position=30, width=width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.split("\n\n")
+        return "\n\n".join(p if p.startswith("  ") else textwrap.fill(p, width) for p in paragraphs)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser of one command, which all tell the version.
 
@@ -44,7 +67,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, command: str = "", **options: Any) -> None:
         options.setdefault("allow_abbrev", False)
-        options.setdefault("formatter_class", _format)
+        options.setdefault("formatter_class", _Format)
         super().__init__(prog=f"{program()} {command}".rstrip(), **options)
         self._positionals.title = "arguments"
         unset = argparse.SUPPRESS
@@ -56,6 +79,34 @@ class Parser(argparse.ArgumentParser):
             default=unset,
             help="show the version",
         )
+        if self.add_help:
+            self.add_argument(
+                "--help-all",
+                action=_HelpAll,
+                nargs=0,
+                dest=unset,
+                default=unset,
+                help="show what every option does",
+            )
+
+    def format_help(self) -> str:
+        """Return help of one screen: what every option does, or, if that is longer, their names."""
+        lines, columns = SCREEN
+        whole, short = _Format(self.prog, columns), _Format(self.prog, columns)
+        for formatter in (whole, short):
+            formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+            formatter.add_text(self.description)
+        for group in self._action_groups:
+            whole.start_section(group.title)
+            whole.add_arguments(group._group_actions)
+            whole.end_section()
+        named = [text for text in map(_names_of, self._action_groups) if text]
+        short.add_text("\n".join(named))
+        short.add_text("--help-all tells what each option does.")
+        for formatter in (whole, short):
+            formatter.add_text(self.epilog)
+        text = whole.format_help()
+        return text if text.count("\n") <= lines else short.format_help()
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         """Parse as argparse does, but look for unknown options first."""
@@ -86,7 +137,7 @@ class Parser(argparse.ArgumentParser):
             elif name in known:
                 takes_none = known[name].nargs == 0
                 skipped = 0 if gives or takes_none else 1
-                if known[name].dest in ("module", "help", "version"):
+                if name == "--help-all" or known[name].dest in ("module", "help", "version"):
                     return
             elif name.startswith("-") and name[:2] not in known and not _is_number(name):
                 self.error(unknown_option(name, list(known)))
@@ -128,8 +179,16 @@ def program() -> str:
     return "hpcdist" if Path(sys.argv[0]).name == "hpcdist" else "python -m hpcdist"
 
 
-def _format(prog: str) -> argparse.HelpFormatter:
-    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=WIDTH)
+def _names_of(group: Any) -> str:
+    """Name the options of a group, with what they take, as one paragraph of a screen."""
+    names = []
+    for action in group._group_actions:
+        if action.option_strings and action.help != argparse.SUPPRESS:
+            takes = action.metavar or ("|".join(action.choices) if action.choices else "")
+            names.append(" ".join([action.option_strings[0], takes if action.nargs != 0 else ""]))
+    text = f"{group.title}: {', '.join(name.rstrip() for name in names)}"
+    lines = textwrap.wrap(text, SCREEN[1] - 2, subsequent_indent="    ", break_on_hyphens=False)
+    return textwrap.indent("\n".join(lines), "  ") if names else ""
 
 
 def _is_number(word: str) -> bool:

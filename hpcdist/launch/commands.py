@@ -23,28 +23,18 @@ _OVERVIEW = """\
 usage: {program} [options] script.py [arguments of the script]
        {program} COMMAND ...
 
-Train one script on many ranks. hpcdist runs a script as it is: in one process, or as one of the
-ranks that mpirun or srun starts. Options come before the script.
+Train one script on many ranks: in one process, or as one of the ranks that
+mpirun or srun starts. Options come before the script.
 
-  python -m hpcdist train.py                              in one process
-  mpirun -n 4 python -m hpcdist train.py                  on 4 ranks that sum their gradients
-  mpirun -n 4 python -m hpcdist --pservers 2 train.py     on 2 trainers and 2 parameter servers
-  srun python -m hpcdist --pservers 2 train.py            the same under Slurm
-  python -m hpcdist --as-paddle train.py                  a script that says `import paddle.fluid`
-  mpirun -n 4 python -m hpcdist --as-torchrun train.py    a PyTorch script written for torchrun
+  python -m hpcdist train.py                            in one process
+  mpirun -n 4 python -m hpcdist --pservers 2 train.py   on 2 trainers, 2 servers
+  srun python -m hpcdist --as-paddle train.py           under Slurm, from Paddle
+  mpirun -n 4 python -m hpcdist --as-torchrun train.py  a script for torchrun
 
 commands:
 {commands}
 
-options used most:
-  --pservers P     number of ranks that are parameter servers, the last P
-  --log-dir DIR    write the output of each rank into a file of its own
-  --metrics DIR    write the progress of each rank, for `{program} top DIR`
-  --trace DIR      record every operator and message, for `{program} report DIR`
-  --verbose        show all options and variables at the start
-  --version        show the version
-
-`{program} run --help` lists all options, and `... COMMAND --help` those of a command."""
+`{program} run --help` has all options, `... COMMAND --help` its own."""
 
 
 @dataclass(frozen=True)

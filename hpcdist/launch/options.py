@@ -84,7 +84,7 @@ def names() -> list[str]:
 
 def parser(**changed: Any) -> argparse.ArgumentParser:
     """Declare the command line of ``run``; ``changed`` settings are argparse's."""
-    usage = "%(prog)s [options] script.py|-m module [arguments of the script]"
+    usage = "%(prog)s [options] script.py|-m module [its arguments]"
     settled = {"description": DESCRIPTION, "epilog": EPILOG, "usage": usage, **changed}
     declared = Parser("run", **settled)
     _add_options(declared)

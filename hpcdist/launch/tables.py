@@ -24,10 +24,10 @@ from hpcdist.ps.published.sorted_rows import Ids, Rows
 DESCRIPTION = """\
 Show the rows of embedding tables, in checkpoints and in published versions.
 
-  python -m hpcdist table stats ckpt/                 rows, norms, and how evenly servers share them
-  python -m hpcdist table top published/ -n 20        the rows of the largest norms
-  python -m hpcdist table get ckpt/step-100 3 -7      the rows of some ids
-  python -m hpcdist table diff ckpt/step-100 ckpt/    what was added, deleted and changed
+  python -m hpcdist table stats ckpt/              rows, norms, shares of servers
+  python -m hpcdist table top published/ -n 20     the rows of largest norm
+  python -m hpcdist table get ckpt/step-100 3 -7   the rows of some ids
+  python -m hpcdist table diff ckpt/step-9 ckpt/   what was added and changed
 
 PATH is a checkpoint, a directory of checkpoints (the newest one counts), or a directory that tables
 are published to (the newest complete version counts). The exit code is 1 if something is missing or

@@ -30,7 +30,7 @@ DESCRIPTION = """\
 Show the progress of a job's ranks: steps, waits, memory, metrics.
 
   python -m hpcdist top DIR      the job that was started with --metrics DIR
-  python -m hpcdist top 4711     a Slurm job, from any node that sees its directory
+  python -m hpcdist top 4711     a Slurm job, where its directory is seen
 
 It ends when the job does, or with Ctrl-C. If stdout is not a terminal, it prints once."""
 LATE_S = 10.0  # without a word from a rank, beyond three times as long as it takes to write

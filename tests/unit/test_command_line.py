@@ -1,5 +1,6 @@
 """The command line: its help, its commands, and what it says about mistakes."""
 
+import argparse
 import doctest
 import os
 import resource
@@ -24,8 +25,6 @@ from hpcdist.launch import (
     start_table,
     words,
 )
-
-SCREEN = 50, 100  # lines, columns
 
 
 def refusal(capsys: pytest.CaptureFixture[str], parser, *given: str) -> str:
@@ -58,8 +57,8 @@ def test_help_fits_a_screen_and_teaches_by_examples(name, capsys):
         main.main([name, "--help"] if name else ["--help"])
     assert not caught.value.code
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= SCREEN[0]
-    assert max(map(len, lines)) <= SCREEN[1]
+    assert len(lines) <= command_line.SCREEN[0]
+    assert max(map(len, lines)) <= command_line.SCREEN[1]
     if name != "settings":
         assert any("hpcdist" in line for line in lines[1:] if line.startswith("  "))
 
@@ -74,9 +73,24 @@ def test_the_overview_names_all_commands(capsys):
         assert command.summary in shown
 
 
+@pytest.mark.parametrize("command", [options, *(c.load() for c in commands.COMMANDS.values())])
+def test_help_names_all_options_and_says_where_each_is_told(command, capsys):
+    declared = command.parser()
+    told = declared.format_help()
+    for action in declared._actions:
+        if action.option_strings and action.help != argparse.SUPPRESS:
+            assert action.option_strings[0] in told
+    with pytest.raises(SystemExit):
+        declared.parse_args(["--help-all"])
+    every = capsys.readouterr().out
+    for action in declared._actions:
+        if action.help and action.help != argparse.SUPPRESS:
+            assert " ".join(action.help.split()[:3]) in " ".join(every.split())
+
+
 def test_all_options_of_running_have_one_line_of_help(capsys):
     with pytest.raises(SystemExit):
-        options.parse(["--help"])
+        options.parse(["--help-all"])
     shown = capsys.readouterr().out
     for option in set(options.names()) - {n for n in options.names() if "_" in n}:
         if option not in ("--servers", "--workers", "--endpoints", "--ips", "--gpus"):

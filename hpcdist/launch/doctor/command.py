@@ -37,7 +37,7 @@ Check the machines that a job would run on, and say what is wrong and what to do
   python -m hpcdist doctor                  this machine
   mpirun -n 4 python -m hpcdist doctor      4 ranks, and the links between them
   srun -n 4 python -m hpcdist doctor        the same in an allocation of Slurm's
-  python -m hpcdist doctor --clean          remove what killed ranks have left in /dev/shm
+  python -m hpcdist doctor --clean          remove what killed ranks left
 
 The exit code is 0 if all is well, 1 after warnings, 2 after errors."""
 COLOURS = {Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level.ERROR: "red"}
