@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.errors import FeedError
+from hpcdist.base.nearest import did_you_mean
 from hpcdist.base.warned import warn
 from hpcdist.executor.analysis import lengths_read, reads
 from hpcdist.executor.fed_dtypes import of_other_dtypes
@@ -27,9 +28,10 @@ def declared(program: Program, feed: Mapping[str, Any]) -> dict[str, Any]:
     variables = program.global_block().vars
     data = [n for n, v in variables.items() if v.is_data and not n.startswith("@")]
     for name in feed.keys() - variables.keys():
+        hint = did_you_mean(name, [n for n in data if n not in feed])
         warn(
             f"feed {name!r} is left out: the program has no such variable (it is not declared, or "
-            f"pruned); its data variables are {data}"
+            f"pruned); its data variables are {data}{hint}"
         )
     return {name: value for name, value in feed.items() if name in variables}
 

@@ -226,6 +226,11 @@ def test_what_a_program_has_no_variable_for_is_left_out_with_a_warning(ready):
     with pytest.warns(UserWarning, match=r"feed 'z' is left out.*\['x'\]"):
         got = exe.run(main, feed={**feed, "z": np.zeros(3)}, fetch_list=["loss"], scope=scope)
     np.testing.assert_array_equal(got, want)
+    with (
+        pytest.warns(UserWarning, match="feed 'xs' is left out.*did you mean 'x'"),
+        pytest.raises(FeedError, match="'x' is not fed"),
+    ):
+        exe.run(main, feed={"xs": x_of(2)}, fetch_list=["loss"], scope=scope)
 
 
 def test_a_missing_feed_is_named_with_its_operator(ready):
