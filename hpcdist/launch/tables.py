@@ -24,7 +24,7 @@ from hpcdist.ps.published.sorted_rows import Ids, Rows
 DESCRIPTION = """\
 Show the rows of embedding tables, in checkpoints and in published versions.
 
-  python -m hpcdist table stats ckpt/              rows, norms, shares of servers
+  python -m hpcdist table stats ckpt/              rows, norms, servers
   python -m hpcdist table top published/ -n 20     the rows of largest norm
   python -m hpcdist table get ckpt/step-100 3 -7   the rows of some ids
   python -m hpcdist table diff ckpt/step-9 ckpt/   what was added and changed
