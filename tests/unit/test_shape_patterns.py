@@ -10,6 +10,9 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist.base.errors import GraphError
+from hpcdist.fluid.compat.paddle2 import tensor
+from hpcdist.fluid.compat.paddle2.composed import arithmetic, selection
+from hpcdist.fluid.compat.paddle2.nn import functional
 from hpcdist.graph.registry import Meta
 from hpcdist.ops.shape_patterns import shaped
 
@@ -86,3 +89,33 @@ def test_shapes_that_only_a_step_knows_are_checked_in_the_step() -> None:
     feed = {"x": np.ones((3, 2), "float32"), "target": np.ones((3, 1), "float32")}
     with pytest.raises(GraphError, match="expected one shape, got X .3, 2., Target .3, 1."):
         fluid.Executor().run(main, feed=feed, fetch_list=[loss])
+
+
+PADDLE: dict[str, tuple[Callable[..., Any], tuple[list[int], ...]]] = {
+    "soft_margin_loss": (functional.soft_margin_loss, ([4, 2], [4, 1])),
+    "multi_label": (functional.multi_label_soft_margin_loss, ([4, 2], [4, 1])),
+    "poisson_nll_loss": (functional.poisson_nll_loss, ([4, 2], [4, 1])),
+    "triplet_margin_loss": (functional.triplet_margin_loss, ([4, 2], [4, 1], [4, 1])),
+    "kl_div": (functional.kl_div, ([4, 2], [4, 1])),
+    "dot": (arithmetic.dot, ([4, 2], [4, 1])),
+    "bmm": (tensor.DECLARED["bmm"], ([2, 3, 4], [3, 4, 2])),
+}
+
+
+@pytest.mark.parametrize("name", PADDLE)
+def test_paddle_2_does_not_broadcast_them_either(name: str) -> None:
+    build, shapes = PADDLE[name]
+    with (
+        fluid.program_guard(fluid.Program(), fluid.Program()),
+        pytest.raises(GraphError, match="expected .*shape"),
+    ):
+        build(*(fluid.data(f"x{i}", shape) for i, shape in enumerate(shapes)))
+
+
+def test_places_of_several_dimensions_are_refused() -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x, index = fluid.data("x", [4, 2]), fluid.data("index", [2, 2], "int64")
+        with pytest.raises(GraphError, match="expected .n., or .n, 1., got .2, 2."):
+            selection.gather(x, index)
+        with pytest.raises(GraphError, match="Index .n., got"):
+            tensor.DECLARED["index_select"](x, index)

@@ -18,13 +18,6 @@ def _alike(x: Meta, y: Meta, name: str) -> None:
         raise GraphError(f"{name} of shapes {x.shape} and {y.shape}: expected one shape")
 
 
-def _bmm_infer(x: Meta, y: Meta) -> Meta:
-    fits = len(x.shape) == len(y.shape) == 3
-    if not fits or (-1 not in (x.shape[2], y.shape[1]) and x.shape[2] != y.shape[1]):
-        raise GraphError(f"products of matrices of {x.shape} and {y.shape} do not exist")
-    return Meta((*x.shape[:2], y.shape[2]), x.dtype)
-
-
 def _bmm_grad(xp: ArrayModule, x, y, dout, dx, dy) -> None:
     if dx is not None:
         xp.matmul(dout, y.swapaxes(1, 2), out=dx)
@@ -37,7 +30,7 @@ define_with_grad(
     "X, Y -> Out",
     "X, Y, Out@GRAD -> X@GRAD?, Y@GRAD?",
     rows=by_row(),
-    infer=_bmm_infer,
+    infer=shaped("X: b n k; Y: b k m", lambda x, y: Meta((*x.shape[:2], y.shape[2]), x.dtype)),
     kernel=lambda xp, x, y, out: xp.matmul(x, y, out=out),
     grad_kernel=_bmm_grad,
 )

@@ -178,7 +178,7 @@ define_with_grad(
     "X, Index, Out@GRAD -> X@GRAD",
     rows=_index_select_rows,
     attrs={"dim": 0},
-    infer=_index_select_infer,
+    infer=shaped("X: ...; Index: n", _index_select_infer),
     kernel=_index_select,
     grad_kernel=_index_select_grad,
 )

@@ -48,6 +48,7 @@ from hpcdist.fluid.compat.public_names import public
 from hpcdist.fluid.layers.helper import LayerHelper
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.variable import Variable
+from hpcdist.ops.shape_patterns import Patterns
 
 Check = tuple[Kind, bool]
 
@@ -225,16 +226,20 @@ def functions(module: str, section: str | None = None) -> dict[str, Function]:
 
 
 # -- functions that are composed -------------------------------------------------------------------
-def composed(module: str, alike: Sequence[str] = ()) -> Callable[[Function], Function]:
+def composed(
+    module: str, alike: Sequence[str] = (), shapes: str = ""
+) -> Callable[[Function], Function]:
     """Give a function that appends several operators the checks of those that are declared.
 
     Annotations say what is checked: ``Variable``, ``Variables``, and the kinds of `KINDS`, each
-    with ``| None`` where None may be given. Operands that are ``alike`` have one element type.
+    with ``| None`` where None may be given. Operands that are ``alike`` have one element type;
+    ``shapes`` are `Patterns` of operands.
     """
 
     def decorate(body: Function) -> Function:
         signature, where = inspect.signature(body), f"{module}.{body.__name__}"
         checks = checks_of(signature)
+        patterns = Patterns(shapes) if shapes else None
 
         @functools.wraps(body)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -242,6 +247,8 @@ def composed(module: str, alike: Sequence[str] = ()) -> Callable[[Function], Fun
             check(where, checks, arguments)
             of_one_type(where, {name: arguments[name] for name in alike})
             with named(where):
+                if patterns is not None:
+                    patterns.check([arguments[name] for name in patterns.names])
                 return body(**arguments)
 
         call.__signature__ = signature  # type: ignore[attr-defined]
@@ -312,15 +319,17 @@ def offered(
     declared: Collection[str] = (),
     unchecked: Collection[str] = (),
     alike: Mapping[str, Sequence[str]] | None = None,
+    shapes: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Return a module's public names for its ``__all__``; its functions become `composed`.
 
     declared: names from elsewhere; unchecked: functions that look at their arguments themselves;
-    alike: by function, operands of one element type.
+    alike: by function, operands of one element type; shapes: likewise, `Patterns` of operands.
     """
     names = public(namespace)
     for name in set(names) - {*unchecked}:
         body = namespace[name]
         if inspect.isfunction(body) and not hasattr(body, "__checks__"):
-            namespace[name] = composed(module, (alike or {}).get(name, ()))(body)
+            facts = (alike or {}).get(name, ()), (shapes or {}).get(name, "")
+            namespace[name] = composed(module, *facts)(body)
     return sorted({*names, *declared})

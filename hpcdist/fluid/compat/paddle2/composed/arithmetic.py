@@ -129,8 +129,10 @@ def cumsum(
     """Return sums of the elements so far along ``axis``; None: of all, as one row."""
     if dtype is not None and canonical(dtype) != x.dtype:
         x = cast(x, dtype)
-    flat = layers.reshape(x, [-1]) if axis is None else x
-    return append("cumsum", {"X": flat}, name, axis=-1 if axis is None else axis)
+    if axis is None:
+        return append("cumsum", {"X": layers.reshape(x, [-1])}, name, axis=-1)
+    along = declare.axis_of("paddle.cumsum", axis, len(x.shape))
+    return append("cumsum", {"X": x}, name, axis=along)
 
 
 def logsumexp(
@@ -200,4 +202,5 @@ def lerp(x: Variable, y: Variable, weight: Any, name: str | None = None) -> Vari
     return x + (y - x) * weight
 
 
-__all__ = declare.offered("paddle", globals(), unchecked=["einsum"])
+_SHAPES = {"dot": "x: ...; y: ..."}
+__all__ = declare.offered("paddle", globals(), unchecked=["einsum"], shapes=_SHAPES)

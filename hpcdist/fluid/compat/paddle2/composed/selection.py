@@ -21,6 +21,8 @@ def gather(x: Variable, index: Variable, axis: Any = None, name: str | None = No
     """Return the parts of ``x`` at the places ``index`` along ``axis`` (0)."""
     if isinstance(axis, Variable):
         raise GraphError("paddle.gather: axis must be an integer here, got a Variable")
+    if len(index.shape) > 1 and index.shape[1:] != (1,):
+        raise GraphError(f"paddle.gather: index: expected [n], or [n, 1], got {list(index.shape)}")
     flat = index if len(index.shape) == 1 else layers.reshape(index, [-1])
     along = axis_of("paddle.gather", axis or 0, len(x.shape))
     if along == 0:

@@ -90,4 +90,6 @@ def ctc_loss(
     return reduced_losses("ctc_loss", losses, reduction)
 
 
-__all__ = declare.offered("paddle.nn.functional", globals())
+_PAIR = "input: ...; label: ..."
+_SHAPES = dict.fromkeys(("multi_label_soft_margin_loss", "poisson_nll_loss"), _PAIR)
+__all__ = declare.offered("paddle.nn.functional", globals(), shapes=_SHAPES)

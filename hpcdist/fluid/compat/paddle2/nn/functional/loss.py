@@ -191,8 +191,6 @@ def nll_loss(
     name: str | None = None,
 ) -> Variable:
     """Return -input at the label, for logarithms of probabilities [n, classes]."""
-    if len(input.shape) != 2:
-        raise GraphError(f"{_MODULE}.nll_loss: expected input [n, classes], got {input.shape}")
     counted = _is_not(label, ignore_index, input.dtype)
     valid = label * _is_not(label, ignore_index, label.dtype)
     shares = counted if weight is None else counted * layers.gather(weight, valid)
@@ -352,4 +350,9 @@ def npair_loss(
 _PAIR = ("input", "label")
 _ALIKE = dict.fromkeys(("mse_loss", "l1_loss", "smooth_l1_loss", "kl_div", "log_loss"), _PAIR)
 _ALIKE["margin_ranking_loss"] = ("input", "other", "label")  # type: ignore[assignment]
-__all__ = declare.offered(_MODULE, globals(), DECLARED, alike=_ALIKE)
+_SHAPES = {
+    "nll_loss": "input: n classes; label: n; weight: classes",
+    "soft_margin_loss": "input: ...; label: ...",
+    "triplet_margin_loss": "input: ...; positive: ...; negative: ...",
+}
+__all__ = declare.offered(_MODULE, globals(), DECLARED, alike=_ALIKE, shapes=_SHAPES)
