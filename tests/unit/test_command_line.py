@@ -1,6 +1,5 @@
 """The command line: its help, its commands, and what it says about mistakes."""
 
-import argparse
 import doctest
 import os
 import re
