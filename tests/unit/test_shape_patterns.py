@@ -117,5 +117,18 @@ def test_places_of_several_dimensions_are_refused() -> None:
         x, index = fluid.data("x", [4, 2]), fluid.data("index", [2, 2], "int64")
         with pytest.raises(GraphError, match="expected .n., or .n, 1., got .2, 2."):
             selection.gather(x, index)
-        with pytest.raises(GraphError, match="Index .n., got"):
+        with pytest.raises(GraphError, match="Index: expected .n., or .n, 1., got"):
             tensor.DECLARED["index_select"](x, index)
+
+
+def test_places_and_priors_may_lie_in_a_column_or_a_row() -> None:
+    values = np.arange(8, dtype="float32").reshape(4, 2)
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = fluid.layers.assign(values)
+        places = fluid.layers.assign(np.array([[2], [0]]))
+        chosen = tensor.DECLARED["index_select"](x, places)
+        prior = fluid.layers.assign(np.array([1.0, 3.0], "float32"))
+        smooth = layers.label_smooth(x, prior, 0.5)
+        found = fluid.Executor().run(fetch_list=[chosen, smooth])
+    np.testing.assert_array_equal(found[0], values[[2, 0]])
+    np.testing.assert_array_equal(found[1], values / 2 + np.array([0.5, 1.5], "float32"))

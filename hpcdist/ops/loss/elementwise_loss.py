@@ -11,7 +11,6 @@ from hpcdist.graph.rows import by_element, by_row, of_matrices
 from hpcdist.ops.common import define_with_grad, fits, in_sequence, same
 from hpcdist.ops.formulas import define_by_formulas
 from hpcdist.ops.loss.labels import put_where
-from hpcdist.ops.shape_patterns import shaped
 from hpcdist.ops.types import Array, ArrayModule, Call, Metas
 
 
@@ -237,6 +236,12 @@ define_with_grad(
 # -- label_smooth --------------------------------------------------------------------------------
 
 
+def _label_smooth_infer(x: Meta, prior: Meta | None, epsilon: float) -> Meta:
+    if prior is not None and not fits((prior.size,), x.shape[-1:]):
+        raise GraphError(f"PriorDist: expected {x.shape[-1]} numbers, got {list(prior.shape)}")
+    return same(x)
+
+
 def _label_smooth(xp: ArrayModule, x, prior, out, epsilon: float) -> None:
     """out = (1 - epsilon) x + epsilon prior; without a prior 1 / classes."""
     xp.multiply(x, 1 - epsilon, out=out)
@@ -249,7 +254,7 @@ define_with_grad(
     "Out@GRAD -> X@GRAD",
     rows=by_row("X", apart=of_matrices),
     attrs={"epsilon": 0.0},
-    infer=shaped("X: ... classes; PriorDist: 1 classes", lambda x, *_, **__: same(x)),
+    infer=_label_smooth_infer,
     kernel=_label_smooth,
     grad_infer=same,
     grad_kernel=lambda xp, dout, dx, epsilon: xp.multiply(dout, 1 - epsilon, out=dx),

@@ -153,17 +153,20 @@ define_with_grad(
 # -- index_select: along one dimension; index_sample: other columns of every row -------------------
 def _index_select_infer(x: Meta, index: Meta, dim: int) -> Meta:
     _expect_integers(index, "Index")
+    if not fits(index.shape, (-1, 1)[: len(index.shape)]):
+        raise GraphError(f"Index: expected [n], or [n, 1], got {list(index.shape)}")
     axis = resolve_axis(dim, len(x.shape), "dim")
     return Meta((*x.shape[:axis], index.shape[0], *x.shape[axis + 1 :]), x.dtype)
 
 
 def _index_select(xp: ArrayModule, x, index, out, dim: int) -> None:
-    out[...] = xp.take(x, _checked(xp, index, x.shape[dim], "index_select"), axis=dim)
+    places = _checked(xp, index.reshape(-1), x.shape[dim], "index_select")
+    out[...] = xp.take(x, places, axis=dim)
 
 
 def _index_select_grad(xp: ArrayModule, x, index, dout, dx, dim: int) -> None:
     dx.fill(0)
-    add_at(xp, xp.moveaxis(dx, dim, 0), (index,), xp.moveaxis(dout, dim, 0))
+    add_at(xp, xp.moveaxis(dx, dim, 0), (index.reshape(-1),), xp.moveaxis(dout, dim, 0))
 
 
 def _index_select_rows(op: Applied) -> OfRows:
@@ -178,7 +181,7 @@ define_with_grad(
     "X, Index, Out@GRAD -> X@GRAD",
     rows=_index_select_rows,
     attrs={"dim": 0},
-    infer=shaped("X: ...; Index: n", _index_select_infer),
+    infer=_index_select_infer,
     kernel=_index_select,
     grad_kernel=_index_select_grad,
 )
