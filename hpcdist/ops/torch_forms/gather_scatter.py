@@ -168,12 +168,13 @@ def _dim_places(x, index, dim):
 
 @form("index_select", checks=_dim_places)
 def index_select(torch, x, index, dim):
-    return torch.index_select(x, dim, _within(torch, index, x.shape[dim]))
+    return torch.index_select(x, dim, _within(torch, index.reshape(-1), x.shape[dim]))
 
 
 @form("index_select_grad")
 def index_select_grad(torch, x, index, dout, dim):
-    return torch.zeros_like(x).index_add(dim, _within(torch, index, x.shape[dim]), dout)
+    places = _within(torch, index.reshape(-1), x.shape[dim])
+    return torch.zeros_like(x).index_add(dim, places, dout)
 
 
 def _column_places(x, index):
