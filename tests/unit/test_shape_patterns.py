@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
-from hpcdist.base.errors import GraphError
+from hpcdist.base.errors import GraphError, HpcdistError
 from hpcdist.fluid.compat.paddle2 import tensor
 from hpcdist.fluid.compat.paddle2.composed import arithmetic, selection
 from hpcdist.fluid.compat.paddle2.nn import functional
@@ -132,3 +132,64 @@ def test_places_and_priors_may_lie_in_a_column_or_a_row() -> None:
         found = fluid.Executor().run(fetch_list=[chosen, smooth])
     np.testing.assert_array_equal(found[0], values[[2, 0]])
     np.testing.assert_array_equal(found[1], values / 2 + np.array([0.5, 1.5], "float32"))
+
+
+STEPS: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
+    "quotient": (
+        lambda: layers.elementwise_div(_whole("x"), _whole("y")),
+        {"x": np.array([[4], [3]]), "y": np.array([[2], [0]])},
+        "integers are divided by 0 .element 1 of 2 of Y",
+    ),
+    "remainder": (
+        lambda: layers.elementwise_mod(_whole("x"), _whole("y")),
+        {"x": np.array([[4]]), "y": np.array([[0]])},
+        "integers are divided by 0",
+    ),
+    "hsigmoid": (
+        lambda: layers.hsigmoid(fluid.data("x", [None, 3]), _whole("y"), 4),
+        {"x": np.ones((2, 3), "float32"), "y": np.array([[1]])},
+        "expected shapes X .n, d.",
+    ),
+    "teacher_student": (
+        lambda: layers.teacher_student_sigmoid_loss(
+            fluid.data("x", [None, 1]), fluid.data("y", [None, 1])
+        ),
+        {"x": np.ones((2, 1), "float32"), "y": np.ones((1, 1), "float32")},
+        "expected shapes X .n, 1., Label .n, 1., got X .2, 1., Label .1, 1.",
+    ),
+    "linear_chain_crf": (
+        lambda: layers.linear_chain_crf(fluid.data("x", [None, 3], lod_level=1), _whole("y", 1)),
+        {
+            "x": fluid.create_lod_tensor(np.ones((3, 3), "float32"), [[1, 2]]),
+            "y": fluid.create_lod_tensor(np.zeros((3, 1), "int64"), [[2, 1]]),
+        },
+        "Emission and Label must be of the same sequences, which end at .1, 3. and .2, 3.",
+    ),
+    "chunk_eval": (
+        lambda: layers.chunk_eval(_whole("x", 1), _whole("y", 1), "IOB", 3)[0],
+        {
+            "x": fluid.create_lod_tensor(np.zeros((3, 1), "int64"), [[1, 2]]),
+            "y": fluid.create_lod_tensor(np.zeros((3, 1), "int64"), [[2, 1]]),
+        },
+        "Label and Inference must be of the same sequences",
+    ),
+}
+
+
+def _whole(name: str, lod_level: int = 0) -> Any:
+    return fluid.data(name, [None, 1], "int64", lod_level=lod_level)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_only_a_step_knows_is_refused_in_it(name: str) -> None:
+    build, feed, refusal = STEPS[name]
+    startup, main = fluid.Program(), fluid.Program()
+    with (
+        fluid.program_guard(main, startup),
+        fluid.unique_name.guard(),
+        fluid.scope_guard(fluid.Scope()),
+    ):
+        result, exe = build(), fluid.Executor()
+        exe.run(startup)
+        with pytest.raises(HpcdistError, match=refusal):
+            exe.run(main, feed=feed, fetch_list=[result])

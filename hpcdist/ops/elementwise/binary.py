@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
-from hpcdist.base.errors import GraphError
+from hpcdist.base.errors import FeedError, GraphError
 from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Treatment, broadcast, by_element, linear, product, quotient
@@ -88,11 +88,19 @@ def _product(xp: ArrayModule, x, y, out, axis: int) -> Call:
     return functools.partial(out.take, x, lambda value, to: xp.multiply(value, factor, out=to))
 
 
+def _refuse_zeros(xp: ArrayModule, divisor) -> None:
+    """Raise FeedError if an integer would be divided by 0: C ends the process, numpy answers 0."""
+    if divisor.dtype.kind in "iu" and not xp.all(divisor):
+        at = int(xp.flatnonzero(divisor.reshape(-1) == 0)[0])
+        raise FeedError(f"integers are divided by 0 (element {at} of {divisor.size} of Y)")
+
+
 def _truncated_quotient(xp: ArrayModule, x, y, out, axis: int) -> Call:
     """Divide and drop the fraction, as C does (and Fluid): -7 / 2 is -3."""
     x, y = operand_views(x, y, axis)
     rest = xp.empty_like(out)
     return in_sequence(
+        functools.partial(_refuse_zeros, xp, y),
         functools.partial(xp.fmod, x, y, out=rest),
         functools.partial(xp.subtract, x, rest, out=rest),
         functools.partial(xp.floor_divide, rest, y, out=out),
@@ -103,7 +111,8 @@ def _remainder(xp: ArrayModule, x, y, out, axis: int) -> Call:
     """Return the remainder: with the sign of x as C does, of floats that of y, as Fluid."""
     x, y = operand_views(x, y, axis)
     if x.dtype.kind in "iu":
-        return functools.partial(xp.fmod, x, y, out=out)
+        whole = functools.partial(xp.fmod, x, y, out=out)
+        return in_sequence(functools.partial(_refuse_zeros, xp, y), whole)
     wide = xp.empty(out.shape, "float64")  # the sum rounds what is small beside y, as Fluid's
     return in_sequence(
         functools.partial(xp.fmod, x, y, out=wide),

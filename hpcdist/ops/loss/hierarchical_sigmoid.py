@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, OfRows, by_row
 from hpcdist.ops.common import define_with_grad
@@ -14,6 +13,7 @@ from hpcdist.ops.loss.sampled_softmax import (
     with_tables,
     write_gradients,
 )
+from hpcdist.ops.shape_patterns import shaped
 from hpcdist.ops.types import ArrayModule, DeviceArray, Metas
 
 _HS_ATTRS = {"num_classes": 2, "is_sparse": False, "remote_prefetch": False}
@@ -52,8 +52,6 @@ def _hs_infer(
     num_classes: int,
     **_,
 ) -> Metas:
-    if len(x.shape) != 2 or w.shape[-1:] != x.shape[1:]:
-        raise GraphError(f"rows of {x.shape} do not fit weights {w.shape}")
     rows = x.shape[0]
     return Meta((rows, 1), x.dtype), Meta((rows, _depth(num_classes, table)), x.dtype)
 
@@ -102,7 +100,7 @@ define_with_grad(
     "X, W, Label, PathTable?, PathCode?, Bias?, PreOut, Out@GRAD -> X@GRAD?, W@GRAD?, Bias@GRAD?",
     rows=_hs_rows,
     attrs=_HS_ATTRS,
-    infer=_hs_infer,
+    infer=shaped("X: n d; W: ... d; Label: n 1", _hs_infer),
     kernel=_hs,
     grad_infer=_hs_grad_infer,
     grad_bind=with_copied_rows(_hs_grad),

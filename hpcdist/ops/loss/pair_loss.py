@@ -201,7 +201,7 @@ define_by_formulas(
     _teacher_student_grad,
     rows=by_element(),
     attrs={"soft_max_up_bound": 15.0, "soft_max_lower_bound": -15.0},
-    infer=lambda x, label, **_: same(x),
+    infer=shaped("X: n 1; Label: n 1", lambda x, *_, **__: same(x)),
 )
 
 

@@ -23,6 +23,19 @@ from hpcdist.ops.types import ArrayModule, Attrs, Call, DeviceArray, Metas, Oper
 
 
 # -- where sequences are ---------------------------------------------------------------------------
+def expect_one_lod(type: str, **lods: Lod | None) -> None:
+    """Raise FeedError unless the rows of two operands are grouped alike, where both are."""
+    (first, of_first), (second, of_second) = lods.items()
+    if of_first is None or of_second is None:
+        return
+    ends = [lod.last.tolist() for lod in (of_first, of_second)]
+    if ends[0] != ends[1]:
+        raise FeedError(
+            f"{type}: {first} and {second} must be of the same sequences, which end at "
+            f"{ends[0][1:]!s:.60} and {ends[1][1:]!s:.60}"
+        )
+
+
 def spans(
     lod: Lod | None, rows: tuple[int, ...], lengths, type: str
 ) -> tuple[DeviceArray, DeviceArray]:
@@ -120,6 +133,8 @@ def _chain(lod, inputs: Operands, outputs: Operands) -> None:
 
 
 def _chain_bind(xp: ArrayModule, *operands, lods) -> Call:
+    if operands[3] is None:  # without lengths
+        expect_one_lod("linear_chain_crf", Emission=lods[0], Label=lods[1])
     return run_on_host(xp, partial(_chain, lods[0]), operands[:4], operands[4:])
 
 
@@ -158,7 +173,8 @@ define_with_grad(
     rows=tagged_rows("Emission", "Label", "Length", each=["LogLikelihood"]),
     infer=_chain_infer,
     bind=_chain_bind,
-    lods=("Emission",),
+    lods=("Emission", "Label"),
+    grad_lods=("Emission",),
     grad_infer=lambda x, weights, *_: (rowwise(x, x.lod), Meta(weights.shape, weights.dtype)),
     grad_bind=_chain_grad_bind,
     grad_shape_only=("Emission", "Transition"),
@@ -258,6 +274,8 @@ def chunk_scores(found: Any, labelled: Any, correct: Any) -> tuple[Any, Any, Any
 
 
 def _chunk_bind(xp: ArrayModule, *operands, lods, **attrs) -> Call:
+    if operands[2] is None:  # without lengths
+        expect_one_lod("chunk_eval", Label=lods[0], Inference=lods[1])
     return run_on_host(xp, partial(_evaluated, lods[0], attrs), operands[:3], operands[3:])
 
 
@@ -274,5 +292,5 @@ define(
     attrs=_CHUNKS,
     infer=_chunk_infer,
     bind=_chunk_bind,
-    lods=("Label",),
+    lods=("Label", "Inference"),
 )
