@@ -1,17 +1,26 @@
 """torch.distributed over MPI: ``import hpcdist.torch`` registers the backend ``hpcdist``.
 
-Needs torch 2.13 or newer (``python -m pip install 'torch>=2.13'``): `LaunchError` for an older one.
+Needs torch 2.13 or newer (``python -m pip install 'torch>=2.13'``): `LaunchError` for an older one,
+`ModuleNotFoundError` without it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from hpcdist.base.errors import LaunchError, RankFailure
 from hpcdist.base.extras import install_command
 from hpcdist.base.lazy import lazy_names
+
+try:
+    import torch
+except ModuleNotFoundError as error:
+    if error.name != "torch":  # torch is there, and lacks something of its own
+        raise
+    raise ModuleNotFoundError(
+        f"hpcdist.torch needs torch, which is not installed: {install_command('torch')}",
+        name="torch",
+    ) from None
 
 OLDEST = (2, 13)  # whose process groups can be written in Python as far as we need
 

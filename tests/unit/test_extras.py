@@ -1,8 +1,10 @@
 """The command that installs an extra, and the question for names that do not exist."""
 
 import doctest
+import importlib
 import importlib.metadata
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,11 @@ def test_no_message_names_an_index_that_has_no_hpcdist():
     package = Path(hpcdist.__file__).parent
     for file in package.rglob("*.py"):
         assert not re.search(r"pip install '?hpcdist\[", file.read_text("utf-8")), file
+
+
+def test_without_torch_its_door_says_what_installs_it(monkeypatch):
+    for module in [m for m in sys.modules if m.split(".")[:2] == ["hpcdist", "torch"]]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModuleNotFoundError, match="needs torch, which is not.*pip install"):
+        importlib.import_module("hpcdist.torch")
