@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,10 @@ from tests.support.thread_jobs import ranks_as_threads
 X = np.arange(8, dtype=np.float32).reshape(4, 2)
 
 
-def _build() -> tuple[fluid.Program, fluid.Program, Any, Any]:
+Built = tuple[fluid.Program, fluid.Program, Any, Any]
+
+
+def _build() -> Built:
     main, startup = fluid.Program(), fluid.Program()
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
         x = fluid.data("x", [None, 2])
@@ -27,8 +31,8 @@ def _build() -> tuple[fluid.Program, fluid.Program, Any, Any]:
     return main, startup, loss, array
 
 
-def _train(return_numpy: bool = True) -> list[list[Any]]:
-    main, startup, loss, array = _build()
+def _train(return_numpy: bool = True, built: Built | None = None) -> list[list[Any]]:
+    main, startup, loss, array = built or _build()
     exe = fluid.Executor(fluid.CPUPlace())
     exe.run(startup)
     return [
@@ -80,6 +84,8 @@ def test_arrays_of_devices_are_joined_value_by_value(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("servers", [0, 2])
 def test_arrays_on_ranks_are_those_of_one_process(servers: int) -> None:
     wanted = _train()
+    # Built before there are threads: `program_guard` is the process's.
+    scripts = [functools.partial(_train, built=_build()) for _ in range(2 + servers)]
     with ranks_as_threads() as run:
-        for found in run(2, servers, [_train] * (2 + servers)):
+        for found in run(2, servers, scripts):
             _same(found, wanted)
