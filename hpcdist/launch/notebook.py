@@ -74,6 +74,11 @@ def run(
     the cell is interrupted, after ``timeout_s``, and with this process, however that ends.
     Raises JobError if the job fails, with the message of the rank that failed.
     """
+    if not isinstance(script, (str, Path)):
+        raise JobError(
+            f"script: expected its path, or its text, got {script!r:.80}: "
+            'run("train.py", n=2, pservers=1)'
+        )
     if not 0 <= pservers < n:
         raise JobError(f"pservers={pservers} of n={n} ranks: expected 0 to {n - 1}, to leave one")
     curve = _Curve() if draw else None

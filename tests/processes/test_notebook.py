@@ -52,6 +52,8 @@ def test_a_failing_job_raises_the_message_of_its_rank(here):
 
 
 def test_what_is_refused(here):
+    with pytest.raises(JobError, match='expected its path, or its text, got 2: run."train.py"'):
+        notebook.run(2, pservers=1)
     with pytest.raises(JobError, match="pservers=2 of n=2 ranks"):
         notebook.run("train.py", 2, pservers=2)
     with pytest.raises(JobError, match=r"no script 'train.py' in .*line break"):
