@@ -7,6 +7,7 @@ it: about fifteen lines behind the one message that says what happened.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ KILLER = "prterun"
 # How long mpirun may take to read the last of those that have ended: what watches the host holds
 # their pipes for a while (`held_outputs`).
 SETTLES_S = 0.5
+ANSWERS_S = 30.0  # that mpirun may take to answer whoever asks for the end of all
 REFUSAL_S = 20.0  # that rank 0 may take to say why no rank starts
 
 
@@ -47,6 +49,10 @@ def end_job(
         time.sleep(SETTLES_S)
         pmix.finalize()
         return
+    # No answer comes where mpirun ends at this moment: then this process must not wait for ever.
+    unanswered = threading.Timer(ANSWERS_S, os._exit, (code,))
+    unanswered.daemon = True
+    unanswered.start()
     if not pmix.abort(code):
         # MPICH's MPI_Abort writes to this process's stderr, in which all has been said.
         nowhere = os.open(os.devnull, os.O_WRONLY)
