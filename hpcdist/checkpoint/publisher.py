@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
 import os
 import secrets
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,14 @@ POLL_S = 0.02
 logger = logging.getLogger("hpcdist.serving")
 
 
+@dataclass
+class _Counts:
+    """How far a script is, and what is published of it."""
+
+    steps: int = 0
+    newest: int | None = None  # the step of the newest complete version of this run
+
+
 class TablePublisher:
     """Publishes tables every so many steps: a base, then increments, for `hpcdist.serving.Lookup`.
 
@@ -81,7 +89,7 @@ class TablePublisher:
             raise TableError(f"Publisher: tables: the Program has no table {unknown[0]!r}")
         choices = check_choices(keep or {}, policies)
         self._keep = {name: asdict(choice) for name, choice in choices.items()}
-        self._steps = 0
+        self._counts = _Counts()
         self._published_at = -1  # the step of what was published last
         self._rows: PublishedRows | None = None
         # On trainer 0:
@@ -94,7 +102,7 @@ class TablePublisher:
         self._dense = dense
         if dense is not None and peers_here().trainer == 0:
             dense.prepare()
-        atexit.register(self._left_open)
+        self._left_open = weakref.finalize(self, _tell_of_the_rest, self._directory, self._counts)
 
     def is_due(self, step: int) -> bool:
         """Return whether `after_step` publishes after this step."""
@@ -105,8 +113,8 @@ class TablePublisher:
 
         ``step`` is its number, by default that of calls so far.
         """
-        self._steps = self._steps + 1 if step is None else step
-        if self.is_due(self._steps):
+        self._counts.steps = self._counts.steps + 1 if step is None else step
+        if self.is_due(self._counts.steps):
             self.publish()
 
     def publish(self, step: int | None = None, *, base: bool = False) -> bool:
@@ -115,7 +123,7 @@ class TablePublisher:
         Every trainer calls this, between two steps. ``step``: as of `after_step`. ``base``: all
         rows, whether or not a base is due.
         """
-        self._steps = self._steps if step is None else step
+        self._counts.steps = self._counts.steps if step is None else step
         kept = self._kept()
         peers = kept.peers
         first = peers.trainer == 0
@@ -139,9 +147,9 @@ class TablePublisher:
         if any(together(peers, begin)):
             order = PublishOrder(**{**plain, "base": True})
             together(peers, begin)
-        self._published_at = self._steps
+        self._published_at = self._counts.steps
         if first:
-            owners, step = peers.servers or peers.trainers, self._steps
+            owners, step = peers.servers or peers.trainers, self._counts.steps
             deadline_s = PATIENCE * peers.deadline_s
             dense = None if self._dense is None else self._dense.encode()
             self._background.start(lambda: self._commit(order, owners, step, deadline_s, dense))
@@ -159,30 +167,16 @@ class TablePublisher:
 
     def close(self, step: int | None = None) -> None:
         """Publish what has changed since the last version, and wait for it. Collective."""
-        atexit.unregister(self._left_open)
+        self._left_open.detach()
         self.wait()
-        self._steps = self._steps if step is None else step
-        if self._published_at != self._steps:
+        self._counts.steps = self._counts.steps if step is None else step
+        if self._published_at != self._counts.steps:
             self.publish()
             self.wait()
         if self._rows is not None:
             self._rows.close()
 
     # -- trainer 0 --
-
-    def _left_open(self) -> None:
-        """Wait for the version that is being written, and warn of steps that are in none."""
-        if self._last is None and not self._background.busy:
-            return
-        self._background.result()
-        if self._last is not None and self._last.step != self._steps:
-            logger.warning(
-                "%s: the script ends with step %d, but the newest version is of step %d: close() "
-                "publishes the rest",
-                self._directory,
-                self._steps,
-                self._last.step,
-            )
 
     def _next_order(self, base: bool) -> dict[str, Any] | None:
         """Return the order of the next version; None while one is being written, or none can be."""
@@ -236,6 +230,7 @@ class TablePublisher:
             self._clean([*paths, order.dense_path], rows=True)
             return
         self._last, self._previous = member, link_of(member)
+        self._counts.newest = member.step
         self._since_base = 0 if order.base else self._since_base + 1
         if self._put_off:
             logger.warning("%s: publishing goes on with %s", self._directory, member.name)
@@ -291,6 +286,18 @@ class TablePublisher:
                 drop_unnamed(self._directory, int(paths[0].name[:9]))
         except OSError as error:
             logger.debug("%s: files stay: %s", self._directory, error)
+
+
+def _tell_of_the_rest(directory: Path, counts: _Counts) -> None:
+    """Warn, where nobody has closed a publisher, of the steps that are in no version."""
+    if counts.newest is not None and counts.newest != counts.steps:
+        logger.warning(
+            "%s: step %d was the last one, but the newest version is of step %d: close() "
+            "publishes the rest",
+            directory,
+            counts.steps,
+            counts.newest,
+        )
 
 
 def _await(path: Path, deadline_s: float) -> Mapping[str, Any]:

@@ -25,12 +25,15 @@ if sys.argv[2] == "close":
 """
 
 
+@pytest.mark.parametrize("start", [(), ("-m", "hpcdist")], ids=["python", "hpcdist"])
 @pytest.mark.parametrize("end", ["close", "no close"])
-def test_rows_in_no_version_are_told_at_the_end(tmp_path: Path, end: str) -> None:
+def test_rows_in_no_version_are_told_at_the_end(
+    tmp_path: Path, end: str, start: tuple[str, ...]
+) -> None:
     script, versions = tmp_path / "script.py", tmp_path / "versions"
     script.write_text(SCRIPT)
     done = subprocess.run(
-        [sys.executable, str(script), str(versions), end],
+        [sys.executable, *start, str(script), str(versions), end],
         env=clean_environment(),
         capture_output=True,
         text=True,
@@ -39,7 +42,7 @@ def test_rows_in_no_version_are_told_at_the_end(tmp_path: Path, end: str) -> Non
     )
     assert not [*versions.glob("*.tmp")]
     newest = json.loads(max(versions.glob("*.json")).read_text())["step"]
-    told = "the script ends with step 40" in done.stderr
+    told = "step 40 was the last one" in done.stderr
     assert told == (newest != 40), (newest, done.stderr)
     if end == "close":
         assert newest == 40
