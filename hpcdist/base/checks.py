@@ -48,13 +48,18 @@ def integer(
     return number
 
 
-def path_given(name: str, value: Any) -> Path:
-    """Check the path of a file or a folder; GraphTypeError if it is none.
+def checked_path(
+    name: str,
+    value: Any,
+    error: type[Exception] = GraphTypeError,
+    expected: str = "a path as text",
+) -> Path:
+    """Return the path of a file or a directory, which need not be there; ``error`` if it is none.
 
     ``name`` is what errors call it.
     """
     if not isinstance(value, (str, os.PathLike)) or isinstance(os.fspath(value), bytes):
-        raise GraphTypeError(f"{name}: expected a path as text, got {value!r:.80}")
+        raise error(f"{name}: expected {expected}, got {value!r:.80}")
     return Path(value)
 
 
@@ -103,9 +108,9 @@ def positive(name: str, value: Any, errors: Errors = PLAN) -> float:
 
 def directory(name: str, value: Any, error: type[Exception]) -> Path:
     """Return the path of a directory, which need not be there; a number or "" is none."""
-    if not (isinstance(value, (str, Path)) and str(value)):
+    if value == "":
         raise error(f"{name}: expected a directory, got {value!r}")
-    return Path(value)
+    return checked_path(name, value, error, "a directory")
 
 
 def names(argument: str, value: Any, errors: Errors = PLAN) -> set[str]:

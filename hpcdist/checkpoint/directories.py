@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from hpcdist.base.checks import path_given
+from hpcdist.base.checks import checked_path
 from hpcdist.checkpoint.layout import MANIFEST
 
 STEP = re.compile(r"step-(\d+)")
@@ -29,7 +29,7 @@ def steps(root: str | Path) -> list[tuple[int, Path]]:
 
     One whose manifest is lost counts, but cannot be read; what a crash has left does not count.
     """
-    root = path_given("root", root)
+    root = checked_path("root", root)
     if not root.is_dir():
         return []
     named = [(int(m[1]), p) for p in root.iterdir() if (m := STEP.fullmatch(p.name))]

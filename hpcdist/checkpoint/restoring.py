@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hpcdist.base.checks import path_given
+from hpcdist.base.checks import checked_path
 from hpcdist.base.errors import CheckpointError
 from hpcdist.base.trace.events import EventKind
 from hpcdist.base.trace.position import here
@@ -74,7 +74,7 @@ def restore(
     """
     if rates not in (SAVED, SCRIPT):
         raise CheckpointError(f"rates: expected {SAVED!r} or {SCRIPT!r}, got {rates!r}")
-    path_given("dirname", dirname)
+    checked_path("dirname", dirname)
     peers = kept.peers
     wait()
     (directory, *_) = together(

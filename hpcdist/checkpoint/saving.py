@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.base.checks import integer, path_given
+from hpcdist.base.checks import checked_path, integer
 from hpcdist.base.errors import CheckpointError, GraphTypeError, HpcdistError, NotFiniteError
 from hpcdist.base.trace.events import EventKind
 from hpcdist.base.trace.recorder import recorder
@@ -58,7 +58,7 @@ def save(
     """
     peers = kept.peers
     wait()
-    path_given("dirname", dirname)
+    checked_path("dirname", dirname)
     step = integer("step", step, 0, errors=(GraphTypeError, CheckpointError))
     if single_file:
         check_possible(peers.group, asynchronous=asynchronous, compression=compression)

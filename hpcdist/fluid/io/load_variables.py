@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hpcdist.base.checks import path_given
+from hpcdist.base.checks import checked_path
 from hpcdist.base.keywords import name_arguments_in
 from hpcdist.base.trace.position import here
 from hpcdist.checkpoint.divided import Combined
@@ -54,7 +54,7 @@ def load_vars(
     in which nothing trains, every trainer loads all of it.
     """
     program = checked_program("main_program", main_program)
-    scope, directory = global_scope(), path_given("dirname", dirname)
+    scope, directory = global_scope(), checked_path("dirname", dirname)
     chosen = chosen_variables(program, vars, predicate)
     names = [var.name for var in chosen]
     index, servers = 0, 1

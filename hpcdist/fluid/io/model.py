@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcdist.base.checks import path_given
+from hpcdist.base.checks import checked_path
 from hpcdist.base.errors import CheckpointError, GraphError, GraphTypeError
 from hpcdist.base.keywords import name_arguments_in
 from hpcdist.base.temporary import temporary_folder
@@ -89,7 +89,7 @@ def save_inference_model(
             "please ensure that you have set the auc states to zeros before saving inference model"
         )
     model, names = pruned(program, feeds, targets)
-    model_path = path_given("dirname", dirname) / (model_filename or MODEL)
+    model_path = checked_path("dirname", dirname) / (model_filename or MODEL)
     params_name = params_filename or MANIFEST
     if model_path.name == params_name:
         raise CheckpointError(f"model_filename and params_filename are both {params_name!r}")
@@ -156,7 +156,7 @@ def load_inference_model(
             "load_inference_model: the model is given as bytes; dirname must be None then, "
             f"got {dirname!r}"
         )
-    path = path_given("dirname", dirname) / (model_filename or MODEL)
+    path = checked_path("dirname", dirname) / (model_filename or MODEL)
     if path.is_file() and not is_checkpoint(path):
         extra: Any = read_program(read_whole(path, MAX_MODEL), str(path), rewrite)
     else:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.base.checks import path_given
+from hpcdist.base.checks import checked_path
 from hpcdist.base.errors import CheckpointError, GraphAssertionError, GraphError, GraphTypeError
 from hpcdist.base.keywords import name_arguments_in
 from hpcdist.base.warned import warn
@@ -190,7 +190,7 @@ def _of_optimizer(program: Program) -> list[Variable]:
 
 
 def _split(model_path: str) -> tuple[Path, str]:
-    path_given("model_path", model_path)
+    checked_path("model_path", model_path)
     path = str(model_path)
     name = path.rpartition("/")[2]
     if not name:
@@ -201,7 +201,7 @@ def _split(model_path: str) -> tuple[Path, str]:
 
 
 def _prefix(model_path: str) -> str:
-    path_given("model_path", model_path)
+    checked_path("model_path", model_path)
     path = str(model_path)
     for suffix in (PARAMS, OPTIMIZER, MODEL):
         path = path.removesuffix(suffix)

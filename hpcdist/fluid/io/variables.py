@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.base.checks import path_given
+from hpcdist.base.checks import checked_path
 from hpcdist.base.errors import CheckpointError
 from hpcdist.base.keywords import name_arguments_in
 from hpcdist.base.temporary import temporary_folder
@@ -95,9 +95,9 @@ def save_vars(
     program = checked_program("main_program", main_program)
     if dirname is None:
         return _into_memory(executor, program, vars, predicate, filename, format, compression)
-    directory = path_given("dirname", dirname)
+    directory = checked_path("dirname", dirname)
     if filename is not None:
-        path_given("filename", filename)
+        checked_path("filename", filename)
     names = [v.name for v in chosen_variables(program, vars, predicate)]
     if not names:  # in Fluid's words
         warn(
@@ -225,7 +225,7 @@ def save_persistables(
     if plan is None or dirname is None:
         options: dict[str, Any] = {"format": format, "compression": compression}
         return save_vars(executor, dirname, program, None, is_persistable, filename, **options)
-    directory = path_given("dirname", dirname)
+    directory = checked_path("dirname", dirname)
     format = checked_format(format, compression, [table.parameter for table in plan.tables])
     refuse_averages(peers, peers.program(program), global_scope())
     _say_what_is_partial(peers, program, [v.name for v in persistables(program)])
