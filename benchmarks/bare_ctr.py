@@ -2,11 +2,11 @@
 
     mpirun -n 4 python benchmarks/bare_ctr.py        # ranks 0, 1 train; ranks 2, 3 serve
 
-What a step costs at least: every distinct id of a batch goes to the server of its parity once, for
-both tables; rows lie in one array that needs no index, because all ids are known; a trainer sends
-the sum of a row's gradients, and of the dense parameters one half to each server; all arrays are
-made before the first step. Nothing is checked, counted, recorded, or admitted. Rank 0 prints one
-JSON line: steps per second after the warm-up, and losses.
+What a step costs without a library: every distinct id of a batch goes to the server of its parity
+once, for both tables; rows lie in one array that needs no index, because all ids are known; a
+trainer sends the sum of a row's gradients, and of the dense parameters one half to each server; all
+arrays are made before the first step. Nothing is checked, counted, recorded, or admitted. Rank 0
+prints one JSON line: steps per second after the warm-up, and losses.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Wide and deep, 26 slots of Zipf ids, rows of 16, batches of 512 per trainer, syn
 tables are distributed (any id, rows made on first touch); Fluid's are its is_sparse path, arrays of
 1,040,000 rows cut over the servers, because Fluid 1.8.5 cannot run is_distributed. All rows begin
 alike, so the losses must agree. In `hybrid` the servers keep the tables only, and the trainers sum
-dense gradients. `bare_ctr.py` is the same job by hand, which shows what can be reached at most.
+dense gradients. `bare_ctr.py` is the same job by hand, a measure of what is possible.
 Without --fluid-python that column is left out.
 """
 

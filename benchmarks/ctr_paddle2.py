@@ -10,7 +10,7 @@ trainers on this machine, one script for both: fed, and from files by train_from
         'protobuf<3.21' 'numpy<2' setuptools
 
 Its synchronous workers may end with a segmentation fault: that column is then left out, as it is
-without --paddle-python. `bare_ctr.py`, the job by hand, shows what can be reached at most. Losses
+without --paddle-python. `bare_ctr.py`, the job by hand, is a measure of what is possible. Losses
 are not compared: asynchronous steps depend on who comes first.
 """
 
