@@ -29,6 +29,8 @@ class GraphAssertionError(HpcdistError, AssertionError):
 class FeedError(HpcdistError, ValueError):
     """Data fed to, or fetched from, a Program does not fit it."""
 
+    lacks = ""  # the data variable that is not fed, where that is the mistake
+
 
 class PlanError(HpcdistError, ValueError):
     """A Program cannot be distributed as asked."""

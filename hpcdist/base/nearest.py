@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -23,6 +22,8 @@ def did_you_mean(name: str, names: Iterable[str], most: int = 1, cutoff: float =
     >>> did_you_mean("x", ["size", "learning_rate"])
     ''
     """
+    import difflib  # which only errors need
+
     by_case: dict[str, list[str]] = {}
     for other in names:
         by_case.setdefault(other.strip().casefold(), []).append(other)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from hpcdist.base.errors import SettingError, SettingTypeError
+from hpcdist.base.nearest import did_you_mean
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -23,6 +24,7 @@ class ValueKind(Generic[T_co]):
     word: str  # in get_flags, set_flags and docs
     expected: str
     types: tuple[type, ...] = (str,)
+    words: tuple[str, ...] = ()  # if a value is one or some of them
 
     def parse(self, text: str) -> T_co:
         """Return the value; ValueError saying what was expected and what was given."""
@@ -31,7 +33,10 @@ class ValueKind(Generic[T_co]):
         except ValueError:
             value = None
         if value is None:
-            raise ValueError(f"expected {self.expected}, got {text!r:.80}")
+            parts = [part.strip() for part in text.split(",")] if self.words else []
+            odd = next((part for part in parts if part not in self.words), "")
+            near = did_you_mean(odd, self.words)
+            raise ValueError(f"expected {self.expected}, got {text!r:.80}{near}")
         return value
 
     def text(self, value: Any) -> str:

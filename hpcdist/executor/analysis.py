@@ -260,10 +260,12 @@ def _refuse_unwritten(block: Block, op: Operator, name: str) -> None:
     if (is_control(op) and not has_values) or (var is not None and var.type == "RAW"):
         return  # control operators exchange tokens that have no value
     if var is not None and var.is_data:
-        raise FeedError(
+        error = FeedError(
             f"{name!r} is not fed, and {op.place} {op} reads it: expected "
             f"{var.dtype}{list(var.shape)} in the feed"
         )
+        error.lacks = name
+        raise error
     raise GraphError(
         f"{op.place} {op} reads {name!r}, which is neither fed, nor computed before it, "
         "nor initialized by a startup program"

@@ -132,11 +132,11 @@ class Executor:
         elif not isinstance(program, Program):
             raise GraphTypeError(f"Executor.run: expected a Program, got {type(program).__name__}")
         feed = with_read(program, only_feed(feed))
-        if updates or use_prune:
-            if not feed.keys() <= program.global_block().vars.keys():
-                feed = declared(program, feed)
-            program, feed = self._pruned.of_this_run(program, feed, fetches, updates)
         scope = scope if scope is not None else global_scope()
+        if updates or use_prune:
+            with declared(program, feed) as known:
+                pruned = self._pruned.of_this_run(program, known, fetches, updates)
+                return self._run(*pruned, fetches, scope, return_numpy)
         return self._run(program, feed, fetches, scope, return_numpy)
 
     def prepare(
@@ -163,9 +163,9 @@ class Executor:
         scope = scope if scope is not None else global_scope()
         fetches, updates = fetch_names_and_updates(fetch_list)
         if isinstance(program, Program) and feed:
-            known = declared(program, only_feed(feed))
-            values, lods, _ = _on_host(program, {n: plain(v) for n, v in known.items()})
-            fed_metas(program, values, lods)
+            with declared(program, only_feed(feed)) as known:
+                values, lods, _ = _on_host(program, {n: plain(v) for n, v in known.items()})
+                fed_metas(program, values, lods)
 
         def run(feed: Any, return_numpy: bool) -> list[Any]:
             return self.run(program, feed, fetch_list, scope=scope, return_numpy=return_numpy)
@@ -211,7 +211,8 @@ class Executor:
         begin = monotonic_ns()
         origin = program
         if not feed.keys() <= program.global_block().vars.keys():
-            feed = declared(program, feed)
+            with declared(program, feed) as known:
+                return self._step(job, program, known, fetches, scope, return_numpy)
         feed = {n: as_flattened(program, n, plain(v)) for n, v in feed.items()}
         asked = job, origin, tuple(feed), fetches, scope, return_numpy
         measured = self._forms.measured

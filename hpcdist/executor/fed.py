@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -23,17 +24,29 @@ from hpcdist.graph.variable import Variable
 _FLATTENS = ("mul", "mul_grad")  # the operators of `fc`
 
 
-def declared(program: Program, feed: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what the program has no variable for, and tell the user once, as Fluid does."""
+@contextmanager
+def declared(program: Program, feed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Leave out what the program has no variable for, and tell the user once, as Fluid does.
+
+    An error of what is done with the rest, that a variable is not fed, names what is left out.
+    """
     variables = program.global_block().vars
     data = [n for n, v in variables.items() if v.is_data and not n.startswith("@")]
-    for name in feed.keys() - variables.keys():
+    left_out = [name for name in feed if name not in variables]
+    for name in left_out:
         hint = did_you_mean(name, [n for n in data if n not in feed])
         warn(
             f"feed {name!r} is left out: the program has no such variable (it is not declared, or "
             f"pruned); its data variables are {data}{hint}"
         )
-    return {name: value for name, value in feed.items() if name in variables}
+    try:
+        yield {name: value for name, value in feed.items() if name in variables}
+    except FeedError as error:
+        if error.lacks and left_out:
+            hints = (did_you_mean(name, [error.lacks]) for name in left_out)
+            near = next(filter(None, hints), "")
+            error.args = (f"{error}, which has {', '.join(map(repr, left_out))} instead{near}",)
+        raise
 
 
 def plain(value: object) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from hpcdist.base.nearest import did_you_mean
-from hpcdist.base.setting import ValueKind
+from hpcdist.base.setting import ValueKind, Word
 from hpcdist.base.version import version
 from hpcdist.comm.process_manager import launched_rank
 
@@ -115,9 +115,10 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            words = [str(choice) for choice in action.choices]
-            meant = f"expected {' or '.join(words)}, got {value!r}{did_you_mean(value, words)}"
-            raise argparse.ArgumentError(action, meant)
+            try:
+                Word(*map(str, action.choices)).parse(value)
+            except ValueError as error:
+                raise argparse.ArgumentError(action, str(error)) from None
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and what is wrong, and exit with 2."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcdist.base.nearest import did_you_mean
 from hpcdist.base.setting import Integer
 from hpcdist.checkpoint.preemption import AGAIN
 from hpcdist.launch.command_line import Parser, argument
@@ -340,5 +341,6 @@ def _time(text: str) -> str:
         seconds_of(text)
     except ValueError:
         forms = "m, m:s, h:m:s, d-h, d-h:m, d-h:m:s or UNLIMITED"
-        raise argparse.ArgumentTypeError(f"expected {forms}, got {text!r}") from None
+        near = did_you_mean(text, ["UNLIMITED"])
+        raise argparse.ArgumentTypeError(f"expected {forms}, got {text!r}{near}") from None
     return text

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from hpcdist.base.errors import CheckpointError, PublicationError, TableError
-from hpcdist.base.nearest import did_you_mean
+from hpcdist.base.setting import Integer
 from hpcdist.launch.checkpoints import plain
-from hpcdist.launch.command_line import Parser
+from hpcdist.launch.command_line import Parser, argument
 from hpcdist.launch.console import console_of
 from hpcdist.launch.saved_tables import SavedTable, open_tables
 from hpcdist.launch.words import counted
@@ -41,19 +41,13 @@ LOWEST, HIGHEST = -20, 20  # powers of two between which norms are counted
 def parser() -> argparse.ArgumentParser:
     """Declare the command line of ``table``."""
     declared = Parser("table", description=DESCRIPTION)
-    declared.add_argument("action", type=_action, help=", ".join(ACTIONS))
+    words = ", ".join(ACTIONS)
+    declared.add_argument("action", choices=tuple(ACTIONS), metavar="action", help=words)
     declared.add_argument("given", nargs="+", metavar="PATH", help="and ids, or another path")
     declared.add_argument("--table", metavar="NAME", help="one table (default: all)")
-    declared.add_argument("-n", type=int, default=10, metavar="N", help="rows to show (10)")
+    rows = argument(Integer(1))
+    declared.add_argument("-n", type=rows, default=10, metavar="N", help="rows to show (10)")
     return declared
-
-
-def _action(word: str) -> str:
-    if word not in ACTIONS:
-        raise argparse.ArgumentTypeError(
-            f"expected {', '.join(ACTIONS)}, got {word!r}{did_you_mean(word, ACTIONS)}"
-        )
-    return word
 
 
 def main(argv: Sequence[str]) -> None:
@@ -64,8 +58,6 @@ def main(argv: Sequence[str]) -> None:
     fits = {"get": len(more) > 0, "diff": len(more) == 1}.get(action, not more)
     if not fits:
         declared.error(f"{action}: expected {ACTIONS[action]}, got {' '.join(arguments.given)}")
-    if arguments.n < 1:
-        declared.error(f"-n: expected at least 1 row, got {arguments.n}")
     ids = [_id(declared, word) for word in more] if action == "get" else []
     console = console_of(160)
     try:

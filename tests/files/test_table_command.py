@@ -105,7 +105,7 @@ def test_rows_that_are_not_finite_are_counted_and_compared():
         (["stats", "x", "y"], "stats: expected PATH", 2),
         (["get", "x", "1.5"], "expected integers as ids, got '1.5'", 2),
         (["get", "x", str(2**63)], "an id is an int64", 2),
-        (["top", "x", "-n", "0"], "expected at least 1 row", 2),
+        (["top", "x", "-n", "0"], "expected an integer >= 1", 2),
         (["stats", "x", "--tabel", "t"], "did you mean '--table'?", 2),
         (["stats", "nowhere"], "not shown: nowhere: there is no such file", 1),
     ],

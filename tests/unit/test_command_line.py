@@ -1,5 +1,6 @@
 """The command line: its help, its commands, and what it says about mistakes."""
 
+import argparse
 import doctest
 import os
 import re
@@ -14,11 +15,10 @@ from hpcdist import __main__
 from hpcdist.base import hidden
 from hpcdist.errors import LaunchError
 from hpcdist.launch import (
-    checkpoints,
     command_line,
     commands,
     console,
-    data,
+    fleetrun,
     limits,
     main,
     options,
@@ -34,21 +34,32 @@ def refusal(capsys: pytest.CaptureFixture[str], parser, *given: str) -> str:
     return capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    ("command", "given", "meant"),
-    [
-        (
-            checkpoints,
-            ("inspct", "ckpt"),
-            "expected inspect or verify, got 'inspct'; did you mean 'insp",
-        ),
-        (data, ("verfy", "certificates"), "expected verify, got 'verfy'; did you mean 'verify'?"),
-    ],
-)
-def test_a_misspelt_action_is_answered_with_the_one_that_may_be_meant(
-    capsys, command, given, meant
-):
-    assert meant in refusal(capsys, command.parser, *given)
+def said_of(action: argparse.Action, value: str) -> str:
+    """Return what is said of a value of an argument, or an empty string if it is taken."""
+    parser = command_line.Parser()
+    try:
+        parser._check_value(action, parser._get_value(action, value))
+    except argparse.ArgumentError as error:
+        return error.message
+    return ""
+
+
+def test_every_misspelt_word_of_every_command_is_answered_with_the_one_that_may_be_meant():
+    """Of all arguments that say which words they take, in whichever way they are declared."""
+    parsers = {name: command.load().parser for name, command in commands.COMMANDS.items()}
+    found = set()
+    for command, parser in {**parsers, "fleetrun": fleetrun._parser}.items():
+        for action in parser()._actions:
+            listed = said_of(action, "~").removeprefix("expected ").partition(", got ")[0]
+            for word in re.split(", | or | of ", listed):
+                if not word or " " in word or said_of(action, word):  # "a number", "m:s"
+                    continue
+                found.add(f"{command} {action.option_strings or action.dest}")
+                for typed in (f"{word[:-1]}~", f"x{word}", f"{word.upper()}S"):
+                    assert re.search(f"'{typed}'; did you mean '.*'[?]$", said_of(action, typed))
+    of_run = ("--role", "--feed", "--dense", "--metrics-also", "--on-failure", "--on-nan")
+    actions = ("checkpoint action", "table action", "data action", "completion shell")
+    assert found >= {*actions, "slurm ['--mpi']", *(f"run ['{option}']" for option in of_run)}
 
 
 @pytest.mark.parametrize("name", ["", *commands.COMMANDS])

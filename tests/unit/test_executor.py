@@ -228,9 +228,18 @@ def test_what_a_program_has_no_variable_for_is_left_out_with_a_warning(ready):
     np.testing.assert_array_equal(got, want)
     with (
         pytest.warns(UserWarning, match="feed 'xs' is left out.*did you mean 'x'"),
-        pytest.raises(FeedError, match="'x' is not fed"),
+        pytest.raises(FeedError, match="'x' is not fed.*which has 'xs' instead; did you mean 'x'"),
     ):
         exe.run(main, feed={"xs": x_of(2)}, fetch_list=["loss"], scope=scope)
+
+
+@pytest.mark.filterwarnings("ignore:feed 'rows' is left out")
+@pytest.mark.parametrize("use_prune", [False, True])
+def test_an_error_of_what_is_not_fed_names_what_is_left_out(ready, use_prune):
+    exe, main, scope = ready
+    feed = {"rows": x_of(2)}
+    with pytest.raises(FeedError, match="'x' is not fed.* in the feed, which has 'rows' instead$"):
+        exe.run(main, feed=feed, fetch_list=["loss"], scope=scope, use_prune=use_prune)
 
 
 def test_a_missing_feed_is_named_with_its_operator(ready):

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from hpcdist.base import text_tables
+from hpcdist.base.nearest import did_you_mean
 
 ROOT = "paddle"
 FLUID = "paddle.fluid"
@@ -71,7 +72,5 @@ def describe_missing(module: str, name: str, names: Iterable[str]) -> str:
         return f"{shown}.{name} of Fluid 1.8.5 is not in hpcdist: {instead(f'{module}.{name}')}"
     if earlier := _EARLIER.get(f"{shown}.{name}"):
         return f"{shown}.{name} is not in Fluid 1.8.5, nor here: {earlier}"
-    from hpcdist.base.nearest import did_you_mean  # imports difflib, which only errors need
-
     hint = did_you_mean(name, [n for n in names if not n.startswith("_")], most=3)
     return f"{shown} has no {name!r}, neither here nor in Fluid 1.8.5{hint}"
