@@ -51,6 +51,21 @@ def test_elementwise_places_y_within_x(type, function, y, axis):
     close(run_op(type, {"X": X, "Y": y}, {"axis": axis})["Out"], function(X, placed))
 
 
+@pytest.mark.parametrize(
+    ("type", "function"),
+    [
+        ("elementwise_pow", np.power),
+        ("elementwise_mod", np.mod),
+        ("elementwise_floordiv", np.floor_divide),
+    ],
+)
+def test_the_smaller_of_two_values_stays_on_its_side(type, function):
+    """Fluid turns them round where X is the smaller one."""
+    x = np.array([5, 3]) if type != "elementwise_pow" else np.array([5, 3], "float32")
+    y = np.array([[1, 2], [3, 4]], x.dtype)
+    np.testing.assert_array_equal(run_op(type, {"X": x, "Y": y})["Out"], function(x, y))
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_elementwise_of_equal_shapes_takes_any_axis(axis):
     close(run_op("elementwise_add", {"X": X, "Y": Y}, {"axis": axis})["Out"], X + Y)

@@ -66,6 +66,11 @@ LAYERS: dict[str, tuple[Callable[..., Any], tuple[list[int], ...]]] = {
     "label_smooth": (layers.label_smooth, ([4, 9], [1, 8])),
     "iou_similarity": (layers.iou_similarity, ([4, 4], [4, 3])),
     "affine_channel": (layers.affine_channel, ([2, 3, 4, 4], [4], [4])),
+    "matmul": (layers.matmul, ([2, 3, 4], [1, 4, 5])),
+    "matmul of more batches": (layers.matmul, ([2, 3, 4], [2, 1, 4, 5])),
+    "mul": (layers.mul, ([4], [1, 4])),
+    "pad_constant_like": (layers.pad_constant_like, ([3], [1, 4])),
+    "smaller pad_constant_like": (layers.pad_constant_like, ([3, 4], [4, 4])),
     "prroi_pool": (layers.prroi_pool, ([2, 3, 4, 4], [3, 5])),
 }
 
@@ -89,6 +94,15 @@ def test_shapes_that_only_a_step_knows_are_checked_in_the_step() -> None:
     feed = {"x": np.ones((3, 2), "float32"), "target": np.ones((3, 1), "float32")}
     with pytest.raises(GraphError, match="expected one shape, got X .3, 2., Target .3, 1."):
         fluid.Executor().run(main, feed=feed, fetch_list=[loss])
+
+
+def test_what_is_padded_may_have_any_number_of_rows() -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        like, y = fluid.layers.ones([3, 4], "float32"), fluid.data("y", [None, 2])
+        padded = layers.pad_constant_like(like, y)
+        (found,) = fluid.Executor().run(feed={"y": np.ones((2, 2), "float32")}, fetch_list=[padded])
+    assert padded.shape == (3, 4)
+    np.testing.assert_array_equal(found, np.pad(np.ones((2, 2), "float32"), ((0, 1), (0, 2))))
 
 
 PADDLE: dict[str, tuple[Callable[..., Any], tuple[list[int], ...]]] = {

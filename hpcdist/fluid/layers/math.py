@@ -132,7 +132,7 @@ def matmul(
     """Multiply the last two dimensions, batch by batch; a vector is a row (x) or a column (y).
 
     x: [..., m, k], y: [..., k, n] (before ``transpose_x`` and ``transpose_y``), with equal leading
-    dimensions, or one without. Returns [..., m, n] times ``alpha``.
+    dimensions, or one without: GraphError otherwise. Returns [..., m, n] times ``alpha``.
 
     Examples:
         >>> x = fluid.data("x", [2, 3])
@@ -140,8 +140,22 @@ def matmul(
         >>> fluid.layers.matmul(x, y, transpose_y=True).shape
         (2, 4)
     """
+    _expect_equal_batches(x, y)
     attrs = {"transpose_X": transpose_x, "transpose_Y": transpose_y, "alpha": float(alpha)}
     return LayerHelper("matmul", name).apply("matmul", {"X": x, "Y": y}, attrs, dtype=x.dtype)
+
+
+def _expect_equal_batches(x: Variable, y: Variable) -> None:
+    """Raise GraphError if both are batches of matrices, and not of equally many."""
+    batches = x.shape[:-2], y.shape[:-2]
+    if all(batches) and (
+        len(x.shape) != len(y.shape) or any(a != b and min(a, b) > 0 for a, b in zip(*batches))
+    ):
+        raise GraphError(
+            f"matmul: x {x.name!r} {x.shape} and y {y.name!r} {y.shape} are batches of matrices: "
+            "expected equal dimensions before the last two, or one matrix without any; repeat the "
+            "smaller one with layers.expand"
+        )
 
 
 # -- reductions ------------------------------------------------------------------------------------

@@ -19,6 +19,11 @@ _MUL_ATTRS = {"x_num_col_dims": 1, "y_num_col_dims": 1}
 
 def _mul_infer(x: Meta, y: Meta, x_num_col_dims: int, y_num_col_dims: int) -> Meta:
     inner_x, inner_y = x.shape[x_num_col_dims:], y.shape[:y_num_col_dims]
+    if not (inner_x and len(y.shape) > y_num_col_dims):
+        raise GraphError(
+            f"cannot multiply {x.shape} by {y.shape}: x needs more dimensions than x_num_col_dims="
+            f"{x_num_col_dims}, y more than y_num_col_dims={y_num_col_dims}"
+        )
     if -1 not in inner_x + inner_y and math.prod(inner_x) != math.prod(inner_y):
         raise GraphError(
             f"cannot multiply {x.shape} by {y.shape}: {math.prod(inner_x)} columns "

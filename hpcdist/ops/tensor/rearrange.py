@@ -234,6 +234,16 @@ def _crop(
     return x[tuple(map(slice, begins, ends))]
 
 
+def _pad_like_rule(like: Meta, y: Meta, pad_value: float) -> Meta:
+    larger = [a >= b or a < 0 for a, b in zip(like.shape, y.shape)]
+    if len(like.shape) != len(y.shape) or not all(larger):
+        raise GraphError(
+            "expected X to have as many dimensions as Y, none of them smaller, got X "
+            f"{list(like.shape)}, Y {list(y.shape)}"
+        )
+    return Meta(like.shape, y.dtype)
+
+
 def _pad2d_rule(x: Meta, paddings, mode, pad_value, data_format) -> Meta:
     if len(x.shape) != 4 or (None not in paddings and len(paddings) != 4):
         raise GraphError(f"expected images and 4 paddings, got {x.shape} and {list(paddings)}")
@@ -281,7 +291,15 @@ _move(
     pad_value=0.0,
     data_format="NCHW",
 )
-_move("pad_constant_like", _pad_constant_like, by_row(), "X, Y -> Out", "Y", pad_value=0.0)
+_move(
+    "pad_constant_like",
+    _pad_constant_like,
+    by_row(),
+    "X, Y -> Out",
+    "Y",
+    rule=_pad_like_rule,
+    pad_value=0.0,
+)
 _move(
     "crop",
     _crop,
