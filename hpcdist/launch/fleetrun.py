@@ -36,7 +36,7 @@ def command(argv: Sequence[str], mpirun: str = "mpirun", python: str = "python")
     Other options than those that count processes are ``python -m hpcdist``'s. LaunchError if the
     numbers do not fit, or are missing.
     """
-    asked = _parser().parse_args(list(argv))
+    asked = parser().parse_args(list(argv))
     servers = _number(asked, "server_num", "servers")
     workers = _number(asked, "worker_num", "workers", "trainers")
     if asked.nproc_per_node is not None:
@@ -62,7 +62,7 @@ def command(argv: Sequence[str], mpirun: str = "mpirun", python: str = "python")
     return run if ranks == 1 else [mpirun, "-n", str(ranks), *run]
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     """Declare the options of a job, and how many processes it has."""
     declared = options.parser(
         description=DESCRIPTION, usage="fleetrun [options] train.py", conflict_handler="resolve"

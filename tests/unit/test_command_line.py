@@ -38,7 +38,7 @@ def said_of(action: argparse.Action, value: str) -> str:
     """Return what is said of a value of an argument, or an empty string if it is taken."""
     parser = command_line.Parser()
     try:
-        parser._check_value(action, parser._get_value(action, value))
+        parser._check_value(action, parser._get_value(action, value))  # private: argparse's
     except argparse.ArgumentError as error:
         return error.message
     return ""
@@ -48,8 +48,8 @@ def test_every_misspelt_word_of_every_command_is_answered_with_the_one_that_may_
     """Of all arguments that say which words they take, in whichever way they are declared."""
     parsers = {name: command.load().parser for name, command in commands.COMMANDS.items()}
     found = set()
-    for command, parser in {**parsers, "fleetrun": fleetrun._parser}.items():
-        for action in parser()._actions:
+    for command, parser in {**parsers, "fleetrun": fleetrun.parser}.items():
+        for action in parser()._actions:  # private: argparse's
             listed = said_of(action, "~").removeprefix("expected ").partition(", got ")[0]
             for word in re.split(", | or | of ", listed):
                 if not word or " " in word or said_of(action, word):  # "a number", "m:s"
