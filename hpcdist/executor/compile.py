@@ -243,6 +243,7 @@ class Compiler:
             ops=bound.ops,
             pool_bytes=memory.layout.nbytes,
             checks=settings.CHECK_NAN_INF.read(),
+            lods={} if fitting else {name: m.lod for name, m in graph.metas.items() if m.lod},
             fitting=fitting,
             interpreter=bound.interpreter,
             joins=graph.steady and self.backend.xp is np,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any, NoReturn
 
@@ -36,13 +37,16 @@ class Compiled:
     ops: list[Operator]  # ops[i] is what steps[i] executes
     pool_bytes: int
     checks: bool = False  # whether all that is computed must be finite
+    lods: Mapping[str, Lod] = field(default_factory=dict)  # of sequences whose lengths stay
     fitting: Fitting | None = None  # where something is fed whose length may change
     interpreter: Interpreter | None = None  # where there are loops, or branches of open shapes
     joins: bool = False  # whether calls may become one
 
     def lod(self, name: str) -> Lod | None:
         """Return how the rows of a value group into sequences, None if they do not."""
-        meta = None if self.fitting is None else self.fitting.metas.get(name)
+        if self.fitting is None:
+            return self.lods.get(name)
+        meta = self.fitting.metas.get(name)
         return None if meta is None else meta.lod
 
     def interpreted(self, name: str) -> Any:

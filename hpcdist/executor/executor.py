@@ -288,7 +288,7 @@ class Executor:
             copier(array, copy_out)() if array is not None else compiled.interpreted(name)
             for name, array in form.fetches
         ]
-        if compiled.fitting is None:
+        if not form.groups:
             return results
         grouped = [compiled.lod(name) for name in form.fetch_names]
         return [v if lod is None else LoDTensor(v, lod) for v, lod in zip(results, grouped)]

@@ -55,6 +55,8 @@ class Form:
         self.kept = True  # until the Executor drops it
         roles = [op.role for op in compiled.ops]
         self.trains = any(r & (OpRole.OPTIMIZE | OpRole.BACKWARD) for r in roles)
+        # Whether some of what is fetched are sequences.
+        self.groups = compiled.fitting is not None or any(map(compiled.lods.get, fetches))
         self._fed = {name: (value.dtype, value.shape) for name, value in values.items()}
         self.look_up()
 
@@ -68,8 +70,8 @@ class Form:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether every step is of the same calls on the same arrays."""
-        return self.compiled.fitting is None and self.compiled.interpreter is None
+        """Whether every step is of the same calls on the same arrays, and fetches arrays."""
+        return not self.groups and self.compiled.interpreter is None
 
 
 class Forms:

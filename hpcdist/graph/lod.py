@@ -79,6 +79,12 @@ class Lod:
         """The levels above the last: what is left when each sequence becomes one row."""
         return Lod(self.level - 1, self.offsets[:-1]) if self.level > 1 else None
 
+    @staticmethod
+    def joined(lods: Sequence[Lod]) -> Lod:
+        """Return the sequences of all, of as many levels each, one after the other."""
+        levels = zip(*(lod.offsets for lod in lods))
+        return Lod.of_lengths([np.concatenate([np.diff(a) for a in level]) for level in levels])
+
     def same(self, other: Lod | None) -> bool:
         """Return whether another Lod has the same offsets."""
         if self is other:

@@ -249,10 +249,9 @@ def concatenated(tensors: Sequence[LoDTensor]) -> LoDTensor:
     A row in no sequence, which says that nothing was found, stays only if there is no other.
     """
     arrays = [np.asarray(tensor) for tensor in tensors]
-    if tensors[0].sequences is None:
+    lods = [tensor.sequences for tensor in tensors if tensor.sequences is not None]
+    if len(lods) < len(tensors):
         return LoDTensor(np.concatenate(arrays))
-    inside = [a if t.sequences is None else a[: t.sequences.rows] for a, t in zip(arrays, tensors)]
+    inside = [array[: lod.rows] for array, lod in zip(arrays, lods)]
     rows = np.concatenate(inside) if any(map(len, inside)) else arrays[0]
-    levels = zip(*(tensor.recursive_sequence_lengths() for tensor in tensors))
-    lengths = [[n for part in level for n in part] for level in levels]
-    return LoDTensor(rows, Lod.of_lengths(lengths))
+    return LoDTensor(rows, Lod.joined(lods))

@@ -151,8 +151,14 @@ def run(fluid, expression, inputs):
             if gradient is not None:
                 fetch.append(gradient)
                 names.append("grad of " + variable.name)
-        arrays = executor.run(main, feed=feed, fetch_list=fetch, return_numpy=False)
-    return {name: np.array(array) for name, array in zip(names, arrays)}
+        tensors = executor.run(main, feed=feed, fetch_list=fetch, return_numpy=False)
+    found = {name: np.array(tensor) for name, tensor in zip(names, tensors)}
+    for name, tensor in list(zip(names, tensors))[: len(outputs)]:
+        levels = tensor.recursive_sequence_lengths() if hasattr(tensor, "lod") else []
+        # Where nothing is found, Fluid's sequences are of one image, however many there are.
+        if levels and found[name].tolist() != [[-1]]:
+            found["sequences of " + name] = np.concatenate(levels)
+    return found
 
 
 def train(fluid, expression, inputs):

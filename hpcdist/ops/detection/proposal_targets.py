@@ -86,12 +86,13 @@ def _without_crowds(
 def _assigned(dtype, *parts: list[Array]) -> tuple[Value, ...]:
     """Return the parts of all images together, as the results of both operators."""
     fitted, scored, targets, labels, weights = map(np.concatenate, parts)
+    of_fitted, of_scored = (Lod.of_lengths([list(map(len, part))]) for part in parts[:2])
     return (
         Value(fitted.astype(np.int32)),
         Value(scored.astype(np.int32)),
-        Value(targets.astype(dtype)),
-        Value(labels.astype(np.int32).reshape(-1, 1)),
-        Value(weights.astype(dtype)),
+        Value(targets.astype(dtype), of_fitted),
+        Value(labels.astype(np.int32).reshape(-1, 1), of_scored),
+        Value(weights.astype(dtype), of_fitted),
     )
 
 
@@ -135,8 +136,8 @@ def _rpn(
 
 
 def _assign_infer(anchors: Meta, *_: Meta, **__) -> Metas:
-    index, fit = Meta((-1,), "int32"), Meta((-1, 4), anchors.dtype)
-    return index, index, fit, Meta((-1, 1), "int32"), fit
+    index, fit = Meta((-1,), "int32"), Meta((-1, 4), anchors.dtype, lod=Lod(1))
+    return index, index, fit, Meta((-1, 1), "int32", lod=Lod(1)), fit
 
 
 define(
@@ -185,7 +186,7 @@ def _retinanet(
         counts.append(len(fit) + 1)  # one more, as in Fluid: what is divided by it is never 0
     return (
         *_assigned(anchors.array.dtype, fitted, scored, targets, labels, weights),
-        Value(np.array(counts, np.int32).reshape(-1, 1)),
+        Value(np.array(counts, np.int32).reshape(-1, 1), Lod.of_lengths([[1] * len(counts)])),
     )
 
 
@@ -195,7 +196,7 @@ define(
     "LocationIndex, ScoreIndex, TargetBBox, TargetLabel, BBoxInsideWeight, ForegroundNumber",
     rows=not_on_rows,
     attrs={"positive_overlap": 0.5, "negative_overlap": 0.4},
-    infer=lambda *metas, **_: (*_assign_infer(*metas), Meta((-1, 1), "int32")),
+    infer=lambda *metas, **_: (*_assign_infer(*metas), Meta((-1, 1), "int32", lod=Lod(1))),
     values=_retinanet,
 )
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from hpcdist.base.errors import GraphError
+from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Given, GradOp, Meta, define
@@ -42,7 +43,15 @@ def _concat_infer(xs: Sequence[Meta], axis: int | None) -> Meta:
         joined = -1 if -1 in (shape[axis], x.shape[axis]) else shape[axis] + x.shape[axis]
         shape = [max(a, b) for a, b in zip(shape, x.shape)]
         shape[axis] = joined
-    return Meta(tuple(shape), xs[0].dtype)
+    return Meta(tuple(shape), xs[0].dtype, lod=_joined_lod(xs) if axis == 0 else None)
+
+
+def _joined_lod(xs: Sequence[Meta]) -> Lod | None:
+    """Return the sequences of all, None if they are not all of sequences of as many levels."""
+    lods = [x.lod for x in xs if x.lod is not None]
+    if len(lods) < len(xs) or len({lod.level for lod in lods}) > 1:
+        return None
+    return Lod.joined(lods) if all(lod.known for lod in lods) else Lod(lods[0].level)
 
 
 def _concat_bind(xp: ArrayModule, xs: Operands, out, axis: int) -> Call:

@@ -46,4 +46,8 @@ CASES = [
         {"x": "f 3 5 4"},
         {"a": [0, 1], "s": [0, 1]},
     ),
+    *(
+        (text % "layers.concat([x, y], 0)", {"x": "f 6 3 lod 3 2 1", "y": "f 3 3 lod 1 2"})
+        for text in ("%s", "layers.sequence_pool(%s, 'sum')")
+    ),
 ]
