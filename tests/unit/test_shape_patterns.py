@@ -71,6 +71,13 @@ LAYERS: dict[str, tuple[Callable[..., Any], tuple[list[int], ...]]] = {
     "mul": (layers.mul, ([4], [1, 4])),
     "pad_constant_like": (layers.pad_constant_like, ([3], [1, 4])),
     "smaller pad_constant_like": (layers.pad_constant_like, ([3, 4], [4, 4])),
+    "negative pad": (lambda x: layers.pad(x, [0, -1]), ([3],)),
+    "negative pad2d": (lambda x: layers.pad2d(x, [-1, 0, 0, 0]), ([2, 3, 5, 4],)),
+    "pad2d past the other edge": (
+        lambda x: layers.pad2d(x, [5, 0, 0, 0], "reflect"),
+        ([1, 1, 5, 4],),
+    ),
+    "a dimension twice": (lambda x: layers.reduce_sum(x, [1, -1]), ([3, 4],)),
     "prroi_pool": (layers.prroi_pool, ([2, 3, 4, 4], [3, 5])),
 }
 

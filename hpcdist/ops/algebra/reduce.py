@@ -63,6 +63,8 @@ def reduced_axes(rank: int, dim: Sequence[int] | int, reduce_all: bool) -> tuple
     """Return the dimensions to reduce, ascending."""
     dims = [dim] if isinstance(dim, int) else dim
     axes = {resolve_axis(d, rank, "dim") for d in dims}
+    if len(axes) < len(dims):
+        raise GraphError(f"expected different dimensions, got dim {list(dims)} of {rank}")
     return tuple(range(rank)) if reduce_all else tuple(sorted(axes))
 
 

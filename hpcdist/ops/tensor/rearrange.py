@@ -196,6 +196,10 @@ _move(
 
 # -- padded and cropped ----------------------------------------------------------------------------
 def _pairs(flat: Sequence[int]) -> list[tuple[int, int]]:
+    if any(padding < 0 for padding in flat):
+        raise GraphError(
+            f"expected paddings of 0 or more, got {list(flat)}; layers.slice cuts elements off"
+        )
     return list(zip(flat[::2], flat[1::2]))
 
 
@@ -211,9 +215,18 @@ def _pad2d(
     pairs = [(0, 0), (0, 0), *_pairs(paddings)]
     if data_format == "NHWC":
         pairs = [(0, 0), *_pairs(paddings), (0, 0)]
+    _expect_room(mode, x.shape, pairs)
     if mode == "constant":
         return xp.pad(x, pairs, constant_values=pad_value)
     return xp.pad(x, pairs, mode={"reflect": "reflect", "edge": "edge"}[mode])
+
+
+def _expect_room(mode: str, shape: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None:
+    """Raise GraphError if more is to be reflected than there is beside the edge."""
+    if mode == "reflect" and any(0 <= d <= max(pair) for d, pair in zip(shape, pairs) if any(pair)):
+        raise GraphError(
+            f"reflect: paddings {list(pairs)} must be smaller than the extents of {shape}"
+        )
 
 
 def _pad_constant_like(xp: ArrayModule, y, like: Sequence[int], pad_value: float) -> DeviceArray:
@@ -249,7 +262,10 @@ def _pad2d_rule(x: Meta, paddings, mode, pad_value, data_format) -> Meta:
         raise GraphError(f"expected images and 4 paddings, got {x.shape} and {list(paddings)}")
     first = 1 if data_format == "NHWC" else 2
     shape = list(x.shape)
-    for axis, pair in enumerate(_pairs(paddings) if None not in paddings else [None, None]):
+    pairs = _pairs(paddings) if None not in paddings else [None, None]
+    if None not in pairs:
+        _expect_room(mode, shape[first:], pairs)
+    for axis, pair in enumerate(pairs):
         extent = shape[first + axis]
         shape[first + axis] = -1 if pair is None or extent < 0 else extent + sum(pair)
     return Meta(tuple(shape), x.dtype)
