@@ -63,6 +63,43 @@ def test_a_chain_knows_the_probability_of_every_path_and_the_likeliest_one():
     np.testing.assert_array_equal(right, best == labels)
 
 
+@pytest.mark.parametrize("operator", ["crf", "decoding", "chunks", "distance", "ctc"])
+@pytest.mark.parametrize("odd", ["labels", "shorter labels", "lengths"])
+def test_padded_rows_labels_and_lengths_must_be_of_each_other(operator, odd):
+    """Kernels would read beside the labels, numpy use one length for all sequences."""
+    sequences, longest = (
+        (3, 4) if odd == "labels" else (2, 3) if odd == "shorter labels" else (2, 4)
+    )
+    shapes = {"x": [4, 2, 3] if operator == "ctc" else [2, 4, 3], "t": [2, 4]}
+    shapes |= {"y": [sequences, longest], "n": [1 if odd == "lengths" else 2], "m": [sequences]}
+    if operator == "distance" and odd == "shorter labels":
+        shapes["m"] = [3]  # labels of any width are right, but there must be as many
+    if operator == "ctc" and odd == "shorter labels":
+        shapes["y"], shapes["m"] = [1, 3], [1]
+    feed = {name: np.ones(shape, np.int64) for name, shape in shapes.items()}
+    feed["x"] = feed["x"].astype("float32")
+    v = {
+        name: fluid.data(name, [None, None, 3][: array.ndim], array.dtype.name)
+        for name, array in feed.items()
+    }
+    if operator == "crf":
+        found = layers.linear_chain_crf(v["x"], v["y"], fluid.ParamAttr("crf"), v["n"])
+    elif operator == "decoding":
+        layers.linear_chain_crf(v["x"], v["t"], fluid.ParamAttr("crf"), v["n"])
+        found = layers.crf_decoding(v["x"], fluid.ParamAttr("crf"), v["y"], v["n"])
+    elif operator == "chunks":
+        found = layers.chunk_eval(v["t"], v["y"], "IOB", 2, seq_length=v["n"])[0]
+    elif operator == "distance":
+        of_found, of_wanted = v["n"], v["m"]
+        found = layers.edit_distance(
+            v["t"], v["y"], False, input_length=of_found, label_length=of_wanted
+        )[0]
+    else:
+        found = layers.warpctc(v["x"], v["y"], 0, input_length=v["n"], label_length=v["m"])
+    with pytest.raises((FeedError, GraphError), match="expected"):
+        run(feed, [found])
+
+
 def test_a_label_that_is_no_tag_is_refused():
     cost = layers.linear_chain_crf(ragged("x", 3, "float32"), ragged("y", 1))
     feed = {"x": tensor(np.zeros((5, 3), "float32")), "y": tensor(np.full((5, 1), 3))}

@@ -5,6 +5,7 @@ Rows are ragged, or padded [sequences, longest, ...] with the lengths as another
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -44,11 +45,38 @@ def spans(
         assert lod is not None, "without lengths, rows are in sequences"
         return lod.last[:-1], lod.last[1:]
     count, longest = rows[:2]
-    lengths = lengths.reshape(-1).astype(np.int64)
-    if len(lengths) and not 0 <= lengths.min() <= lengths.max() <= longest:
-        raise FeedError(f"{type}: lengths must be within 0..{longest}, got {lengths.tolist()}")
     begins = np.arange(count, dtype=np.int64) * longest
-    return begins, begins + lengths
+    return begins, begins + lengths_within(lengths, count, longest, type)
+
+
+def lengths_within(lengths, count: int, longest: int, type: str) -> DeviceArray:
+    """Return the lengths of padded sequences as int64; FeedError if they are not theirs."""
+    lengths = lengths.reshape(-1).astype(np.int64)
+    if (
+        len(lengths) != count
+        or not 0 <= lengths.min(initial=0) <= lengths.max(initial=0) <= longest
+    ):
+        raise FeedError(
+            f"{type}: expected lengths within 0..{longest}, one of each of {count} sequences, "
+            f"got {lengths.tolist()!s:.60}"
+        )
+    return lengths
+
+
+def tag_of_each(
+    type: str, slot: str, tags, lod: Lod | None, rows: Sequence[int], lengths
+) -> DeviceArray:
+    """Return one tag of each row, of `spans` of these rows, flat; FeedError if there are others."""
+    if lod is not None and lengths is None:  # a row in no sequence says that nothing was found
+        count, fits = lod.rows, len(tags) == tags.size >= lod.rows
+    else:
+        count = math.prod(rows[:2])
+        fits = tags.size == count
+    if not fits:
+        raise FeedError(
+            f"{type}: expected {slot} to be one of each of {count} rows, got {tags.shape}"
+        )
+    return tags.reshape(-1)
 
 
 def tagged_rows(*of_rows: str, each: Sequence[str] = (), sums: Sequence[str] = ()) -> Any:
@@ -111,7 +139,7 @@ def _chain(lod, inputs: Operands, outputs: Operands) -> None:
     x, weights, label, lengths = inputs
     alpha, exps, weight_exps, cost = outputs
     begins, ends = spans(lod, x.shape, lengths, "linear_chain_crf")
-    labels = label.reshape(-1)
+    labels = tag_of_each("linear_chain_crf", "Label", label, lod, x.shape, lengths)
     _check_labels(labels, begins, ends, x.shape[-1], "linear_chain_crf")
     room = {"alpha": alpha, "exps": exps}
     for name, buffer in room.items():
@@ -200,7 +228,8 @@ def _decoding(lod, inputs: Operands, outputs: Operands) -> None:
     path.fill(0)
     best_path(rows, weights, begins, ends, best, came, path.reshape(-1))
     if label is not None:
-        right = path.reshape(-1) == label.reshape(-1)
+        labels = tag_of_each("crf_decoding", "Label", label, None, (path.size,), lengths)
+        right = path.reshape(-1) == labels
         path.fill(0)
         for begin, end in zip(begins, ends):
             path.reshape(-1)[begin:end] = right[begin:end]
@@ -251,14 +280,13 @@ def _evaluated(lod, attrs, inputs: Operands, outputs: Operands) -> None:
     inferred, label, lengths = inputs
     begins, ends = spans(lod, label.shape, lengths, "chunk_eval")
     scheme = (*_SCHEMES[attrs["chunk_scheme"]], attrs["num_chunk_types"])
-    if inferred.size != label.size:
-        raise FeedError(f"chunk_eval: {inferred.size} tags are found, {label.size} are labelled")
-    for tags in (inferred, label):
-        _check_labels(tags.reshape(-1), begins, ends, scheme[0] * scheme[5] + 1, "chunk_eval")
+    sides = {"Inference": inferred, "Label": label}
+    flat = [tag_of_each("chunk_eval", *side, lod, label.shape, lengths) for side in sides.items()]
+    for tags in flat:
+        _check_labels(tags, begins, ends, scheme[0] * scheme[5] + 1, "chunk_eval")
     counts = np.zeros(3, np.int64)
     room = [scratch(f"chunks {k}", (label.size,), np.int64) for k in range(2)]
     excluded = np.array(attrs["excluded_chunk_types"], np.int64)
-    flat = inferred.reshape(-1), label.reshape(-1)
     count_chunks(*flat, begins, ends, scheme, excluded, *room, counts)
     for array, value in zip(outputs, (*chunk_scores(*map(int, counts)), *counts)):
         if array is not None:

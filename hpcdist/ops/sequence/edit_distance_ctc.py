@@ -14,7 +14,7 @@ from hpcdist.graph.rows import Applied, How, MixesRows, OfRows
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.host_loops import run_on_host
 from hpcdist.ops.scratch import scratch
-from hpcdist.ops.sequence.crf import spans
+from hpcdist.ops.sequence.crf import lengths_within, spans, tag_of_each
 from hpcdist.ops.sequence.pool_softmax_conv import rowwise, sequences_of
 from hpcdist.ops.types import ArrayModule, Call, DeviceArray, Metas, Operands
 
@@ -45,6 +45,13 @@ def _sequences(type: str, sides: dict[str, Meta], lengths: Sequence[DeviceArray]
     return counts.pop() if counts else -1
 
 
+def _expect_pairs(type: str, **begins: DeviceArray) -> None:
+    """Raise FeedError unless there are as many sequences on either side."""
+    if len({len(side) for side in begins.values()}) > 1:
+        counts = " and ".join(f"{slot} {len(side)}" for slot, side in begins.items())
+        raise FeedError(f"{type}: expected as many sequences on both sides, got of {counts}")
+
+
 # -- edit_distance ---------------------------------------------------------------------------------
 def _distance_infer(hyps: Meta, refs: Meta, found_lengths, wanted_lengths, **_) -> Metas:
     sides = {"Hyps": hyps, "Refs": refs}
@@ -62,8 +69,10 @@ def _distances(lods, normalized: bool, inputs: Operands, outputs: Operands) -> N
     lengths = of_wanted[1] - of_wanted[0]
     result = np.empty(len(lengths), np.int64)
     room = scratch("edit distance", (int(lengths.max(initial=0)) + 1,), np.int64)
-    flat = hyps.reshape(-1), refs.reshape(-1)
-    edit_distances(flat[0], *of_found, flat[1], *of_wanted, room, result)
+    _expect_pairs("edit_distance", Hyps=of_found[0], Refs=of_wanted[0])
+    found = tag_of_each("edit_distance", "Hyps", hyps, lods[0], hyps.shape, found_lengths)
+    wanted = tag_of_each("edit_distance", "Refs", refs, lods[1], refs.shape, wanted_lengths)
+    edit_distances(found, *of_found, wanted, *of_wanted, room, result)
     if normalized and not lengths.all():
         raise FeedError(
             f"edit_distance: reference {int(np.flatnonzero(lengths == 0)[0])} is empty, so no "
@@ -109,12 +118,7 @@ def _row_spans(lod, shape, lengths) -> tuple[DeviceArray, DeviceArray, int]:
         return *spans(lod, shape, None, "warpctc"), 1
     longest, count = shape[:2]  # padded logits are [longest, sequences, classes]
     begins = np.arange(count, dtype=np.int64)
-    flat_lengths = lengths.reshape(-1).astype(np.int64)
-    if len(flat_lengths) and not 0 <= flat_lengths.min() <= flat_lengths.max() <= longest:
-        raise FeedError(
-            f"warpctc: lengths must be within 0..{longest}, got {flat_lengths.tolist()}"
-        )
-    return begins, begins + flat_lengths * count, count
+    return begins, begins + lengths_within(lengths, count, longest, "warpctc") * count, count
 
 
 def _ctc(lods, blank: int, inputs: Operands, outputs: Operands) -> None:
@@ -124,7 +128,9 @@ def _ctc(lods, blank: int, inputs: Operands, outputs: Operands) -> None:
     grad, loss = outputs
     begins, ends, step = _row_spans(lods[0], logits.shape, logits_length)
     label_begins, label_ends = spans(lods[1], label.shape, label_length, "warpctc")
-    classes, labels = logits.shape[-1], label.reshape(-1)
+    _expect_pairs("warpctc", Logits=begins, Label=label_begins)
+    classes = logits.shape[-1]
+    labels = tag_of_each("warpctc", "Label", label, lods[1], label.shape, label_length)
     for begin, end in zip(label_begins, label_ends):
         part = labels[begin:end]
         if len(part) and not (0 <= part.min() <= part.max() < classes and (part != blank).all()):
