@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.errors import GraphError, HpcdistError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import (
     INTEGERS,
@@ -35,7 +36,14 @@ def infer_outputs(
     if definition.infer is None:
         return {}
     known = known_attrs(definition, attrs, inputs, in_step)
-    result = definition.infer(*arguments(definition.operands, inputs), **known)
+    try:
+        result = definition.infer(*arguments(definition.operands, inputs), **known)
+    except HpcdistError:
+        raise
+    except (
+        Exception
+    ) as error:  # what no rule looks for: an axis past the last one, a list too short
+        raise GraphError(_misfit(type, inputs, known, error)) from error
     per_slot = result if isinstance(result, tuple) else (result,)
     outputs = {
         slot.name: list(metas) if slot.many else [metas]
@@ -50,6 +58,17 @@ def infer_outputs(
     if not ragged:
         return outputs
     return {slot: [_grouped(m, ragged) for m in metas] for slot, metas in outputs.items()}
+
+
+def _misfit(
+    type: str, inputs: Mapping[str, Sequence[Meta]], attrs: Mapping[str, Any], error: Exception
+) -> str:
+    got = [f"{slot} {list(m.shape)}" for slot, metas in inputs.items() for m in metas]
+    got += [f"{name}={value!r:.60}" for name, value in attrs.items()]
+    return (
+        f"{type}: expected inputs and attributes that fit each other, got {', '.join(got)} "
+        f"({error.__class__.__name__}: {error})"
+    )
 
 
 def _folded(

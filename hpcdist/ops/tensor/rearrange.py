@@ -113,7 +113,9 @@ def _tried(
     try:
         return function(np, dummy, *(s for i, s in enumerate(shapes) if i != at), **attrs).shape
     except (ValueError, IndexError) as error:
-        raise GraphError(f"a value of shape {metas[at]} does not fit: {error}") from None
+        raise GraphError(
+            f"a value of shape {list(metas[at].shape)} does not fit: {error}"
+        ) from None
 
 
 def _beyond_rows(op: Applied) -> bool:
