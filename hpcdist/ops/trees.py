@@ -14,6 +14,7 @@ from hpcdist.ops.common import define_with_grad, in_sequence
 from hpcdist.ops.host_loops import run_on_host
 from hpcdist.ops.loss.labels import range_check
 from hpcdist.ops.random.counter import Draws, SameDraws, filler, key_of, part_of
+from hpcdist.ops.shape_patterns import shaped
 from hpcdist.ops.types import Array, ArrayModule, Call, Operands
 
 
@@ -95,7 +96,7 @@ define_with_grad(
     "NodesVector, EdgeSet, Filter, Out@GRAD -> NodesVector@GRAD?, Filter@GRAD?",
     rows=by_row("NodesVector", "EdgeSet"),
     attrs={"max_depth": 2},
-    infer=_tree_conv_infer,
+    infer=shaped("NodesVector: n v f; EdgeSet: n e 2; Filter: f 3 o m", _tree_conv_infer),
     bind=_tree_conv_bind,
     grad_bind=_tree_conv_grad_bind,
 )

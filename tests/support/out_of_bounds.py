@@ -29,10 +29,11 @@ BESIDE = "index is out of bounds"  # as numba says it, where numpy says of which
 
 
 def one_off(array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield an array with one row or column fewer, with one more, and with none."""
+    """Yield an array with one row or column fewer, with one more, with only one, and with none."""
     for axis, extent in enumerate(array.shape):
-        for name, kept in (("fewer", range(extent - 1)), ("more", [*range(extent), 0])):
-            if extent:
+        kinds = {"fewer": range(extent - 1), "more": [*range(extent), 0], "one": [0]}
+        for name, kept in kinds.items():
+            if extent and len(kept) != extent:
                 yield f"{name} along {axis}", np.take(array, kept, axis)
     yield "empty", array[:0]
 
@@ -82,13 +83,19 @@ def ways(type: str, case: Case) -> Iterator[tuple[str, Case]]:
                 yield f"{name}={other}", replace(case, attrs={**case.attrs, name: other})
 
 
+def results(type: str, case: Case) -> list[np.ndarray]:
+    """Return all that an operator gives."""
+    with unique_name.guard():
+        graph = Graph(type, case)
+        written = {name for op in graph.block.ops for name in op.output_arg_names}
+        wanted = [v for held in graph.outputs.values() for v in held if v.name in written]
+        return [np.asarray(value) for value in graph.run(wanted)]
+
+
 def beside(type: str, case: Case) -> bool:
     """Return whether a loop would read or write beside its arrays."""
     try:
-        with unique_name.guard():
-            graph = Graph(type, case)
-            written = {name for op in graph.block.ops for name in op.output_arg_names}
-            graph.run([v for held in graph.outputs.values() for v in held if v.name in written])
+        results(type, case)
     except (HpcdistError, TypeError, ValueError) as error:
         return BESIDE in str(error)
     return False

@@ -226,7 +226,7 @@ define_with_grad(
     "X, Y, Weight, Bias? -> Out",
     "X, Y, Weight, Bias?, Out@GRAD -> X@GRAD?, Y@GRAD?, Weight@GRAD?, Bias@GRAD?",
     rows=by_row("X", "Y"),
-    infer=shaped("X: n i; Y: n j", _bilinear_infer),
+    infer=shaped("X: n i; Y: n j; Weight: o i j; Bias: 1 o", _bilinear_infer),
     kernel=_bilinear,
     grad_kernel=_bilinear_grad,
 )

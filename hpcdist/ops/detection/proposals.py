@@ -13,6 +13,7 @@ from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_row, not_on_rows
 from hpcdist.graph.values import Value
+from hpcdist.ops.shape_patterns import shaped
 from hpcdist.ops.types import Array, ArrayModule, Metas
 
 _LARGEST = math.log(1000 / 16)  # of a factor's logarithm, so that no box becomes infinite
@@ -234,6 +235,6 @@ define(
     "PriorBox, PriorBoxVar, TargetBox, BoxScore -> DecodeBox, OutputAssignBox",
     rows=by_row("PriorBox", "TargetBox", "BoxScore"),
     attrs={"box_clip": 4.135},
-    infer=_assigned_infer,
+    infer=shaped("PriorBox: n 4; PriorBoxVar: 4; TargetBox: n m; BoxScore: n c", _assigned_infer),
     kernel=_decoded_and_assigned,
 )

@@ -15,7 +15,7 @@ import numpy as np
 from hpcdist.base.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, MixesRows, by_row
-from hpcdist.ops.common import same
+from hpcdist.ops.common import fits, same
 from hpcdist.ops.types import Array, ArrayModule, Metas
 
 _ONE = (1,)
@@ -242,6 +242,9 @@ def _channels_back(
 def _channels_infer(x: Meta, scales: Sequence[Meta], quant_bits: Sequence[int]) -> Meta:
     if len(scales) not in (1, 2) or len(quant_bits) < len(scales):
         raise GraphError(f"{len(scales)} scales and {len(quant_bits)} quant_bits: expected 1 or 2")
+    channels = [x.shape[:1]] if len(scales) == 1 else [x.shape[1:2], _ONE]
+    if not all(fits(scale.shape, extents) for scale, extents in zip(scales, channels)):
+        raise GraphError(f"expected Scales {channels}, got {[scale.shape for scale in scales]}")
     return same(x)
 
 

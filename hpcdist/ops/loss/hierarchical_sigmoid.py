@@ -100,7 +100,7 @@ define_with_grad(
     "X, W, Label, PathTable?, PathCode?, Bias?, PreOut, Out@GRAD -> X@GRAD?, W@GRAD?, Bias@GRAD?",
     rows=_hs_rows,
     attrs=_HS_ATTRS,
-    infer=shaped("X: n d; W: ... d; Label: n 1", _hs_infer),
+    infer=shaped("X: n d; W: ... d; Label: n 1; PathTable: n l; PathCode: n l", _hs_infer),
     kernel=_hs,
     grad_infer=_hs_grad_infer,
     grad_bind=with_copied_rows(_hs_grad),

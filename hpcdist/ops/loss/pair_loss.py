@@ -163,7 +163,10 @@ define_with_grad(
     "SampleCenterDiff, Loss@GRAD -> X@GRAD",
     rows=_center_rows,
     attrs={"cluster_num": 1, "need_update": True},
-    infer=lambda x, label, centers, rate, **_: (same(centers), same(x), _column(x)),
+    infer=shaped(
+        "X: n d; Label: n 1; Centers: c d; CenterUpdateRate: 1",
+        lambda x, label, centers, rate, **_: (same(centers), same(x), _column(x)),
+    ),
     kernel=_center_loss,
     grad_kernel=_center_loss_grad,
     grad_infer=lambda difference, dloss, **_: same(difference),
@@ -227,7 +230,10 @@ define_with_grad(
     "X, CVM, Y@GRAD -> X@GRAD",
     rows=by_row(),
     attrs={"use_cvm": True},
-    infer=lambda x, cvm, use_cvm: Meta((x.shape[0], x.shape[1] - (not use_cvm) * 2), x.dtype),
+    infer=shaped(
+        "X: n d; CVM: n 2",
+        lambda x, cvm, use_cvm: Meta((x.shape[0], x.shape[1] - (not use_cvm) * 2), x.dtype),
+    ),
     kernel=with_click_rate,
     grad_kernel=_cvm_grad,
 )

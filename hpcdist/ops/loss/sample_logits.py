@@ -16,6 +16,7 @@ from hpcdist.ops.loss.labels import range_check
 from hpcdist.ops.loss.sampled_softmax import FAR, LOG_UNIFORM, chance, log_uniform
 from hpcdist.ops.random.counter import Draw, Draws, filler, key_of, part_of
 from hpcdist.ops.random.samplers import SeededWords, log_uniform_classes
+from hpcdist.ops.shape_patterns import shaped
 from hpcdist.ops.types import ArrayModule, Call, Metas
 
 _SL_ATTRS = {
@@ -121,7 +122,9 @@ define_with_grad(
     "Logits, Samples, SampledLogits@GRAD -> Logits@GRAD",
     rows=by_row(),
     attrs=_SL_ATTRS,
-    infer=_sl_infer,
+    infer=shaped(
+        "Logits: n c; Labels: n t; CustomizedSamples: n s; CustomizedProbabilities: n s", _sl_infer
+    ),
     bind=_sl_bind,
     state=Draws,
     grad_infer=lambda logits, samples, dsampled, **_: same(logits),

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, OfRows, by_row, each_row
-from hpcdist.ops.common import define_with_grad, same
+from hpcdist.ops.common import define_with_grad, fits, same
 from hpcdist.ops.embedding.selected_rows import SelectedRows
 from hpcdist.ops.loss.labels import range_check
 from hpcdist.ops.random.counter import BatchPart, Draw, Draws, filler, key_of, part_of
@@ -22,6 +22,7 @@ from hpcdist.ops.random.samplers import (
     log_uniform_classes,
     uniform_classes,
 )
+from hpcdist.ops.shape_patterns import shaped
 from hpcdist.ops.types import ArrayModule, Call, DeviceArray, Kernel, Metas
 
 UNIFORM, LOG_UNIFORM, CUSTOM = range(3)
@@ -75,7 +76,12 @@ def _nce_infer(
     **_,
 ) -> Metas:
     shape = (x.shape[0], _columns(label, len(custom_neg_classes) or num_neg_samples))
+    if optional[1] is not None and not fits(optional[1].shape[:1], x.shape[:1]):
+        raise GraphError(f"expected SampleWeight of {x.shape[0]} rows, got {optional[1].shape}")
     looked_up = optional[-1] is not None  # classes, and weights of these
+    bias = optional[0]
+    if not (looked_up or bias is None or fits(bias.shape, (num_total_classes, 1))):
+        raise GraphError(f"expected Bias {[num_total_classes, 1]}, got {list(bias.shape)}")
     extents = shape[1:] if looked_up else (num_total_classes,)
     if len(x.shape) != 2 or weight.shape[looked_up:] != (*extents, x.shape[1]):
         raise GraphError(
@@ -322,7 +328,7 @@ define_with_grad(
     f"{_NCE_IN}, SampleLogits, SampleLabels, Cost@GRAD -> Input@GRAD?, Weight@GRAD?, Bias@GRAD?",
     rows=_nce_rows,
     attrs=_NCE_ATTRS,
-    infer=_nce_infer,
+    infer=shaped("Input: n d; Label: n t", _nce_infer),
     bind=_nce_bind,
     state=Draws,
     grad_infer=_nce_grad_infer,

@@ -11,6 +11,7 @@ from hpcdist.graph.registry import Given, Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, by_row, common_rows, of_matrices
 from hpcdist.ops.common import in_sequence
 from hpcdist.ops.host_loops import compiled
+from hpcdist.ops.shape_patterns import shaped
 from hpcdist.ops.types import ArrayModule, Call, DeviceArray, Metas
 
 FEW = 32  # so many numbers are found in one pass
@@ -68,17 +69,6 @@ define(
 )
 
 
-def _accuracy_infer(out: Meta, indices: Meta, label: Meta) -> Metas:
-    rows, labels = indices.shape[0], label.shape
-    if (
-        len(labels) != 2
-        or labels[1] not in (1, -1)
-        or (-1 not in (rows, labels[0])) * (rows != labels[0])
-    ):
-        raise GraphError(f"{rows} predictions need labels of shape ({rows}, 1), got {labels}")
-    return Meta((1,), "float32"), Meta((1,), "int32"), Meta((1,), "int32")
-
-
 def _accuracy_bind(xp: ArrayModule, out, indices, label, accuracy, correct, total) -> Call:
     """Count the rows whose label is among their indices."""
     hit = xp.empty(indices.shape, bool)
@@ -104,7 +94,10 @@ define(
     "accuracy",
     "Out, Indices, Label -> Accuracy, Correct, Total",
     rows=_counted_rows,
-    infer=_accuracy_infer,
+    infer=shaped(
+        "Out: n k; Indices: n k; Label: n 1",
+        lambda *_: (Meta((1,), "float32"), Meta((1,), "int32"), Meta((1,), "int32")),
+    ),
     bind=_accuracy_bind,
 )
 
@@ -118,16 +111,6 @@ def _precision_recall_infer(
     states: Meta | None,
     class_number: int,
 ) -> Metas:
-    of_rows = (("Indices", indices), ("Labels", labels), ("Weights", weights))
-    for slot, meta in of_rows:
-        if meta is None:
-            continue
-        rows = {meta.shape[0], max_probs.shape[0], -1}
-        if len(rows) > 2 or len(meta.shape) != 2 or meta.shape[1] not in (1, -1):
-            raise GraphError(
-                f"precision_recall: MaxProbs is {max_probs.shape}, so {slot} must be "
-                f"({max_probs.shape[0]}, 1), got {meta.shape}"
-            )
     counts = (class_number, 4)
     if class_number < 1 or (states is not None and states.shape != counts):
         got = None if states is None else states.shape
@@ -208,6 +191,6 @@ define(
     "BatchMetrics, AccumMetrics, AccumStatesInfo",
     rows=_of_all_rows,
     attrs={"class_number": 0},
-    infer=_precision_recall_infer,
+    infer=shaped("MaxProbs: n 1; Indices: n 1; Labels: n 1; Weights: n 1", _precision_recall_infer),
     bind=_precision_recall_bind,
 )

@@ -51,6 +51,9 @@ def _group_infer(
     channels = x.shape[1 if data_layout == "NCHW" else -1]
     if groups < 1 or channels % groups:
         raise GraphError(f"{channels} channels cannot be divided into {groups} groups")
+    for slot, each in (("Scale", scale), ("Bias", bias)):
+        if each is not None and not fits(each.shape, (channels,)):
+            raise GraphError(f"expected {slot} of {channels} channels, got shape {each.shape}")
     per_group = Meta((x.shape[0], groups), x.dtype)
     return same(x), per_group, per_group
 
@@ -175,7 +178,7 @@ define_with_grad(
     "X, Scale, Y@GRAD -> X@GRAD?, Scale@GRAD?, Bias@GRAD?",
     rows=_normed_rows,
     attrs={"epsilon": 1e-5},
-    infer=_instance_infer,
+    infer=shaped("X: n c ...; Scale: c; Bias: c", _instance_infer),
     kernel=_instance_norm,
     grad_kernel=_instance_norm_grad,
     grad_grad=_instance_second,
@@ -379,7 +382,10 @@ define_by_formulas(
         "sync_stats": False,
         "data_layout": "NCHW",
     },
-    infer=_data_norm_infer,
+    infer=shaped(
+        "scale_w: c; bias: c; X: ... c; BatchSize: c; BatchSum: c; BatchSquareSum: c",
+        _data_norm_infer,
+    ),
     grad_infer=lambda w, b, x, means, scales, dy, **_: (
         w,
         b,

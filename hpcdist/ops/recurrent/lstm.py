@@ -27,6 +27,7 @@ from hpcdist.ops.recurrent.time_steps import (
 )
 from hpcdist.ops.scratch import scratch
 from hpcdist.ops.sequence.pool_softmax_conv import rowwise, sequences_of
+from hpcdist.ops.shape_patterns import shaped
 from hpcdist.ops.types import Array, ArrayModule, Call, Lods, Metas, Operands
 
 LSTM = {
@@ -285,7 +286,7 @@ define_with_grad(
     "X, C_prev, C, C@GRAD, H@GRAD -> X@GRAD?, C_prev@GRAD?",
     rows=by_row(),
     attrs=_UNIT,
-    infer=_unit_infer,
+    infer=shaped("X: n f; C_prev: n d", _unit_infer),
     kernel=_unit,
     grad_infer=lambda x, c_prev, *_, **__: (
         Meta(x.shape, x.dtype),

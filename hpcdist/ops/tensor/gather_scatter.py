@@ -206,7 +206,7 @@ define_with_grad(
     "X, Index -> Out",
     "X, Index, Out@GRAD -> X@GRAD",
     rows=by_row(),
-    infer=_index_sample_infer,
+    infer=shaped("X: n m; Index: n k", _index_sample_infer),
     kernel=_index_sample,
     grad_kernel=_index_sample_grad,
 )

@@ -13,8 +13,9 @@ from functools import partial
 from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Meta, define, lookup
 from hpcdist.graph.rows import by_element, by_row, constant, linear, moved, off_rows
-from hpcdist.ops.common import define_with_grad, in_sequence, same
+from hpcdist.ops.common import define_with_grad, fits, in_sequence, same
 from hpcdist.ops.loss.labels import range_check
+from hpcdist.ops.shape_patterns import shaped
 from hpcdist.ops.types import Array, ArrayModule, Call, Operands
 
 
@@ -72,8 +73,8 @@ def _columns(width: int, start_index: int, length: int) -> slice:
 
 
 def _partial_infer(xs: Sequence[Meta], start_index: int, length: int) -> tuple[Meta, int]:
-    if not xs or any(len(x.shape) != 2 or x.shape[1] != xs[0].shape[1] for x in xs):
-        raise GraphError(f"expected matrices of one width, got {[x.shape for x in xs]}")
+    if not xs or len(xs[0].shape) != 2 or not all(fits(x.shape, xs[0].shape) for x in xs):
+        raise GraphError(f"expected matrices of one shape, got {[x.shape for x in xs]}")
     columns = _columns(xs[0].shape[1], start_index, length)
     return xs[0], columns.stop - columns.start
 
@@ -235,7 +236,7 @@ define_with_grad(
     "X, Y -> Out",
     "X, Y, Out@GRAD -> X@GRAD?, Y@GRAD?",
     rows=by_row("X", "Y"),
-    infer=_conv_shift_infer,
+    infer=shaped("X: n w; Y: n k", _conv_shift_infer),
     kernel=_conv_shift,
     grad_kernel=_conv_shift_grad,
 )
