@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcdist.base.device import on_host
-from hpcdist.base.errors import GraphError
+from hpcdist.base.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import define_with_grad, same
@@ -133,6 +133,17 @@ def _labels(head: _Head, label: int) -> np.ndarray:
     return targets
 
 
+def _expect_within(head: _Head, real: Array, boxes: Array, labels: Array) -> None:
+    """Raise FeedError if a true box is of no class, or has its center beside the image."""
+    centers = boxes[..., :2]
+    inside = ((centers >= 0) & (centers < 1)).all(-1) & (labels >= 0) & (labels < head.classes)
+    for image, box in np.argwhere(real & ~inside)[:1]:
+        raise FeedError(
+            f"yolov3_loss: box {box} of image {image}: expected a center within [0, 1) and a label "
+            f"in 0..{head.classes - 1}, got {centers[image, box].tolist()} and {labels[image, box]}"
+        )
+
+
 def _host(*arrays) -> list[Array]:
     return [None if a is None else on_host(a) for a in arrays]
 
@@ -146,6 +157,7 @@ def _loss(
     chance = sigmoid(np, raw)
     matched = _matched(head, boxes)
     real = (boxes[..., 2] > _NOTHING) & (boxes[..., 3] > _NOTHING)
+    _expect_within(head, real, boxes, labels)
     objectness = np.zeros((len(x), len(head.own), *x.shape[2:]), x.dtype)
     predicted = _predicted(head, raw, chance)
     for t in range(boxes.shape[1]):  # boxes predicted well enough are no background

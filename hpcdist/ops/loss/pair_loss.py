@@ -20,6 +20,7 @@ from hpcdist.graph.rows import (
 from hpcdist.ops.common import define_with_grad, put_along, same
 from hpcdist.ops.embedding.run_kernels import add_at
 from hpcdist.ops.formulas import define_by_formulas, sigmoid, softplus
+from hpcdist.ops.loss.labels import range_check
 from hpcdist.ops.shape_patterns import shaped
 from hpcdist.ops.types import Array, ArrayModule, DeviceArray, Operands
 
@@ -30,6 +31,7 @@ def _column(x: Meta) -> Meta:
 
 # -- of the scores of a row ------------------------------------------------------------------------
 def _margins(xp: ArrayModule, x, label) -> DeviceArray:
+    range_check(xp, label, x.shape[1], "bpr_loss", "classes")()
     return x - xp.take_along_axis(x, label.reshape(-1, 1), 1)
 
 
@@ -129,6 +131,7 @@ def _center_loss(
     need_update: bool,
 ) -> None:
     """loss = |x - its center|^2 / 2; centers move towards their rows (Wen et al., 2016)."""
+    range_check(xp, label, len(centers), "center_loss", "centers")()
     classes = label.reshape(-1)
     difference[...] = x - centers[classes]
     loss[...] = 0.5 * (difference**2).sum(1, keepdims=True)

@@ -97,6 +97,7 @@ def _sl_bind(
     def run() -> None:
         check()
         if use_customized_samples:
+            range_check(xp, given_samples, classes, "sample_logits", "classes")()
             samples[...], chances[...] = given_samples, given_chances
         else:
             draw()

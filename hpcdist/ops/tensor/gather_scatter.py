@@ -28,8 +28,8 @@ def _expect_integers(ids: Meta, name: str) -> None:
 
 
 def _checked(xp: ArrayModule, ids, count: int, type: str) -> DeviceArray:
-    """Return places, of which negative ones count from the end; FeedError for others."""
-    if ids.size and (int(ids.max()) >= count or int(ids.min()) < -count):
+    """Return places; FeedError if one is outside, also below 0."""
+    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < count:
         raise FeedError(
             f"{type}: an index is outside 0..{count - 1}: they are {int(ids.min())}.."
             f"{int(ids.max())}"

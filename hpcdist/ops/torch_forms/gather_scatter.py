@@ -81,13 +81,9 @@ def gather_grad(torch, x, index, dout, overwrite):
 
 
 # -- other places ----------------------------------------------------------------------------------
-# Negative ones count from the end, down to minus the extent; what is beyond is some element.
-def _from_end(ids, count):
-    return ids + count * (ids < 0)
-
-
 def _within(torch, ids, count):
-    return torch.clamp(_from_end(ids, count), 0, count - 1)
+    """Return places; of one that is outside some element, since a check names it."""
+    return torch.clamp(ids, 0, count - 1)
 
 
 def _flat(torch, index, x_shape):
@@ -109,7 +105,7 @@ def _has_places(*metas, **_):
 
 def _nd_places(x, index, *_):
     return [
-        Checked(_from_end(index[..., i], extent), extent, f"elements of dimension {i}")
+        Checked(index[..., i], extent, f"elements of dimension {i}")
         for i, extent in zip(range(index.shape[-1]), x.shape)
     ]
 
@@ -147,7 +143,7 @@ def _adds(x, ids, updates, overwrite):
 
 
 def _row_places(x, ids, *_, **__):
-    return Checked(_from_end(ids, x.shape[0]), x.shape[0], "rows")
+    return Checked(ids, x.shape[0], "rows")
 
 
 @form("scatter", when=_adds, checks=_row_places)
@@ -163,7 +159,7 @@ def scatter_grad(torch, ids, updates, dout, overwrite):
 
 
 def _dim_places(x, index, dim):
-    return Checked(_from_end(index, x.shape[dim]), x.shape[dim], f"elements of dimension {dim}")
+    return Checked(index, x.shape[dim], f"elements of dimension {dim}")
 
 
 @form("index_select", checks=_dim_places)
