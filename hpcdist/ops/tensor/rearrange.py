@@ -113,9 +113,7 @@ def _tried(
     try:
         return function(np, dummy, *(s for i, s in enumerate(shapes) if i != at), **attrs).shape
     except (ValueError, IndexError) as error:
-        raise GraphError(
-            f"a value of shape {list(metas[at].shape)} does not fit: {error}"
-        ) from None
+        raise GraphError(f"a value of shape {list(shape)} does not fit: {error}") from None
 
 
 def _beyond_rows(op: Applied) -> bool:
@@ -264,10 +262,9 @@ def _pad2d_rule(x: Meta, paddings, mode, pad_value, data_format) -> Meta:
         raise GraphError(f"expected images and 4 paddings, got {x.shape} and {list(paddings)}")
     first = 1 if data_format == "NHWC" else 2
     shape = list(x.shape)
-    pairs = _pairs(paddings) if None not in paddings else [None, None]
-    if None not in pairs:
-        _expect_room(mode, shape[first:], pairs)
-    for axis, pair in enumerate(pairs):
+    pairs = [] if None in paddings else _pairs(paddings)
+    _expect_room(mode, shape[first:], pairs)
+    for axis, pair in enumerate(pairs or [None, None]):
         extent = shape[first + axis]
         shape[first + axis] = -1 if pair is None or extent < 0 else extent + sum(pair)
     return Meta(tuple(shape), x.dtype)
