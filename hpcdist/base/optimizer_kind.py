@@ -61,6 +61,11 @@ class Argument:
     given: str = ""  # the slot that may give it as a value
     any_sign: bool = False
 
+    @property
+    def range(self) -> str:
+        """What it may be, in the words of `base.ranges`."""
+        return "[0, 1)" if self.below_1 else "a finite number" if self.any_sign else "at least 0"
+
 
 @dataclass(frozen=True)
 class OptimizerKind:
@@ -103,6 +108,12 @@ class OptimizerKind:
         """The operator's attributes, with defaults."""
         own = {a.attr or n: a.default for n, a in self.arguments.items() if a.of_operator}
         return {**own, **self.more_attrs}
+
+    @cached_property
+    def ranges(self) -> dict[str, str]:
+        """What the operator's attributes may be, in words; those that are numbers."""
+        numbers = {n: a for n, a in self.arguments.items() if not isinstance(a.default, bool)}
+        return {a.attr or n: a.range for n, a in numbers.items() if a.of_operator}
 
     @property
     def given(self) -> dict[str, str]:

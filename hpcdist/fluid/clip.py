@@ -108,6 +108,8 @@ class GradientClipByValue(GradientClipBase):
             if max <= 0:
                 raise GraphError(f"GradientClipByValue: max must be positive, got {max}")
             min = -max
+        if not min <= max:
+            raise GraphError(f"GradientClipByValue: expected min up to max, got {min} and {max}")
         self.max, self.min = float(max), float(min)
 
     def __str__(self) -> str:
@@ -115,6 +117,13 @@ class GradientClipByValue(GradientClipBase):
 
     def _create(self, param: Parameter, grad: Variable, context: Any = None) -> Variable:
         return layers.clip(grad, min=self.min, max=self.max)
+
+
+def _norm(clip: str, value: float) -> float:
+    """Return the norm of a clip; GraphError unless it is above 0: it would turn gradients round."""
+    if not value > 0:
+        raise GraphError(f"{clip}: expected a clip_norm above 0, got {value}")
+    return float(value)
 
 
 class GradientClipByNorm(GradientClipBase):
@@ -127,7 +136,7 @@ class GradientClipByNorm(GradientClipBase):
 
     def __init__(self, clip_norm: float, need_clip: Any = None) -> None:
         super().__init__(need_clip)
-        self.clip_norm = float(clip_norm)
+        self.clip_norm = _norm(type(self).__name__, clip_norm)
 
     def __str__(self) -> str:
         return f"Gradient Clip By Norm, clip_norm={self.clip_norm:f}"
@@ -148,7 +157,7 @@ class GradientClipByGlobalNorm(GradientClipBase):
         self, clip_norm: float, group_name: str = "default_group", need_clip: Any = None
     ) -> None:
         super().__init__(need_clip)
-        self.clip_norm = float(clip_norm)
+        self.clip_norm = _norm(type(self).__name__, clip_norm)
         self.group_name = group_name
 
     def __str__(self) -> str:

@@ -88,6 +88,16 @@ class Given:
         return next((slot for slot in self.slots if slots.get(slot)), "")
 
 
+LAYOUTS = "NCHW or NHWC or NCDHW or NDHWC or NCW or NWC or AnyLayout"
+# What an attribute of the name may be, whichever operator has it.
+RANGES = {
+    "align_mode": "0 or 1",
+    "data_format": LAYOUTS,
+    "data_layout": LAYOUTS,
+    "epsilon": "at least 0",
+}
+
+
 @dataclass(frozen=True)
 class OpDef:
     """What there is to know of an operator type.
@@ -122,6 +132,7 @@ class OpDef:
         each keeps the sum of its rows.
     by_number: it calls what this process has registered, such as a Python function, by its number;
         a stored Program has no such operator.
+    ranges: what attributes may be, in the words of `base.ranges`, beside `RANGES` of all operators.
     rows: how it treats the rows of a batch, see `hpcdist.graph.rows`; None: a Program that applies
         it to values of the batch is refused where trainers share batches.
     """
@@ -147,6 +158,7 @@ class OpDef:
     by_number: bool = False
     flops: Callable[..., int | None] | None = None
     sums: Sequence[str] = ()
+    ranges: Mapping[str, str] = field(default_factory=dict)
     rows: Treatment | None = None
 
     @functools.cached_property
@@ -158,6 +170,11 @@ class OpDef:
     def operands(self) -> tuple[Slot, ...]:
         """The input slots that ``infer``, ``kernel`` and ``bind`` get."""
         return operand_slots(self.inputs, self.given)
+
+    @functools.cached_property
+    def limits(self) -> Mapping[str, str]:
+        """What its attributes may be, in words."""
+        return {name: RANGES[name] for name in self.attrs if name in RANGES} | {**self.ranges}
 
     def may_overwrite(self, slot: str) -> bool:
         """Return whether an output may be the operand itself: declared, or like ``ParamOut``."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.base.errors import GraphError, HpcdistError
+from hpcdist.base.ranges import is_within
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import (
     INTEGERS,
@@ -36,6 +37,9 @@ def infer_outputs(
     if definition.infer is None:
         return {}
     known = known_attrs(definition, attrs, inputs, in_step)
+    for name, text in definition.limits.items():
+        if not is_within(text, known.get(name)):
+            raise GraphError(f"{type}: {name}: expected {text}, got {known[name]!r:.80}")
     try:
         result = definition.infer(*arguments(definition.operands, inputs), **known)
     except HpcdistError:

@@ -13,6 +13,7 @@ from numbers import Real
 from hpcdist.base.errors import PlanError
 from hpcdist.base.optimizer_kind import Argument
 from hpcdist.base.optimizers import OPTIMIZERS
+from hpcdist.base.ranges import is_within
 from hpcdist.ps.table_metadata import RowOptimizer
 
 # Those without formulas move rows of tables, but no parameters on servers.
@@ -52,10 +53,8 @@ def _check_argument(kind: str, name: str, value: object) -> None:
         raise PlanError(f"optimizer {kind}: {name}: expected a finite number, got {value!r}")
     number = float(value)
     declared = _ARGUMENTS[kind].get(name, Argument(0.0))
-    if declared.below_1 and not 0 <= number < 1:
-        raise PlanError(f"optimizer {kind}: {name}: expected 0 to 1, not 1 itself, got {value!r}")
-    if not declared.any_sign and number < 0:
-        raise PlanError(f"optimizer {kind}: {name}: expected no negative number, got {value!r}")
+    if not is_within(declared.range, number):
+        raise PlanError(f"optimizer {kind}: {name}: expected {declared.range}, got {value!r}")
 
 
 def type_of(kind: str) -> str:

@@ -110,9 +110,9 @@ def test_an_argument_that_an_optimizer_of_fluids_does_not_take_is_named_with_tho
     ("kind", "arguments", "says"),
     [
         ("Adam", {"epsilon": "x"}, "Adam: epsilon: expected a finite number, got 'x'"),
-        ("Adam", {"beta1": 2.0}, "beta1: expected 0 to 1, not 1 itself, got 2.0"),
+        ("Adam", {"beta1": 2.0}, "beta1: expected [0, 1), got 2.0"),
         ("Adagrad", {"epsilon": float("nan")}, "epsilon: expected a finite number, got nan"),
-        ("Momentum", {"momentum": -1}, "momentum: expected no negative number, got -1"),
+        ("Momentum", {"momentum": -1}, "momentum: expected at least 0, got -1"),
     ],
 )
 def test_an_argument_that_cannot_be_is_refused(kind, arguments, says):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -214,3 +215,39 @@ def test_what_only_a_step_knows_is_refused_in_it(name: str) -> None:
         exe.run(startup)
         with pytest.raises(HpcdistError, match=refusal):
             exe.run(main, feed=feed, fetch_list=[result])
+
+
+RANGES: dict[str, Callable[[Any], Any]] = {
+    "max_norm: expected above 0": lambda x: layers.clip_by_norm(x, -1.0),
+    "power_iters: expected at least 0": lambda x: layers.spectral_norm(x, power_iters=-1),
+    "epsilon: expected at least 0": lambda x: layers.layer_norm(x, epsilon=-1.0),
+    "epsilon: expected at least 0, got nan": lambda x: layers.layer_norm(x, epsilon=math.nan),
+    "expand_times: expected at least 1": lambda x: layers.expand(x, [0, 1]),
+    "expected extents of 0 or more": lambda x: layers.fill_constant([-2], "float32", 1.0),
+    "expected a step from 0 towards 5": lambda x: layers.range(0, 5, -1, "float32"),
+    "expected min of at most max": lambda x: layers.uniform_random([2], min=1.0, max=-1.0),
+    "expected a clip_norm above 0": lambda x: fluid.clip.GradientClipByNorm(-1.0),
+    "expected a clip_norm above 0, got 0": lambda x: fluid.clip.GradientClipByGlobalNorm(0),
+    "data_layout: expected NCHW or": lambda x: layers.image_resize(
+        layers.reshape(x, [1, 1, 4, 4]), [3, 3], data_format="NONSENSE"
+    ),
+}
+
+
+@pytest.mark.parametrize("says", RANGES)
+def test_numbers_and_words_are_within_their_ranges(says: str) -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = fluid.data("x", [4, 4])
+        with pytest.raises(GraphError, match=says):
+            RANGES[says](x)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"), [("Adam", {"beta1": 1.5}), ("Momentum", {"momentum": -1.0})]
+)
+def test_optimizers_of_programs_take_what_servers_take(name: str, wrong: dict[str, float]) -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        loss = layers.mean(layers.fc(fluid.data("x", [4, 4]), 1))
+        optimizer = getattr(fluid.optimizer, name)(learning_rate=0.1, **wrong)
+        with pytest.raises(GraphError, match="expected"):
+            optimizer.minimize(loss)

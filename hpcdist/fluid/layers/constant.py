@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.base.checks import whole
+from hpcdist.base.errors import GraphError
 from hpcdist.fluid.initializer import ConstantInitializer
 from hpcdist.fluid.layers.extents import as_extents
 from hpcdist.fluid.layers.helper import LayerHelper, append
@@ -108,12 +109,15 @@ def fill_constant(
     """
     if isinstance(value, Variable):
         return _filled(fill_constant(shape, dtype, 0.0, force_cpu), value, out)
+    extents = as_extents(shape)
+    if isinstance(extents, list) and any(isinstance(d, int) and d < 0 for d in extents):
+        raise GraphError(f"fill_constant: expected extents of 0 or more, got {extents}")
     helper = LayerHelper("fill_constant", name)
     if out is None:
         out = helper.new_var(dtype)
     out.stop_gradient = True
     attrs = {
-        "shape": as_extents(shape),
+        "shape": extents,
         "dtype": canonical(dtype),
         "value": _number(value, dtype),
         "force_cpu": force_cpu,

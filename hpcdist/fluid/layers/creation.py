@@ -52,6 +52,8 @@ def range(start: Any, end: Any, step: Any, dtype: DTypeLike) -> Variable:
         [array([0, 2, 4])]
     """
     if not any(isinstance(value, Variable) for value in (start, end, step)):
+        if not step or (end - start) * step < 0:
+            raise GraphError(f"range: expected a step from {start} towards {end}, got {step}")
         return _constant(np.arange(start, end, step), dtype)
     slots = {}
     for slot, value in (("Start", start), ("End", end), ("Step", step)):

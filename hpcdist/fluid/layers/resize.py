@@ -57,7 +57,7 @@ def image_resize(
         "interp_method": kind,
         "align_corners": align_corners,
         "align_mode": align_mode,
-        "data_layout": "NCHW" if data_format in ("NCHW", "NCDHW") else "NHWC",
+        "data_layout": data_format,
     }
     inputs: dict[str, Any] = {"X": input}
     if out_shape is None:

@@ -89,7 +89,7 @@ def _taps(extent: int, size: int, kind: str, align_corners: bool, align_mode: in
 
 
 def _spatial(rank: int, data_layout: str) -> list[int]:
-    first = 2 if data_layout in ("NCHW", "NCDHW") else 1
+    first = 1 if data_layout.endswith("C") else 2
     return list(range(first, first + rank - 2))
 
 

@@ -101,6 +101,7 @@ define_with_grad(
     "X, Out@GRAD -> X@GRAD",
     rows=_of_images,
     attrs=_PATCHES,
+    ranges={"kernels": "at least 1", "strides": "at least 1", "paddings": "at least 0"},
     infer=_patches_infer,
     kernel=_patches,
     grad_kernel=_patches_grad,

@@ -90,6 +90,8 @@ def _prior_infer(
 ) -> Metas:
     if max_sizes and len(max_sizes) != len(min_sizes):
         raise GraphError(f"{len(max_sizes)} max_sizes do not fit {len(min_sizes)} min_sizes")
+    if any(most <= least for least, most in zip(min_sizes, max_sizes)):
+        raise GraphError(f"expected max_sizes above min_sizes {min_sizes}, got {max_sizes}")
     count = len(_prior_sizes(min_sizes, max_sizes, _ratios(aspect_ratios, flip), False))
     meta = Meta((*x.shape[2:], count, 4), x.dtype)
     return meta, meta
@@ -132,6 +134,7 @@ define(
     "Input, Image -> Boxes, Variances",
     rows=_of_shapes,
     attrs=_PRIOR,
+    ranges={"min_sizes": "above 0"},
     infer=_prior_infer,
     kernel=_prior_box,
 )

@@ -200,6 +200,7 @@ define(
     "X, SquaredNorm? -> Out",
     rows=not_on_rows,
     attrs={"max_norm": 1.0},
+    ranges={"max_norm": "above 0"},
     infer=lambda x, squared, **attrs: _scale_infer(x, **attrs),
     kernel=_clip_by_norm_kernel,
     inplace={"Out": "X"},

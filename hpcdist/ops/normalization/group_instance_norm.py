@@ -280,6 +280,7 @@ define_by_formulas(
     _spectral_norm_grad,
     rows=by_row(apart=lambda op: False),
     attrs={"dim": 0, "power_iters": 1, "eps": 1e-12},
+    ranges={"power_iters": "at least 0", "eps": "at least 0"},
     infer=lambda weight, u, v, **_: same(weight),
 )
 

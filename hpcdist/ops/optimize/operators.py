@@ -77,6 +77,7 @@ def _define(type: str, update: OptimizerKind) -> None:
         f"{', '.join(inputs)} -> {', '.join(update.written.values())}",
         rows=not_on_rows,
         attrs=update.attrs,
+        ranges=update.ranges,
         given={name: Given(slot) for name, slot in update.given.items()},
         infer=partial(_infer, type),
         bind=partial(_bind, type),

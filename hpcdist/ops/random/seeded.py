@@ -16,6 +16,7 @@ import numpy as np
 
 from hpcdist.base import settings
 from hpcdist.base.device import upload
+from hpcdist.base.errors import GraphError
 from hpcdist.graph.registry import Given, Meta, define
 from hpcdist.graph.rows import constant, like_batch
 from hpcdist.ops.common import open_shape, shaped_like_batch
@@ -46,6 +47,12 @@ def jump(state: int, steps: int) -> int:
 
 def _infer(shape, dtype: str, **_) -> Meta:
     return Meta(open_shape(shape), dtype)
+
+
+def _uniform_infer(shape, dtype: str, min: float, max: float, **_) -> Meta:
+    if min > max:
+        raise GraphError(f"uniform_random: expected min of at most max, got {min} and {max}")
+    return _infer(shape, dtype)
 
 
 def _bind(
@@ -186,7 +193,14 @@ def _define_like(type: str, draw: Callable[..., np.ndarray], attrs: Attrs) -> No
 
 _BY_VALUES = "ShapeTensor?, ShapeTensorList* -> Out"
 _GIVEN = {"shape": Given("ShapeTensor", "ShapeTensorList")}
-_define("uniform_random", uniform, {**_UNIFORM, **_DIAGONAL}, _BY_VALUES, given=_GIVEN)
+_define(
+    "uniform_random",
+    uniform,
+    {**_UNIFORM, **_DIAGONAL},
+    _BY_VALUES,
+    given=_GIVEN,
+    infer=_uniform_infer,
+)
 _define("gaussian_random", normal, _NORMAL, _BY_VALUES, given=_GIVEN)
 _define("truncated_gaussian_random", truncated_normal, _NORMAL)
 _define_like("uniform_random_batch_size_like", uniform, _UNIFORM)

@@ -339,6 +339,7 @@ define(
     "X -> Out",
     rows=by_row_of_sequence,
     attrs={"win_size": 1, "pad_value": 0},
+    ranges={"win_size": "at least 1"},
     infer=_enumerate_infer,
     bind=_enumerate_bind,
     lods=("X",),

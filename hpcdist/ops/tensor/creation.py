@@ -43,8 +43,8 @@ define(
 def _range_infer(start: Meta, end: Meta, step: Meta, begin, limit, distance) -> Meta:
     if None in (begin, limit, distance):
         return Meta((-1,), start.dtype)
-    if not distance:
-        raise GraphError("range: step must not be 0")
+    if not distance or (limit - begin) * distance < 0:
+        raise GraphError(f"expected a step from {begin} towards {limit}, got {distance}")
     kind = np.dtype(start.dtype).type
     count = math.ceil((kind(limit) - kind(begin)) / kind(distance))
     return Meta((max(count, 0),), start.dtype)
@@ -80,6 +80,7 @@ define(
     "Start, Stop, Num -> Out",
     rows=not_on_rows,
     given={"num": Given("Num")},
+    ranges={"num": "at least 1"},
     infer=lambda start, stop, num: Meta((-1 if num is None else num,), start.dtype),
     kernel=_linspace,
 )
@@ -306,6 +307,7 @@ define_with_grad(
     "Out@GRAD -> X@GRAD",
     rows=_encoding_rows,
     attrs={"alpha": 1.0, "beta": 1.0},
+    ranges={"alpha": "at least 0", "beta": "at least 0"},
     infer=_encoding_infer,
     kernel=None,
     bind=_encoding_bind,
@@ -382,6 +384,7 @@ define(
     "Predictions, Labels, InWrongs*, InCorrects*, InMeanIou* -> OutMeanIou, OutWrong, OutCorrect",
     rows=not_on_rows,
     attrs={"num_classes": 2},
+    ranges={"num_classes": "at least 1"},
     infer=_mean_iou_infer,
     kernel=_mean_iou,
 )

@@ -320,6 +320,7 @@ define(
     "X -> Out",
     rows=by_row(),
     attrs={"num_hash": 1, "mod_by": 100000},
+    ranges={"num_hash": "at least 1", "mod_by": "at least 1"},
     infer=_hash_infer,
     kernel=_hash,
 )

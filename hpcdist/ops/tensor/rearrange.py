@@ -32,6 +32,7 @@ def _move(
     moves: str = "X",
     rule: Callable[..., Meta] | None = None,
     given: Mapping[str, Given] | None = None,
+    ranges: Mapping[str, str] | None = None,
     **attrs,
 ) -> None:
     """Enter an operator that moves the elements of ``moves``; of other inputs it reads shapes.
@@ -90,6 +91,7 @@ def _move(
         rows=rows,
         attrs=attrs,
         given=given or {},
+        ranges=ranges or {},
         infer=rule or infer,
         bind=bind,
         shape_only=[name for name in names if name != moves],
@@ -152,7 +154,14 @@ def _frames_apart(op: Applied) -> bool:
 
 _move("roll", _roll, by_row(apart=_roll_rows), shifts=(), dims=())
 _move("flip", _flip, by_row(apart=off_rows("dims")), dims=())
-_move("temporal_shift", _temporal_shift, by_row(apart=_frames_apart), seg_num=1, shift_ratio=0.25)
+_move(
+    "temporal_shift",
+    _temporal_shift,
+    by_row(apart=_frames_apart),
+    ranges={"seg_num": "at least 1", "shift_ratio": "[0, 0.5]"},
+    seg_num=1,
+    shift_ratio=0.25,
+)
 
 
 # -- triangles and diagonals -----------------------------------------------------------------------

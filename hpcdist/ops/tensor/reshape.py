@@ -228,6 +228,7 @@ define_with_grad(
     rows=by_row("X", apart=lambda op: op.attrs["expand_times"][:1] == [1], totals=moved),
     attrs={"expand_times": ()},
     given={"expand_times": Given("ExpandTimes", "expand_times_tensor")},
+    ranges={"expand_times": "at least 1"},
     infer=_expand_infer,
     bind=_expand_bind,
     grad_bind=_expand_grad_bind,
