@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ BEGIN, END = "<!-- made by python -m tests.equality.table -->\n", "<!-- end of w
 WAYS = 3  # levels that are to meet
 UNTRIED, REFUSAL, NOTHING = "untried", "refused", "—"
 
+FOLDER = re.compile(r"/dev/shm/equality-\w+/job/(?:program-\d+/)?")  # of one run
 Cell = tuple[str, str, str]  # a feature, its level, a mode
 
 
@@ -99,7 +101,8 @@ def _refusals(refused: Iterable[Run]) -> list[str]:
 
 def _plain(text: str) -> str:
     """Return an error's first words as a cell of a table."""
-    words = OPERATOR.sub(r"operator \1\2 ", text).replace("|", "/").replace("<", "&lt;")
+    words = OPERATOR.sub(r"operator \1\2 ", FOLDER.sub("", text))
+    words = words.replace("|", "/").replace("<", "&lt;")
     return words if len(words) <= 120 else words[:120].rpartition(" ")[0] + " …"
 
 
