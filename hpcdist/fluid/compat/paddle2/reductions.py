@@ -33,7 +33,7 @@ def reduced(type: str, key: str, x: Variable, axis: Any, keepdim: bool, name: An
     everything = not dims or len(dims) >= len(x.shape)
     attrs = {"dim": dims if x.shape else [], "keep_dim": keepdim, "reduce_all": everything}
     out = LayerHelper(key, name).apply(type, {"X": x}, attrs, dtype=x.dtype)
-    return scalar(out) if everything and not keepdim else out
+    return out if (keepdim and x.shape) or not everything else scalar(out)
 
 
 def _reduction(of: str) -> Callable[..., Variable]:

@@ -158,8 +158,8 @@ def var(
     squares = layers.square(apart)
     if not unbiased:
         return reductions.mean(squares, axis, keepdim, name)  # type: ignore[attr-defined]
-    dims = range(len(x.shape)) if axis is None else (axis if isinstance(axis, list) else [axis])
-    counts = [x.shape[d] for d in dims]
+    dims = [] if axis is None else declare.KINDS["ints"]("paddle.var: axis", axis)
+    counts = [x.shape[d] for d in dims or range(len(x.shape))] if x.shape else []
     if any(count < 0 for count in counts):
         raise GraphError(f"paddle.var: unbiased needs known extents, got {x.shape}")
     total = reductions.sum(squares, axis, None, keepdim, name)  # type: ignore[attr-defined]
