@@ -4,11 +4,12 @@
 
 makes ``squeeze(x, axis=None, name=None)``, which appends the operator ``squeeze2`` with ``x`` in
 slot ``X`` and attribute ``axes`` from ``axis``. What goes into a slot is a Variable (a list of them
-for ``X*``); a parameter that is an attribute has a kind (`KINDS`) and is left to the operator's
-default where it is None. ``attr='literal'`` sets an attribute, ``-> Out Indices`` names the outputs
-that are returned (by default the first one; ``Out[]``: with shape [], of an operator that gives
-[1]), ``as key`` the name that results are derived from
-where that is not the operator's type. Every function takes ``name``, too.
+for ``X*``), which may be ``floats`` only, or integers taken ``as_floats``; a parameter that is an
+attribute has a kind (`KINDS`) and is left to the operator's default where it is None.
+``attr='literal'`` sets an attribute, ``-> Out Indices`` names the outputs that are returned (by
+default the first one; ``Out[]``: with shape [], of an operator that gives [1]), ``as key`` the name
+that results are derived from where that is not the operator's type. Every function takes ``name``,
+too.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ from hpcdist.fluid.compat.paddle2.kinds import (  # noqa: F401 - annotations of 
 )
 from hpcdist.fluid.compat.paddle2.scalars import scalar
 from hpcdist.fluid.compat.public_names import public
+from hpcdist.fluid.layers import cast
 from hpcdist.fluid.layers.helper import LayerHelper
+from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.variable import Variable
 from hpcdist.ops.shape_patterns import Patterns
@@ -107,6 +110,8 @@ class Declaration:
             if target in many:
                 if value is not None or self.signature.parameters[parameter].default is not None:
                     inputs[target] = (operands if many[target] else operand)(label, value)
+                    if parameter in self.kinds:
+                        inputs[target] = _ELEMENTS[self.kinds[parameter]](label, inputs[target])
             elif value is not None:
                 kind = self.kinds.get(parameter)
                 attrs[target] = KINDS[kind](label, value) if kind else value
@@ -157,6 +162,24 @@ def operand(label: str, value: Any) -> Variable:
     if isinstance(value, Variable):
         return value
     raise refusal(label, "a Variable (paddle.full or paddle.assign make one of numbers)", value)
+
+
+def floats(label: str, value: Variable) -> Variable:
+    """Refuse what is not of floats: GraphTypeError."""
+    if not is_float(value.dtype):
+        raise GraphTypeError(
+            f"{label}: expected floats, got {value.name!r} of {value.dtype}: use paddle.cast"
+        )
+    return value
+
+
+def as_floats(label: str, value: Variable) -> Variable:
+    """Return integers as float32; truth values are refused."""
+    whole = value.dtype.startswith(("int", "uint"))
+    return cast(value, "float32") if whole else floats(label, value)
+
+
+_ELEMENTS = {"floats": floats, "as_floats": as_floats}
 
 
 def operands(label: str, value: Any) -> list[Variable]:
@@ -215,6 +238,7 @@ def function(module: str, declaration: Declaration) -> Function:
     call.__checks__ = {  # type: ignore[attr-defined]
         name: (KINDS[kind], declaration.signature.parameters[name].default is None)
         for name, kind in declaration.kinds.items()
+        if kind in KINDS
     }
     return call
 

@@ -67,6 +67,8 @@ def _sign(type: str, *, reverse: bool = False, compare: bool = False) -> Callabl
         if type == "elementwise_div" and not is_float(x.dtype):
             x, other = composed.cast(x, "float32"), composed.cast(other, "float32")
         left, right = (other, x) if reverse else (x, other)
+        if type in _BY_FLOOR:
+            return _BY_FLOOR[type](left, right)
         out = LayerHelper(type, "tmp_of").apply(
             type, {"X": left, "Y": right}, {"axis": -1}, out=math_op.fresh(x, compare)
         )
@@ -112,6 +114,8 @@ def _method(name: str) -> Callable[..., Any]:
     return method
 
 
+# Fluid's operators round towards 0.
+_BY_FLOOR = {"elementwise_floordiv": arithmetic.floor_divide, "elementwise_mod": arithmetic.mod}
 _SIGNS: dict[str, Any] = {
     "__add__": _sign("elementwise_add"),
     "__radd__": _sign("elementwise_add"),

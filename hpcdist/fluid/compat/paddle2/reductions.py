@@ -29,6 +29,8 @@ _CASTS = ("sum", "prod")  # which take a dtype
 
 def reduced(type: str, key: str, x: Variable, axis: Any, keepdim: bool, name: Any) -> Variable:
     """Append a reduction of ``x`` over ``axis`` (None or an empty list: over all dimensions)."""
+    if key == "mean":
+        declare.floats("paddle.mean: x", x)
     dims = [] if axis is None else KINDS["ints"](f"paddle.{key}: axis", axis)
     everything = not dims or len(dims) >= len(x.shape)
     attrs = {"dim": dims if x.shape else [], "keep_dim": keepdim, "reduce_all": everything}

@@ -11,7 +11,7 @@ from hpcdist.fluid.compat.paddle2 import declare, reductions
 from hpcdist.fluid.compat.paddle2.declare import Ints
 from hpcdist.fluid.compat.paddle2.scalars import scalar
 from hpcdist.fluid.layers.helper import LayerHelper, append
-from hpcdist.graph.dtypes import canonical
+from hpcdist.graph.dtypes import canonical, is_float
 from hpcdist.graph.variable import Variable
 
 
@@ -72,6 +72,16 @@ def mod(x: Variable, y: Variable, name: str | None = None) -> Variable:
 remainder = floor_mod = mod
 
 
+def floor_divide(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    """Return x / y rounded down; Fluid's operator rounds towards 0."""
+    if is_float(x.dtype):
+        out = layers.floor(append("elementwise_div", {"X": x, "Y": y}, axis=-1))
+        out.stop_gradient = True
+        return out
+    whole = append("elementwise_sub", {"X": x, "Y": mod(x, y)}, axis=-1)
+    return append("elementwise_floordiv", {"X": whole, "Y": y}, name, axis=-1)
+
+
 def increment(x: Variable, value: float = 1.0, name: str | None = None) -> Variable:
     """Add ``value`` to a Variable of one element, in place; return it."""
     return layers.increment(x, value, in_place=True)
@@ -109,8 +119,14 @@ def mv(x: Variable, vec: Variable, name: str | None = None) -> Variable:
 
 
 def inner(x: Variable, y: Variable, name: str | None = None) -> Variable:
-    """Return sums of products over the last dimensions."""
-    return matmul(x, y, transpose_y=len(y.shape) > 1, name=name)
+    """Return sums of products over the last dimensions, of all rows of both."""
+    if max(len(x.shape), len(y.shape)) < 3:
+        return matmul(x, y, transpose_y=len(y.shape) > 1, name=name)
+    extents = [*x.shape[:-1], *y.shape[:-1]]
+    if extents.count(-1) > 1:
+        raise GraphError(f"paddle.inner: at most one extent may be open, got {x.shape}, {y.shape}")
+    rows, columns = (layers.reshape(v, [-1, v.shape[-1]]) for v in (x, y))
+    return layers.reshape(matmul(rows, columns, transpose_y=True), extents)
 
 
 def outer(x: Variable, y: Variable, name: str | None = None) -> Variable:

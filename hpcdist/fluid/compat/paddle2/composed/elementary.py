@@ -24,6 +24,8 @@ from hpcdist.graph.variable import Variable
 # -- of one number ---------------------------------------------------------------------------------
 def trunc(input: Variable, name: str | None = None) -> Variable:
     """Return the whole part, towards zero; its gradient is 0."""
+    if not is_float(input.dtype):
+        return layers.assign(input)
     return layers.sign(input) * layers.floor(layers.abs(input))
 
 
@@ -50,6 +52,7 @@ def rad2deg(x: Variable, name: str | None = None) -> Variable:
 
 def logit(x: Variable, eps: float | None = None, name: str | None = None) -> Variable:
     """Return log(x / (1 - x)); ``eps``: of x within eps and 1 - eps."""
+    declare.floats("paddle.logit: x", x)
     inside = x if eps is None else clip(x, eps, 1.0 - eps)
     return layers.log(inside) - layers.log(1.0 - inside)
 

@@ -197,12 +197,6 @@ def crop(x: Variable, shape: Any = None, offsets: Any = None, name: str | None =
     return layers.slice(x, [k for k, _, _ in kept], [b for _, b, _ in kept], ends)
 
 
-def logit(x: Variable, eps: float | None = None, name: str | None = None) -> Variable:
-    """Return log(x / (1 - x)), of x within eps and 1 - eps if that is given."""
-    x = x if eps is None else layers.clip(x, eps, 1.0 - eps)
-    return layers.log(x / (1.0 - x))
-
-
 # -- shapes and positions --------------------------------------------------------------------------
 def vsplit(x: Variable, num_or_sections: Any, name: str | None = None) -> list[Variable]:
     """Cut along dimension 0."""

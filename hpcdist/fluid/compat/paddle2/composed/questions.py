@@ -11,6 +11,7 @@ from hpcdist.fluid.compat.paddle2.scalars import scalar
 from hpcdist.fluid.layers.helper import append
 from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.variable import Variable
+from hpcdist.ops.common import fits
 
 
 def isnan(x: Variable, name: str | None = None) -> Variable:
@@ -29,7 +30,9 @@ def isfinite(x: Variable, name: str | None = None) -> Variable:
 
 
 def equal_all(x: Variable, y: Variable, name: str | None = None) -> Variable:
-    """Return whether all elements are equal."""
+    """Return whether shapes are the same, and all elements equal."""
+    if not fits(x.shape, y.shape):
+        return scalar(layers.fill_constant([1], "bool", False))
     return reductions.all(append("equal", {"X": x, "Y": y}, name, axis=-1))  # type: ignore[attr-defined]
 
 

@@ -208,6 +208,7 @@ def instance_norm(
     """Normalize each channel of each sample by itself; as in 2.6.2 nothing else is averaged."""
     if not data_format.startswith("NC"):
         raise GraphError(f"{_MODULE}.instance_norm: {data_format!r}: only channels first")
+    declare.floats(f"{_MODULE}.instance_norm: x", x)
     image = layers.reshape(x, [0, 0, -1, 1])  # other dimensions in one row
     channels, kind = [x.shape[1]], x.dtype
     scale = layers.fill_constant(channels, kind, 1.0) if weight is None else weight

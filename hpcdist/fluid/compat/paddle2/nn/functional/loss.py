@@ -209,6 +209,7 @@ def kl_div(
     name: str | None = None,
 ) -> Variable:
     """Return label (log(label) - input), 0 where the label is not above 0."""
+    declare.floats(f"{_MODULE}.kl_div: input", input)
     loss = append(
         "kldiv_loss", {"X": input, "Target": label}, name, slot="Loss", reduction=reduction
     )
