@@ -175,3 +175,19 @@ def test_covariances_are_numpys(paddle, rowvar):  # 2.6.2's are infinite in stat
     expected = [np.cov(x, rowvar=rowvar), np.cov(x, rowvar=rowvar, ddof=0)]
     for one, other in zip(found, [*expected, np.corrcoef(x, rowvar=rowvar)], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_a_mean_with_padding_counts_the_padding_that_there_is(paddle):
+    """2.6.2 counts as much behind the image as there is before it."""
+    x = paddle.static.data("padded", [1, 1, 4, 4])
+    pool = paddle.nn.functional.avg_pool2d
+    (found,) = paddle.static.Executor().run(
+        feed={"padded": np.ones((1, 1, 4, 4), np.float32)},
+        fetch_list=[pool(x, 3, 3, [1, 0, 0, 0], ceil_mode=True, exclusive=False)],
+    )
+    np.testing.assert_allclose(found[0, 0], [[2 / 3, 2 / 3], [1, 1]], rtol=1e-6)
+
+
+def test_a_truth_value_is_no_index(paddle):
+    with pytest.raises(TypeError, match="got a bool"):
+        paddle.static.data("truths", [3, 4])[True]

@@ -89,6 +89,8 @@ def getitem(self: Variable, item: Any) -> Variable:
         given = sum(one is not None for one in items) - 1
         items[place : place + 1] = [slice(None)] * (len(self.shape) - given)
     places = [one for one in items if one is not None]
+    if any(isinstance(one, bool) for one in places):
+        raise GraphTypeError("x[...]: an index is a number or a slice of numbers, got a bool")
     part = math_op.getitem(self, tuple(places)) if places else self
     if len(places) == len(self.shape) and not any(isinstance(one, slice) for one in places):
         part = scalar(part)

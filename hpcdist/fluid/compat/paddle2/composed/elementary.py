@@ -84,7 +84,7 @@ def nansum(
     name: str | None = None,
 ) -> Variable:
     """Return sums over ``axis`` of the elements that are numbers."""
-    numbers = where(isnan(x), creation.zeros([1], x.dtype), x)
+    numbers = where(isnan(x), layers.zeros_like(x), x)
     return reductions.sum(numbers, axis, dtype, keepdim)  # type: ignore[attr-defined]
 
 

@@ -59,6 +59,25 @@ def max_pool2d(
     return _pool(layers.pool2d, x, "max", kernel_size, stride, padding, **rest)
 
 
+def _padded(x: Variable, padding: Any, layout: str) -> Variable:
+    """Return the image with its padding: what a window has beyond that does not count.
+
+    Fluid's operator divides by the size of windows, also of those that end outside.
+    """
+    dims = len(x.shape) - 2
+    given = [] if isinstance(padding, str) else padding if isinstance(padding, list) else [padding]
+    if any(isinstance(one, list) for one in given):
+        pairs = [tuple(one) for one in given]
+    else:
+        around = [int(one) for one in given] or [0]
+        around = around * dims if len(around) == 1 else around
+        split = len(around) == 2 * dims
+        inner = list(zip(around[::2], around[1::2])) if split else [(one, one) for one in around]
+        none = [(0, 0)]
+        pairs = [*none, *inner, *none] if layout.endswith("C") else [*none, *none, *inner]
+    return layers.pad(x, [one for pair in pairs for one in pair]) if any(map(any, pairs)) else x
+
+
 def _avg_pool(kind: str, pool: Callable[..., Variable], layout: str, doc: str):
     def avg_pool(
         x: Variable,
@@ -72,6 +91,8 @@ def _avg_pool(kind: str, pool: Callable[..., Variable], layout: str, doc: str):
         name: str | None = None,
     ) -> Variable:
         _no_divisor(kind, divisor_override)
+        if ceil_mode and not exclusive and padding != "SAME":
+            x, padding, exclusive = _padded(x, padding, data_format), 0, True
         rest = {"exclusive": exclusive, "ceil_mode": ceil_mode, "data_format": data_format}
         return _pool(pool, x, "avg", kernel_size, stride, padding, name=name, **rest)
 
