@@ -63,7 +63,7 @@ class Argument:
 
     @property
     def range(self) -> str:
-        """What it may be, in the words of `base.ranges`."""
+        """What it may be, in the words of `base.checks`."""
         return "[0, 1)" if self.below_1 else "a finite number" if self.any_sign else "at least 0"
 
 

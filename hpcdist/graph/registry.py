@@ -132,7 +132,7 @@ class OpDef:
         each keeps the sum of its rows.
     by_number: it calls what this process has registered, such as a Python function, by its number;
         a stored Program has no such operator.
-    ranges: what attributes may be, in the words of `base.ranges`, beside `RANGES` of all operators.
+    ranges: what attributes may be, in the words of `base.checks`, beside `RANGES` of all operators.
     rows: how it treats the rows of a batch, see `hpcdist.graph.rows`; None: a Program that applies
         it to values of the batch is refused where trainers share batches.
     """

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.base.checks import is_within
 from hpcdist.base.errors import GraphError, HpcdistError
-from hpcdist.base.ranges import is_within
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import (
     INTEGERS,

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from numbers import Real
 
+from hpcdist.base.checks import is_within
 from hpcdist.base.errors import PlanError
 from hpcdist.base.optimizer_kind import Argument
 from hpcdist.base.optimizers import OPTIMIZERS
-from hpcdist.base.ranges import is_within
 from hpcdist.ps.table_metadata import RowOptimizer
 
 # Those without formulas move rows of tables, but no parameters on servers.
